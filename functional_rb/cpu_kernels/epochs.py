@@ -72,7 +72,8 @@ def draw_epoch(
     tell(epoch, counters, capacity, slots, left, taken, told)
     load_items(plan, storage, slots, leaves)
     move(order, place, given - taken, positions[:taken], saved_places, saved_count)
-    new_counters[:] = counters
+    for k in range(size):
+        new_counters[k] = counters[k]
     count_epoch(epoch, new_counters, whole, given, taken)
     return taken > 0
 

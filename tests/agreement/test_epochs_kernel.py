@@ -221,6 +221,9 @@ def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
     spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 7, frb.WithoutReplacement())
     state = OnTorch.add(OnTorch.init(spec), {"id": np.arange(7, dtype=np.int32)})
     memory, rng = OnTorch.memory_of(state), np.random.default_rng(0)
+    around = {name: torch.full((3 * 64,), -5, dtype=torch.int32) for name in (ORDER, PLACE)}
+    memory.auxiliary = {name: x[64:71] for name, x in around.items()}
+    memory.forget()
     for _ in range(20):
         for name in (ORDER, PLACE):
             memory.auxiliary[name][:] = torch.from_numpy(rng.integers(-(2**31), 2**31, 7).astype(np.int32))
@@ -229,6 +232,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
         state._counters[counters.SIZE] = int(rng.integers(7, 2**31 - 1))
         state, leaves, _ = OnTorch.sample(state, int(rng.integers(9)), 16)
         assert set(leaves[0].tolist()) <= set(range(7))
+        assert all((x[:64] == -5).all() and (x[71:] == -5).all() for x in around.values())
 
 
 def test_threads_draw_each_item_once() -> None:
