@@ -83,7 +83,7 @@ def test_the_logits_of_a_compiled_program_are_those_of_a_part() -> None:
 
     rows, width, vocabulary = 8, 32, 2048
     ids = np.zeros((rows, width), np.int32)
-    params = np.zeros((vocabulary, vocabulary), np.float32)
+    params = np.zeros((4, vocabulary), np.float32)
 
     def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
         return jax.numpy.tanh(params[ids]), cache
@@ -103,8 +103,7 @@ def test_the_logits_of_a_compiled_program_are_those_of_a_part() -> None:
     assert held() < 1.2  # of logits, of which there is no float32 copy, nor a softmax
     assert held(rows_at_once=1) < 1.2 / 8
     assert held(tokens_at_once=4, cache=cache) < 1.2 / 8
-    own = vocabulary / (rows * width)  # the gradient of the parameters, in the same unit
-    assert held(gradient=True, rows_at_once=1) < own + 5 / 8
+    assert held(gradient=True, rows_at_once=1) < 0.6  # what one row needs, and none of the others is kept
 
 
 class Largest(TorchDispatchMode):
@@ -185,12 +184,22 @@ def test_parts_on_torch_have_all_kinds_of_derivatives(monkeypatch: pytest.Monkey
         leaf = x.clone().requires_grad_()
         (first,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
         (second,) = torch.autograd.grad((first * x.clamp_min(-9)).sum(), leaf)
-        found = [told(x), first.detach(), second, torch.func.grad(loss)(x), torch.func.jvp(loss, (x,), (x.exp(),))[1]]
+        leaf = x.clone().requires_grad_()
+        (straight,) = torch.autograd.grad(told(leaf), leaf, by)  # also of what cannot be
+        found = [
+            told(x),
+            straight,
+            first.detach(),
+            second,
+            torch.func.grad(loss)(x),
+            torch.func.jvp(loss, (x,), (x.exp(),))[1],
+        ]
         expected[at_once] = found
     for one, other in zip(*expected.values(), strict=True):
         assert not one.isnan().any()
         torch.testing.assert_close(one, other)
     assert (expected[14][1][1, 1] == 0).all()
+    assert (expected[14][1][0, 0] == 0).all()
 
 
 @pytest.mark.long

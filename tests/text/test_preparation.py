@@ -405,6 +405,10 @@ BAD = {
         (GOOD | {"chosen": None}, "column 'chosen': expected a text or a conversation, got None"),
         (GOOD | {"rejected": 3}, "column 'rejected': .* got int"),
         (GOOD | {"prompt": [{"content": "why"}]}, "column 'prompt': message 0: expected role and content"),
+        (
+            GOOD | {"prompt": [{"role": "user", "content": None}]},
+            "column 'prompt': message 0: expected role and content",
+        ),
         (GOOD | {"prompt": []}, "column 'chosen': expected conversations in all columns, or texts in all"),
     ],
     "no_utf8": [(GOOD | {"chosen": "ye\udcff"}, "column 'chosen': expected UTF-8, got another byte at character 2")],
