@@ -14,6 +14,7 @@ from typing import Any
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.datasets import command as command_of_datasets
+from functional_rb.datasets.description import is_dataset
 from functional_rb.inspection import inspect, page
 from functional_rb.inspection.of_datasets import draw_dataset
 from functional_rb.inspection.page import printable
@@ -34,11 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser(
         "inspect",
-        help="tell what lies in a directory of checkpoints, and verify every file",
-        description="Tell what lies in a directory of checkpoints. "
+        help="tell what lies in a directory of checkpoints, or of a converted dataset, and verify every file",
+        description="Tell what lies in a directory of checkpoints, or of a converted dataset. "
         "Every file is verified; the exit code is 1 if one is damaged.",
     )
-    command.add_argument("path", metavar="PATH", help="a directory that frb.save has written to")
+    command.add_argument("path", metavar="PATH", help="a directory that frb.save or datasets have written to")
     command.add_argument("--json", action="store_true", help="print JSON in place of a page")
     command.add_argument("--plot", metavar="OUT", help="draw the distributions to a file too, out.png say")
     command.add_argument(
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _inspect(given: argparse.Namespace) -> int:
     try:
+        if is_dataset(given.path):
+            return command_of_datasets.run_inspect(given, draw_dataset)
         report = inspect(given.path, [_imported(name) for name in given.known])
         sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else page(report))
         if given.plot:

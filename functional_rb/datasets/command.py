@@ -14,9 +14,10 @@ import numpy as np
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import DESCRIPTION, Description, is_dataset, read_description
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS, export
 from functional_rb.datasets.getting import get
-from functional_rb.datasets.loading import folder_of, prepare
+from functional_rb.datasets.loading import folder_of, prepare, verify
 from functional_rb.datasets.reader import open_reader, prefixes
 from functional_rb.datasets.sources import facts_of, source_of
 from functional_rb.datasets.stored import Stored
@@ -81,12 +82,36 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
             path = given.name if is_dataset(given.name) else _gotten(given.name, given.root, kept)
             print(export(path, given.out, given.format, facts=dict(map(_fact, given.fact))))
         else:
+            if is_dataset(given.name):
+                raise ValueError(f"convert: {given.name} is a converted dataset already, which load takes as it is")
             convert(open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(given.name), **kept)
             print(os.path.abspath(given.out))
     except (OSError, ValueError, ImportError) as error:
         print(f"datasets: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
+    """What `inspect` does with the directory of a converted dataset: all that `info` does, and every byte is verified.
+
+    Args:
+        given: by the command line: path, json, plot.
+        draw: draws a converted dataset to a file.
+
+    Returns:
+        0 if all is as it was written, else 1.
+    """
+    told = told_of(given.path, None)
+    try:
+        verify(given.path)
+        told["problem"] = None
+    except DatasetError as error:
+        told["problem"] = str(error)
+    sys.stdout.write(json.dumps(told, indent=2) + "\n" if given.json else _page(told))
+    if given.plot:
+        draw(Stored(given.path), given.plot)
+    return int(told["problem"] is not None)
 
 
 def _gotten(name: str, root: str | None, kept: dict[str, Any]) -> str:
@@ -111,7 +136,12 @@ def _fact(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"--fact: expected NAME=VALUE, got {text!r}")
-    return name, float(value) if name == "fps" else value
+    if name != "fps":
+        return name, value
+    try:
+        return name, float(value)
+    except ValueError:
+        raise ValueError(f"--fact: fps: expected a number, steps a second, got {value!r}") from None
 
 
 def listed(root: str | None) -> Told:

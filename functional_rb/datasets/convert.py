@@ -29,6 +29,8 @@ from functional_rb.storage.directory import file_name, shapes
 from functional_rb.structures.ring import INT32_MAX
 
 WHO = "datasets.convert"
+WAYS = ("concat", "filter", "map", "split")
+"""Facts that tell how a dataset was made of others."""
 CHUNK = 2**26
 """Bytes after which the journal gets a line, at the end of an episode."""
 
@@ -51,7 +53,8 @@ def convert(
 
     Args:
         reader: of the dataset.
-        path: the directory that is made. If a dataset is there already, nothing is done.
+        path: the directory that is made. If this dataset is there already, by its name and by how it is made, nothing
+            is done.
         narrow: whether 64-bit numbers are stored in 32 bits, as learners compute: floats are rounded, integers must
             fit.
         infos: the names of the infos that are stored too, at "info" in the items; True for all.
@@ -68,7 +71,7 @@ def convert(
         DatasetError: for what is not as the format says, naming file, episode and field.
         StorageFullError: if there is no room, naming the place; who calls again goes on.
         ImportError: if xxhash is missing.
-        FileExistsError: if something else is at `path`.
+        FileExistsError: if something else is at `path`, another dataset, say.
     """
     target = os.path.abspath(as_path(path, WHO))
     steps = reader.spec(narrow)
@@ -78,7 +81,7 @@ def convert(
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
         if is_dataset(target):
-            return read_description(target)
+            return _if_same(read_description(target), reader, options, target)
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
         part = f"{target}.part"
@@ -92,6 +95,23 @@ def convert(
         disk.rename(part, target)
         disk.fsync_directory(os.path.dirname(target))
         return made
+
+
+def _if_same(there: Description, reader: Reader, options: dict[str, Any], target: str) -> Description:
+    """The dataset that is there, if it is this one: who calls again gets it.
+
+    Raises:
+        FileExistsError: if it is another one, or made of one in another way.
+    """
+    told = {"name": reader.name, **options, **{way: reader.facts[way] for way in WAYS if way in reader.facts}}
+    found = {"name": there.name, **there.options, **{way: there.facts[way] for way in WAYS if way in there.facts}}
+    for what in sorted(told.keys() | found.keys()):
+        if told.get(what) != found.get(what):
+            raise FileExistsError(
+                f"{WHO}: {target} has another dataset in it: expected as {what} {told.get(what)!r:.80}, got "
+                f"{found.get(what)!r:.80}; remove it, or give another path"
+            )
+    return there
 
 
 def _source(reader: Reader) -> list[list[Any]]:

@@ -7,7 +7,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.datasets.convert import convert
-from functional_rb.datasets.description import Description
+from functional_rb.datasets.description import Dataset, Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
 from functional_rb.datasets.reader import Counts, Reader
@@ -26,72 +26,93 @@ from functional_rb.ted.check import as_dict, is_leaf
 Path = str | os.PathLike[str]
 
 
-def filter_episodes(path: Path, keep: Callable[[Summary], bool], to: Path) -> Description:
+def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path) -> Description:
     """Some of the episodes of a dataset, as a dataset of its own.
 
     Args:
-        path: the directory of the dataset.
+        dataset: its directory, or a state that `load` gave.
         keep: whether an episode stays, by its `Summary`: number, steps, total (its return), terminated, about.
         to: the directory that is made.
 
     Raises:
         DatasetError: if no dataset is there, or no episode stays.
+        FileExistsError: if something else is at `to`.
     """
-    chosen = [summary.number for summary in Stored(path).summaries() if keep(summary)]
-    reader = _Chosen(path, chosen, "filter")
+    chosen = [summary.number for summary in Stored(dataset).summaries() if keep(summary)]
+    reader = _Chosen(dataset, chosen, "filter")
     return _written(reader, reader, to)
 
 
-def split(path: Path, shares: Sequence[float], to: Sequence[Path], seed: int = 0) -> list[Description]:
+def split(
+    dataset: Dataset,
+    shares: Sequence[float],
+    to: Sequence[Path],
+    seed: int = 0,
+    by: Callable[[Summary], Hashable] | None = None,
+) -> list[Description]:
     """Several datasets, each with a share of the episodes, drawn without replacement; their order stays.
 
     Args:
-        path: the directory of the dataset.
+        dataset: its directory, or a state that `load` gave.
         shares: of the episodes, which sum to 1 or less.
         to: a directory for each.
         seed: of the drawing.
+        by: a key of each episode, by its `Summary`: those with the same one stay together, so that no task, say, is in
+            two parts: `by=lambda episode: episode.about["task"]`. Shares are met as well as that allows.
 
     Raises:
         DatasetError: if no dataset is there, or a share has no episode.
+        FileExistsError: if something else is in one of the directories.
         ValueError: for shares that are too large, or not as many as directories.
     """
     if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
         raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
-    n = Stored(path).counts.episodes or 0
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(n)
-    ends = np.round(np.cumsum([0.0, *shares]) * n).astype(int)
-    parts = [sorted(order[first:stop].tolist()) for first, stop in itertools.pairwise(ends)]
-    readers = [_Chosen(path, part, "split") for part in parts]
+    groups: dict[Hashable, list[int]] = {}
+    for summary in Stored(dataset).summaries():
+        groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
+    drawn = [list(groups.values())[k] for k in order]
+    sizes = np.cumsum([0, *map(len, drawn)])
+    wanted = np.round(np.cumsum([0.0, *shares]) * sizes[-1])
+    ends = np.abs(sizes - wanted[:, None]).argmin(1)
+    parts = [sorted(itertools.chain(*drawn[first:stop])) for first, stop in itertools.pairwise(ends)]
+    readers = [_Chosen(dataset, part, "split") for part in parts]
     return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]
 
 
-def concat(paths: Sequence[Path], to: Path) -> Description:
+def concat(datasets: Sequence[Dataset], to: Path) -> Description:
     """The episodes of several datasets with the same items, one after the other.
+
+    Args:
+        datasets: their directories, or states that `load` gave.
+        to: the directory that is made.
 
     Raises:
         DatasetError: if one has other items, or no dataset is there.
-        ValueError: if no paths are given.
+        FileExistsError: if something else is at `to`.
+        ValueError: if none are given.
     """
-    joined = _Joined([Stored(path) for path in paths])
+    joined = _Joined([Stored(dataset) for dataset in datasets])
     return _written(joined, joined.of[0], to)
 
 
-def map_episodes(path: Path, function: Callable[[Episode], Episode], to: Path, workers: int = 0) -> Description:
+def map_episodes(dataset: Dataset, function: Callable[[Episode], Episode], to: Path, workers: int = 0) -> Description:
     """A dataset with a function applied to each episode: done once, and not at every draw.
 
     What is observed is changed at one place, for a step and for the step before it. The function gets a piece of an
     episode that is too large for memory at a time (`Episode.goes_on`), with arrays as they are stored.
 
     Args:
-        path: the directory of the dataset.
+        dataset: its directory, or a state that `load` gave.
         function: gives an `Episode` with as many steps: `dataclasses.replace(episode, observations=...)`.
         to: the directory that is made. Who is killed begins anew.
         workers: so many threads call the function; 0 for the one that calls this.
 
     Raises:
         DatasetError: if no dataset is there, or what the function gives does not fit together.
+        FileExistsError: if something is at `to`: nobody can tell whether the same function has made it.
     """
-    of = Stored(path)
+    of = Stored(dataset)
     return _written(_Mapped(of, function, workers), of, to)
 
 
@@ -104,8 +125,8 @@ def _written(reader: Reader, of: Stored, to: Path) -> Description:
 class _Chosen(Stored):
     """Some episodes of a dataset."""
 
-    def __init__(self, path: Path, chosen: list[int], what: str) -> None:
-        super().__init__(path, chosen)
+    def __init__(self, dataset: Dataset, chosen: list[int], what: str) -> None:
+        super().__init__(dataset, chosen)
         told = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
         self.facts = {**self.facts, what: {"of": self.path, "episodes": told}}
 

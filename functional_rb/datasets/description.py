@@ -12,6 +12,8 @@ import numpy as np
 
 from functional_rb.base import files, strict_json
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.convert.json import from_json, to_json
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.rows import spec_of_item
@@ -20,6 +22,8 @@ from functional_rb.storage import disk
 DESCRIPTION = "dataset.json"
 FORMAT = 1
 EPISODES, ABOUT = "episodes.bin", "about.jsonl"
+Dataset = str | os.PathLike[str] | State
+"""A converted dataset: its directory, or a state that `datasets.load` gave, which stands for its files as they are."""
 EPISODE = np.dtype([("first", "<i8"), ("steps", "<i8"), ("total", "<f8"), ("terminated", "<i8")])
 """A row of `episodes.bin`: the slot of the first step, the steps, the sum of the rewards, whether it led to an end."""
 
@@ -63,6 +67,24 @@ class Description:
             disk.fsync(fd)
         finally:
             disk.close(fd)
+
+
+def directory_of(dataset: Dataset, who: str) -> str:
+    """The directory of a converted dataset, absolute.
+
+    Raises:
+        TypeError: for something else.
+        ValueError: for a state whose rows do not lie in files.
+    """
+    if not isinstance(dataset, State):
+        return os.path.abspath(files.as_path(dataset, who))
+    storage = dataset.spec.storage
+    if not isinstance(storage, Memmap) or storage.path is None:
+        raise ValueError(
+            f"{who}: expected the directory of a converted dataset, or a state as datasets.load gives it, got a state "
+            f"in {storage!r}"
+        )
+    return os.path.abspath(storage.path)
 
 
 def is_dataset(directory: str) -> bool:

@@ -141,8 +141,15 @@ def open_gymnasium(
         episodes: how many.
         seed: of the first episode, and of its actions.
         env: arguments of `gymnasium.make`.
+
+    Raises:
+        ValueError: for an environment that Gymnasium does not know.
     """
-    made = imported("gymnasium", WHO, "gymnasium").make(rest, **dict(env or {}))
+    gymnasium = imported("gymnasium", WHO, "gymnasium")
+    try:
+        made = gymnasium.make(rest, **dict(env or {}))
+    except gymnasium.error.Error as error:
+        raise ValueError(f"gymnasium:{rest}: {error}") from error
     return Recording(made, None, episodes=episodes, seed=seed, name=f"gymnasium:{rest}")
 
 

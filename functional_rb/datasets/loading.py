@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
 from functional_rb.base.files import as_path
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.datasets.convert import convert
-from functional_rb.datasets.description import Description, is_dataset, read_description
+from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.journal import JOURNAL, problem_of_line, read_lines
 from functional_rb.datasets.opening import opened
@@ -102,37 +104,52 @@ def prepare(
         kept: arguments of `convert`.
         progress: see `load`.
     """
-    split_name(name)
-    folder = folder_of(root)
+    name, folder = absolute(name), folder_of(root)
     directory = place(folder, name, {**options, **kept})
     if not is_dataset(directory):
-        convert(open_reader(name, folder, **options), directory, facts=facts_of(name), progress=progress, **kept)
+        reader = open_reader(name, folder, **options)
+        with _explained(directory):
+            convert(reader, directory, facts=facts_of(name), progress=progress, **kept)
     return directory
 
 
-def info(path: str | os.PathLike[str]) -> Description:
+@contextlib.contextmanager
+def _explained(directory: str) -> Iterator[None]:
+    """Errors of who may not write where a directory is to be, with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        place = str(error.filename)
+        ours = place.startswith(directory) or directory.startswith(place)
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
+            raise
+        hint = f"{error.strerror}; what is converted is to lie there: give another root=, or set {ROOT}"
+        raise type(error)(error.errno, hint, place) from error
+
+
+def info(dataset: Dataset) -> Description:
     """What a converted dataset holds: its steps and episodes, its item, licence and addresses.
 
     Args:
-        path: its directory: `state.spec.storage.path` of what `load` gave.
+        dataset: its directory, or a state that `load` gave.
 
     Raises:
         DatasetError: if none is there.
     """
-    return read_description(as_path(path, "datasets.info"))
+    return read_description(directory_of(dataset, "datasets.info"))
 
 
-def verify(path: str | os.PathLike[str]) -> None:
+def verify(dataset: Dataset) -> None:
     """Read all files of a converted dataset, and compare them with the checksums that were taken as they were written.
 
     Args:
-        path: its directory.
+        dataset: its directory, or a state that `load` gave.
 
     Raises:
         DatasetError: if no dataset is there, or a file is not what was written, naming it.
         ImportError: if xxhash is missing.
     """
-    directory = os.path.abspath(as_path(path, "datasets.verify"))
+    directory = directory_of(dataset, "datasets.verify")
     described = read_description(directory)
     begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
     if (begin.get("name"), lines[-1]["steps"] if lines else None) != (described.name, described.steps):
@@ -151,15 +168,19 @@ def folder_of(root: str | os.PathLike[str] | None) -> str:
     return os.path.abspath(as_path(root, WHO))
 
 
+def absolute(name: str) -> str:
+    """A dataset's name; the path of files in it absolute, as it is kept."""
+    prefix, rest = split_name(name)
+    return f"{prefix}:{os.path.abspath(rest)}" if os.path.exists(rest) else name
+
+
 def place(folder: str, name: str, options: dict[str, Any]) -> str:
     """The directory of a converted dataset: by its name, with a short checksum of all that makes its files differ.
 
     Raises:
         ValueError: for a name that is no part of a path.
     """
-    prefix, rest = split_name(name)
-    if os.path.exists(rest):
-        rest = os.path.abspath(rest)
+    prefix, rest = split_name(absolute(name))
     told = json.dumps([rest, options], sort_keys=True, default=repr)
     parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]
     if any(set(part) <= {"."} for part in parts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -133,6 +134,7 @@ def open_reader(name: str, root: str | None = None, **options: Any) -> Reader:
         options: of the reader.
 
     Raises:
+        TypeError: for an option that the reader has not, naming those that it has.
         ValueError: for a prefix that nobody has registered.
     """
     prefix, rest = split_name(name)
@@ -140,4 +142,17 @@ def open_reader(name: str, root: str | None = None, **options: Any) -> Reader:
     if opener is None:
         module, _, function = _BUILT_IN[prefix].partition(":")
         opener = getattr(importlib.import_module(module), function)
+    _check_options(opener, name, options)
     return opener(rest, root=root, **options)
+
+
+def _check_options(opener: Opener, name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that an opener does not have, unless it says that it takes any."""
+    parameters = inspect.signature(opener).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    unknown = [option for option in options if option not in known]
+    if unknown and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        raise TypeError(
+            f"{name}: there is no option {', '.join(map(repr, unknown))}: of its own this reader has "
+            f"{', '.join(known) or 'none'}; the others are in help(frb.datasets.load)"
+        )

@@ -192,9 +192,9 @@ def open_rlds(
     return Rlds(_version(place) or place, f"{prefix}:{rest}", split, last)
 
 
-def open_openx(rest: str, root: str | None = None, **options: Any) -> Rlds:
+def open_openx(rest: str, root: str | None = None, *, split: str = "train", last: Last = "padding") -> Rlds:
     """The reader of a dataset of Open X-Embodiment; see `open_rlds`."""
-    return open_rlds(rest, root, prefix="openx", **options)
+    return open_rlds(rest, root, split=split, last=last, prefix="openx")
 
 
 def _version(place: str) -> str | None:

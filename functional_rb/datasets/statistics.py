@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.episode import Array
 from functional_rb.datasets.stored import Stored
 from functional_rb.ted.check import as_dict, is_leaf
@@ -60,13 +60,13 @@ class Moments:
         return {"mean": self.mean, "std": self.std, "min": self.least, "max": self.most}
 
 
-def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
+def statistics(dataset: Dataset) -> dict[str, Any]:
     """Mean, deviation, minimum and maximum of all numbers of a dataset, and how long and how good its episodes are.
 
     The steps are read once, piece by piece.
 
     Args:
-        path: the directory of a converted dataset.
+        dataset: the directory of a converted one, or a state that `load` gave.
 
     Returns:
         - steps, episodes: how many.
@@ -79,7 +79,7 @@ def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         DatasetError: if no dataset is there.
     """
-    reader = Stored(path)
+    reader = Stored(dataset)
     found: dict[str, Moments] = {}
     goes_on = False
     for piece in reader.episodes():
@@ -87,9 +87,9 @@ def statistics(path: str | os.PathLike[str]) -> dict[str, Any]:
         parts = {"observations": observed, "actions": piece.actions, "rewards": piece.rewards, "infos": piece.infos}
         for field, values in parts.items():
             leaves, structure = nest.flatten(values, is_leaf)
-            for path_, leaf in zip(structure.paths, leaves, strict=True):
+            for path, leaf in zip(structure.paths, leaves, strict=True):
                 if dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float") and len(leaf):
-                    name = "/".join(map(str, (field, *path_)))
+                    name = "/".join(map(str, (field, *path)))
                     own = Moments.of(leaf)
                     found[name] = found[name].joined(own) if name in found else own
         goes_on = piece.goes_on

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.files import as_path
-from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, read_description
+from functional_rb.datasets.description import (
+    ABOUT,
+    EPISODE,
+    EPISODES,
+    Dataset,
+    Description,
+    directory_of,
+    read_description,
+)
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spans, steps_of_piece
 from functional_rb.datasets.reader import Counts
@@ -55,17 +62,17 @@ class Stored:
         description: of it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], chosen: Sequence[int] | None = None) -> None:
+    def __init__(self, dataset: Dataset, chosen: Sequence[int] | None = None) -> None:
         """Open it.
 
         Args:
-            path: its directory.
+            dataset: its directory, or a state that `load` gave.
             chosen: the numbers of the episodes that are given, in their order; None for all.
 
         Raises:
             DatasetError: if no dataset is there.
         """
-        self.path = os.path.abspath(as_path(path, "datasets"))
+        self.path = directory_of(dataset, "datasets")
         self.description = read_description(self.path)
         self._table = np.fromfile(os.path.join(self.path, EPISODES), EPISODE, self.description.episodes)
         self._chosen = range(len(self._table)) if chosen is None else chosen

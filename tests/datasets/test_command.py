@@ -55,6 +55,30 @@ def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["datasets", "convert", f"d4rl:{made}", str(tmp_path / "made")]) == 0
     assert main(["datasets", "export", str(tmp_path / "made"), str(tmp_path / "out"), "--fact", "fps"]) == 1
     assert "--fact: expected NAME=VALUE, got 'fps'" in capsys.readouterr().err
+    assert main(["datasets", "export", str(tmp_path / "made"), str(tmp_path / "out"), "--fact", "fps=ten"]) == 1
+    assert "--fact: fps: expected a number, steps a second, got 'ten'" in capsys.readouterr().err
+    assert main(["datasets", "convert", str(tmp_path / "made"), str(tmp_path / "out")]) == 1
+    assert "made is a converted dataset already" in capsys.readouterr().err
+    assert main(["datasets", "get", "gymnasium:CartPole-v9", "--root", str(tmp_path)]) == 1
+    assert "datasets: gymnasium:CartPole-v9: Environment version `v9`" in capsys.readouterr().err
+
+
+def test_converted_datasets_are_inspected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, drawn = tmp_path / "made", []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: drawn.append(path))
+    convert(MadeUp([3, 1, 6]), made)
+    assert main(["inspect", str(made), "--json", "--plot", "out.png"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["steps"], told["lengths"]["most"], told["problem"], drawn) == (10, 6, None, ["out.png"])
+    rows = made / "rows.bin"
+    rows.write_bytes(b"?" + rows.read_bytes()[1:])
+    assert main(["inspect", str(made)]) == 1
+    out = capsys.readouterr().out
+    assert "  most: 6\n" in out
+    assert "problem: " in out
+    assert "rows.bin: bytes 0 to" in out
 
 
 @pytest.mark.parametrize("compact", [True, False])

@@ -81,6 +81,57 @@ def test_filter_split_and_concat(tmp_path: Path) -> None:
         frb.datasets.split(tmp_path / "made", [0.6, 0.5], places[:1])
 
 
+def test_episodes_of_one_key_stay_together(tmp_path: Path) -> None:
+    convert(MadeUp([3, 1, 6, 2, 5, 4, 7, 2]), tmp_path / "made")
+    places = [tmp_path / "train", tmp_path / "test"]
+    found = set()
+    for seed in range(3):
+        at = [place.with_name(f"{place.name}{seed}") for place in places]
+        frb.datasets.split(tmp_path / "made", [0.75, 0.25], at, seed=seed, by=lambda x: x.about["seed"] % 4)
+        keys = [{x.about["seed"] % 4 for x in Stored(place).summaries()} for place in at]
+        assert [len(part) for part in keys] == [3, 1]
+        assert keys[0] | keys[1] == {0, 1, 2, 3}
+        found |= keys[1]
+    assert len(found) > 1  # they are drawn
+
+
+def test_states_stand_for_their_files(tmp_path: Path) -> None:
+    made = convert(MadeUp([3, 1, 6]), tmp_path / "made")
+    state = frb.datasets.load(tmp_path / "made", rb, sampler=frb.Slices(2))
+    assert frb.datasets.info(state).steps == frb.datasets.statistics(state)["steps"] == made.steps
+    frb.datasets.verify(state)
+    mapped = frb.datasets.map(state, lambda episode: episode, tmp_path / "mapped")
+    assert mapped.facts["map"]["of"] == str(tmp_path / "made")
+    (part,) = frb.datasets.split(state, [1], [tmp_path / "part"])
+    assert frb.datasets.concat([state, tmp_path / "part"], tmp_path / "both").steps == 2 * part.steps
+    assert frb.datasets.filter(state, lambda x: x.steps > 1, tmp_path / "long").episodes == 2
+    in_memory = rb.with_spec(state, dataclasses.replace(state.spec, storage=frb.Host()))
+    with pytest.raises(ValueError, match=r"datasets: expected the directory .* or a state as datasets.load gives it"):
+        frb.datasets.statistics(in_memory)
+
+
+def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
+    made, to = tmp_path / "made", tmp_path / "to"
+    convert(MadeUp([3, 1, 6]), made)
+    for ask in (2, 2):  # who asks for the same again gets it
+        assert frb.datasets.filter(made, lambda x, most=ask: x.number < most, to).episodes == 2
+    others: dict[str, Any] = {
+        "filter": lambda: frb.datasets.filter(made, lambda x: x.number < 1, to),
+        "split": lambda: frb.datasets.split(made, [1], [to]),
+        "concat": lambda: frb.datasets.concat([made, made], to),
+        "map": lambda: frb.datasets.map(made, lambda episode: episode, to),
+        "name": lambda: convert(MadeUp([2], name="made_up:others"), made),
+        "narrow": lambda: convert(MadeUp([3, 1, 6]), made, narrow=False),
+    }
+    for what, make in others.items():
+        with pytest.raises(FileExistsError, match=r"has another dataset in it: expected as \w+ .*another path") as told:
+            make()
+        assert f"expected as {what} " in str(told.value) or what in ("split", "concat", "map")
+    frb.datasets.map(made, lambda episode: episode, tmp_path / "mapped")
+    with pytest.raises(FileExistsError, match="expected as map "):
+        frb.datasets.map(made, lambda episode: episode, tmp_path / "mapped")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6])

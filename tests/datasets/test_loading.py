@@ -11,8 +11,9 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import DatasetError, convert, hdf5, load, opening
+from functional_rb.datasets import DatasetError, convert, hdf5, load, loading, opening
 from functional_rb.datasets.loading import place
+from tests.support.d4rl_files import write
 from tests.support.made_up import MadeUp
 
 
@@ -29,6 +30,34 @@ def test_names_have_places_of_their_own_below_the_folder() -> None:
 def test_names_that_lead_out_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="which leads out of the folder of datasets"):
         place("/data", name, {})
+
+
+def test_options_that_no_reader_has_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"d4rl:hopper: there is no option 'jmup': .* has reward_of, jump; .*load"):
+        load("d4rl:hopper", rb, root=tmp_path, jmup=1)
+    with pytest.raises(TypeError, match=r"no option 'sampelr': of its own this reader has none"):
+        load("vd4rl:walk", rb, root=tmp_path, sampelr=frb.Uniform())
+
+
+def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "some.hdf5")
+    monkeypatch.chdir(tmp_path)
+    state = load("d4rl:some.hdf5", rb, root="here")
+    assert frb.datasets.info(state).name == f"d4rl:{path}"
+    assert load(f"d4rl:{path}", rb, root=tmp_path / "here").spec.storage == state.spec.storage
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_who_may_not_write_is_told_what_to_give(above: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(reader: Any, path: str, **more: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path) if above else f"{path}.lock")
+
+    monkeypatch.setattr(loading, "convert", refused)
+    path = write(tmp_path / "some.hdf5")
+    with pytest.raises(
+        PermissionError, match=r"Permission denied; .* give another root=, or set FUNCTIONAL_RB_DATASETS"
+    ):
+        load(f"d4rl:{path}", rb, root=tmp_path)
 
 
 IN_FILES: dict[str, dict[str, Any]] = {

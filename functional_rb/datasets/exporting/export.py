@@ -10,6 +10,7 @@ from typing import Any
 
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import as_path
+from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.exporting import lerobot, minari
 from functional_rb.datasets.exporting.steps import WHO
 from functional_rb.datasets.stored import Stored
@@ -24,7 +25,7 @@ FORMATS: dict[str, Write] = {
 
 
 def export(
-    path: str | os.PathLike[str],
+    dataset: Dataset,
     to: str | os.PathLike[str],
     format: str = "minari",
     *,
@@ -35,7 +36,7 @@ def export(
     It is read and written piece by piece. The folder is whole, or not there; who is killed begins anew.
 
     Args:
-        path: the directory of a converted dataset: `state.spec.storage.path` of what `load` gave.
+        dataset: the directory of a converted one, or a state that `load` gave.
         to: the folder that is made. For Minari its name is the identity of the dataset, with a version: "doors-v0";
             below the folder where Minari looks, `minari.load_dataset` finds it.
         format: "minari" (HDF5); "lerobot", of version 3.0; "lerobot-2.1".
@@ -56,7 +57,7 @@ def export(
     """
     if format not in FORMATS:
         raise ValueError(f"{WHO}: format: expected one of {', '.join(FORMATS)}, got {format!r}")
-    reader, target = Stored(path), os.path.abspath(as_path(to, WHO))
+    reader, target = Stored(dataset), os.path.abspath(as_path(to, WHO))
     above, name = os.path.split(target)
     disk.make_directory(above)
     part = os.path.join(above, f".{name}.exporting")
