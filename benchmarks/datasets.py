@@ -108,9 +108,9 @@ def text(section: Section, work: DatasetWorkload) -> str:
 
 @functools.lru_cache(maxsize=2)
 def peaks(work: DatasetWorkload) -> Peaks:
-    """Memory of conversions of the dataset, and of one with ten times as many episodes."""
+    """Memory of conversions of the dataset, and of one with five times as many episodes."""
     found: Peaks = {}
-    for size in (work, replace(work, episodes=10 * work.episodes)):
+    for size in (work, replace(work, episodes=5 * work.episodes)):
         for group in MEASURED:
             folder, source = _source(size, group)
             (path,) = folder.path.rglob("*.hdf5")
