@@ -295,3 +295,11 @@ def test_torchrls_classes_both_ways() -> None:
     rlhf = pytest.importorskip("torchrl.data")
     given = frb.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
     check_class_both_ways(rlhf.RewardData, given)
+
+
+def test_each_name_of_torchrls_family_has_its_row() -> None:
+    family = pytest.importorskip("torchrl.data.llm")
+    page = (Path(__file__).parents[2] / "docs" / "torchrl_names.md").read_text()
+    rows = page[page.index("## Text") :].splitlines()
+    told = " ".join(line.split("|")[1] for line in rows if line.startswith("| `"))
+    assert not [name for name in family.__all__ if name not in told]
