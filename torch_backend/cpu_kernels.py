@@ -75,7 +75,7 @@ class PartKernels(part_kernels.PartKernels):
             return super().read(layout, rows, wide, slots)
         # A large leaf has an array, or the rows, for itself.
         others = tuple(k for k, is_large in enumerate(large) if not is_large)
-        arrays = [wide[own] for k in others if (own := layout.leaves[k].wide) is not None]
+        arrays = [wide[own] for own in (layout.leaves[k].wide for k in others) if own is not None]
         rest = iter(super().read(layout.part(others), rows, arrays, slots) if others else [])
         return [
             _taken(leaf, rows if leaf.wide is None else wide[leaf.wide], slots) if is_large else next(rest)
@@ -91,7 +91,7 @@ class PartKernels(part_kernels.PartKernels):
         chosen: tuple[int, ...],
     ) -> list[list[torch.Tensor]]:
         """Do what `row_layout.read_batches` does: as one, and then cut."""
-        arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
+        arrays = [wide[own] for own in (layout.leaves[k].wide for k in chosen) if own is not None]
         if len(batches) == 1:
             return [self.read(layout.part(chosen), rows, arrays, batches[0])]
         together = self.read(layout.part(chosen), rows, arrays, torch.cat(list(batches)))

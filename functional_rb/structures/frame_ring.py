@@ -145,7 +145,8 @@ def read(
     for depth in chain.depths:
         stacks = [(k, stack) for k, stack in enumerate(chain.stacks) if stack.depth == depth]
         own = {k: stack.leaf for k, stack in stacks if stack.leaf in wanted}
-        following = {k: p for k, stack in stacks if (p := stack.following) is not None and p in wanted}
+        nexts = [(k, stack.following) for k, stack in stacks]
+        following = {k: leaf for k, leaf in nexts if leaf is not None and leaf in wanted}
         asked = [(which, positions) for which, positions in ((False, own), (True, following)) if positions]
         # Mostly both of the same stacks.
         for group in [asked] if len(asked) == 2 and own.keys() == following.keys() else [[one] for one in asked]:

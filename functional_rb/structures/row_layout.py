@@ -226,7 +226,7 @@ def read_part(
     ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array, chosen: tuple[int, ...]
 ) -> list[Array]:
     """Some of the leaves alone, by their position."""
-    arrays = [wide[own] for k in chosen if (own := layout.leaves[k].wide) is not None]
+    arrays = [wide[own] for own in (layout.leaves[k].wide for k in chosen) if own is not None]
     return read(ops, layout.part(chosen), rows, arrays, slots)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
+from torch.utils._pytree import tree_leaves
 
 import functional_rb as frb
 import torch_backend as rb
@@ -58,6 +60,19 @@ def test_who_may_not_write_is_told_what_to_give(above: bool, tmp_path: Path, mon
         PermissionError, match=r"Permission denied; .* give another root=, or set FUNCTIONAL_RB_DATASETS"
     ):
         load(f"d4rl:{path}", rb, root=tmp_path)
+
+
+def test_observations_stored_once_are_drawn_under_torch_compile(tmp_path: Path) -> None:
+    """As images are, by default."""
+    convert(MadeUp([3, 1, 6, 2, 5], (64, 33), "uint8"), tmp_path / "made")
+    states = [load(tmp_path / "made", rb, sampler=frb.Slices(2), batch_size=8) for _ in range(2)]
+    compiled: Any = torch.compile(lambda *given: rb.sample(*given), fullgraph=True, backend="eager")
+    key = rb.key(0)
+    drawn, wanted = compiled(states[0], key)[1], rb.sample(states[1], key)[1]
+    t = np.asarray(wanted.items["observation"]).reshape(8, 2, -1)[..., 0]
+    assert (t[:, 1] == t[:, 0] + 1).all()
+    for found, leaf in zip(tree_leaves(drawn), tree_leaves(wanted), strict=True):
+        assert torch.equal(found, leaf)
 
 
 IN_FILES: dict[str, dict[str, Any]] = {
