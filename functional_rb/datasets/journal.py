@@ -44,29 +44,25 @@ class Appended:
             self._fd = files.open_own(path)
             disk.truncate(self._fd, size)
         self._sum, self._counted, self._written = checksum.running(), size, size
-        self._waiting: list[bytes] = []
+        self._waiting: list[Any] = []
 
     def append(self, content: bytes) -> None:
-        """Append some bytes; small pieces are written together."""
+        """Append some bytes, now or later."""
         self._waiting.append(content)
         self.size += len(content)
         if self.size - self._written >= AT_ONCE:
             self.flush()
 
-    def flush(self) -> None:
-        """Write what waits to be written."""
-        content = b"".join(self._waiting)
-        self._waiting.clear()
-        self._write(content)
-
     def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Append the bytes of an array at once."""
-        content = array.reshape(-1).view(np.uint8).data
+        """Append the bytes of an array, now: its memory may be written to afterwards."""
+        self._waiting.append(array.reshape(-1).view(np.uint8).data)
+        self.size += array.nbytes
         self.flush()
-        self.size += len(content)
-        self._write(content)
 
-    def _write(self, content: Any) -> None:
+    def flush(self) -> None:
+        """Write what waits to be written: small pieces together."""
+        content = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        self._waiting.clear()
         with explained(self.path):
             disk.write(self._fd, content)
         if len(content) >= LARGE:

@@ -203,7 +203,7 @@ class Form:
         n -= dropped
         total = float(np.sum(others[NEXT, REWARD][:n], dtype=np.float64))
         observed = episode.final_observed or bool(dropped)  # then it is what the last step that is left led to
-        return Steps(n, observations, others, observed, dropped, total, terminated, truncated or bool(dropped), goes_on)
+        return Steps(n, observations, others, observed, dropped, total, terminated, truncated, goes_on)
 
 
 def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:

@@ -69,14 +69,15 @@ def test_steps_are_the_same_however_many_are_gathered(
     compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One or some at a time, all in the same memory, and a piece that is larger than that."""
+    monkeypatch.setattr(converting, "CHUNK", 300)
     for name, reader in READERS.items():
         convert(reader, tmp_path / name, compact=compact, infos=True)
         whole = contents(tmp_path / name)
         for room in (1, 300):
-            monkeypatch.setattr(staging, "ROOM", room)
-            convert(reader, tmp_path / f"{name} {room}", compact=compact, infos=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(staging, "ROOM", room)
+                convert(reader, tmp_path / f"{name} {room}", compact=compact, infos=True)
             assert contents(tmp_path / f"{name} {room}") == whole
-        monkeypatch.undo()
 
 
 def test_readers_may_use_their_memory_again(tmp_path: Path) -> None:
@@ -333,6 +334,7 @@ WRONG = {
     ": leaf 'rewards': 1e+300 does not fit": {"rewards": np.array([0, 0, 0, 1e300])},
     ", terminated: expected bool (4,), got float64": {"terminated": np.zeros(4)},
     ", truncated: step 1 of 4 is marked": {"truncated": np.array([False, True, False, True])},
+    ", terminated: step 3 of 4 is marked": {"goes_on": True},
     ", infos: expected 'at'": {"infos": {}},
     ": leaf 'infos/at': 4294967296 does not fit": {"infos": {"at": np.full(4, 2**32)}},
     ": the last piece says that it goes on": {"goes_on": True, "terminated": np.zeros(4, bool)},

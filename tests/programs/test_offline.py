@@ -47,6 +47,7 @@ def test_the_dataset_is_what_was_recorded(tmp_path: Path) -> None:
         np.testing.assert_array_equal(items["next"]["observation"][steps].numpy(), episode.observations[1:])
         np.testing.assert_array_equal(items["action"][steps].numpy(), episode.actions)
         assert not items["next"]["terminated"][steps].any()  # so that what comes after the last step has its worth too
+        assert episode.truncations.index(True) == LENGTH - 1
         assert items["next"]["truncated"][steps].nonzero().tolist() == [[LENGTH - 1]]
 
 
@@ -187,17 +188,53 @@ def test_targets_follow_slowly_on_torch() -> None:
         np.testing.assert_allclose(learner.target[k][0].weight.numpy().T, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_quick_run(library: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    behaviour, rows = program_of(library).main(QUICK, tmp_path / "new" / "curves.png")
+def check_rows(config: Config, behaviour: float, rows: list[offline_task.Row], out: Path, printed: str) -> None:
     assert [row.updates for row in rows] == [20, 40]
     assert np.isfinite([(row.iql, row.cloned, *row.losses.values()) for row in rows]).all()
     first, last = (row.losses for row in rows)
     assert last["critics"] < 0.5 * first["critics"]
     assert last["cloned"] < first["cloned"]
-    assert behaviour == pytest.approx(np.mean([sum(episode.rewards) for episode in offline_task.record(QUICK)]))
-    assert capsys.readouterr().out.startswith(offline_task.table(behaviour, rows))
-    assert (tmp_path / "new" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert behaviour == pytest.approx(np.mean([sum(episode.rewards) for episode in offline_task.record(config)]))
+    assert printed.startswith(offline_task.table(behaviour, rows))
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_quick_run_on_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "curves.png"
+    behaviour, rows = program_of("torch").main(QUICK, out)
+    check_rows(QUICK, behaviour, rows, out, capsys.readouterr().out)
+
+
+def test_quick_run_on_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observations are normalised when they are drawn, and the target follows the critics slowly."""
+    import jax
+
+    program, met = program_of("jax"), []
+    make_learn = program.make_learn
+
+    def watched(config: Config, optimizer: Any) -> Any:
+        learn = make_learn(config, optimizer)
+
+        def learned(learner: Any, state: Any, keys: Any) -> Any:
+            drawn = program.rb.sample(state, keys[0], 600)[1].items
+            after, losses = learn(learner, state, keys)
+            moved = jax.tree.map(np.subtract, (after.target, after.params["critics"]), (learner.target, learner.target))
+            norms = [np.sqrt(sum(np.square(x).sum() for x in jax.tree.leaves(part))) for part in moved]
+            met.append((norms[0] / norms[1], drawn["observation"], drawn["next"]["observation"]))
+            return after, losses
+
+        return learned
+
+    monkeypatch.setattr(program, "make_learn", watched)
+    out = tmp_path / "new" / "curves.png"
+    behaviour, rows = program.main(QUICK, out)
+    check_rows(QUICK, behaviour, rows, out, capsys.readouterr().out)
+    for followed, *drawn in met:
+        assert 0.001 < followed < 0.2
+        for observations in drawn:
+            np.testing.assert_allclose(observations.mean(0), 0, atol=0.2)
+            np.testing.assert_allclose(observations.std(0), 1, atol=0.2)
+    assert len(met) == len(rows)
 
 
 @pytest.mark.long

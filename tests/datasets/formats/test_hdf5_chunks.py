@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -72,5 +73,10 @@ def test_damaged_chunks_are_refused(what: str, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file", "w") as file:
         some = file.create_dataset("some", (5, 4), "f4", chunks=(5, 4), compression="gzip")
         some.id.write_direct_chunk((0, 0), zlib.compress(bytes(nbytes)) if nbytes else b"what is this?")
-    with hdf5.opened(str(tmp_path / "file")) as file, pytest.raises(DatasetError, match="'/some' cannot be read"):
-        hdf5.rows(file["some"], 0, 5, "here")
+    with hdf5.opened(str(tmp_path / "file")) as file:
+        tracemalloc.start()
+        with pytest.raises(DatasetError, match="'/some' cannot be read"):
+            hdf5.rows(file["some"], 0, 5, "here")
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert most < 10**6
