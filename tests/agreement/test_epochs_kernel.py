@@ -23,6 +23,7 @@ from functional_rb.storage.host_state import ENGINE, Bits
 from functional_rb.structures.stored_arrays import auxiliary_name
 from tests.support.effort import effort
 from torch_backend import execute, random
+from torch_backend.library import TORCH
 
 ITEM = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1030,), "uint8"), "x": frb.Unbounded((3,))}
 
@@ -50,7 +51,7 @@ class OnNumPy:
     def add(state: Any, items: dict[str, Any], mask: Any = None) -> Any:
         lead = len(items["id"]) if state.spec.lanes is None else items["id"].size
         leaves = [x.reshape(lead, *leaf.shape) for x, leaf in zip(items.values(), state.spec.plan.leaves, strict=True)]
-        return ENGINE.add(state, leaves, lead, mask, None, None)
+        return ENGINE.add(state, leaves, lead, None if mask is None else mask.reshape(lead), None, None)
 
     @staticmethod
     def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
@@ -121,7 +122,11 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
             n = lanes * data.draw(st.integers(1, 4), "rows")
             if not spec.writer.overwrites and stored - lanes + n > spec.capacity:
                 continue
-            states = [on.add(state, items(stored, n, spec.lanes)) for state in states]
+            mask = None  # with it lanes go on by different numbers of items
+            if data.draw(st.booleans(), "masked"):
+                mask = np.random.default_rng(data.draw(st.integers(0, 99), "mask")).random(n) < 0.6
+                mask = mask if spec.lanes is None else mask.reshape(-1, lanes)
+            states = [on.add(state, items(stored, n, spec.lanes), mask) for state in states]
             stored += n
         else:
             batch, seed = data.draw(st.sampled_from([1, 2, 3, 8, 40]), "batch"), data.draw(st.integers(0, 9), "seed")
@@ -185,6 +190,14 @@ def test_the_count_of_epochs_stays_at_its_largest(on: Any) -> None:
         assert number(state, EPOCHS_DONE) == expected
 
 
+def test_an_epoch_whose_rest_is_dropped_counts_too(on: Any) -> None:
+    spec = frb.BufferSpec(ITEM, 5, frb.WithoutReplacement(drop_last=True))
+    state = on.add(on.init(spec), items(0, 5))
+    for batch, expected in ((2, (3, 0)), (4, (0, 2)), (1, (4, 2)), (4, (0, 3)), (5, (0, 4))):
+        state, *_ = on.sample(state, batch, batch)
+        assert (number(state, REMAINING), number(state, EPOCHS_DONE)) == expected
+
+
 def test_nothing_to_draw_leaves_everything_as_it_was(on: Any) -> None:
     spec = frb.BufferSpec(ITEM, 9, frb.WithoutReplacement(drop_last=True))
     state, *_ = on.sample(on.add(on.init(spec), items(0, 5)), 0, 3)
@@ -193,6 +206,9 @@ def test_nothing_to_draw_leaves_everything_as_it_was(on: Any) -> None:
         on.sample(state, 0, 6)
     assert content(on, state) == before
     memory = on.memory_of(state)
+    if on is OnTorch:
+        after, *_ = TORCH.fused_epoch(spec, memory, state._counters, torch_backend.key(0), 6, None, None)
+        assert torch.equal(after, state._counters)
     with pytest.raises(ValueError, match="add items first"):
         on.sample(on.init(spec), 0, 3)
     state, *_ = on.sample(state, 1, 3)
