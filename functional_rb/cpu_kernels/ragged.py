@@ -49,7 +49,8 @@ def pad_rows(
         common = np.int64(0)
         for k in range(texts):
             count = np.int64(lengths[row, k])
-            if not (0 <= common <= count <= length and own >= 0 and own + count - common <= size):
+            last = max(start + common, own + count - common)
+            if not (0 <= common <= count <= length and own >= 0 and last <= size):
                 return row
             to, real, first = ids[k, row], mask[k, row], length - count if left else np.int64(0)
             fill(to, real, first, first + count, pad)

@@ -42,7 +42,8 @@ def padded(
         own = start = high * HALF + low
         common = 0
         for k, count in enumerate(lengths[row].tolist()):
-            if not (0 <= common <= count <= length and own >= 0 and own + count - common <= len(tokens)):
+            last = max(start + common, own + count - common)
+            if not (0 <= common <= count <= length and own >= 0 and last <= len(tokens)):
                 return ids, mask, row
             to, first = ids[k, row], length - count if left else 0
             to[first : first + common] = tokens[start : start + common]

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
+from functional_rb.cpu_kernels import ragged as kernels
 from functional_rb.cpu_kernels.addresses import Placed
 from functional_rb.storage import host_kernels
 from functional_rb.structures import ragged
@@ -95,28 +96,32 @@ def test_padding_loses_nothing(
                     assert learned.nonzero()[0].tolist() == list(begin[i] + np.arange(len(ids) - at))
 
 
-@hypothesis.given(data=st.data())
-@hypothesis.settings(max_examples=effort(60, 1000))
-def test_the_kernel_pads_as_the_core_does(data: st.DataObject) -> None:
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+@pytest.mark.parametrize("texts", [1, 2, 3])
+def test_the_kernel_pads_as_the_core_does(texts: int, dtype: str, fits: bool) -> None:
     """Also rows that tell of no tokens of the file: the first of these is told, and nothing is written there."""
-    size, texts = data.draw(st.integers(0, 30), "tokens"), data.draw(st.integers(1, 3), "texts")
-    dtype, left = data.draw(st.sampled_from(["uint16", "int32"]), "dtype"), data.draw(st.booleans(), "left")
-    length, pad = data.draw(st.integers(0, 12), "length"), data.draw(st.integers(0, 2**31 - 1), "pad")
-    tokens = np.random.default_rng(size).integers(0, np.iinfo(dtype).max, size, dtype, endpoint=True)
-    fits, few = data.draw(st.booleans(), "fits"), st.integers(-2, 14)
-    table = []
-    for _ in range(data.draw(st.integers(0, 5), "rows")):
-        counts = data.draw(st.lists(few, min_size=texts, max_size=texts), "lengths")
-        shared, start = data.draw(few, "shared"), data.draw(st.integers(-3, size + 3), "start")
-        if fits:
-            counts = [min(max(count, 0), length) for count in counts]
-            shared = min(max(shared, 0), *counts)
-            start = min(max(start, 0), size - sum(counts) + (texts - 1) * shared)
-        if not fits or start >= 0:
-            table.append(((start // 2**31, start % 2**31), shared, counts))
+    rng = np.random.default_rng(texts)
+    for size in (0, 9, 60) * effort(10, 200):
+        tokens = rng.integers(0, np.iinfo(dtype).max, size, dtype, endpoint=True)
+        length, left, pad = int(rng.integers(13)), bool(rng.integers(2)), int(rng.integers(2**31))
+        table = []
+        for _ in range(rng.integers(6)):
+            counts = rng.integers(0, length + 1, texts) if fits else rng.integers(-1, length + 2, texts)
+            shared = rng.integers(0, counts.min() + 1) if fits else rng.integers(-1, length + 2)
+            room = size - int(counts.sum() - (texts - 1) * shared)
+            start = int(rng.integers(0, max(room, 0) + 1) if fits else rng.integers(-2, size + 2))
+            if not fits or room >= 0:
+                table.append(((start // 2**31, start % 2**31), shared, counts))
+        compare_padded(tokens, table, (length, pad, left), fits)
+
+
+def compare_padded(tokens: Any, table: list[Any], settings: tuple[int, int, bool], fits: bool) -> None:
+    """Of rows that are told by their starts, what they share, and lengths."""
+    texts = len(table[0][2]) if table else 1
     parts = [np.array([row[k] for row in table], np.int32) for k in range(3)]
     starts, lengths = parts[0].reshape(-1, 2), parts[2].reshape(-1, texts)
-    given = starts, None if texts == 1 else parts[1], lengths, length, pad, left
+    given = starts, None if texts == 1 else parts[1], lengths, *settings
     ids, mask, wrong = host_kernels.padded(Placed(tokens), *given)
     expected_ids, expected_mask, expected_wrong = ragged.padded(tokens, *given)
     assert wrong == expected_wrong
@@ -138,11 +143,36 @@ def test_nothing_that_is_given_out_is_what_was_given(side: Any, tmp_path: Path) 
             assert not np.shares_memory(x, given)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-def test_rows_of_other_texts_are_refused(kernels: bool, tmp_path: Path) -> None:
+def test_the_kernel_is_used_unless_it_is_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled once, for whatever arrays; and a padding that no int32 is, is refused by both."""
+    called = []
+    kernel = kernels.pad_rows
+    monkeypatch.setattr(kernels, "pad_rows", lambda *args: (called.append(0), kernel(*args))[1])
+    rows = stored([[([7, 8], 1)], [([5], 1)]], tmp_path / "tokens.bin")
+    whole = {name: np.ascontiguousarray(leaf) for name, leaf in rows.items()}
+    padded = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=2)
+    assert not rows["lengths"].flags.c_contiguous
+    for leaf in whole.values():
+        leaf.flags.writeable = False
+    for given in (rows, whole):
+        with frb.kernels(False):
+            assert padded.read(given, np.asarray).input_ids.tolist() == [[7, 8], [5, 0]]
+        assert padded.read(given, np.asarray).input_ids.tolist() == [[7, 8], [5, 0]]
+    assert (len(called), len(kernel.signatures)) == (2, 1)
+    np.array([7, 8, 5], np.int64).tofile(tmp_path / "wide.bin")
+    wide = dataclasses.replace(padded, path=str(tmp_path / "wide.bin"), dtype="int64")
+    assert wide.read(rows, np.asarray).input_ids.tolist() == [[7, 8], [5, 0]], "which the kernel does not know"
+    assert len(called) == 2
+    for on in (True, False):
+        with frb.kernels(on), pytest.raises(OverflowError):
+            dataclasses.replace(padded, pad=2**31).read(rows, np.asarray)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_rows_of_other_texts_are_refused(on: bool, tmp_path: Path) -> None:
     rows = stored([[([7, 8], 1)], [([5], 1)]], tmp_path / "tokens.bin")
     read = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=2).read
-    with frb.kernels(kernels):
+    with frb.kernels(on):
         assert read(rows, np.asarray).input_ids.tolist() == [[7, 8], [5, 0]]
         rows["lengths"][1] = 2
         with pytest.raises(
