@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from functional_rb.checkpoint import progress
 from functional_rb.datasets import Backoff, Clock, FetchError, RemoteFile, fetch
 from functional_rb.datasets.fetching import http, local
 from functional_rb.datasets.fetching.failures import RefusedError
@@ -99,6 +100,31 @@ def test_cut_connections_are_gone_on_with(
     assert Path(fetch(url, tmp_path, clock=waits.clock)[0]).read_bytes() == CONTENT
     assert served.requests == [None, *["bytes=50001-"] * 2, *["bytes=150001-"] * 2]
     assert len(waits.seconds) == 4
+
+
+def test_progress_goes_on_from_where_it_was(
+    served: Served, url: str, waits: Waits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars: list[dict[str, Any]] = []
+
+    class Bar:
+        def __init__(self, **options: Any) -> None:
+            bars.append(options)
+
+        def update(self, n: int) -> None:
+            bars[-1]["initial"] += n
+
+        def close(self) -> None:
+            bars[-1]["closed"] = True
+
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "_bar", lambda: Bar)
+    served.faults = [("cut", 50_001)]
+    fetch(url, tmp_path, progress=True, clock=waits.clock)
+    fetch(url, tmp_path / "other", progress=False)
+    assert [(bar["desc"], bar["total"], bar["initial"], bar["closed"]) for bar in bars] == [
+        ("fetch a.bin", 300_000, done, True) for done in (50_001, 300_000)
+    ]
 
 
 def test_what_nobody_can_tell_to_be_the_same_is_begun_anew(

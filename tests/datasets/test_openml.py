@@ -79,6 +79,11 @@ def test_each_row_is_a_step(write: Any, batch: int, tmp_path: Path, monkeypatch:
     assert items["next"]["reward"].tolist() == [1] * 5
     for first in range(6):
         assert len([*reader.episodes(first)]) == 5 - first
+    more: Any = {"sampler": frb.Slices(2, strict_length=False), "transforms": frb.n_step(3, 1.0)}
+    for kind in more:
+        _, drawn = rb.sample(frb.datasets.load(name, rb, root=tmp_path, **{kind: more[kind]}), rb.key(0), 8)
+        first = drawn.items["next"]["reward"] if kind == "transforms" else drawn.mask.sum(1)
+        assert first.tolist() == [1] * 8
 
 
 @pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)

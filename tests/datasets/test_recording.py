@@ -64,6 +64,15 @@ def test_steps_are_those_of_the_environment(piece: int, tmp_path: Path, monkeypa
     assert items["next"]["terminated"].nonzero()[:, 0].tolist() == [2, 11]
     assert items["next"]["truncated"].nonzero()[:, 0].tolist() == [6]
 
+    def drawn(**more: Any) -> Any:
+        return rb.sample(frb.datasets.load(tmp_path / "made", rb, **more), rb.key(0), 32)[1].items
+
+    assert (np.diff(drawn(sampler=frb.Slices(3))["at"][..., 0]) == 1).all()
+    summed = drawn(transforms=frb.n_step(5, 1.0))
+    first, n = summed["at"][:, 0], (summed["next"]["at"] - summed["at"])[:, 0]
+    assert set((first + n).tolist()) == {3, 4, 5}  # where episodes end
+    np.testing.assert_array_equal(summed["next"]["reward"], n * (first + 0.25) + n * (n - 1) / 2)
+
 
 @pytest.mark.parametrize(("most", "wanted"), [(2, [[2, 2], [2, 3], [2, 2, 2]]), (3, [[4], [3, 2], [3, 3]])])
 def test_the_last_piece_has_two_steps_at_least(

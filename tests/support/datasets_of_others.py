@@ -8,6 +8,7 @@ nothing, there is a number that is found nowhere else.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import importlib
 import io
@@ -313,6 +314,23 @@ def lerobot_v3(root: Path) -> str:
     return "lerobot:doors"
 
 
+def d4rl(root: Path, with_next: bool = False) -> str:
+    """Rows of steps, one episode after the other: every other one ends in a terminal state, the others in time."""
+    import h5py
+
+    (root / "d4rl").mkdir(parents=True)
+    t = np.concatenate([seen[:-1] for seen in times()])
+    last = np.isin(t, [seen[-2] for seen in times()])
+    even = np.concatenate([np.full(len(seen) - 1, k % 2 == 0) for k, seen in enumerate(times())])
+    with h5py.File(root / "d4rl" / "walk-medium-v2.hdf5", "w") as file:
+        file["observations"] = np.repeat(t[:, None], 3, 1).astype(np.float32)
+        file["actions"], file["rewards"] = (t + 0.5)[:, None].astype(np.float32), (t + 0.25).astype(np.float32)
+        file["terminals"], file["timeouts"] = last & even, last & ~even
+        if with_next:
+            file["next_observations"] = np.repeat(t[:, None] + 1, 3, 1).astype(np.float32)
+    return "d4rl:walk-medium-v2"
+
+
 def cut_at(t: int, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A table without the step t, so that the one before is the last of an episode."""
     cut = wanted["truncated"] | (wanted["observation"] == t - 1)
@@ -322,6 +340,8 @@ def cut_at(t: int, wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 WHOLE = expected(MadeUp(LENGTHS))
 BLIND = expected(MadeUp(LENGTHS, blind=range(5), ends=range(5)))
 FORMATS = {
+    "d4rl": Format(d4rl, expected(MadeUp(LENGTHS, blind=range(5)))),
+    "d4rl, with next observations": Format(functools.partial(d4rl, with_next=True), WHOLE),
     "vd4rl, npz": Format(vd4rl_npz, WHOLE, ("pixels",)),
     "vd4rl, hdf5": Format(vd4rl_hdf5, WHOLE, ("pixels",)),
     "roboset": Format(roboset, WHOLE),

@@ -198,7 +198,7 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
 
 def _append(answer: Answer, partial: Partial, length: int | None, name: str, how: _How) -> None:
     """Append what comes, which has to be all of it."""
-    with Progress(length or 0, f"fetch {name}", how.progress) as shown:
+    with Progress(length, f"fetch {name}", how.progress) as shown:
         shown.advance(partial.size)
         while piece := answer.read(PIECE):
             partial.append(piece)
