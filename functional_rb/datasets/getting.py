@@ -60,7 +60,7 @@ def files_of(name: str, clock: Clock) -> list[RemoteFile]:
     elif row.bucket:
         found = listing.of_bucket(row.bucket, row.folder, into, clock)
     else:
-        known = ", ".join(filter(None, (row.homepage, *row.urls))) or "nothing"
+        known = ", ".join(dict.fromkeys(filter(None, (row.homepage, *row.urls)))) or "nothing"
         raise ValueError(f"datasets.get: {name}: nobody knows where its files lie; of where it comes from: {known}")
     if not found:
         raise FileNotFoundError(

@@ -104,6 +104,13 @@ def test_slices_and_n_steps_know_the_episodes(library: Backend, tmp_path: Path) 
     assert (after - observation == 1).all()
     assert {0, 6, 7, 8, 9, 16, 17, 18} == set(observation[:, 0].astype(int))
 
+    # Of varying length: whole episodes, where none is longer than a slice.
+    whole = of(library, tmp_path / "made", sampler=frb.Slices(8, strict_length=False))
+    _, drawn = library.rb.sample(whole, library.rb.key(0), 64)
+    lengths = library.numpy(drawn.mask).sum(1)
+    firsts = library.numpy(drawn.items["observation"])[:, 0]
+    assert {*zip(firsts.tolist(), lengths.tolist(), strict=True)} == {(0, 3), (4, 1), (6, 6), (13, 2), (16, 5)}
+
     summed = of(library, tmp_path / "made", transforms=frb.n_step(2, 0.5))
     summed, drawn = library.rb.sample(summed, library.rb.key(0), 64)
     items = {name: library.numpy(leaf) for name, leaf in drawn.items["next"].items()}

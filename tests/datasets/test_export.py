@@ -397,6 +397,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     for fps in (None, 0, True, "10", float("inf")):
         with pytest.raises(ValueError, match=r"fps: expected how many steps a second .* give facts=\{'fps': 10\}"):
             export(tmp_path / "made", tmp_path / "out", "lerobot", facts={} if fps is None else {"fps": fps})
+    with pytest.raises(ValueError, match=r"facts: expected some of fps, robot_type, task, .* got \['tsk'\]"):
+        export(tmp_path / "made", tmp_path / "out", "lerobot", facts={**FPS, "tsk": "walk"})
     for facts, message in (
         ({"total_steps": 1}, "do not tell, got 'total_steps'"),
         ({"description": 3}, "text as 'des"),

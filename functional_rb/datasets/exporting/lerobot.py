@@ -19,6 +19,8 @@ from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.statistics import Moments
 from functional_rb.datasets.stored import Stored
 
+FACTS = ("fps", "robot_type", "task")
+"""What is told of a dataset; the task is told of episodes where the reader has told it."""
 Found = dict[str, Moments]
 
 
@@ -35,9 +37,12 @@ def write(version: str, reader: Stored, facts: Mapping[str, Any], target: str, f
     Raises:
         DatasetError: for what LeRobot has no place for, naming the leaf.
         ImportError: if pyarrow is missing, or Pillow for images.
-        ValueError: if nobody knows how many steps a second has.
+        ValueError: if nobody knows how many steps a second has, or for facts that LeRobot does not have.
     """
-    known = {name: reader.facts[name] for name in ("fps", "robot_type") if name in reader.facts} | dict(facts)
+    unknown = sorted(facts.keys() - FACTS)
+    if unknown:
+        raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")
+    known = {name: reader.facts[name] for name in FACTS[:2] if name in reader.facts} | dict(facts)
     features = Features(Fields.of(reader), reader.spec(narrow=False).reward.dtype)
     fps = _fps(known)
     writing = _Writing(features, fps, str(known.get("task") or reader.name))
