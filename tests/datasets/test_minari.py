@@ -36,6 +36,11 @@ SPACES = {
         ),
         spaces.Dict(move=spaces.Box(-1, 1, (2,)), say=spaces.Text(4)),
     ),
+    "tuple": (
+        spaces.Tuple([BOX, spaces.Dict(of=spaces.Tuple([spaces.Discrete(3), spaces.Dict(at=BOX)]))]),
+        spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))]),
+    ),
+    "words": (spaces.Text(5), spaces.Text(4)),
     "images": (spaces.Box(0, 255, (36, 40, 3), np.uint8), spaces.Box(-1, 1, (1,))),
 }
 
@@ -47,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(root))
         for name, (observation, action) in SPACES.items():
-            for layout in FORMATS if name != "images" else ("hdf5", "arrow"):
+            for layout in (layout for layout in FORMATS if f"{name}/{layout}" in (*IN_HDF5, *OTHERS)):
                 write(f"{name}/{layout}-v0", observation, action, layout, jpeg_encoding=name == "images")
         write("raw/hdf5-v0", *SPACES["images"], "hdf5", jpeg_encoding=False)
     return root
@@ -104,8 +109,8 @@ def stacked(values: list[Any]) -> Any:
     return values if isinstance(first, str) else np.stack(values)
 
 
-IN_HDF5 = ("box/hdf5", "parts/hdf5", "images/hdf5", "raw/hdf5")
-OTHERS = ("box/arrow", "box/parquet", "parts/arrow", "parts/parquet", "images/arrow")
+IN_HDF5 = ("box/hdf5", "parts/hdf5", "tuple/hdf5", "words/hdf5", "images/hdf5", "raw/hdf5")
+OTHERS = ("box/arrow", "box/parquet", "parts/arrow", "parts/parquet", "tuple/arrow", "words/parquet", "images/arrow")
 FIELDS = {"observations": "observations", "actions": "actions", "rewards": "rewards"}
 FIELDS |= {"terminated": "terminations", "truncated": "truncations"}
 
