@@ -24,6 +24,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.cpu_kernels import beforehand
+from functional_rb.text.padding import Padded
 from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -42,10 +43,14 @@ Bits = list[list[Any]]
 
 STORED: dict[str, Any] = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((WIDE,)), "done": frb.Binary()}
 STORED |= {"episode": frb.Unbounded((), "int32"), "note": frb.Unbounded(), "image": frb.Unbounded((1100,), "uint8")}
+ROWS = {"start": frb.Unbounded((2,), "int32"), "shared": frb.Unbounded((), "int32")}
+ROWS |= dict.fromkeys(("prompts", "lengths"), frb.Unbounded((2,), "int32"))
+"""Of pairs of texts, as `frb.text.preference` makes them."""
+TOKENS, LENGTH = 4096, 16
 FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unbounded((1100,), "uint8")}}
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices, prioritized", "without replacement, of a reservoir"),
-    *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted"),
+    *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
 )
 """Members that call every kernel, with each of the types that it is compiled for; all others in `make test-all`."""
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
@@ -57,8 +62,8 @@ def nearness(achieved: Any, desired: Any) -> Any:
     return -abs(achieved - desired)
 
 
-def specs() -> dict[str, frb.BufferSpec]:
-    """All samplers and writers, and what they have not: frames and sums of steps."""
+def specs(directory: Path) -> dict[str, frb.BufferSpec]:
+    """All samplers and writers, and what they have not: frames, sums of steps, and texts in a file of a directory."""
     wide = {
         name: dataclasses.replace(member.spec, item=STORED, capacity=80 * member.capacity, batch_size=BATCH)
         for name, member in MEMBERS.items()
@@ -77,6 +82,9 @@ def specs() -> dict[str, frb.BufferSpec]:
     wide["shifted"] = dataclasses.replace(plain, item=images, transforms=frb.map_items(frb.items.random_shift(2)))
     frames = {"id": STORED["id"], "done": STORED["done"], **FRAMES}
     wide["frames"] = dataclasses.replace(plain, item=frames, compact=frb.Compact(), lanes=LANES)
+    np.arange(TOKENS, dtype=np.uint16).tofile(directory / "tokens")
+    padded = frb.map_items(Padded(str(directory / "tokens"), "uint16", 2, side="left", length=LENGTH))
+    wide["texts"] = dataclasses.replace(plain, item=ROWS, sampler=frb.WithoutReplacement(), transforms=padded)
     return {name: wide[name] for name in effort(USUAL, (*wide,))}
 
 
@@ -86,6 +94,9 @@ def items(spec: frb.BufferSpec, start: int) -> dict[str, Any]:
     images = (number[:, None] + np.arange(1100)).astype(np.uint8)
     made = {"id": number.astype(np.int32), "x": (number[:, None] + np.arange(WIDE)).astype(np.float32)}
     made |= {"done": number % 21 > 17, "episode": (number // 5).astype(np.int32), "note": number.astype(np.float32)}
+    made |= {"start": np.stack([0 * number, number * 3 % (TOKENS - 2 * LENGTH)], 1).astype(np.int32)}
+    made |= {"shared": (number % 5).astype(np.int32), "prompts": np.full((BATCH, 2), 4, np.int32)}
+    made |= {"lengths": np.stack([5 + number % 7, 6 + number % 11], 1).astype(np.int32)}
     made |= {
         **dict.fromkeys(("reward", "achieved_goal", "desired_goal"), number.astype(np.float32)),
         "image": images,
@@ -236,12 +247,12 @@ def compare(name: str, spec: frb.BufferSpec, expected: Bits, given: Bits) -> Non
 
 def main() -> None:
     """On either backend."""
-    wanted = specs()
-    with backends.make("torch-core") as core:
-        expected = {name: life(core, spec) for name, spec in wanted.items()}
     with tempfile.TemporaryDirectory() as directory:
+        wanted = specs(Path(directory))
+        with backends.make("torch-core") as core:
+            expected = {name: life(core, spec) for name, spec in wanted.items()}
         on_torch(wanted, expected, Path(directory))
-    on_jax(wanted, expected)
+        on_jax(wanted, expected)
     print("the same bits")
 
 
