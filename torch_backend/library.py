@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
 
 from functional_rb.buffer import functions
@@ -126,6 +127,8 @@ class Torch(Library):
             return leaves, selection
         sent = {name: self.sent(x, target) for name, x in selection._asdict().items() if name != "extras"}
         extras = {name: self.sent(x, target) for name, x in selection.extras.items()}
+        # What a function on the host is to read comes as arrays of NumPy.
+        leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
         return [self.sent(leaf, target) for leaf in leaves], Selection(**sent, extras=extras)
 
     def placed(self, name: str, array: Any, memory: versioned.Memory, target: torch.device | None) -> torch.Tensor:

@@ -60,11 +60,13 @@ def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
     if _compiling():
         found = _read(_number(transform), list(lead), list(leaves))
         return nest.unflatten(mapping.known_of_host(transform).structure, found, build_mapping, lead)
-    device, names = leaves[0].device, transform.given.names
-    if device.type == "cpu":
-        return transform.function.read(dict(zip(names, [x.numpy() for x in leaves], strict=True)), torch.from_numpy)
+    names = transform.given.names
+    if isinstance(leaves[0], np.ndarray):  # from a kernel, which knows who reads them
+        return transform.function.read(dict(zip(names, leaves, strict=True)), torch.from_numpy)
+    device = leaves[0].device
     arrays = dict(zip(names, [x.cpu().numpy() for x in leaves], strict=True))
-    return transform.function.read(arrays, lambda x: torch.from_numpy(x).to(device))
+    as_array = torch.from_numpy if device.type == "cpu" else lambda x: torch.from_numpy(x).to(device)
+    return transform.function.read(arrays, as_array)
 
 
 _TRANSFORMS: list[MapItems] = []

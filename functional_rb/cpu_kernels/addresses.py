@@ -7,17 +7,21 @@ for their addresses, and it hands none of them on without what keeps the array a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import Layout
 
 Address = Callable[[Any], int]
 """Where an array of some library lies in the memory of the host."""
 Vector = np.ndarray[Any, Any]
+LINE = 64
+"""Bytes of a line of the cache."""
 
 
 class Placed:
@@ -50,6 +54,34 @@ class Held:
         """Take arrays whose addresses never change."""
         self.arrays = tuple(arrays)
         self.vector = np.fromiter(map(address, self.arrays), np.int64, len(self.arrays))
+
+
+class Block:
+    """Room for items in one piece of NumPy's memory: made, and found, faster than an array for each leaf.
+
+    Attributes:
+        arrays: [batch, *shape] of each leaf.
+        vector: where they lie, int64 [leaves].
+    """
+
+    __slots__ = ("arrays", "vector")
+
+    def __init__(self, layout: Layout, batch: int) -> None:
+        """Take the memory."""
+        kinds, places, nbytes = _in_one_piece(layout, batch)
+        memory = np.empty(nbytes, np.uint8)
+        self.arrays = [np.ndarray(shape, dtype, memory, place) for shape, dtype, place in kinds]
+        self.vector = places + of_numpy(memory)
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_one_piece(layout: Layout, batch: int) -> tuple[list[tuple[tuple[int, ...], Any, int]], Vector, int]:
+    """Of each leaf shape, dtype and place; all places, each on a line of the cache; and the bytes of all."""
+    sizes = [-(-batch * leaf.nbytes // LINE) * LINE for leaf in layout.leaves]
+    places = np.cumsum([0, *sizes], dtype=np.int64)
+    dtypes = [numpy_ops.dtype_of(leaf.dtype) for leaf in layout.leaves]
+    shapes = [(batch, *leaf.shape) for leaf in layout.leaves]
+    return list(zip(shapes, dtypes, places.tolist(), strict=False)), places[:-1], int(places[-1])
 
 
 class Rows:
@@ -119,7 +151,12 @@ class StorageCall(Protocol):
     """Calls compiled code with the addresses of a storage and of items too."""
 
     def __call__(
-        self, kernel: Callable[..., Any], arrays: Sequence[Array], storage: Held, items: Sequence[Array], *rest: Any
+        self,
+        kernel: Callable[..., Any],
+        arrays: Sequence[Array],
+        storage: Held,
+        items: Sequence[Array] | Block,
+        *rest: Any,
     ) -> Any:
         """Call with the address of each array, the vector of a storage, one of those of items, and the rest."""
         ...
@@ -143,7 +180,10 @@ def storage_caller(address: Address) -> StorageCall:
     nothing = np.empty(0, int64)
 
     def call(kernel: Any, arrays: Any, storage: Any, items: Any, *rest: Any) -> Any:
-        places = np.fromiter(map(address, items), int64, len(items)) if items else nothing
+        if isinstance(items, Block):
+            places = items.vector
+        else:
+            places = np.fromiter(map(address, items), int64, len(items)) if items else nothing
         return kernel(*map(address, arrays), storage.vector, places, *rest)
 
     return call

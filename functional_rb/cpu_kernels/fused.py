@@ -12,7 +12,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import epochs as epochs_kernels
-from functional_rb.cpu_kernels.addresses import Held, Library, Rows, Vector, storage_caller
+from functional_rb.cpu_kernels.addresses import Block, Held, Library, Rows, Vector, storage_caller
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
 from functional_rb.structures.row_layout import STORED_AS, Layout
@@ -65,6 +65,10 @@ class Together(NamedTuple):
 def _widths(layout: Layout) -> Vector:
     """The bytes of a row of handles, weights, probabilities and each leaf."""
     return np.array([4, 4, 4, *(leaf.nbytes for leaf in layout.leaves)], np.int64)
+
+
+def _arrays(leaves: list[Array] | Block) -> list[Array]:
+    return leaves.arrays if isinstance(leaves, Block) else leaves
 
 
 class Kernels:
@@ -164,12 +168,18 @@ class Kernels:
     ) -> tuple[list[Array], Selection, bool]:
         """Draw items by a key: the leaves in the layout, the selection, and whether anything could be drawn."""
         at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty(batch, dtype=self._int32)
+        leaves, handles = self._room_for_items(spec, batch), empty(batch, dtype=self._int32)
         weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
         arrays, words = (at.tree, counters, handles, weights, probabilities), spec.draw_shape(batch)[1]
         given = at.plan, at.tree_size, key, words, beta, batch
         drawable = self._call(calls.sample, arrays, at.storage, leaves, *given)
-        return leaves, Selection(handles, weights, probabilities), drawable
+        return _arrays(leaves), Selection(handles, weights, probabilities), drawable
+
+    def _room_for_items(self, spec: BufferSpec, batch: int) -> list[Array] | Block:
+        """For the leaves of a batch; NumPy's where a function on the host is all that reads them."""
+        if spec.on_sample is not None and spec.on_sample.on_host and not spec.plan.objects:
+            return Block(spec.plan.layout, batch)
+        return self._library.leaves(spec.plan.layout, batch)
 
     def together(self, layout: Layout, batch: int) -> Together:
         """A batch that nothing is in yet, for `sample_rows`."""
@@ -195,12 +205,12 @@ class Kernels:
     ) -> tuple[list[Array], Selection, bool]:
         """What `sample` returns, by random bits int32 [batch, words] in place of a key."""
         at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._library.leaves(spec.plan.layout, batch), empty(batch, dtype=self._int32)
+        leaves, handles = self._room_for_items(spec, batch), empty(batch, dtype=self._int32)
         weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
         arrays = at.tree, counters, numbers, handles, weights, probabilities
         given = at.plan, at.tree_size, numbers.shape[1], beta, batch
         drawable = self._call(calls.draw, arrays, at.storage, leaves, *given)
-        return leaves, Selection(handles, weights, probabilities), drawable
+        return _arrays(leaves), Selection(handles, weights, probabilities), drawable
 
     def room_to_draw(self, spec: BufferSpec, memory: Memory, batch: int) -> SavedPlaces:
         """Where `draw_epoch` may save what it overwrites; nothing is in it yet."""
@@ -223,7 +233,7 @@ class Kernels:
             The new counters, and what `sample` returns.
         """
         at, empty = self._stored(spec, memory), self._empty
-        leaves, new = self._library.leaves(spec.plan.layout, batch), empty(counters.shape[0], dtype=self._int32)
+        leaves, new = self._room_for_items(spec, batch), empty(counters.shape[0], dtype=self._int32)
         handles, mask = empty(batch, dtype=self._int32), empty(batch, dtype=self._bool)
         weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
         asked = self._none if wanted is None else self._library.ready(wanted, self._int32)
@@ -232,4 +242,4 @@ class Kernels:
         arrays = *at.deck, counters, new, self._some(numbers), asked, *told
         given = at.plan, at.epoch, key, batch, room, count
         drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
-        return new, leaves, Selection(*told), drawable
+        return new, _arrays(leaves), Selection(*told), drawable

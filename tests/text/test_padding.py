@@ -449,3 +449,16 @@ def test_what_does_not_fit_is_refused(library: Backend, tmp_path: Path) -> None:
     os.rename(data.path, f"{data.path}.moved")
     with pytest.raises(FileNotFoundError, match=r"file of tokens.*prepare the texts anew, or put it back"):
         rb.sample(state, rb.key(0))
+
+
+def test_rows_of_kernels_go_where_samples_go() -> None:
+    """Kernels give rows that are read on the host as arrays of NumPy; a state with another target sends them there."""
+    torch = pytest.importorskip("torch")
+    from functional_rb.core.strategy import Selection
+    from torch_backend.library import Torch
+
+    rows, handles = np.arange(6, dtype=np.int32).reshape(3, 2), torch.zeros(3, dtype=torch.int32)
+    weights = torch.ones(3)
+    sent, selection = Torch().sent_sample([rows], Selection(handles, weights, weights), torch.device("meta"))
+    assert (sent[0].device.type, sent[0].shape, sent[0].dtype) == ("meta", (3, 2), torch.int32)
+    assert selection.handles.device.type == "meta"
