@@ -116,5 +116,5 @@ TABLE: Final[Table] = {**_parts.table, row_layout.read_batches: _parts.read_batc
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
 _fused = Kernels(Tensors())
 room, add, update, sample = _fused.room, _fused.add, _fused.update, _fused.sample
-room_to_draw, draw_epoch = _fused.room_to_draw, _fused.draw_epoch
+room_to_draw, draw_epoch, draw_slices = _fused.room_to_draw, _fused.draw_epoch, _fused.draw_slices
 together, sample_rows, importance_weights = _fused.together, _fused.sample_rows, _parts.importance_weights

@@ -105,6 +105,12 @@ class Torch(Library):
         """Draw without replacement in a fused kernel, with random bits from a key."""
         return cpu_kernels.draw_epoch(spec, memory, counters, int(key), None, batch, wanted, saved)
 
+    def fused_slices(
+        self, spec: BufferSpec, memory: versioned.Memory, counters: torch.Tensor, key: torch.Tensor, batch: int
+    ) -> tuple[torch.Tensor, Selection, bool]:
+        """Draw slices in a fused kernel, with random bits from a key."""
+        return cpu_kernels.draw_slices(spec, memory, counters, int(key), None, batch)
+
     def received(self, array: Any, memory: versioned.Memory, target: torch.device | None) -> Any:
         """What a caller gives, on the memory's device if it is on the target."""
         if target is None or not isinstance(array, torch.Tensor) or array.device != target:

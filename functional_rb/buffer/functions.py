@@ -111,11 +111,15 @@ def read_selection(
         draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
     """
     leaves, extras = read_drawn(ops, draft, spec.inner, slots, selection.handles, draws)
+    extras = dict(zip(extras, with_leading_axes(spec, batch, [*extras.values()]), strict=True))
+    selection = selection._replace(extras={**selection.extras, **extras})
+    return with_leading_axes(spec, batch, leaves), selection
+
+
+def with_leading_axes(spec: BufferSpec, batch: int, arrays: list[Array]) -> list[Array]:
+    """Arrays [m, *shape] of all that a batch has, with the leading axes of a sample."""
     lead = spec.sampler.leading_shape(batch)
-    if lead != (batch,):
-        leaves = [leaf.reshape(*lead, *leaf.shape[1:]) for leaf in leaves]
-        extras = {name: x.reshape(*lead, *x.shape[1:]) for name, x in extras.items()}
-    return leaves, selection._replace(extras={**selection.extras, **extras})
+    return arrays if lead == (batch,) else [x.reshape(*lead, *x.shape[1:]) for x in arrays]
 
 
 def read_drawn(

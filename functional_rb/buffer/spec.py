@@ -217,6 +217,7 @@ class BufferSpec(Description):
             counter_names=numbers,
             fused_draws=known,
             fused_epochs=plain and self.sampler.fused_epochs and self.writer.in_order,
+            fused_slices=self.sampler.fused_slices,
             fused=known and plain,
         )
 

@@ -68,6 +68,7 @@ class Plan:
         layout: where they lie.
         fused_draws: whether the fused kernels know how this buffer is drawn from, frames apart.
         fused_epochs: whether the fused kernel of epochs knows how this buffer is drawn from.
+        fused_slices: whether the fused kernel of slices knows how steps of this buffer are chosen.
         fused: whether the fused kernels know this buffer.
     """
 
@@ -94,6 +95,7 @@ class Plan:
     layout: Layout = NOTHING
     fused_draws: bool = False
     fused_epochs: bool = False
+    fused_slices: bool = False
     fused: bool = False
 
     structure: Structure = dataclasses.field(init=False, repr=False)

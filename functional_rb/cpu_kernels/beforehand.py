@@ -21,7 +21,7 @@ DISCOUNTS: Final = tuple(types.Array(dtype, 1, "C", readonly=True) for dtype in 
 ENTERED: Final = ("shared", "fused", "part_kernels", "ragged")
 """The modules that call kernels, or have them."""
 ADDRESSED: Final[dict[str, Any]] = {
-    **dict.fromkeys(("plan", "ranges", "epoch"), ENCODED),
+    **dict.fromkeys(("plan", "ranges", "epoch", "windows"), ENCODED),
     **dict.fromkeys(("storage", "items", "leaves", "saved_count"), ADDRESSES),
     "saved_places": types.Array(types.int32, 1, "C"),
     "beta": types.float64,

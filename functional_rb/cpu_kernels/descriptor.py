@@ -14,8 +14,9 @@ import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
+from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.ops import fixed_point
-from functional_rb.samplers import Prioritized, WithoutReplacement, epochs
+from functional_rb.samplers import Prioritized, Slices, WithoutReplacement, epochs
 from functional_rb.structures import episode_windows, ring, sum_tree
 from functional_rb.structures.episode_windows import Rule
 from functional_rb.structures.ring import Ring
@@ -61,6 +62,12 @@ RIGHT: Final = 8
 BY_TRAJECTORY: Final = 9
 """The vectors of rings and windows are of a form of their own; that of rings ends before WINDOW_LENGTH."""
 
+SLICES_COUNTERS: Final = 10
+"""How many counters there are, in the vector of draws of slices, which begins with that of windows; then places."""
+SLICES_CURSORS: Final = 11
+SLICES_SIZES: Final = 12
+SLICES_NEXT: Final = 13
+
 EPOCH_COUNTERS: Final = 0
 """How many counters there are; the next three are places among them."""
 EPOCH_CURSORS: Final = 1
@@ -103,6 +110,20 @@ def encode_epoch(spec: BufferSpec) -> Vector:
     assert done is not None
     settings = [cursors, remaining, done, plan.ring.lanes, int(sampler.drop_last)]
     return _read_only([counters.length(plan), *settings])
+
+
+@functools.cache
+def encode_slices(spec: BufferSpec) -> Vector:
+    """The vector for draws of slices from a buffer whose sampler is `Slices`, read-only."""
+    plan, sampler = spec.plan, spec.sampler
+    assert isinstance(sampler, Slices)
+    one = plan.ring.lanes == 1
+    cursors = counters.CURSOR if one else counters.BASE
+    sizes = counters.SIZE if one else counters.BASE + plan.ring.lanes
+    following = counters.place(plan, NEXT_STEP_IN_EPISODE)
+    assert following is not None
+    windows = encode_windows(plan.ring, sampler.rule, sampler.by_trajectory)
+    return _read_only([*windows, counters.length(plan), cursors, sizes, following])
 
 
 @functools.cache

@@ -193,20 +193,42 @@ def expand(
     count: Any,
 ) -> None:
     """Do what `episode_windows.expand` does with starts int32 [count], draws int32 [count, 2]; live is 0 for none."""
-    length, shape = np.int64(plan[RING_LENGTH]), (count, np.int64(plan[WINDOW_LENGTH]))
+    shape = count, np.int64(plan[WINDOW_LENGTH])
     cursors, sizes = lanes_of(plan, cursors, sizes)
     in_episode, next_in_episode = (
         ints(in_episode, np.int64(plan[RING_CAPACITY])),
         ints(next_in_episode, np.int64(plan[RING_LANES])),
     )
     starts, draws, live = ints(starts, count), table(draws, INT32, (count, 2)), bools(live, count)
-    slots, handles, mask = table(slots, INT32, shape), table(handles, INT32, shape), table(mask, UINT8, shape)
-    is_first, is_last, truncated = (
-        table(is_first, UINT8, shape),
-        table(is_last, UINT8, shape),
-        table(truncated, UINT8, shape),
-    )
-    for i in range(count):
+    told = slices_at((slots, handles, mask, is_first, is_last, truncated), shape)
+    cut(plan, cursors, sizes, in_episode, next_in_episode, starts, draws, live, told)
+
+
+@compiled
+def slices_at(addresses: Any, shape: Any) -> Any:
+    """The fields of `episode_windows.Slices` that lie at these addresses, [S, K] each."""
+    slots, handles, mask, is_first, is_last, truncated = addresses
+    numbers = table(slots, INT32, shape), table(handles, INT32, shape)
+    ends = table(is_first, UINT8, shape), table(is_last, UINT8, shape), table(truncated, UINT8, shape)
+    return *numbers, table(mask, UINT8, shape), *ends
+
+
+@compiled
+def cut(
+    plan: Any,
+    cursors: Any,
+    sizes: Any,
+    in_episode: Any,
+    next_in_episode: Any,
+    starts: Any,
+    draws: Any,
+    live: Any,
+    told: Any,
+) -> None:
+    """Do what `expand` does, on arrays; live is empty for none."""
+    length = np.int64(plan[RING_LENGTH])
+    slots, handles, mask, is_first, is_last, truncated = told
+    for i in range(starts.size):
         lane = lane_of(plan, starts[i])
         own = in_episode[lane * length : (lane + 1) * length]
         head = modulo(cursors[lane], length)

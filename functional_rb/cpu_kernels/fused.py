@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import epochs as epochs_kernels
-from functional_rb.cpu_kernels.addresses import Block, Held, Library, Rows, Vector, storage_caller
+from functional_rb.cpu_kernels import slices as slices_kernels
+from functional_rb.cpu_kernels.addresses import Block, Held, Library, Rows, Vector, caller, storage_caller
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
 from functional_rb.structures.row_layout import STORED_AS, Layout
@@ -78,6 +81,7 @@ class Kernels:
         """Take the library whose arrays the kernels work on."""
         self._library = library
         self._call, self._empty = storage_caller(library.address), library.empty
+        self._call_plain = caller(library.address)
         self._int32, self._float32, self._bool = (library.dtypes[name] for name in ("int32", "float32", "bool"))
         self._none = library.none
         self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
@@ -243,3 +247,24 @@ class Kernels:
         given = at.plan, at.epoch, key, batch, room, count
         drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
         return new, _arrays(leaves), Selection(*told), drawable
+
+    def draw_slices(
+        self, spec: BufferSpec, memory: Memory, counters: Array, key: int, numbers: Array | None, batch: int
+    ) -> tuple[Array, Selection, bool]:
+        """Draw slices, by random bits int32 [rows, words], or by a key if there are none.
+
+        Returns:
+            The slots int32 [m] of all their steps, the selection, and whether there is a slice.
+        """
+        library, sampler, int32 = self._library, spec.sampler, self._int32
+        (rows, words), lead = spec.draw_shape(batch), sampler.leading_shape(batch)
+        slots, handles = self._empty(math.prod(lead), dtype=int32), self._empty(lead, dtype=int32)
+        flags = [self._empty(lead, dtype=self._bool) for _ in range(4)]
+        weights, probabilities = self._empty(rows, dtype=self._float32), self._empty(rows, dtype=self._float32)
+        bits = self._none if numbers is None else library.ready(numbers, int32)
+        given = memory.tree, library.ready(counters, int32), memory.auxiliary[STEP_IN_EPISODE], bits
+        arrays = *given, slots, handles, *flags, weights, probabilities
+        vectors = descriptor.encode_tree(spec.capacity), descriptor.encode_slices(spec)
+        size = math.prod(spec.plan.tree_shape or ())
+        drawable = self._call_plain(slices_kernels.draw_slices, arrays, *vectors, size, key, words, rows)
+        return slots, Selection(handles, weights, probabilities, *flags), drawable

@@ -39,6 +39,11 @@ class SamplerBase(abc.ABC):
         return False
 
     @property
+    def fused_slices(self) -> bool:
+        """Whether the fused kernel of slices implements its draws."""
+        return False
+
+    @property
     def remembers(self) -> bool:
         """Whether drawing changes the state."""
         return False

@@ -127,6 +127,13 @@ class NumPy(Library):
         )
         return drawn
 
+    def fused_slices(
+        self, spec: BufferSpec, memory: versioned.Memory, counters: Vector, key: Bits, batch: int
+    ) -> tuple[Vector, Selection, bool]:
+        """Draw slices in a fused kernel, by random bits."""
+        drawn: tuple[Vector, Selection, bool] = self.kernels.draw_slices(spec, memory, counters, 0, key.sampler, batch)
+        return drawn
+
     def items(self, state: Any) -> list[Vector]:
         """Copies of the items of all slots, unpacked from the storage."""
         memory, spec = readable(state).own(), state.spec

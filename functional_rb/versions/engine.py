@@ -17,7 +17,7 @@ from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, using
 from functional_rb.ops.protocol import Array
-from functional_rb.structures import frame_ring
+from functional_rb.structures import frame_ring, row_layout
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
@@ -421,7 +421,8 @@ class Engine:
 
     def _draws_fused(self, memory: Memory, spec: BufferSpec, key: Any, batch: int, beta: Any) -> bool:
         """Whether a fused kernel draws from the memory."""
-        library, known = self.library, spec.plan.fused_draws or spec.plan.fused_epochs
+        library, plan = self.library, spec.plan
+        known = plan.fused_draws or plan.fused_epochs or plan.fused_slices
         batched = library.is_batched(key) or library.is_batched(beta)
         return batch > 0 and known and not batched and library.uses_kernels(memory)
 
@@ -452,10 +453,15 @@ class Engine:
                 assert saved is None or isinstance(saved, SavedPlaces)
                 drawn = library.fused_epoch(spec, memory, counters, key, batch, wanted, saved)
                 after, leaves, selection, drawable = drawn
+            elif spec.plan.fused_slices:
+                slots, selection, drawable = library.fused_slices(spec, memory, counters, key, batch)
+                leaves = []
             else:
                 leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
             checks.check_nonempty(spec, drawable, 1 if drawable else int(counters[core_counters.SIZE]))
-            if not (spec.plan.fused or epochs):
+            if spec.plan.fused_slices:
+                leaves, selection = self._read_slices(memory, spec, counters, slots, selection, batch, bits)
+            elif not (spec.plan.fused or epochs):
                 leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
         else:
             with library.core():
@@ -489,6 +495,26 @@ class Engine:
             draft = Draft.of(memory.state_arrays(counters), spec.plan)
             leaves, extras = functions.read_drawn(ops, draft, spec.inner, slots, selection.handles, bits, known)
         return leaves, selection._replace(extras={**selection.extras, **extras})
+
+    def _read_slices(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        slots: Array,
+        selection: Selection,
+        batch: int,
+        bits: Array | None,
+    ) -> tuple[list[Array], Selection]:
+        """The leaves of slices that the fused kernel has drawn, and the selection, as transforms have them."""
+        ops, plan = self.library.ops, spec.plan
+        with using(self.library.kernels.TABLE):
+            if plan.frames is None and not spec.inner:
+                leaves = row_layout.read(ops, plan.layout, memory.rows, memory.wide, slots)
+                return functions.with_leading_axes(spec, batch, leaves), selection
+            with self.library.core():
+                draft = Draft.of(memory.state_arrays(counters), plan)
+                return functions.read_selection(ops, draft, spec, slots, selection, batch, bits)
 
     def _carry_out(self, function: Callable[..., Any], memory: Memory, saved: Saved | None, *given: Any) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""

@@ -101,6 +101,12 @@ class Library(abc.ABC):
     ) -> tuple[Array, list[Array], Selection, bool]:
         """Draw by the fused kernel of epochs: the new counters, and what `fused_draw` returns."""
 
+    @abc.abstractmethod
+    def fused_slices(
+        self, spec: BufferSpec, memory: Memory, counters: Array, key: Any, batch: int
+    ) -> tuple[Array, Selection, bool]:
+        """Draw by the fused kernel of slices: slots int32 [m], the selection, and whether anything could be drawn."""
+
     def received(self, array: Any, memory: Memory, target: Any) -> Any:
         """What a caller gives, where the memory is, if it comes from where samples go."""
         return array

@@ -18,48 +18,12 @@ import torch_backend
 from functional_rb.core import counters
 from functional_rb.cpu_kernels import epochs as kernels
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
-from functional_rb.storage import host_state
-from functional_rb.storage.host_state import ENGINE, Bits
 from functional_rb.structures.stored_arrays import auxiliary_name
+from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.effort import effort
-from torch_backend import execute, random
 from torch_backend.library import TORCH
 
 ITEM = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1030,), "uint8"), "x": frb.Unbounded((3,))}
-
-
-class OnTorch:
-    """The functions of a backend, as they are carried out."""
-
-    memory_of = staticmethod(lambda state: state._version.own())
-    init = staticmethod(torch_backend.init)
-    add = staticmethod(torch_backend.add)
-
-    @staticmethod
-    def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
-        number = None if wanted is None else torch.tensor(wanted, dtype=torch.int32)
-        return execute.sample(state, torch_backend.key(seed), batch, 0.0, number)
-
-
-class OnNumPy:
-    """The functions of host states, which JAX gives random bits."""
-
-    memory_of = staticmethod(lambda state: state._version.own())
-    init = staticmethod(lambda spec: host_state.init(spec, None))
-
-    @staticmethod
-    def add(state: Any, items: dict[str, Any], mask: Any = None) -> Any:
-        lead = len(items["id"]) if state.spec.lanes is None else items["id"].size
-        leaves = [x.reshape(lead, *leaf.shape) for x, leaf in zip(items.values(), state.spec.plan.leaves, strict=True)]
-        return ENGINE.add(state, leaves, lead, None if mask is None else mask.reshape(lead), None, None)
-
-    @staticmethod
-    def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
-        bits = random.draws(torch_backend.key(seed), *state.spec.draw_shape(batch)).numpy()
-        return ENGINE.sample(state, Bits(bits), batch, 0.0, None if wanted is None else np.int32(wanted))
-
-
-LIBRARIES = (OnTorch, OnNumPy)
 
 
 @pytest.fixture(params=LIBRARIES, ids=["torch", "numpy"])
@@ -81,13 +45,6 @@ def content(on: Any, state: Any) -> dict[str, bytes]:
     memory = on.memory_of(state)
     found = {name: np.asarray(array).tobytes() for name, array in memory.by_name.items()}
     return {**found, "counters": np.asarray(state._counters).tobytes()}
-
-
-def told(drawn: Any) -> list[Any]:
-    """What was drawn, in bytes with their dtypes."""
-    leaves, selection = drawn
-    arrays = [np.asarray(x) for x in (*leaves, *selection[:4])]
-    return [(x.dtype, x.shape, x.tobytes()) for x in arrays]
 
 
 def number(state: Any, name: str) -> int:

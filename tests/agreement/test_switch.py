@@ -14,7 +14,7 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.cpu_kernels import beforehand, calls, episode_windows, switch
+from functional_rb.cpu_kernels import beforehand, calls, slices, switch
 from functional_rb.versions import version
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
@@ -35,7 +35,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     beforehand.compile_handlers()  # while what they call is the kernels themselves
     found: list[str] = []
     names = ("add", "sample", "draw", "update", "read", "store", "fill_draws")
-    for module, name in [*((calls, name) for name in names), (episode_windows, "expand")]:
+    for module, name in [*((calls, name) for name in names), (slices, "draw_slices")]:
         kernel = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
@@ -68,7 +68,9 @@ def used_with_and_without(rb: Any, spec: frb.BufferSpec, called: list[str]) -> s
     return with_kernels
 
 
-@pytest.mark.parametrize(("spec", "kernels"), [(SPEC, {"add", "sample", "update"}), (SLICES, {"store", "expand"})])
+@pytest.mark.parametrize(
+    ("spec", "kernels"), [(SPEC, {"add", "sample", "update"}), (SLICES, {"store", "draw_slices", "read"})]
+)
 def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], called: list[str]) -> None:
     assert kernels <= used_with_and_without(torch_backend, spec, called)
 

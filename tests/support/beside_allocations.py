@@ -49,7 +49,7 @@ ROWS |= dict.fromkeys(("prompts", "lengths"), frb.Unbounded((2,), "int32"))
 TOKENS, LENGTH = 4096, 16
 FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unbounded((1100,), "uint8")}}
 USUAL = (
-    *("uniform, plain", "prioritized, plain", "slices, prioritized", "without replacement, of a reservoir"),
+    *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
 )
 """Members that call every kernel, with each of the types that it is compiled for; all others in `make test-all`."""

@@ -1,0 +1,56 @@
+"""What carries out the functions on arrays that are written in place: torch, and the engine of host states on NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import torch_backend
+from functional_rb.storage import host_state
+from functional_rb.storage.host_state import ENGINE, Bits
+from torch_backend import execute, random
+
+
+class OnTorch:
+    """The functions of a backend, as they are carried out."""
+
+    memory_of = staticmethod(lambda state: state._version.own())
+    init = staticmethod(torch_backend.init)
+    add = staticmethod(torch_backend.add)
+
+    @staticmethod
+    def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
+        number = None if wanted is None else torch.tensor(wanted, dtype=torch.int32)
+        return execute.sample(state, torch_backend.key(seed), batch, 0.0, number)
+
+
+class OnNumPy:
+    """The functions of host states, which JAX gives random bits."""
+
+    memory_of = staticmethod(lambda state: state._version.own())
+    init = staticmethod(lambda spec: host_state.init(spec, None))
+
+    @staticmethod
+    def add(state: Any, items: dict[str, Any], mask: Any = None) -> Any:
+        lead = len(items["id"]) if state.spec.lanes is None else items["id"].size
+        leaves = [x.reshape(lead, *leaf.shape) for x, leaf in zip(items.values(), state.spec.plan.leaves, strict=True)]
+        return ENGINE.add(state, leaves, lead, None if mask is None else mask.reshape(lead), None, None)
+
+    @staticmethod
+    def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
+        bits = random.draws(torch_backend.key(seed), *state.spec.draw_shape(batch)).numpy()
+        return ENGINE.sample(state, Bits(bits), batch, 0.0, None if wanted is None else np.int32(wanted))
+
+
+LIBRARIES = (OnTorch, OnNumPy)
+
+
+def told(drawn: Any) -> list[Any]:
+    """What was drawn, all of it in bytes with their dtypes and shapes."""
+    leaves, selection = drawn
+    arrays = [
+        np.asarray(x) for x in (*leaves, *(x for x in selection[:-1] if x is not None), *selection.extras.values())
+    ]
+    return [(x.dtype, x.shape, x.tobytes()) for x in arrays]
