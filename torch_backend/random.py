@@ -9,7 +9,11 @@ import torch
 from functional_rb.buffer import checks
 from functional_rb.ops import random_bits
 from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, MAP, SHIFTS, SPLIT, signed
+from torch_backend.convert import is_batched
 
+FEW = 16
+"""Words that Python's own numbers compute sooner than torch's operations, which take some 50 us for any number."""
+_compiling = torch.compiler.is_compiling
 _GAMMA = torch.tensor(signed(GAMMA), device="cpu")
 """A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""
 
@@ -51,14 +55,13 @@ def for_maps(key: torch.Tensor) -> torch.Tensor:
 
 
 def split_at_once(key: torch.Tensor, n: int) -> list[torch.Tensor]:
-    """The keys that `split` gives, computed by Python's own numbers: of a few that is faster."""
-    return [torch.tensor(number) for number in split_numbers(key, n)]
+    """The keys that `split` gives, each a tensor of its own."""
+    return [torch.tensor(number, device="cpu") for number in split_numbers(key, n)]
 
 
 def split_numbers(key: torch.Tensor, n: int) -> list[int]:
     """The keys that `split` gives, as numbers."""
-    base = random_bits.mix((int(key) + SPLIT) % 2**64)
-    return [signed(random_bits.mix((base + k * GAMMA) % 2**64)) for k in range(1, n + 1)]
+    return _numbers(key, SPLIT, n)
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
@@ -67,8 +70,16 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
 
 
 def _outputs(key: torch.Tensor, purpose: int, n: int) -> torch.Tensor:
+    if n <= FEW and not _compiling() and type(key) is torch.Tensor and key.device.type == "cpu" and not is_batched(key):
+        return torch.tensor(_numbers(key, purpose, n), dtype=torch.int64, device="cpu")
     steps = torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * _GAMMA.to(key.device)
     return _mix(_mix(key + signed(purpose)) + steps)
+
+
+def _numbers(key: torch.Tensor, purpose: int, n: int) -> list[int]:
+    """What `_outputs` gives, by Python's numbers."""
+    base = random_bits.mix((int(key) + purpose) % 2**64)
+    return [signed(random_bits.mix((base + k * GAMMA) % 2**64)) for k in range(1, n + 1)]
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:

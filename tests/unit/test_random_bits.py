@@ -1,13 +1,17 @@
-"""The kernel's Threefry gives the bits of `jax.random.bits`, and steps aside where JAX uses another generator."""
+"""Random bits: the kernel's Threefry gives those of `jax.random.bits`, and Python's numbers give torch's keys."""
 
 from __future__ import annotations
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from hypothesis import strategies as st
 
 from jax_backend import compile
+from torch_backend import random
 
 
 @compile.program
@@ -50,3 +54,18 @@ def test_other_generators_are_left_to_jax() -> None:
     assert text is not None
     assert "functional_rb_threefry" not in text
     np.testing.assert_array_equal(*both(key, 8, 3))
+
+
+@hypothesis.given(st.integers(-(2**63), 2**63 - 1), st.integers(0, random.FEW))
+def test_few_keys_of_torch_are_the_first_of_many(number: int, n: int) -> None:
+    """Few are computed by Python's numbers, and many by torch's."""
+    key = torch.tensor(number)
+    few, many = random.split(key, n), random.split(key, random.FEW + 1)
+    assert few.dtype == many.dtype
+    assert torch.equal(few, many[:n])
+
+
+def test_keys_that_vmap_takes_apart_are_split_by_torch() -> None:
+    keys = random.split(random.key(0), 5)
+    each = torch.stack([random.split(key, 3) for key in keys])
+    assert torch.equal(torch.vmap(lambda key: random.split(key, 3))(keys), each)
