@@ -32,7 +32,11 @@ class Source:
         bucket: of Google's cloud storage that the files are in.
         folder: in the repository or bucket.
         into: the path of that folder below the folder of the prefix, "{name}" if it is empty.
-        nbytes: of all files, for a single dataset.
+        size: of all files, about, for a single dataset: "83.44 MiB". The figures are those of the catalog of TensorFlow
+            Datasets: of D4RL the size of the download, from the catalog or the checksums that it comes of; of Open
+            X-Embodiment the size of the dataset, of version 0.1.0. It is told only, neither a total nor a check:
+            D4RL has replaced files at their addresses.
+        nbytes: of all files, for a single dataset: their exact size, which a file that is fetched has to have.
         sha256: of files, by their names.
         cite: the paper.
     """
@@ -46,6 +50,7 @@ class Source:
     bucket: str = ""
     folder: str = ""
     into: str = ""
+    size: str = ""
     nbytes: int | None = None
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)
     cite: str = ""
@@ -93,7 +98,12 @@ def _filled(value: Any, name: str) -> Any:
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """What is known of a dataset, in values of JSON."""
+    """What is known of a dataset, in values of JSON.
+
+    Example:
+        >>> facts_of("openx:bridge")["size"]
+        '387.49 GiB'
+    """
     row = source_of(name)
     urls = [*row.urls, *row.files.values()]
-    return {"licence": row.licence, "homepage": row.homepage, "urls": urls, "cite": row.cite}
+    return {"licence": row.licence, "homepage": row.homepage, "urls": urls, "size": row.size, "cite": row.cite}

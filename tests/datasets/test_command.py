@@ -46,6 +46,19 @@ def test_datasets_are_described_converted_and_listed(tmp_path: Path, capsys: pyt
     assert json.loads(told("info", named, "--json"))["author"] == ["A. Uthor"]
 
 
+def test_sizes_are_told_where_licences_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d4rl").mkdir()
+    write(tmp_path / "d4rl" / "hopper-medium-v2.hdf5")
+    for verb in ("info", "get"):
+        assert main(["datasets", verb, "d4rl:hopper-medium-v2", "--root", str(tmp_path)]) == 0
+    page, made = capsys.readouterr().out.rstrip().rsplit("\n", 1)
+    assert "licence: CC BY 4.0\n" in page
+    assert "size: 145.68 MiB\n" in page
+    assert (info(made).facts["licence"], info(made).facts["size"]) == ("CC BY 4.0", "145.68 MiB")
+    assert main(["datasets", "info", f"d4rl:{tmp_path}/d4rl/hopper-medium-v2.hdf5"]) == 0
+    assert "size: " not in capsys.readouterr().out
+
+
 def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "info", "minari:no/such-v0", "--root", str(tmp_path)]) == 1
     assert "datasets: minari:no/such-v0: no metadata.json" in capsys.readouterr().err

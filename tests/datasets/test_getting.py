@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +54,22 @@ def test_rows_are_put_together_and_names_put_in() -> None:
     assert [*bigfish] == ["bigfish-level_40_S/bigfish.tar.xz"]
     assert next(iter(bigfish.values())).endswith("/100k/level_40/suboptimal/bigfish.tar.xz")
     assert sources.source_of("minari:D4RL/door/human-v2").hub == "farama-minari/D4RL"
-    assert sources.facts_of("mine:own") == {"licence": "", "homepage": "", "urls": [], "cite": ""}
+    assert sources.facts_of("mine:own") == {"licence": "", "homepage": "", "urls": [], "size": "", "cite": ""}
+
+
+def test_sizes_are_numbers_with_units_and_are_no_check_of_files() -> None:
+    told = [row for row in sources.table() if row.size]
+    assert {row.names.partition(":")[0] for row in told} == {"d4rl", "openx"}
+    for row in told:
+        assert re.fullmatch(r"\d+\.\d\d [MG]iB", row.size), row
+        assert float(row.size.split()[0]) > 0, row
+        assert "*" not in row.names, row
+        assert row.nbytes is None, row
+    assert sources.source_of("d4rl:halfcheetah-expert-v0").size == f"{87_495_442 / 2**20:.2f} MiB"
+    assert [file.nbytes for file in getting.files_of("d4rl:halfcheetah-expert-v0", CLOCK)] == [None]
+    bridge = sources.source_of("openx:bridge")
+    assert (bridge.size, bridge.folder) == ("387.49 GiB", "bridge")
+    assert sources.source_of("openx:bridge/0.2.0").size == ""
 
 
 def test_files_that_the_table_names_are_fetched_to_where_they_are_read(
