@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow
 import pytest
@@ -81,6 +82,31 @@ def test_frames_are_the_nearest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
         videos.pyav("a.mp4", np.array([1.0, 2.5]))
     with pytest.raises(ValueError, match="expected 'pyav' or 'module:function'"):
         videos.decoder("other")
+
+
+def grey(frame: np.ndarray) -> np.ndarray:
+    """How bright a frame is: far enough from that of the frames beside it for a codec that loses some."""
+    return 20 + frame * 7 % 200
+
+
+@pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
+def test_real_videos_are_decoded_by_pyav(tmp_path: Path, codec: str) -> None:
+    """Of 40 frames, 10 a second, with a key frame every 8, as LeRobot's are: all, some from within, and the last."""
+    path = str(tmp_path / "a.mp4")
+    with av.open(path, "w") as container:
+        stream = container.add_stream(codec, rate=10)
+        stream.width = stream.height = 64
+        stream.pix_fmt, stream.gop_size = "yuv420p", 8
+        for number in grey(np.arange(40)):
+            picture = av.VideoFrame.from_ndarray(np.full((64, 64, 3), number, np.uint8), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    for chosen in (np.arange(40), np.arange(13, 29), np.array([39])):
+        found = videos.decoder("pyav")(path, chosen / 10)
+        assert found.shape == (len(chosen), 64, 64, 3)
+        np.testing.assert_allclose(found.mean((1, 2, 3)), grey(chosen), atol=2)
+    with pytest.raises(DatasetError, match=r"expected a frame at second 4\.2"):
+        videos.pyav(path, np.array([3.9, 4.2]))
 
 
 def wrong_size(path: str, times: np.ndarray) -> np.ndarray:
