@@ -139,6 +139,16 @@ def compare(
     return measure(groups, comparisons(), effort, device=device, say=say)
 
 
+def joined(parts: Sequence[Section]) -> Section:
+    """What was measured in several turns on the CPU, as one."""
+    figures, results, unavailable = [], [], []
+    for part in parts:
+        figures += part.figures
+        results += part.results
+        unavailable += part.unavailable
+    return Section("cpu", figures, results, unavailable)
+
+
 def measure(
     groups: Mapping[tuple[Backend, AnySampler], Callable[[], list[Entry]]],
     wanted: Sequence[Comparison],

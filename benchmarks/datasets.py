@@ -20,8 +20,8 @@ import numpy as np
 
 import functional_rb as frb
 from benchmarks import ours
-from benchmarks.compare import Effort, Section, measure
-from benchmarks.contender import AnySampler, Backend, Calls, Entry, Offline
+from benchmarks.compare import Effort, Section, joined, measure
+from benchmarks.contender import AnySampler, Backend, Calls, Entry, Offline, Operation
 from benchmarks.dataset_memory import TORCHRL, Peaks, peaks_of
 from benchmarks.goals import BYTES, COLD_BYTES, MINARI, OURS_COLD, WRITTEN, dataset_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
@@ -55,6 +55,8 @@ class DatasetWorkload:
 WORK = DatasetWorkload()
 PIECE = 2**21
 """Bytes that are written at once."""
+DRAWS = 25
+"""Batches drawn in turn, as a learner draws them; a conversion is one call."""
 
 
 def roster(work: DatasetWorkload, backend: Backend, group: Offline) -> list[Entry]:
@@ -77,11 +79,28 @@ def datasets(
     entries: Callable[[DatasetWorkload, Backend, Offline], list[Entry]] = roster,
     say: Callable[[str], None] = print,
 ) -> Section:
-    """Measure one group after the other; who cannot run is named with the reason."""
-    built: dict[tuple[Backend, AnySampler], Callable[[], list[Entry]]] = {
-        (backend, group): partial(entries, work, backend, group) for backend, group in groups
-    }
-    return measure(built, dataset_comparisons(), effort, say=say)
+    """Measure one operation and one group after the other; who cannot run is named with the reason."""
+    parts: list[Section] = []
+    turns: dict[Operation, Effort] = {"convert": effort, "sample": Effort(effort.rounds, DRAWS * effort.burst)}
+    for operation, turn in turns.items():
+        built: dict[tuple[Backend, AnySampler], Callable[[], list[Entry]]] = {
+            (backend, group): partial(_with, operation, partial(entries, work, backend, group))
+            for backend, group in groups
+        }
+        wanted = [comparison for comparison in dataset_comparisons() if comparison.operation == operation]
+        parts.append(measure(built, wanted, turn, say=say))
+    return joined(parts)
+
+
+def _with(operation: Operation, entries: Callable[[], list[Entry]]) -> list[Entry]:
+    """Those who take part, each with one of its operations alone, or with none."""
+
+    def build(entry: Entry) -> Calls:
+        whole = entry.build()
+        calls = {operation: getattr(whole, operation)} if operation in whole.operations else {}
+        return Calls(entry.name, entry.backend, entry.sampler, calls)
+
+    return [replace(entry, build=partial(build, entry)) for entry in entries()]
 
 
 def text(section: Section, work: DatasetWorkload) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 import functional_rb as frb
 from benchmarks import ours
-from benchmarks.compare import Effort, Section, measure
+from benchmarks.compare import Effort, Section, joined, measure
 from benchmarks.contender import Calls, Entry, Texting
 from benchmarks.goals import DATASETS_MAP, LEAST_SHARE, LOADER, OURS_UNIFORM, text_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
@@ -113,10 +113,7 @@ def text_section(
     for group in groups:
         turns = Effort(max(1, effort.rounds // 15), 1) if group == "tokenizing" else effort
         parts.append(measure({("torch", group): partial(entries, work, group)}, text_comparisons(), turns, say=say))
-    found: dict[str, Any] = {
-        name: [x for part in parts for x in getattr(part, name)] for name in ("figures", "results", "unavailable")
-    }
-    return Section("cpu", **found)
+    return joined(parts)
 
 
 def held(work: TextWorkload) -> dict[str, int]:
