@@ -1,0 +1,223 @@
+"""What was prepared is found again, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import functional_rb as frb
+from functional_rb.text import pipeline, writing
+from tests.support.effort import effort
+from tests.support.texts import GOOD, LIGHT, ROWS, TOOLS
+from tests.support.tokenizers_trained import WORDS, bpe, of_merges, of_transformers, of_words
+
+
+def test_the_cache_knows_data_tokenizer_and_options(tokenizer: Any, tmp_path: Path) -> None:
+    first = frb.text.preference(ROWS, tokenizer, root=tmp_path)
+    seen = {first.path}
+    changed = os.stat(first.path).st_mtime_ns, os.stat(Path(first.path, "tokens.bin")).st_ino
+    tokenizer(["a", "b b"], padding=True, truncation=True, max_length=1)  # which changes how it pads and cuts
+    same = frb.text.preference((row for row in ROWS), tokenizer, root=tmp_path, rows_at_once=1)
+    assert same == first == frb.text.Prepared.open(first.path)
+    assert (os.stat(first.path).st_mtime_ns, os.stat(Path(first.path, "tokens.bin")).st_ino) == changed
+    begin = of_transformers()
+    begin.add_tokens(["sky"])
+    for other in (of_transformers("{{ messages }}"), of_transformers(eos_token="<|user|>"), begin):
+        seen.add(frb.text.preference(ROWS, other, root=tmp_path).path)
+    assert len(seen) == 4
+    options: list[dict[str, Any]] = [{"max_length": 99}, {"jointly": False}, {"eos": False}, {"separator": " "}]
+    seen |= {frb.text.preference(ROWS, tokenizer, root=tmp_path, **one).path for one in options}
+    seen.add(frb.text.preference(ROWS[::-1], tokenizer, root=tmp_path).path)
+    seen.add(frb.text.prompts(ROWS[:2], tokenizer, root=tmp_path).path)
+    assert len(seen) == 10
+    # A column that is not read is no difference.
+    assert frb.text.preference([row | {"more": 1} for row in ROWS], tokenizer, root=tmp_path) == first
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "max_length": [{"max_length": 99}, {"max_length": 98}],
+    "too_long": [{"too_long": "truncate_prompt"}, {"too_long": "error"}],
+    "bad": [{"bad": "drop"}],
+    "jointly": [{"jointly": False}],
+    "eos": [{"eos": False}, {"eos": 3}],
+    "separator": [{"separator": " "}],
+    "columns": [
+        {"columns": {"prompt": None}},
+        {"columns": {"chosen": "more"}},
+        {"columns": {"tools": None}},
+        {"columns": {"chat_template_kwargs": "more"}},
+        {"scores": ("good", "poor")},
+    ],
+}
+
+
+def test_each_option_is_part_of_the_cache_key(tmp_path: Path) -> None:
+    assert OPTIONS.keys() | {"kind"} == set(pipeline.Options._fields)  # a new one comes with a row above
+    rows = [
+        GOOD | {"more": "why yes", "good": 1.0, "poor": 0.0},
+        {"prompt": "so", "chosen": "so x", "rejected": "so y"},
+    ]
+    rows[1] |= {"more": "so so", "good": 1.0, "poor": 0.0}
+    every = [{}, *(one for values in OPTIONS.values() for one in values)]
+    for _ in range(2):
+        made = [frb.text.preference(rows, of_words(), **{"eos": 12, "root": tmp_path, **one}) for one in every]
+        assert len({one.path for one in made}) == len(every) == len(os.listdir(tmp_path))
+
+
+def test_whatever_of_a_tokenizer_tells_tokens_is_part_of_the_cache_key(tmp_path: Path) -> None:
+    from tokenizers import AddedToken, normalizers, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+
+    def changed(change: Any) -> Any:
+        made = of_words()
+        change(made)
+        return made
+
+    framed = TemplateProcessing(single="cat $A", special_tokens=[("cat", 8)])
+    every = [
+        of_words(),
+        of_merges(),
+        bpe(),
+        bpe(300),
+        changed(lambda x: x.add_tokens(["sky"])),
+        changed(lambda x: x.add_special_tokens([AddedToken("sky", lstrip=True)])),
+        changed(lambda x: setattr(x, "normalizer", normalizers.Lowercase())),
+        changed(lambda x: setattr(x, "pre_tokenizer", pre_tokenizers.WhitespaceSplit())),
+        changed(lambda x: setattr(x, "post_processor", framed)),
+        changed(lambda x: x.enable_padding(pad_id=7)),  # which token is the padding, though not how much of it
+    ]
+    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]
+    paths = [frb.text.preference(rows, one, eos=False, root=tmp_path, bad="drop").path for one in every]
+    assert len(set(paths)) == len(every)
+    for change in (lambda x: x.enable_truncation(3), lambda x: x.enable_padding(pad_id=0, length=9)):
+        assert frb.text.preference(rows, changed(change), eos=False, root=tmp_path, bad="drop").path == paths[0]
+
+
+def test_each_letter_that_is_read_is_part_of_the_cache_key(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "why"}, {"role": "assistant", "content": "so"}]
+    changes: list[list[dict[str, Any]]] = [
+        [GOOD],
+        [GOOD, GOOD],
+        *([GOOD | {name: f"{GOOD[name]} no"}] for name in GOOD),
+        [GOOD | {"prompt": talk, "chosen": talk[1:], "rejected": talk[:1]}],
+        [GOOD | {"prompt": talk, "chosen": talk[1:], "rejected": talk[:1], "tools": [LIGHT]}],
+        [GOOD | {"prompt": talk, "chosen": talk[1:], "rejected": talk[:1], "chat_template_kwargs": {"style": "so"}}],
+    ]
+    with_tools = of_transformers(TOOLS)
+    for as_stream in (False, True):
+        made = [frb.text.preference(iter(x) if as_stream else x, with_tools, root=tmp_path) for x in changes]
+        assert len({one.path for one in made}) == len(changes)
+        assert len(os.listdir(tmp_path)) == len(changes)
+
+
+def test_no_more_rows_are_read_than_are_written_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, seen, given = [0], [], writing.Growing.append
+
+    class Rows(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            read[0] = 0
+            for row in super().__iter__():
+                read[0] += 1
+                yield row
+
+    def append(self: Any, contents: Any) -> None:
+        seen.append((self.progress.read, read[0]))
+        given(self, contents)
+
+    monkeypatch.setattr(writing.Growing, "append", append)
+    frb.text.preference(Rows([GOOD] * 20), of_words(), eos=12, root=tmp_path, rows_at_once=6)
+    assert seen == [(6, 6), (12, 12), (18, 18), (20, 20)]
+
+
+@pytest.mark.long
+def test_memory_is_bounded_by_the_rows_at_once(tmp_path: Path) -> None:
+    """Of rows that can be read once only, a few are held at a time, beside the first hundred."""
+    import tracemalloc
+
+    text, count = " ".join(WORDS[:9]) * 90, 800
+    given = (GOOD | {"prompt": f"{k} {text}"} for k in range(count))
+    tracemalloc.start()
+    try:
+        made = frb.text.preference(given, of_words(), eos=12, root=tmp_path, rows_at_once=16)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made.examples == count
+    assert held < count * len(text) / 3
+
+
+def test_files_that_are_not_whole_are_told(tmp_path: Path) -> None:
+    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    os.truncate(Path(made.path, "tokens.bin"), 2)
+    with pytest.raises(ValueError, match=r"tokens\.bin: expected 10 bytes; remove"):
+        frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    Path(made.path, "prepared.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"prepared\.json: expected what was prepared"):
+        frb.text.Prepared.open(made.path)
+    with pytest.raises(FileNotFoundError):
+        frb.text.Prepared.open(tmp_path / "none")
+
+
+def test_two_that_prepare_the_same_at_once_share_it(tmp_path: Path) -> None:
+    rows = [GOOD | {"prompt": " ".join(WORDS[: k % 9])} for k in range(40)]
+    found: list[frb.text.Prepared] = []
+
+    def prepare() -> None:
+        found.append(frb.text.preference(rows, of_words(), eos=12, separator=" ", root=tmp_path, rows_at_once=2))
+
+    threads = [threading.Thread(target=prepare) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [found[0]] * 3
+    assert os.listdir(tmp_path) == [os.path.basename(found[0].path)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_is_interrupted_goes_on(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [GOOD | {"prompt": " ".join(WORDS[: k % 9])} for k in range(20)]
+    options: dict[str, Any] = {"eos": 12, "separator": " ", "rows_at_once": 3}
+    whole = frb.text.preference(rows, of_words(), root=tmp_path / "whole", **options)
+    given, calls = writing.Growing.append, []
+
+    def failing(self: Any, contents: Any) -> None:
+        calls.append(self.progress.read)
+        if len(calls) == 4:
+            with open(tmp_path / "cache" / f"{os.path.basename(whole.path)}.part" / "tokens.bin", "ab") as file:
+                file.write(b"torn")
+            raise error
+        given(self, contents)
+
+    monkeypatch.setattr(writing.Growing, "append", failing)
+    with pytest.raises(error):
+        frb.text.preference(rows, of_words(), root=tmp_path / "cache", **options)
+    made = frb.text.preference(rows, of_words(), root=tmp_path / "cache", **options)
+    assert calls == [3, 6, 9, 12, 12, 15, 18, 20]  # what was written is not tokenized again
+    for name in ("tokens.bin", "rows.bin", "prepared.json"):
+        assert Path(made.path, name).read_bytes() == Path(whole.path, name).read_bytes()
+
+
+def test_a_pipeline_that_is_killed_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    kills = effort(3, 50)
+    command = [sys.executable, "-m", "tests.support.kill_preparation", str(tmp_path), "7", str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    killed, at_work, begun = map(int, done.stdout.split())
+    assert killed >= kills
+    assert at_work >= begun >= killed // 3
+
+
+def test_a_bar_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("functional_rb.checkpoint.progress.DELAY", 0)
+    frb.text.preference([GOOD] * 9, of_words(), eos=12, root=tmp_path, rows_at_once=2, progress=True)
+    assert "text.preference" in capsys.readouterr().err

@@ -1,0 +1,110 @@
+"""Rows of texts come from many sources, which give the same tokens and name the place of an error."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import functional_rb as frb
+from functional_rb.text import sources
+from tests.support.texts import GOOD, ROWS, ids_of
+from tests.support.tokenizers_trained import bpe, of_words
+
+
+def written(kind: str, rows: list[dict[str, Any]], tmp_path: Path) -> Any:
+    """The same rows as a source of some kind."""
+    if kind == "generator":
+        return (dict(row) for row in rows)
+    if kind == "lines":
+        path = tmp_path / "rows.jsonl"
+        path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+        return path
+    if kind == "lines in parts":
+        paths = [tmp_path / f"{k}.json" for k in (0, 1)]
+        for path, part in zip(paths, (rows[:2], rows[2:]), strict=True):
+            path.write_text("".join(json.dumps(row) + "\n" for row in part))
+        return paths
+    if kind in ("parquet", "arrow", "stream"):
+        import pyarrow
+        from pyarrow import parquet
+
+        table = pyarrow.Table.from_pylist(rows)
+        if kind == "parquet":
+            parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=2)
+            return tmp_path / "rows.parquet"
+        new = pyarrow.ipc.new_file if kind == "arrow" else pyarrow.ipc.new_stream
+        with new(str(tmp_path / f"{kind}.arrow"), table.schema) as file:
+            file.write_table(table, max_chunksize=2)
+        return tmp_path / f"{kind}.arrow"
+    import datasets
+
+    made = datasets.Dataset.from_list(rows)
+    if kind == "selected":
+        more = datasets.Dataset.from_list([rows[-1], *rows])
+        return more.select(range(1, 1 + len(rows))).with_format("numpy")
+    return made.to_iterable_dataset() if kind == "iterable" else made
+
+
+SOURCES = ("generator", "lines", "lines in parts", "parquet", "arrow", "stream", "dataset", "selected", "iterable")
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_any_source_gives_the_same(kind: str, tmp_path: Path) -> None:
+    rows = [row | {"more": k} for k, row in enumerate([*ROWS, *({"prompt": str(k)} | GOOD for k in range(3))])]
+    options: dict[str, Any] = {"eos": False, "root": tmp_path / "cache", "rows_at_once": 4}
+    expected = frb.text.preference(rows, bpe(), **options)
+    made = frb.text.preference(written(kind, rows, tmp_path), bpe(), **options)
+    assert ids_of(made) == ids_of(expected)
+    for name in ("tokens.bin", "rows.bin"):
+        assert Path(made.path, name).read_bytes() == Path(expected.path, name).read_bytes()
+    if kind in ("generator", "dataset", "selected", "iterable"):  # told by the rows, not by a file's bytes
+        assert made.path == expected.path
+    assert sorted(os.listdir(made.path)) == ["prepared.json", "rows.bin", "tokens.bin"]
+    assert all(name.startswith("preference-") for name in os.listdir(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", [*SOURCES[1:-1], "dicts"])
+def test_sources_are_read_from_any_row_on(kind: str, tmp_path: Path) -> None:
+    rows = [row | {"more": k} for k, row in enumerate(ROWS * 3)]
+    source = sources.opened(rows if kind == "dicts" else written(kind, rows, tmp_path), "test")
+    assert source is not None
+    assert source.count in (len(rows), None)
+    for start in range(len(rows) + 2):
+        assert [row["more"] for row in source.rows(["prompt", "more"], start)] == list(range(start, len(rows)))
+
+
+@pytest.mark.parametrize("kind", ["lines", "lines in parts", "parquet", "stream"])
+def test_errors_name_the_file_and_the_place(kind: str, tmp_path: Path) -> None:
+    source = written(kind, [*ROWS, GOOD | {"chosen": ""}], tmp_path)
+    place = {
+        "lines": r"rows\.jsonl, line 7",
+        "lines in parts": r"1\.json, line 2",
+        "parquet": r"rows\.parquet, row 3",
+        "stream": r"stream\.arrow, row 3",
+    }
+    with pytest.raises(ValueError, match=rf"{place[kind]}, column 'chosen': expected a reply"):
+        frb.text.preference(source, bpe(), eos=False, root=tmp_path, rows_at_once=3)
+
+
+def test_wrong_utf8_and_wrong_json_in_files(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    lines = tmp_path / "rows.jsonl"
+    good = json.dumps(GOOD).encode()
+    lines.write_bytes(b"\n".join([good, good.replace(b"yes", b"y\xffs"), b'{"prompt": ', b"[]"]))
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2, column 'chosen': expected UTF-8"):
+        frb.text.preference(lines, of_words(), eos=12, root=tmp_path)
+    made = frb.text.preference(lines, of_words(), eos=12, bad="drop", root=tmp_path)
+    assert (made.examples, made.dropped) == (1, {"no_utf8": 1, "no_row": 2})
+
+    raw = {"prompt": [b"why", b"why"], "chosen": [b" yes", b" \xff"], "rejected": [b" no", b" no"]}
+    columns = [pyarrow.array(column, pyarrow.binary()).view(pyarrow.string()) for column in raw.values()]
+    table = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.Table.from_arrays(columns, list(raw)), table)
+    with pytest.raises(ValueError, match=r"rows\.parquet, row 1, column 'chosen': expected UTF-8"):
+        frb.text.preference(table, of_words(), eos=12, root=tmp_path)
