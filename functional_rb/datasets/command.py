@@ -68,11 +68,11 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
         0 if all went well, else 1.
     """
     try:
-        if given.verb in ("list", "info"):
-            told = listed(given.root) if given.verb == "list" else told_of(given.name, given.root)
-            sys.stdout.write(json.dumps(told, indent=2) + "\n" if given.json else _page(told))
-            if given.verb == "info" and given.picture:
-                draw(_converted(given.name), given.picture)
+        if given.verb == "list":
+            _show(listed(given.root), given.json)
+            return 0
+        if given.verb == "info":
+            _inform(given, draw)
             return 0
         infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
         kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
@@ -108,10 +108,33 @@ def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) 
         told["problem"] = None
     except DatasetError as error:
         told["problem"] = str(error)
-    sys.stdout.write(json.dumps(told, indent=2) + "\n" if given.json else _page(told))
+    _show(told, given.json)
     if given.plot:
         draw(Stored(given.path), given.plot)
     return int(told["problem"] is not None)
+
+
+def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> None:
+    """Print what is known of a dataset, and draw it.
+
+    Raises:
+        FileNotFoundError: if it is not there, once what the table of sources knows of it is printed.
+    """
+    try:
+        told = told_of(given.name, given.root)
+    except FileNotFoundError:
+        facts = facts_of(given.name)
+        if any(facts.values()):
+            _show({"name": given.name, **facts}, given.json)
+        raise
+    _show(told, given.json)
+    if given.picture:
+        draw(_converted(given.name), given.picture)
+
+
+def _show(told: Told, as_json: bool) -> None:
+    """Print names and values, as a page or as JSON."""
+    sys.stdout.write(json.dumps(told, indent=2) + "\n" if as_json else _page(told))
 
 
 def _gotten(name: str, root: str | None, kept: dict[str, Any]) -> str:

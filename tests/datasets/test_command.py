@@ -59,6 +59,22 @@ def test_sizes_are_told_where_licences_are(tmp_path: Path, capsys: pytest.Captur
     assert "size: " not in capsys.readouterr().out
 
 
+def test_what_is_not_there_is_told_of_by_the_table_of_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("D4RL_DATASET_DIR", str(tmp_path))
+    for more in ([], ["--json"]):
+        assert main(["datasets", "info", "d4rl:hopper-medium-v2", "--root", str(tmp_path), *more]) == 1
+        out, error = capsys.readouterr()
+        assert "d4rl:hopper-medium-v2: no hopper-medium-v2.hdf5" in error
+        told = json.loads(out) if more else dict(line.split(": ", 1) for line in out.splitlines())
+        assert (told["name"], told["licence"], told["size"]) == ("d4rl:hopper-medium-v2", "CC BY 4.0", "145.68 MiB")
+        assert told["homepage"].endswith("github.com/Farama-Foundation/D4RL")
+        assert told["urls"][-1].endswith("hopper_medium-v2.hdf5") if more else "hopper_medium-v2.hdf5" in told["urls"]
+    assert main(["datasets", "info", "rlds:unheard/of", "--root", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "info", "minari:no/such-v0", "--root", str(tmp_path)]) == 1
     assert "datasets: minari:no/such-v0: no metadata.json" in capsys.readouterr().err
