@@ -78,10 +78,10 @@ class Block:
 def _in_one_piece(layout: Layout, batch: int) -> tuple[list[tuple[tuple[int, ...], Any, int]], Vector, int]:
     """Of each leaf shape, dtype and place; all places, each on a line of the cache; and the bytes of all."""
     sizes = [-(-batch * leaf.nbytes // LINE) * LINE for leaf in layout.leaves]
-    places = np.cumsum([0, *sizes], dtype=np.int64)
+    *places, nbytes = np.cumsum([0, *sizes]).tolist()
     dtypes = [numpy_ops.dtype_of(leaf.dtype) for leaf in layout.leaves]
     shapes = [(batch, *leaf.shape) for leaf in layout.leaves]
-    return list(zip(shapes, dtypes, places.tolist(), strict=False)), places[:-1], int(places[-1])
+    return list(zip(shapes, dtypes, places, strict=True)), np.array(places, np.int64), nbytes
 
 
 class Rows:

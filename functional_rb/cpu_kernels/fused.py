@@ -35,7 +35,7 @@ class Stored(NamedTuple):
         tree: as `address` takes it.
         tree_size: elements of the tree.
         epoch: the descriptor of its epochs, if the kernel of epochs draws from it.
-        deck: the arrays of the sparse set, as `address` takes them; likewise.
+        deck: the arrays of the sparse set, as `address` takes them, if that kernel does.
         deck_among: which of `Memory.arrays` these are.
     """
 
@@ -181,9 +181,13 @@ class Kernels:
 
     def _room_for_items(self, spec: BufferSpec, batch: int) -> list[Array] | Block:
         """For the leaves of a batch; NumPy's where a function on the host is all that reads them."""
-        if spec.on_sample is not None and spec.on_sample.on_host and not spec.plan.objects:
-            return Block(spec.plan.layout, batch)
-        return self._library.leaves(spec.plan.layout, batch)
+        plan = spec.plan
+        alone = (
+            plan.fused or plan.fused_epochs
+        ) and not plan.objects  # else frames and n-step returns are made of them
+        if alone and spec.on_sample is not None and spec.on_sample.on_host:
+            return Block(plan.layout, batch)
+        return self._library.leaves(plan.layout, batch)
 
     def together(self, layout: Layout, batch: int) -> Together:
         """A batch that nothing is in yet, for `sample_rows`."""

@@ -16,40 +16,16 @@ ITEM = {"x": frb.Unbounded((), "int32"), "done": frb.Binary()}
 N = 12
 
 
-def first_of_all(ops: Any, slots: Any, selection: Any) -> tuple[Any, Any]:
-    return ops.full_like(slots, 0), selection
+def first(kind: type) -> Any:
+    """A sampler that draws what another one draws, and gives the item in the first slot in place of each."""
 
+    @dataclasses.dataclass(frozen=True)
+    class First(kind):
+        def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
+            slots, selection = super().draw(ops, draft, draws, beta, batch)
+            return ops.full_like(slots, 0), selection
 
-@dataclasses.dataclass(frozen=True)
-class FirstUniform(frb.Uniform):
-    """Draws what Uniform draws, and gives the item in the first slot in place of each."""
-
-    def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
-        return first_of_all(ops, *super().draw(ops, draft, draws, beta, batch))
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstPrioritized(frb.Prioritized):
-    """Draws what Prioritized draws, and gives the item in the first slot in place of each."""
-
-    def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
-        return first_of_all(ops, *super().draw(ops, draft, draws, beta, batch))
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstWithoutReplacement(frb.WithoutReplacement):
-    """Draws what WithoutReplacement draws, and gives the item in the first slot in place of each."""
-
-    def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
-        return first_of_all(ops, *super().draw(ops, draft, draws, beta, batch))
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstSlices(frb.Slices):
-    """Draws what Slices draws, and gives the item in the first slot in place of each."""
-
-    def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
-        return first_of_all(ops, *super().draw(ops, draft, draws, beta, batch))
+    return First
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +43,16 @@ def filled(backend: Backend, spec: frb.BufferSpec) -> Any:
 
 
 @pytest.mark.parametrize(
-    "sampler",
-    [FirstUniform(), FirstPrioritized(), FirstWithoutReplacement(), FirstSlices(2, end_keys=("done",))],
-    ids=lambda sampler: type(sampler).__name__,
+    ("kind", "given"),
+    [
+        (frb.Uniform, {}),
+        (frb.Prioritized, {}),
+        (frb.WithoutReplacement, {}),
+        (frb.Slices, {"length": 2, "end_keys": ("done",)}),
+    ],
 )
-def test_a_sampler_that_draws_otherwise_is_asked(backend: Backend, sampler: Any) -> None:
-    state = filled(backend, frb.BufferSpec(ITEM, N, sampler))
+def test_a_sampler_that_draws_otherwise_is_asked(backend: Backend, kind: type, given: dict[str, Any]) -> None:
+    state = filled(backend, frb.BufferSpec(ITEM, N, first(kind)(**given)))
     _, sample = backend.sample(state, backend.rb.key(0), 6)
     assert not backend.numpy(sample.items["x"]).any()
 
