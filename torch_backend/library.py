@@ -19,7 +19,7 @@ from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Files
 from functional_rb.versions.state import readable
-from functional_rb.versions.version import SavedPlaces, Version
+from functional_rb.versions.version import Version
 from torch_backend import ops, random
 from torch_backend.convert import is_batched
 from torch_backend.memory import Memory
@@ -92,24 +92,9 @@ class Torch(Library):
         """Draw items in a fused kernel, with random bits from a key."""
         return cpu_kernels.sample(spec, memory, counters, int(key), batch, float(beta))
 
-    def fused_epoch(
-        self,
-        spec: BufferSpec,
-        memory: versioned.Memory,
-        counters: torch.Tensor,
-        key: torch.Tensor,
-        batch: int,
-        wanted: torch.Tensor | None,
-        saved: SavedPlaces | None,
-    ) -> tuple[torch.Tensor, list[torch.Tensor], Selection, bool]:
-        """Draw without replacement in a fused kernel, with random bits from a key."""
-        return cpu_kernels.draw_epoch(spec, memory, counters, int(key), None, batch, wanted, saved)
-
-    def fused_slices(
-        self, spec: BufferSpec, memory: versioned.Memory, counters: torch.Tensor, key: torch.Tensor, batch: int
-    ) -> tuple[torch.Tensor, Selection, bool]:
-        """Draw slices in a fused kernel, with random bits from a key."""
-        return cpu_kernels.draw_slices(spec, memory, counters, int(key), None, batch)
+    def key_or_bits(self, key: torch.Tensor) -> tuple[int, None]:
+        """The key's number."""
+        return int(key), None
 
     def received(self, array: Any, memory: versioned.Memory, target: torch.device | None) -> Any:
         """What a caller gives, on the memory's device if it is on the target."""

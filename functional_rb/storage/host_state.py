@@ -30,7 +30,6 @@ from functional_rb.versions.engine import Engine
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.state import VersionedState, held_objects, readable
-from functional_rb.versions.version import SavedPlaces
 
 __all__ = ["ENGINE", "NUMPY", "Bits", "HostState", "NumPy", "init", "readable"]
 
@@ -111,28 +110,9 @@ class NumPy(Library):
         )
         return drawn
 
-    def fused_epoch(
-        self,
-        spec: BufferSpec,
-        memory: versioned.Memory,
-        counters: Vector,
-        key: Bits,
-        batch: int,
-        wanted: Vector | None,
-        saved: SavedPlaces | None,
-    ) -> tuple[Vector, list[Vector], Selection, bool]:
-        """Draw without replacement in a fused kernel, by random bits."""
-        drawn: tuple[Vector, list[Vector], Selection, bool] = self.kernels.draw_epoch(
-            spec, memory, counters, 0, key.sampler, batch, wanted, saved
-        )
-        return drawn
-
-    def fused_slices(
-        self, spec: BufferSpec, memory: versioned.Memory, counters: Vector, key: Bits, batch: int
-    ) -> tuple[Vector, Selection, bool]:
-        """Draw slices in a fused kernel, by random bits."""
-        drawn: tuple[Vector, Selection, bool] = self.kernels.draw_slices(spec, memory, counters, 0, key.sampler, batch)
-        return drawn
+    def key_or_bits(self, key: Bits) -> tuple[int, Vector]:
+        """The bits that were given, and no key."""
+        return 0, key.sampler
 
     def items(self, state: Any) -> list[Vector]:
         """Copies of the items of all slots, unpacked from the storage."""

@@ -451,10 +451,13 @@ class Engine:
             after, epochs = counters, spec.plan.fused_epochs
             if epochs:
                 assert saved is None or isinstance(saved, SavedPlaces)
-                drawn = library.fused_epoch(spec, memory, counters, key, batch, wanted, saved)
+                drawn = library.kernels.draw_epoch(
+                    spec, memory, counters, *library.key_or_bits(key), batch, wanted, saved
+                )
                 after, leaves, selection, drawable = drawn
             elif spec.plan.fused_slices:
-                slots, selection, drawable = library.fused_slices(spec, memory, counters, key, batch)
+                drawn = library.kernels.draw_slices(spec, memory, counters, *library.key_or_bits(key), batch)
+                slots, selection, drawable = drawn
                 leaves = []
             else:
                 leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)

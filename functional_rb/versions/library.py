@@ -15,7 +15,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
-from functional_rb.versions.version import SavedPlaces, Version
+from functional_rb.versions.version import Version
 
 
 class Library(abc.ABC):
@@ -25,8 +25,8 @@ class Library(abc.ABC):
         ops: the primitives, which write in place.
         memory_type: the class of its memories.
         table_type: the class of its tables of Python objects.
-        kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `room_to_draw`, `add` and
-            `update`; there where `uses_kernels` may say so.
+        kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `room_to_draw`, `add`,
+            `update`, `draw_epoch` and `draw_slices`; there where `uses_kernels` may say so.
     """
 
     ops: Ops
@@ -89,23 +89,8 @@ class Library(abc.ABC):
         """Draw by the fused kernel: the stored leaves, the selection, and whether anything could be drawn."""
 
     @abc.abstractmethod
-    def fused_epoch(
-        self,
-        spec: BufferSpec,
-        memory: Memory,
-        counters: Array,
-        key: Any,
-        batch: int,
-        wanted: Array | None,
-        saved: SavedPlaces | None,
-    ) -> tuple[Array, list[Array], Selection, bool]:
-        """Draw by the fused kernel of epochs: the new counters, and what `fused_draw` returns."""
-
-    @abc.abstractmethod
-    def fused_slices(
-        self, spec: BufferSpec, memory: Memory, counters: Array, key: Any, batch: int
-    ) -> tuple[Array, Selection, bool]:
-        """Draw by the fused kernel of slices: slots int32 [m], the selection, and whether anything could be drawn."""
+    def key_or_bits(self, key: Any) -> tuple[int, Array | None]:
+        """A key as the kernels of epochs and slices take it: its number, or random bits that were made of it."""
 
     def received(self, array: Any, memory: Memory, target: Any) -> Any:
         """What a caller gives, where the memory is, if it comes from where samples go."""
