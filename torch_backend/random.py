@@ -61,7 +61,7 @@ def split_at_once(key: torch.Tensor, n: int) -> list[torch.Tensor]:
 
 def split_numbers(key: torch.Tensor, n: int) -> list[int]:
     """The keys that `split` gives, as numbers."""
-    return _numbers(key, SPLIT, n)
+    return random_bits.outputs(int(key), SPLIT, n)
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
@@ -71,15 +71,9 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
 
 def _outputs(key: torch.Tensor, purpose: int, n: int) -> torch.Tensor:
     if n <= FEW and not _compiling() and type(key) is torch.Tensor and key.device.type == "cpu" and not is_batched(key):
-        return torch.tensor(_numbers(key, purpose, n), dtype=torch.int64, device="cpu")
+        return torch.tensor(random_bits.outputs(int(key), purpose, n), dtype=torch.int64, device="cpu")
     steps = torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * _GAMMA.to(key.device)
     return _mix(_mix(key + signed(purpose)) + steps)
-
-
-def _numbers(key: torch.Tensor, purpose: int, n: int) -> list[int]:
-    """What `_outputs` gives, by Python's numbers."""
-    base = random_bits.mix((int(key) + purpose) % 2**64)
-    return [signed(random_bits.mix((base + k * GAMMA) % 2**64)) for k in range(1, n + 1)]
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,17 @@ def mix(value: int) -> int:
     return value
 
 
+def outputs(key: int, purpose: int, n: int) -> list[int]:
+    """The first n outputs of a key, an int64, for a purpose, as numbers of int64.
+
+    Example:
+        >>> outputs(0, SPLIT, 3)[:2] == outputs(0, SPLIT, 2), outputs(0, DRAW, 1) == outputs(0, MAP, 1)
+        (True, False)
+    """
+    base = mix((key + purpose) % 2**64)
+    return [signed(mix((base + k * GAMMA) % 2**64)) for k in range(1, n + 1)]
+
+
 @replaceable
 def below(ops: Ops, draws: Array, n: Array) -> Array:
     """`floor(n * u)` for a 62-bit uniform u: one word alone would prefer some of a million numbers by a part in 2000.
