@@ -144,6 +144,18 @@ def test_a_template_that_fails_is_named_with_row_and_column(tmp_path: Path) -> N
         assert (made.examples, made.dropped) == (2, {"template": 1})
 
 
+def test_what_the_system_lacks_is_no_failure_of_a_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates need jinja2: without it each row would be left out."""
+    tokenizer, talk = of_transformers(), [{"role": "user", "content": "why?"}]
+
+    def failing(*_: Any, **__: Any) -> str:
+        raise ImportError("there is no jinja2")
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", failing)
+    with pytest.raises(ImportError, match="there is no jinja2"):
+        frb.text.prompts([{"prompt": talk}], tokenizer, bad="drop", root=tmp_path)
+
+
 @pytest.mark.long
 def test_conversations_are_read_as_trl_reads_them(tokenizer: Any, tmp_path: Path) -> None:
     """All types of data sets of its page that have a prompt, or chosen and rejected texts."""

@@ -69,3 +69,11 @@ def test_keys_that_vmap_takes_apart_are_split_by_torch() -> None:
     keys = random.split(random.key(0), 5)
     each = torch.stack([random.split(key, 3) for key in keys])
     assert torch.equal(torch.vmap(lambda key: random.split(key, 3))(keys), each)
+
+
+def test_keys_stay_where_they_are_whatever_the_default_device() -> None:
+    key = random.key(0)
+    with torch.device("meta"):
+        made = [random.split(key, 3), random.split(key, 3 * random.FEW), random.draws(key, 2, 2), random.for_maps(key)]
+        made += random.split_at_once(key, 3)
+    assert {x.device.type for x in made} == {"cpu"}
