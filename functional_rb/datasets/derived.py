@@ -71,7 +71,8 @@ def split(
     for summary in Stored(dataset).summaries():
         groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
-    drawn = [list(groups.values())[k] for k in order]
+    numbers = list(groups.values())
+    drawn = [numbers[k] for k in order]
     sizes = np.cumsum([0, *map(len, drawn)])
     wanted = np.round(np.cumsum([0.0, *shares]) * sizes[-1])
     ends = np.abs(sizes - wanted[:, None]).argmin(1)

@@ -95,6 +95,21 @@ def test_episodes_of_one_key_stay_together(tmp_path: Path) -> None:
     assert len(found) > 1  # they are drawn
 
 
+def test_shares_are_met_as_well_as_keys_allow(tmp_path: Path) -> None:
+    """Of eight episodes five have one key: so half of them is what is drawn before those five, or with them."""
+    convert(MadeUp([1] * 8), tmp_path / "made")
+    found = set()
+    for seed in range(6):
+        places = [tmp_path / f"{part} {seed}" for part in ("train", "test")]
+        train, test = frb.datasets.split(
+            tmp_path / "made", [0.5, 0.5], places, seed=seed, by=lambda x: max(x.number, 4)
+        )
+        assert train.episodes + test.episodes == 8
+        found.add(train.episodes)
+    assert {2, 3} & found  # before the five: there the share would be met by more of them only
+    assert found <= {2, 3, 5, 6}
+
+
 def test_states_stand_for_their_files(tmp_path: Path) -> None:
     made = convert(MadeUp([3, 1, 6]), tmp_path / "made")
     state = frb.datasets.load(tmp_path / "made", rb, sampler=frb.Slices(2))
