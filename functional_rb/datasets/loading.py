@@ -46,7 +46,7 @@ def load(
 ) -> Any:
     """A dataset as an immutable buffer of steps in TED, in mapped files.
 
-    The first time it is converted, in bounded memory, under `root`; afterwards it is opened in milliseconds, by as many
+    The first time it is converted, in bounded memory, under `root`; afterwards its files are mapped, by as many
     processes as wanted. Items cannot be added. Priorities can be updated, and leaves that are not stored as frames be
     rewritten: that stays in this process, and the files are as they were.
 
@@ -120,7 +120,7 @@ def _explained(directory: str) -> Iterator[None]:
         yield
     except OSError as error:
         place = str(error.filename)
-        ours = place.startswith(directory) or directory.startswith(place)
+        ours = place.startswith(directory) or directory.startswith(os.path.join(place, ""))
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
             raise
         hint = f"{error.strerror}; what is converted is to lie there: give another root=, or set {ROOT}"

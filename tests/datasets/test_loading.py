@@ -62,6 +62,32 @@ def test_who_may_not_write_is_told_what_to_give(above: bool, tmp_path: Path, mon
         load(f"d4rl:{path}", rb, root=tmp_path)
 
 
+def test_files_that_may_not_be_read_are_not_taken_for_those_that_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for refused in (tmp_path / "some.hdf5", tmp_path / "roo", None):
+
+        def convert(reader: Any, path: str, at: Path | None = refused, **more: Any) -> None:
+            raise PermissionError(13, "Permission denied", at and str(at))
+
+        monkeypatch.setattr(loading, "convert", convert)
+        with pytest.raises(PermissionError) as told:
+            load(f"d4rl:{write(tmp_path / 'some.hdf5')}", rb, root=tmp_path / "root")
+        assert "root=" not in str(told.value)
+
+
+def test_options_are_given_to_readers_that_take_any(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def open_any(rest: str, root: str | None = None, **options: Any) -> MadeUp:
+        asked.append(options)
+        return MadeUp([3])
+
+    frb.datasets.register("any", open_any)
+    load("any:walk", rb, root=tmp_path, speed=3)
+    assert asked == [{"speed": 3}]
+
+
 def test_observations_stored_once_are_drawn_under_torch_compile(tmp_path: Path) -> None:
     """As images are, by default."""
     convert(MadeUp([3, 1, 6, 2, 5], (64, 33), "uint8"), tmp_path / "made")
