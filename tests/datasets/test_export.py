@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import resource
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import gymnasium
 import minari
 import numpy as np
 import pandas
+import pyarrow.parquet
 import pytest
 from gymnasium import spaces
 from hypothesis import example, given, settings
@@ -26,6 +28,7 @@ from functional_rb.datasets import open_reader as opened
 from functional_rb.datasets import pieces as sizes
 from functional_rb.datasets.exporting import lerobot_files
 from functional_rb.specs.values import Outline
+from functional_rb.storage import disk
 from functional_rb.ted.check import as_dict
 from tests.support.effort import effort
 from tests.support.episodes import equal, joined, read
@@ -409,6 +412,46 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         export(tmp_path / "made", tmp_path / "made")
     with pytest.raises(DatasetError, match="no converted dataset is there"):
         export(tmp_path / "nowhere", tmp_path / "out-v0")
+
+
+def test_lerobot_has_several_episodes_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that has become large is the last one's: the next begins with nothing."""
+    convert(MadeUp([10] * 6), tmp_path / "made")
+    export(tmp_path / "made", tmp_path / "one", "lerobot", facts=FPS)
+    (rows,) = (tmp_path / "one" / "data").rglob("*.parquet")
+    monkeypatch.setattr(lerobot_files, "FILE", 1.5 * pyarrow.parquet.read_table(rows).nbytes / 6 / 2**20)
+    export(tmp_path / "made", tmp_path / "some", "lerobot", facts=FPS)
+    told = pandas.read_parquet(tmp_path / "some" / "meta" / "episodes")
+    assert told["data/file_index"].tolist() == [0, 0, 1, 1, 2, 2]
+    files = sorted((tmp_path / "some" / "data").rglob("*.parquet"))
+    assert [pyarrow.parquet.read_metadata(path).num_rows for path in files] == [20, 20, 20]
+
+
+def test_steps_a_second_are_told_as_whole_numbers_where_they_are(tmp_path: Path) -> None:
+    convert(MadeUp([3]), tmp_path / "made")
+    for fps, wanted in ((10.0, "10"), (12.5, "12.5")):
+        export(tmp_path / "made", tmp_path / wanted, "lerobot", facts={"fps": fps})
+        assert f'"fps": {wanted},' in (tmp_path / wanted / "meta" / "info.json").read_text()
+
+
+def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync, rename = disk.fsync, disk.rename
+
+    def noted(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    def renamed(source: str, to: str) -> None:
+        files = [str(path) for path in Path(source).rglob("*") if path.is_file()]
+        assert files
+        assert set(files) <= set(synced)
+        rename(source, to)
+
+    convert(MadeUp([3]), tmp_path / "made")
+    monkeypatch.setattr(disk, "fsync", noted)
+    monkeypatch.setattr(disk, "rename", renamed)
+    export(tmp_path / "made", tmp_path / "walk", "lerobot", facts=FPS)
 
 
 @pytest.mark.parametrize("format", ["minari", *LEROBOT])

@@ -86,14 +86,12 @@ class Fields:
                 made.append(Unit(field, path, member.spec))
         return made
 
-    def values(self, field: str, piece: Episode) -> Any:
-        """What a piece of an episode has of a field."""
-        values = getattr(piece, field)
-        return values[self.alone] if field == "observations" and self.alone is not None else values
-
     def leaves(self, field: str, piece: Episode) -> list[Any]:
-        """The values of the units of a field, in the order of `units`."""
-        return nest.flatten_as(self.outline(field).shape_of_units, self.values(field, piece))
+        """What a piece of an episode has of the units of a field, in the order of `units`."""
+        values = getattr(piece, field)
+        if field == "observations" and self.alone is not None:
+            values = values[self.alone]
+        return nest.flatten_as(self.outline(field).shape_of_units, values)
 
     def refused(self, unit: Unit, who: str, expected: str, remedy: str) -> DatasetError:
         """The error for a unit that a format has no place for."""
