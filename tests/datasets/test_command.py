@@ -144,6 +144,7 @@ def test_pictures_show_episodes_and_frames(
         assert {np.asarray(frame).shape for frame in frames} == {seen}
         # Slots 0, 3, 6, 10, 13 and 16 of episodes of 3, 1, 6, 2 and 5 steps: before each there is an observation more.
         assert [int(np.asarray(frame).flat[0]) for frame in frames] == [0, 4, 8, 13, 17, 20]
+        assert {axes.images[0].get_clim() for axes in below[0].axes} == {(0, 255)}  # a dark image is shown as dark
         assert [axes.get_title() for axes in below[0].axes] == [f"step {k}" for k in (0, 3, 6, 10, 13, 16)]
 
 

@@ -151,6 +151,17 @@ def test_lengths_that_are_none_are_refused(length: Any, tmp_path: Path) -> None:
         open_reader(name, str(tmp_path))
 
 
+def test_lengths_that_are_none_are_refused_in_tables_too(tmp_path: Path) -> None:
+    name = others.lerobot_v3(tmp_path)
+    (path,) = (tmp_path / "lerobot" / "doors" / "meta" / "episodes").rglob("*.parquet")
+    reading = importlib.import_module("pyarrow.parquet")
+    rows = reading.read_table(path)
+    lengths = pyarrow.array([-1] * len(rows))
+    reading.write_table(rows.set_column(rows.column_names.index("length"), "length", lengths), path)
+    with pytest.raises(DatasetError, match=r"doors, episode \d+: length: expected how many rows, got -1"):
+        open_reader(name, str(tmp_path))
+
+
 @pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)
 def test_other_metadata_are_refused(case: tuple[dict[str, Any], str], tmp_path: Path) -> None:
     changes, message = case
@@ -184,6 +195,11 @@ def test_rows_far_on_are_read_without_those_before(tmp_path: Path, monkeypatch: 
         parquet.Rows(path, ["t"]).column("t", 5, 6)
     with pytest.raises(ValueError, match="row 3 has gone by, the first that is held is 15"):
         rows.column("t", 3, 4)
+
+
+def test_tables_that_are_not_there_are_told_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        parquet.Rows(str(tmp_path / "a.parquet"), ["t"])
 
 
 def test_tables_that_are_cut_are_refused(tmp_path: Path) -> None:

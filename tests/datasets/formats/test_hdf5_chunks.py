@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,28 @@ def test_what_nobody_wrote_or_the_filter_left_out_is_read(tmp_path: Path) -> Non
         found = hdf5_chunks.rows(file["plain"], 0, 5)
         assert found is not None
         np.testing.assert_array_equal(found.reshape(-1), np.arange(20))
+
+
+def test_few_chunks_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, waiting, most = hdf5_chunks._put, list[Future[None]](), list[int]()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *given: Any, **more: Any) -> Any:
+            most.append(sum(not each.done() for each in waiting))
+            waiting.append(super().submit(*given, **more))
+            return waiting[-1]
+
+    def slow(*given: Any) -> None:
+        time.sleep(0.001)
+        put(*given)
+
+    monkeypatch.setattr(hdf5_chunks, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(hdf5_chunks, "_put", slow)
+    with h5py.File(tmp_path / "file", "w") as file:
+        file.create_dataset("some", data=np.arange(60), chunks=(1,), compression="gzip")
+    with hdf5.opened(str(tmp_path / "file")) as file:
+        np.testing.assert_array_equal(hdf5_chunks.rows(file["some"], 0, 60), np.arange(60))
+    assert 2 <= max(most) <= 8  # for each of two threads
 
 
 @pytest.mark.parametrize("what", ["too few", "too many", "no deflate"])
