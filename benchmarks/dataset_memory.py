@@ -40,15 +40,15 @@ def held(name: str) -> int:
 def main(who: str, source: str, to: str) -> None:
     """Convert, and print the memory that it took."""
     if who == ours.NAME:
-        import h5py  # noqa: F401  # so that the memory of libraries does not count
-        import minari
+        import h5py  # noqa: F401  # used by our readers: imported before, so that its memory does not count
+        import minari  # likewise
 
         import functional_rb as frb
 
         def convert() -> object:
             return frb.datasets.convert(frb.datasets.open_reader(source), Path(to) / "made")
     else:
-        import minari  # noqa: F401
+        import minari  # noqa: F401  # used by torchrl: imported before, so that its memory does not count
 
         from benchmarks.peers_torchrl_datasets import made
 

@@ -271,7 +271,6 @@ def _dropping(work: DatasetWorkload, group: Offline) -> Callable[[], None]:
 
 def of_bytes(name: str, work: DatasetWorkload, backend: Backend, group: Offline) -> Calls:
     """All arrays of the files, one after the other."""
-
     read = _reading(work, group)
     drop = _dropping(work, group) if name == COLD_BYTES else None
 
