@@ -1,6 +1,5 @@
 """What the examples share around the training itself: evaluation, progress, table, plot, command line."""
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import gymnasium
 import numpy as np
 from cartpole_spec import QUICK, Config
+from command_line import parser
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
@@ -118,10 +118,7 @@ def plot(config: Config, rows: Sequence[Row], out: Path) -> None:
 
 def arguments(description: str, out: str) -> tuple[Config, Path]:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--seed", type=int, default=Config.seed)
-    parser.add_argument("--n-step", type=int, default=Config.n_step, help="steps of a return (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a run of seconds that shows the parts, not the result")
-    parser.add_argument("--out", type=Path, default=Path(out), help="the learning curve (default %(default)s)")
-    args = parser.parse_args()
+    asked = parser(description, out)
+    asked.add_argument("--n-step", type=int, default=Config.n_step, help="steps of a return (default %(default)s)")
+    args = asked.parse_args()
     return replace(QUICK if args.quick else Config(), seed=args.seed, n_step=args.n_step), args.out

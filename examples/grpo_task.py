@@ -6,7 +6,6 @@ coefficient is adapted to a wanted KL divergence. Of the 120 orders one ascends:
 nats away.
 """
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from command_line import parser
 from matplotlib.figure import Figure
 
 import functional_rb as frb
@@ -129,11 +129,8 @@ def finish(config: Config, name: str, rows: Sequence[Row], seconds: float, out: 
 
 def arguments(description: str, out: str) -> tuple[Config, Path]:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--seed", type=int, default=Config.seed)
-    parser.add_argument("--target", type=float, default=CONTROLLER.target, help="wanted KL (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a run of seconds that shows the parts, not the result")
-    parser.add_argument("--out", type=Path, default=Path(out), help="the curves (default %(default)s)")
-    args = parser.parse_args()
+    asked = parser(description, out)
+    asked.add_argument("--target", type=float, default=CONTROLLER.target, help="wanted KL (default %(default)s)")
+    args = asked.parse_args()
     controller = replace(CONTROLLER, target=args.target)
     return replace(QUICK if args.quick else Config(), seed=args.seed, controller=controller), args.out

@@ -9,8 +9,6 @@ one compiled program.
 """
 
 import dataclasses
-import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from offline_task import TORQUE, Config, Row, arguments, evaluate, finish, load
+from offline_task import TORQUE, Config, Row, arguments, evaluate, load, run
 
 import functional_rb as frb
 import jax_backend as rb
@@ -146,11 +144,7 @@ def train(config: Config, root: Path) -> tuple[float, list[Row]]:
 
 
 def main(config: Config, out: Path) -> tuple[float, list[Row]]:
-    begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as root:
-        behaviour, rows = train(config, Path(root))
-    finish(behaviour, "JAX", rows, time.perf_counter() - begin, out)
-    return behaviour, rows
+    return run(train, "JAX", config, out)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ swings the pendulum up and holds it, one brakes it, and one does anything. So th
 there are good steps from everywhere. It is written in Minari's format by minari itself, and read by `datasets.load`.
 """
 
-import argparse
 import os
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import minari
 import numpy as np
+from command_line import parser
 from matplotlib.figure import Figure
 from minari.data_collector import EpisodeBuffer
 
@@ -65,6 +67,9 @@ class Row(NamedTuple):
     iql: float
     cloned: float
     losses: dict[str, float]
+
+
+Train = Callable[[Config, Path], tuple[float, list[Row]]]  # the mean return of the dataset's episodes, and the curves
 
 
 def operate(rng: np.random.Generator, who: np.ndarray, obs: np.ndarray) -> np.ndarray:
@@ -120,7 +125,7 @@ def make_dataset(config: Config, root: Path) -> str:
 def load(config: Config, rb: Any, root: Path) -> tuple[frb.State, dict[str, Any]]:
     """The dataset as a buffer of a backend, and numbers that describe it."""
     state = frb.datasets.load(make_dataset(config, root), rb, root=root, batch_size=config.batch_size)
-    return state, frb.datasets.statistics(state.spec.storage.path)
+    return state, frb.datasets.statistics(state)
 
 
 def evaluate(config: Config, policy: Policy) -> float:
@@ -159,20 +164,21 @@ def plot(behaviour: float, curves: dict[str, Sequence[Row]], out: Path) -> None:
     figure.savefig(out, dpi=110)
 
 
-def finish(behaviour: float, name: str, rows: Sequence[Row], seconds: float, out: Path) -> None:
-    """Prints the table and saves the picture."""
+def run(train: Train, name: str, config: Config, out: Path) -> tuple[float, list[Row]]:
+    """Trains in a folder of its own, prints the table and saves the picture."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as root:
+        behaviour, rows = train(config, Path(root))
     print(table(behaviour, rows))
-    print(f"{rows[-1].updates:,} updates in {seconds:.0f} s; curves: {out}")
+    print(f"{rows[-1].updates:,} updates in {time.perf_counter() - begin:.0f} s; curves: {out}")
     plot(behaviour, {name: rows}, out)
+    return behaviour, rows
 
 
 def arguments(description: str, out: str) -> tuple[Config, Path]:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--seed", type=int, default=Config.seed)
-    parser.add_argument("--expectile", type=float, default=Config.expectile, help="default %(default)s")
-    parser.add_argument("--quick", action="store_true", help="a run of seconds that shows the parts, not the result")
-    parser.add_argument("--out", type=Path, default=Path(out), help="the curves (default %(default)s)")
-    args = parser.parse_args()
+    asked = parser(description, out)
+    asked.add_argument("--expectile", type=float, default=Config.expectile, help="default %(default)s")
+    args = asked.parse_args()
     config = QUICK if args.quick else Config()
     return replace(config, seed=args.seed, expectile=args.expectile), args.out

@@ -7,15 +7,13 @@ files of the dataset, as datasets larger than memory are drawn from.
 """
 
 import copy
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from offline_task import TORQUE, Config, Row, arguments, evaluate, finish, load
+from offline_task import TORQUE, Config, Row, arguments, evaluate, load, run
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -111,11 +109,7 @@ def train(config: Config, root: Path) -> tuple[float, list[Row]]:
 
 
 def main(config: Config, out: Path) -> tuple[float, list[Row]]:
-    begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as root:
-        behaviour, rows = train(config, Path(root))
-    finish(behaviour, "torch", rows, time.perf_counter() - begin, out)
-    return behaviour, rows
+    return run(train, "torch", config, out)
 
 
 if __name__ == "__main__":
