@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -99,12 +100,15 @@ class Stored:
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """Those that were chosen, in their order."""
-        most, about = steps_of_piece(self.spec(narrow=False)), self._about()
-        with _Arrays(self.path, self.description) as arrays:
+        most = steps_of_piece(self.spec(narrow=False))
+        with _Arrays(self.path, self.description) as arrays, open(os.path.join(self.path, ABOUT), "rb") as lines:
+            begins = [0, *itertools.accumulate(map(len, lines))]  # of lines, which are read one by one
             for number in self._chosen[first:]:
+                lines.seek(begins[number])
+                about = json.loads(lines.readline())
                 start, steps = int(self._table["first"][number]), int(self._table["steps"][number])
                 for begin, stop in spans(steps, most):
-                    yield self._piece(arrays, start + begin, start + stop, start + steps, about(number))
+                    yield self._piece(arrays, start + begin, start + stop, start + steps, about)
 
     def steps_at(self, slots: Sequence[int]) -> Iterator[Episode]:
         """Single steps, by their slots, each as an episode."""
@@ -126,21 +130,6 @@ class Stored:
             about=about,
             file=self.path,
         )
-
-    def _about(self) -> Any:
-        """What gives what is told of an episode, by its number: the lines are short, and read one by one."""
-        path, ends = os.path.join(self.path, ABOUT), [0]
-        with open(path, "rb") as lines:
-            for line in lines:
-                ends.append(ends[-1] + len(line))
-
-        def about(number: int) -> dict[str, Any]:
-            with open(path, "rb") as lines:
-                lines.seek(ends[number])
-                found: dict[str, Any] = json.loads(lines.read(ends[number + 1] - ends[number]))
-                return found
-
-        return about
 
 
 class _Arrays:
