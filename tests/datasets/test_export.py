@@ -133,6 +133,17 @@ def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch:
     assert {key: spec for key, spec in again.item.items() if key != "info"} == both
 
 
+def test_seeds_that_are_no_numbers_are_refused_for_minari(tmp_path: Path) -> None:
+    class Named(MadeUp):
+        def episodes(self, first: int = 0) -> Iterator[Episode]:
+            for episode in super().episodes(first):
+                yield dataclasses.replace(episode, about={"seed": "first"})
+
+    convert(Named([3]), tmp_path / "made")
+    with pytest.raises(DatasetError, match="made, seed: expected a whole number, got 'first'"):
+        export(tmp_path / "made", tmp_path / "walk-v0")
+
+
 def test_minari_is_told_what_is_known(tmp_path: Path) -> None:
     """What is made of a dataset has its authors, and a name of its own."""
     convert(MadeUp([3]), tmp_path / "made")
