@@ -78,6 +78,8 @@ def test_what_is_not_there_is_told_of_by_the_table_of_sources(
 def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "info", "minari:no/such-v0", "--root", str(tmp_path)]) == 1
     assert "datasets: minari:no/such-v0: no metadata.json" in capsys.readouterr().err
+    assert main(["datasets", "get", "rlds:unheard/of", "--root", str(tmp_path)]) == 1  # nobody knows where it lies
+    assert "rlds:unheard/of: expected a folder with features.json in" in capsys.readouterr().err
     assert main(["datasets", "get", "nothing", "--root", str(tmp_path)]) == 1
     assert "expected a name such as" in capsys.readouterr().err
     made = str(write(tmp_path / "some.hdf5"))
