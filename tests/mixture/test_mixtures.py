@@ -161,6 +161,16 @@ def test_items_for_several_buffers_are_converted_once(library: Backend, monkeypa
     assert [library.numpy(library.rb.items(one)["x"])[1] for one in mixture] == [1, 1]
 
 
+def test_items_are_converted_for_each_dtype_that_buffers_store(library: Backend) -> None:
+    """What one buffer takes is checked for the other one too."""
+    rb, states = library.rb, []
+    for dtype in ("float32", "int32"):
+        spec = frb.BufferSpec({"x": frb.Unbounded((), dtype)}, 4)
+        states.append(rb.add(rb.init(spec), {"x": np.zeros(3, dtype)}))
+    with pytest.raises(TypeError, match="leaf 'x': expected dtype int32, got float32"):
+        rb.update(frb.Mixture(states), np.array([[0, 1], [1, 1]], np.int32), items={"x": np.ones(2, np.float32)})
+
+
 def test_a_mixture_in_a_mixture(library: Backend) -> None:
     rb = library.rb
     inner = pair(library, p=[0.5, 0.5])

@@ -46,6 +46,8 @@ def test_the_last_message_of_a_conversation_is_the_reply(tokenizer: Any, tmp_pat
     alone = frb.text.prompts(rows, tokenizer, columns={"reply": None}, root=tmp_path)
     assert decoded(tokenizer, alone) == [[(prompt, "")] for ((prompt, _),) in whole]
     assert not alone.labelled
+    asked_only = frb.text.prompts([{"messages": hello[:1]}], tokenizer, columns={"reply": None}, root=tmp_path)
+    assert decoded(tokenizer, asked_only) == [[(asked, "")]]
     # A text is a reply from its first token on.
     text = frb.text.prompts([{"text": "why so"}], tokenizer, separator="?", root=tmp_path)
     assert decoded(tokenizer, text) == [[("", "why so<|end|>")]]
@@ -65,6 +67,8 @@ def test_a_text_beside_whole_conversations_is_none_of_them(tokenizer: Any, tmp_p
     begun = "<|user|>why?<|end|><|assistant|>"
     expected = [[(begun, "so<|end|>"), (begun, "no<|end|>")]]
     assert decoded(tokenizer, frb.text.preference([row], tokenizer, root=tmp_path)) == expected
+    with pytest.raises(ValueError, match="column 'completion': expected conversations in all columns, or texts in all"):
+        frb.text.prompts([{"prompt": "why?", "completion": replies[:1]}], tokenizer, root=tmp_path)
     row["prompt"] = [asked]
     row |= {"chosen": replies[:1], "rejected": replies[1:]}
     assert decoded(tokenizer, frb.text.preference([row], tokenizer, root=tmp_path)) == expected
@@ -118,6 +122,17 @@ def test_tools_and_options_are_told_to_the_template(kind: str, tmp_path: Path) -
     for name, value, message in (("tools", "{", "expected tools as JSON"), ("chat_template_kwargs", 3, "got int")):
         with pytest.raises(ValueError, match=f"row 0, column '{name}': .*{message}"):
             frb.text.prompts([given[0] | {name: value}], with_tools, root=tmp_path)
+
+
+def test_options_that_only_other_rows_have_are_not_told(tmp_path: Path) -> None:
+    """Tables have None for them."""
+    styled = of_transformers(
+        "{% if style is defined %}the{% endif %}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    )
+    talk = [{"role": "user", "content": "why"}]
+    rows = [{"prompt": talk, "chat_template_kwargs": {"style": style}} for style in ("mat", None)]
+    made = frb.text.prompts(rows, styled, root=tmp_path)
+    assert decoded(styled, made) == [[("thewhy", "")], [("why", "")]]
 
 
 def test_a_template_that_fails_is_named_with_row_and_column(tmp_path: Path) -> None:

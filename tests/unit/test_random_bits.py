@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from jax_backend import compile
 from torch_backend import random
@@ -77,3 +78,9 @@ def test_keys_stay_where_they_are_whatever_the_default_device() -> None:
         made = [random.split(key, 3), random.split(key, 3 * random.FEW), random.draws(key, 2, 2), random.for_maps(key)]
         made += random.split_at_once(key, 3)
     assert {x.device.type for x in made} == {"cpu"}
+
+
+def test_keys_without_values_are_split_by_torch() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        made = random.split(mode.from_tensor(random.key(0)), 3)
+    assert (type(made).__name__, made.shape, made.dtype) == ("FakeTensor", (3,), torch.int64)
