@@ -120,6 +120,13 @@ def test_gzip_that_is_damaged_or_cut_is_refused(tmp_path: Path) -> None:
             [*open_reader(name).episodes()]
 
 
+def test_gzip_of_which_more_comes_out_than_a_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = zipped(tmp_path)
+    monkeypatch.setattr("functional_rb.datasets.openml_tables.LIMIT", 60)
+    with pytest.raises(DatasetError, match=r"a\.arff\.gz: expected at most 60 bytes, and more come out of it"):
+        open_reader(name)
+
+
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_other_tables_are_refused(case: tuple[str, str], tmp_path: Path) -> None:
     name = arff(tmp_path, case[0])
