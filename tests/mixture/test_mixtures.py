@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.core.counters import SIZE
+from functional_rb.mixture import functions
+from functional_rb.ops import numpy_ops
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM, filled, numbers, pair
@@ -356,3 +359,11 @@ def test_a_state_of_the_other_backend_is_refused() -> None:
     for rb in (jax_backend, torch_backend):
         with pytest.raises(TypeError, match=r"bring it over by rb.from_dlpack\(state\)"):
             rb.sample(mixture, rb.key(0), 2)
+
+
+def test_more_than_an_int32_tells_are_not_enough() -> None:
+    """How many are stored together is told up to 2^31 - 1, which may be that many or more."""
+    counters = np.zeros(SIZE + 1, np.int32)
+    counters[SIZE] = 2**31 - 1
+    for wanted, expected in ((2**31 - 1, True), (2**31, False)):
+        assert bool(functions.enough(numpy_ops, wanted, [np.True_, np.False_], [counters] * 2)) is expected
