@@ -440,44 +440,72 @@ class Engine:
     ) -> tuple[Array, list[Any], Selection]:
         """Draw items from memory; the counters afterwards come first."""
         library = self.library
-        at_hand = batch > 0 and not library.is_tracing()
-        if at_hand and not memory.written:
+        if batch > 0 and not library.is_tracing() and not memory.written:
             checks.check_nonempty(spec, False, 0)
         bits = None
         if spec.plan.extra_words:
             key, other = library.split(key)
             bits = library.random_bits(other, spec.extra_shape(batch), memory)
-        if fused:
-            after, epochs = counters, spec.plan.fused_epochs
-            if epochs:
-                assert saved is None or isinstance(saved, SavedPlaces)
-                drawn = library.kernels.draw_epoch(
-                    spec, memory, counters, *library.key_or_bits(key), batch, wanted, saved
-                )
-                after, leaves, selection, drawable = drawn
-            elif spec.plan.fused_slices:
-                drawn = library.kernels.draw_slices(spec, memory, counters, *library.key_or_bits(key), batch)
-                slots, selection, drawable = drawn
-                leaves = []
-            else:
-                leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
-            checks.check_nonempty(spec, drawable, 1 if drawable else int(counters[core_counters.SIZE]))
-            if spec.plan.fused_slices:
-                leaves, selection = self._read_slices(memory, spec, counters, slots, selection, batch, bits)
-            elif not (spec.plan.fused or epochs):
-                leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
-        else:
-            with library.core():
-                words = library.random_bits(key, spec.draw_shape(batch), memory)
-                given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits, wanted
-                if library.is_batched(key) or library.is_batched(beta):
-                    made, leaves, selection = functions.draw(library.ops, *given)
-                else:
-                    made, leaves, selection = self._carry_out(functions.draw, memory, saved, *given)
-                after = _written(memory, made)
-            if at_hand and memory.is_ordinary and not library.is_batched(selection.handles):
-                checks.check_nonempty(spec, bool(selection.handles.max() >= 0), int(counters[core_counters.SIZE]))
+        draw = self._draw_fused if fused else self._draw_by_core
+        after, leaves, selection = draw(memory, spec, counters, key, batch, beta, bits, saved, wanted)
         return after, leaves if memory.table is None else memory.table.read(leaves), selection
+
+    def _draw_fused(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        key: Any,
+        batch: int,
+        beta: Any,
+        bits: Array | None,
+        saved: Saved | None,
+        wanted: Array | None,
+    ) -> tuple[Array, list[Any], Selection]:
+        """Draw by a fused kernel, of which there are three; nothing is read where nothing can be drawn."""
+        library, plan, after = self.library, spec.plan, counters
+        if plan.fused_slices:
+            given = spec, memory, counters, *library.key_or_bits(key), batch
+            slots, selection, drawable = library.kernels.draw_slices(*given)
+            _check_drawable(spec, drawable, counters)
+            return counters, *self._read_slices(memory, spec, counters, slots, selection, batch, bits)
+        if plan.fused_epochs:
+            assert saved is None or isinstance(saved, SavedPlaces)
+            given = spec, memory, counters, *library.key_or_bits(key), batch, wanted, saved
+            after, leaves, selection, drawable = library.kernels.draw_epoch(*given)
+        else:
+            leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
+        _check_drawable(spec, drawable, counters)
+        if not (plan.fused or plan.fused_epochs):
+            leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
+        return after, leaves, selection
+
+    def _draw_by_core(
+        self,
+        memory: Memory,
+        spec: BufferSpec,
+        counters: Array,
+        key: Any,
+        batch: int,
+        beta: Any,
+        bits: Array | None,
+        saved: Saved | None,
+        wanted: Array | None,
+    ) -> tuple[Array, list[Any], Selection]:
+        """Draw by the core's function."""
+        library = self.library
+        with library.core():
+            words = library.random_bits(key, spec.draw_shape(batch), memory)
+            given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits, wanted
+            if library.is_batched(key) or library.is_batched(beta):
+                made, leaves, selection = functions.draw(library.ops, *given)
+            else:
+                made, leaves, selection = self._carry_out(functions.draw, memory, saved, *given)
+            after = _written(memory, made)
+        at_hand = batch > 0 and not library.is_tracing() and memory.is_ordinary
+        if at_hand and not library.is_batched(selection.handles):
+            _check_drawable(spec, bool(selection.handles.max() >= 0), counters)
+        return after, leaves, selection
 
     def _completed(
         self,
@@ -546,6 +574,11 @@ def _after_adding(state: VersionedState, batch: int) -> Any:
     """The save history of the next state."""
     past = state._save_history
     return None if past is None else past.after(state.spec.rows(batch))
+
+
+def _check_drawable(spec: BufferSpec, drawable: bool, counters: Array) -> None:
+    """Refuse a draw that found nothing; how many items there are is read off the counters only then."""
+    checks.check_nonempty(spec, drawable, 1 if drawable else int(counters[core_counters.SIZE]))
 
 
 def _written(memory: Memory, arrays: Any) -> Array:
