@@ -12,8 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import atari, datasets, group_report, items, mixture, n_step, report, specs, storage, texts, trees
-from benchmarks.compare import Effort, Section, accelerated_backends, compare
+from benchmarks import (
+    atari,
+    datasets,
+    group_report,
+    items,
+    mixture,
+    n_step,
+    on_gpu,
+    report,
+    specs,
+    storage,
+    texts,
+    trees,
+)
+from benchmarks.compare import Effort, Section, compare
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
@@ -25,7 +38,7 @@ PARTS = (
     *("datasets", "text", "gpu"),
 )
 # Written to files of their own, so that measuring them anew leaves the other figures as they are.
-APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture", "datasets", "text")
+APART = ("n_step", "atari", "specs", "storage", "trees", "items", "mixture", "datasets", "text", "gpu")
 
 
 class Run(NamedTuple):
@@ -134,16 +147,6 @@ def _together(run: Run, parts: Sequence[str], work: Workload, options: argparse.
         found["slices"] = {"effort": asdict(turns), **sequences.as_json()}
         group_report.draw_groups(sequences, run.out / "slices.png")
         run.write_table("slices", "Sampling slices of episodes", group_report.slices_text(sequences))
-    if "gpu" in parts:
-        backends = accelerated_backends()
-        if backends:
-            section = compare(work, run.effort, device="cuda", backends=backends, say=_say)
-            found["gpu"] = section.as_json()
-            report.draw_ratios(section, report.sizes_of(work), run.out / "ratios_gpu.png")
-            print(f"\n{report.table(section)}")
-        else:
-            found["gpu"] = None
-            print("\nGPU: skipped, neither JAX nor torch sees one here")
     return found
 
 
@@ -189,6 +192,13 @@ def _apart(run: Run, parts: Sequence[str], work: Workload, options: argparse.Nam
         title, sizes = "Preparing and loading texts", f"{texts.WORK.pairs:,} pairs of texts"
         held = {"bytes": texts.held(texts.WORK)}
         run.section("text", title, texts.text_section, texts.text, texts.WORK, sizes, 4, 10, held)
+    if "gpu" in parts:
+        seen = on_gpu.seen()
+        if seen:
+            measure, sizes = partial(compare, device="cuda", backends=tuple(seen)), report.sizes_of(work)
+            run.section("gpu", "On a GPU", measure, partial(on_gpu.text, seen), work, sizes, 1, 25, {"gpus": seen})
+        else:
+            print("\nGPU: skipped, neither JAX nor torch sees one here")
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:

@@ -190,22 +190,6 @@ def placed(backend: Backend, device: str) -> Iterator[None]:
         yield
 
 
-def accelerated_backends() -> tuple[Backend, ...]:
-    """The backends that see a GPU here."""
-    found: list[Backend] = []
-    with contextlib.suppress(ImportError, RuntimeError):
-        import jax
-
-        if jax.devices("gpu"):
-            found.append("jax")
-    with contextlib.suppress(ImportError):
-        import torch
-
-        if torch.cuda.is_available():
-            found.append("torch")
-    return tuple(found)
-
-
 def _figures(contenders: list[Contender], timings: Timings, sampler: AnySampler) -> list[Figure]:
     # Under the group's sampler: the floor, which has none, is measured in every group anew.
     return [

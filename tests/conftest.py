@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests.support import backends, effort
+from tests.support import backends, effort, gpu, xla_options
 from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
@@ -22,11 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.set_threshold(20_000, 50, 100)
 
 # Programs are compiled for XLA quickly rather than well: that takes a quarter of the time. Processes that tests start
-# do so too. Tests that read compiled programs ask for what is left out here, see `support.compiled_programs`.
-QUICKLY = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-)
-os.environ["XLA_FLAGS"] = f"{QUICKLY} {os.environ.get('XLA_FLAGS', '')}"
+# do so too. Tests that read compiled programs ask for what is left out here, see `support.xla_options`.
+os.environ["XLA_FLAGS"] = f"{xla_options.FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 
 # What has taken long to compile is shared by the workers and by the processes that tests start. JAX reads these
 # settings when it is imported; the first process of a run makes the folder, the others inherit its name.
@@ -34,6 +31,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="functional_rb_tests_")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+if gpu.ASKED:  # many processes share the GPU
+    os.environ |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda,cpu"}
 
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
@@ -48,6 +48,15 @@ def quick_collections() -> None:
     """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=gpu.ASKED)
+def on_the_gpu() -> None:
+    """Let both backends compute on the GPU, if the whole suite is to."""
+    without = gpu.missing()
+    if without:
+        pytest.skip(f"no GPU for {without} here")
+    gpu.use()
 
 
 FIRST = (

@@ -34,10 +34,11 @@ from functional_rb.structures.sum_tree import FANOUT
 from functional_rb.transforms import returns
 from functional_rb.transforms import step_queue as lines
 from jax_backend import part_kernels as jax_kernels
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.part_kernels import Jax, Numpy, QuickJax, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
+from tests.support.xla_options import AS_USERS
 from torch_backend import cpu_kernels as torch_kernels
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]

@@ -18,8 +18,9 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from jax_backend import compile, execute
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
+from tests.support.xla_options import AS_USERS
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 SPEC = frb.BufferSpec(ITEM, 14, frb.Prioritized())

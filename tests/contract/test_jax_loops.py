@@ -13,8 +13,9 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
+from tests.support.xla_options import AS_USERS
 
 CAPACITY, LANES = 40_000, 4
 ITEM = {"x": frb.Unbounded((4,)), "done": frb.Binary(()), "trajectory": frb.Unbounded((), "int32")}

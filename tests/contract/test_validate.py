@@ -15,8 +15,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.core import counters
 from tests.support.backends import Backend
-from tests.support.compiled_programs import AS_USERS
 from tests.support.effort import effort
+from tests.support.xla_options import AS_USERS
 
 ROWS = 5
 ITEM = {

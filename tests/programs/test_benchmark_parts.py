@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import pytest
 
-from benchmarks import compare as comparing
 from benchmarks import (
     datasets,
     floor,
     goals,
     items,
     mixture,
+    on_gpu,
     ours,
     specs,
     storage,
@@ -25,6 +25,7 @@ from benchmarks import (
     trees,
 )
 from benchmarks.__main__ import main
+from benchmarks.compare import Effort, compare
 from benchmarks.contender import (
     Checking,
 )
@@ -72,11 +73,17 @@ def test_main_writes_tables_json_and_charts(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_gpu_part_says_that_it_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if comparing.accelerated_backends():
+    if on_gpu.seen():
         pytest.skip("there is a GPU here")
     main(["gpu", "--out", str(tmp_path)])
     assert "GPU: skipped" in capsys.readouterr().out
-    assert json.loads((tmp_path / "results.json").read_text())["gpu"] is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_gpu_part_says_on_what_it_measured() -> None:
+    told = on_gpu.text({"jax": "H100"}, compare(TINY, Effort(5, 1), backends=()), TINY)
+    assert "on the GPU (jax: H100) and holds" in told
+    assert "bare gather" in told
 
 
 @pytest.mark.usefixtures("no_flashbax")

@@ -22,9 +22,10 @@ import jax_backend
 from jax_backend import copies
 from tests.support import backends, lives
 from tests.support.backends import Backend
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.lives import live_on_torch
 from tests.support.members import LANES, MEMBERS, Member
+from tests.support.xla_options import AS_USERS
 
 rb = jax_backend
 CONSUMED = r"this state was consumed by an in-place function.*go on with what that returned"

@@ -6,9 +6,6 @@ import re
 
 import numpy as np
 
-AS_USERS = {"xla_cpu_use_fusion_emitters": True}
-"""For `compile(...)`: XLA fuses as it does for users, see `conftest`."""
-
 
 def big_copies(text: str, elements: int) -> list[str]:
     """The copy instructions of a compiled program whose result is not small."""

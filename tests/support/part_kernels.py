@@ -16,7 +16,7 @@ from functional_rb.ops.part_kernels import Table, using
 from functional_rb.storage import host_kernels as numpy_kernels
 from jax_backend import part_kernels as jax_kernels
 from tests.support.backends import _torch_array, _torch_numpy
-from tests.support.compiled_programs import AS_USERS
+from tests.support.xla_options import AS_USERS
 from torch_backend import cpu_kernels as torch_kernels
 
 

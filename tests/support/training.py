@@ -14,6 +14,7 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from tests.support.members import BATCH
+from tests.support.xla_options import QUICKLY
 
 STEPS = 5
 ENOUGH = 4
@@ -106,8 +107,7 @@ def train(state: frb.State, given: Given) -> Any:
 
 def jit(function: Callable[..., Any]) -> Any:
     """Compiled, quickly rather than well: of XLA's own time a quarter, and the tests are many."""
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    return jax.jit(function, compiler_options=options)
+    return jax.jit(function, compiler_options=QUICKLY)
 
 
 def assert_same_bits(got: Any, expected: Any) -> None:

@@ -18,8 +18,9 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from tests.support.backends import Backend
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
+from tests.support.xla_options import AS_USERS
 
 BATCH = 12
 """One size of batch, so that JAX compiles once for a spec."""

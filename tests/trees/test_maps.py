@@ -26,9 +26,10 @@ from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.hash_map import EMPTY, HashMap, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 from tests.support.backends import Backend
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.part_kernels import Jax, Numpy, Torch
+from tests.support.xla_options import AS_USERS
 
 PLANS = [MapPlan(1, 1, 5), MapPlan(5, 1, 6, hash_bits=2), MapPlan(40, 2, 7, hash_bits=2), MapPlan(40, 2, 8)]
 BATCH = 24

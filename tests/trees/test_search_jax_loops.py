@@ -10,8 +10,9 @@ import pytest
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.support.compiled_programs import AS_USERS, big_copies
+from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
+from tests.support.xla_options import AS_USERS
 
 BATCH, SLOTS, CAPACITY = 4, 3, 2000
 SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, CAPACITY, SLOTS, statistics=("squares", "log_weights"))

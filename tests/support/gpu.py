@@ -1,0 +1,50 @@
+"""The whole suite on a GPU, by `TESTS_DEVICE=gpu` (`make test-gpu`): states, items and samples of both backends there.
+
+JAX has its arrays on a GPU that it finds. Torch is told so by its default device. The tests themselves compute what
+they expect by NumPy: what they turn into tensors goes to the GPU, and what they read as arrays comes from there. The
+library gets no such help: where it would read a tensor of the GPU as an array, it fails as it would for its users.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+ASKED = os.environ.get("TESTS_DEVICE") == "gpu"
+
+
+def missing() -> str:
+    """Which backends see no GPU here, for a message; empty if both see one."""
+    import jax
+    import torch
+
+    there = {"jax": jax.default_backend() == "gpu", "torch": torch.cuda.is_available()}
+    return " and ".join(name for name, seen in there.items() if not seen)
+
+
+def use() -> None:
+    """Let tests of torch have their tensors on the GPU, from now on and in this thread."""
+    import torch
+
+    to_array, to_numpy, from_numpy = torch.Tensor.__array__, torch.Tensor.numpy, torch.from_numpy
+    tensor: Any = torch.Tensor
+
+    def array(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return to_array(x.cpu() if _called_by_a_test() else x, *args, **kwargs)
+
+    def numpy(x: Any, **kwargs: Any) -> Any:
+        return to_numpy(x.cpu() if _called_by_a_test() else x, **kwargs)
+
+    def from_array(x: Any) -> Any:
+        made = from_numpy(x)
+        return made.to(torch.get_default_device()) if _called_by_a_test() else made
+
+    tensor.__array__, tensor.numpy, torch.from_numpy = array, numpy, from_array
+    torch.set_default_device("cuda")
+
+
+def _called_by_a_test() -> bool:
+    """Whether the function that calls this was itself called by code of the tests."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")
+    return name.startswith("tests.")

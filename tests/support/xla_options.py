@@ -1,0 +1,25 @@
+"""How XLA compiles the programs of tests: quickly rather than well, unless a test asks for what users get."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Final
+
+_JAX: Final = tuple(map(int, version("jaxlib").split(".")[:2]))
+FUSION: Final = "xla_cpu_use_fusion_emitters"
+"""An option of XLA for the CPU before JAX 0.11. A later XLA that finds it in `XLA_FLAGS` ends the process."""
+HAS_FUSION: Final = _JAX < (0, 11)
+
+QUICKLY: Final[dict[str, int | bool]] = {
+    "xla_backend_optimization_level": 0,
+    **({FUSION: False} if HAS_FUSION else {}),
+}
+"""For `compiler_options=`: of XLA's own time a quarter."""
+
+AS_USERS: Final[dict[str, int | bool]] = {FUSION: True} if HAS_FUSION else {}
+"""For `compile(...)`: XLA fuses as it does for users."""
+
+FLAGS: Final = " ".join(
+    f"--{name}={str(value).lower()}" for name, value in {**QUICKLY, "xla_cpu_parallel_codegen_split_count": 1}.items()
+)
+"""For `XLA_FLAGS`: every program that names no options of its own is compiled quickly."""
