@@ -465,14 +465,15 @@ class Engine:
         """Draw by a fused kernel, of which there are three; nothing is read where nothing can be drawn."""
         library, plan, after = self.library, spec.plan, counters
         if plan.fused_slices:
-            given = spec, memory, counters, *library.key_or_bits(key), batch
-            slots, selection, drawable = library.kernels.draw_slices(*given)
+            by = library.key_or_bits(key)
+            slots, selection, drawable = library.kernels.draw_slices(spec, memory, counters, *by, batch)
             _check_drawable(spec, drawable, counters)
             return counters, *self._read_slices(memory, spec, counters, slots, selection, batch, bits)
         if plan.fused_epochs:
             assert saved is None or isinstance(saved, SavedPlaces)
-            given = spec, memory, counters, *library.key_or_bits(key), batch, wanted, saved
-            after, leaves, selection, drawable = library.kernels.draw_epoch(*given)
+            by = library.key_or_bits(key)
+            drawn = library.kernels.draw_epoch(spec, memory, counters, *by, batch, wanted, saved)
+            after, leaves, selection, drawable = drawn
         else:
             leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
         _check_drawable(spec, drawable, counters)
