@@ -31,6 +31,6 @@ def resolve(device: Any) -> torch.device | None:
 
 
 def target(device: Any) -> torch.device | None:
-    """Where samples of a buffer in the host's memory go; None if they stay there."""
-    found = resolve(device)
+    """Where samples of a buffer in the host's memory go, by default to torch's device; None if they stay there."""
+    found = resolve(torch.get_default_device() if device is None else device)
     return None if found is None or found.type == "cpu" else found

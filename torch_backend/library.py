@@ -97,8 +97,8 @@ class Torch(Library):
         return int(key), None
 
     def received(self, array: Any, memory: versioned.Memory, target: torch.device | None) -> Any:
-        """What a caller gives, on the memory's device if it is on the target."""
-        if target is None or not isinstance(array, torch.Tensor) or array.device != target:
+        """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""
+        if not isinstance(array, torch.Tensor) or not (array.device == target or array.device.type == "cpu"):
             return array
         return array.to(memory.rows.device)
 

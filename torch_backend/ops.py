@@ -62,11 +62,15 @@ def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
 def bitcast(x: torch.Tensor, dtype: str) -> torch.Tensor:
     """Read the same bytes as another dtype, along the last axis."""
     target = DTYPES[dtype]
+    if target.itemsize == x.dtype.itemsize:
+        return x.contiguous().view(target)
+    shape = (*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // target.itemsize)
     if x.numel() == 0:  # nothing to read, and strides that torch may find unfit
-        return x.new_empty((*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // target.itemsize), dtype=target)
+        return x.new_empty(shape, dtype=target)
     if target.itemsize > x.dtype.itemsize:
         x = x.clone(memory_format=torch.contiguous_format)  # a slice of a row need not be aligned for it
-    return x.contiguous().view(target)
+    # As one vector: the stride of a last axis of one element may be any, for CUDA's inductor too.
+    return x.contiguous().view(-1).view(target).view(shape)
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

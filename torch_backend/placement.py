@@ -24,10 +24,10 @@ def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, torch.dev
     return torch.device("cpu"), target, files
 
 
-def device_of(spec: BufferSpec, device: Any) -> torch.device | None:
-    """Where the arrays of a state lie: on the device that is given, else on that of the storage."""
+def device_of(spec: BufferSpec, device: Any) -> torch.device:
+    """Where the arrays of a state lie: on the device that is given, else on that of the storage, else by default."""
     named = spec.storage.device if isinstance(spec.storage, Device) else None
-    return devices.resolve(named if device is None else device)
+    return devices.resolve(named if device is None else device) or torch.get_default_device()
 
 
 def tensors(files: MappedFiles) -> Stored:

@@ -14,8 +14,6 @@ from torch_backend.convert import is_batched
 FEW = 16
 """Words that Python's own numbers compute sooner than torch's operations, which take some 50 us for any number."""
 _compiling = torch.compiler.is_compiling
-_GAMMA = torch.tensor(signed(GAMMA), device="cpu")
-"""A tensor: torch.compile takes a product of arange with a number for an index, and finds this one too large."""
 
 
 def key(seed: int) -> torch.Tensor:
@@ -72,8 +70,10 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
 def _outputs(key: torch.Tensor, purpose: int, n: int) -> torch.Tensor:
     if n <= FEW and not _compiling() and type(key) is torch.Tensor and key.device.type == "cpu" and not is_batched(key):
         return torch.tensor(random_bits.outputs(int(key), purpose, n), dtype=torch.int64, device="cpu")
-    steps = torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * _GAMMA.to(key.device)
-    return _mix(_mix(key + signed(purpose)) + steps)
+    # A tensor, of the key and so where it is: torch.compile takes a product of arange with a number for an index, and
+    # finds this one too large; and a CUDA graph cannot copy one from the CPU.
+    gamma = (key & 0) + signed(GAMMA)
+    return _mix(_mix(key + signed(purpose)) + torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * gamma)
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
