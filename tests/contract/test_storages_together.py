@@ -149,14 +149,14 @@ def test_samples_go_on_to_where_those_of_the_target_go() -> None:
 
 
 @pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement(), frb.Slices(2, end_keys=("y",))])
-def test_a_default_device_of_torch_is_not_for_buffers_on_the_host(sampler: Any) -> None:
+def test_a_default_device_of_torch_is_not_for_buffers_on_the_cpu(sampler: Any) -> None:
     """Kernels of the CPU once wrote to what lay there."""
     rb, torch = importlib.import_module("torch_backend"), importlib.import_module("torch")
     item = {"x": frb.Unbounded((3,)), "y": frb.Binary(())}
     key, batch = rb.key(0), {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, bool)}
     for storage in (frb.Device("cpu"), frb.Host(), frb.Memmap()):
         with torch.device("meta"):
-            state = rb.init(frb.BufferSpec(item, 16, sampler=sampler, storage=storage))
+            state = rb.init(frb.BufferSpec(item, 16, sampler=sampler, storage=storage), device="cpu")
             for _ in range(3):
                 state = rb.add(state, batch)
             state = rb.add(state, {"x": np.ones(3, np.float32), "y": False})
