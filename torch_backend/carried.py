@@ -60,6 +60,9 @@ def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any
     tensors: list[torch.Tensor] = []
     template = _apart((owned, given), tensors)
     if not torch.compiler.is_compiling():
+        if any(x.device != tensors[0].device for x in tensors):
+            tensors = _on_device_of(tensors[0], tensors)
+            owned, given = _together(_named(template), tensors)
         _check_devices(tensors)
         return _now(function, static, owned if consume else _copied(owned), given)
     shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
@@ -73,6 +76,11 @@ def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> A
     kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
     with torch.no_grad(), part_kernels.using(library.KERNELS.TABLE if kernels else part_kernels.NONE):
         return function(ops, static, owned, *given)
+
+
+def _on_device_of(first: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The same tensors, those on the CPU, as NumPy's arrays are, where the map or forest is, whose tensors come first."""
+    return [x.to(first.device) if x.device.type == "cpu" else x for x in tensors]
 
 
 def _check_devices(tensors: list[torch.Tensor]) -> None:

@@ -322,7 +322,11 @@ def test_torch_vmap_is_refused() -> None:
         torch.vmap(lambda keys: torch_backend.maps.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
 
 
-def test_tensors_on_two_devices_are_refused() -> None:
-    made = torch_backend.maps.init(PAIR, device="meta")
+def test_keys_on_the_cpu_go_where_the_map_is_and_others_are_refused() -> None:
+    made, keys = torch_backend.maps.init(PAIR), torch.from_numpy(PAIRS)
     with pytest.raises(ValueError, match="expected all tensors on one device"):
-        torch_backend.maps.insert(made, torch.from_numpy(PAIRS))
+        torch_backend.maps.insert(made, keys.to("meta"))
+    # An accelerator without data: it gets as far as asking whether any key is left to look for.
+    for given in (keys, PAIRS):
+        with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta"):
+            torch_backend.maps.insert(torch_backend.maps.init(PAIR, device="meta"), given)
