@@ -19,7 +19,7 @@ bin := $(VENV)/bin
 pip_install := $(bin)/python -m pip --disable-pip-version-check --no-input install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-torch test test-all check format bench wheel wheel-check constraints clean distclean
+.PHONY: help demo demo-torch test test-all test-gpu check format bench wheel wheel-check constraints clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,13 +31,16 @@ demo-torch: $(VENV)/.installed-examples ## the same task on torch, with a Gymnas
 	$(bin)/python examples/dqn_torch.py $(ARGS)
 
 # What Python compiles is kept, whatever the environment says: tests start a hundred processes that import the same.
-test test-all: export PYTHONDONTWRITEBYTECODE =
+test test-all test-gpu: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-dev ## run the tests, in less than eight minutes on two cores
 	$(bin)/python -m pytest $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
 	TESTS=all $(bin)/python -m pytest $(ARGS)
+
+test-gpu: $(VENV)/.installed-dev ## run them with both backends on a GPU (they need its builds: make TORCH_INDEX= and jax[cuda13])
+	TESTS_DEVICE=gpu $(bin)/python -m pytest $(ARGS)
 
 check: $(VENV)/.installed-dev ## formatter, linter, type checker, and that no import points upwards or around
 	$(bin)/ruff format --check .

@@ -33,7 +33,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
 if gpu.ASKED:  # many processes share the GPU
-    os.environ |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": "cuda,cpu"}
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(

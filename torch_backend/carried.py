@@ -79,7 +79,7 @@ def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> A
 
 
 def _on_device_of(first: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same tensors, those on the CPU, as NumPy's arrays are, where the map or forest is, whose tensors come first."""
+    """Tensors, those on the CPU, as NumPy's arrays are, brought to the map or forest, whose tensors come first."""
     return [x.to(first.device) if x.device.type == "cpu" else x for x in tensors]
 
 

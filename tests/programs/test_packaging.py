@@ -18,6 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests.support import gpu
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -247,6 +249,22 @@ def test_make_target_installs_and_then_runs(target: str, program: str, tmp_path:
     assert steps == sorted(steps), plan
     if path := re.fullmatch(r"\S+\.py", program):
         assert (ROOT / path[0]).is_file()
+
+
+@pytest.mark.long
+def test_the_suite_for_a_gpu_says_that_it_is_skipped() -> None:
+    if not gpu.missing():
+        pytest.skip("there is a GPU here")
+    arguments = ["-n0", "-q", "-p", "no:cacheprovider", "tests/unit/test_schedules.py"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TESTS_DEVICE": "gpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert re.search(r"no GPU for (jax|torch)( and torch)? here\n\d+ skipped", ran.stdout), ran.stdout
 
 
 def test_no_test_module_imports_another() -> None:
