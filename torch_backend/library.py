@@ -77,7 +77,9 @@ class Torch(Library):
         return numbers(key, shape, memory.rows.device)
 
     def number(self, beta: Any, memory: versioned.Memory) -> torch.Tensor:
-        """A float32 scalar on the memory's device."""
+        """A float32 scalar on the memory's device, where a number is filled in: copying it there would wait."""
+        if isinstance(beta, float):
+            return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
         return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
 
     def fused_draw(
