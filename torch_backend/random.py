@@ -70,8 +70,8 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
 def _outputs(key: torch.Tensor, purpose: int, n: int) -> torch.Tensor:
     if n <= FEW and not _compiling() and type(key) is torch.Tensor and key.device.type == "cpu" and not is_batched(key):
         return torch.tensor(random_bits.outputs(int(key), purpose, n), dtype=torch.int64, device="cpu")
-    # A tensor, made of the key and so where it is, for which nothing is copied from the CPU: torch.compile takes a product
-    # of arange with a number for an index, and finds this one too large.
+    # A tensor, made of the key and so where it is without a copy: torch.compile takes a product of arange with a number
+    # for an index, and finds this one too large.
     gamma = (key & 0) + signed(GAMMA)
     return _mix(_mix(key + signed(purpose)) + torch.arange(1, n + 1, dtype=torch.int64, device=key.device) * gamma)
 
