@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from functional_rb.cpu_kernels import calls, part_kernels
-from functional_rb.cpu_kernels.addresses import caller
+from functional_rb.cpu_kernels.addresses import Piece, caller, made_together
 from functional_rb.cpu_kernels.fused import Kernels
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import row_layout
@@ -29,6 +29,11 @@ class Tensors:
     none = torch.empty(0, device=ops.CPU)
     empty = staticmethod(ops.empty)
     dtypes = ops.DTYPES
+
+    @staticmethod
+    def together(kinds: Piece) -> list[torch.Tensor]:
+        """Tensors in NumPy's memory: torch would ask the system for aligned memory, which then tidies up first."""
+        return [torch.from_numpy(array) for array in made_together(kinds)]
 
     @staticmethod
     def placed(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import epochs as epochs_kernels
 from functional_rb.cpu_kernels import slices as slices_kernels
-from functional_rb.cpu_kernels.addresses import Block, Held, Library, Rows, Vector, caller, storage_caller
+from functional_rb.cpu_kernels.addresses import Block, Held, Library, Piece, Rows, Vector, caller, piece, storage_caller
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
 from functional_rb.structures.row_layout import STORED_AS, Layout
@@ -68,6 +68,12 @@ class Together(NamedTuple):
 def _widths(layout: Layout) -> Vector:
     """The bytes of a row of handles, weights, probabilities and each leaf."""
     return np.array([4, 4, 4, *(leaf.nbytes for leaf in layout.leaves)], np.int64)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_epoch(counters: int, batch: int) -> Piece:
+    """Counters, handles, weights, probabilities and a mask."""
+    return piece([("int32", (counters,)), *((name, (batch,)) for name in ("int32", "float32", "float32", "bool"))])
 
 
 def _arrays(leaves: list[Array] | Block) -> list[Array]:
@@ -240,17 +246,22 @@ class Kernels:
         Returns:
             The new counters, and what `sample` returns.
         """
-        at, empty = self._stored(spec, memory), self._empty
-        leaves, new = self._room_for_items(spec, batch), empty(counters.shape[0], dtype=self._int32)
-        handles, mask = empty(batch, dtype=self._int32), empty(batch, dtype=self._bool)
-        weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
+        at = self._stored(spec, memory)
+        leaves = self._room_for_items(spec, batch)
+        new, *told = self._room_to_tell(leaves, counters.shape[0], batch)
         asked = self._none if wanted is None else self._library.ready(wanted, self._int32)
-        told = handles, weights, probabilities, mask
         room, count = (NO_PLACES, NO_COUNT) if saved is None else (saved.found, saved.count)
         arrays = *at.deck, counters, new, self._some(numbers), asked, *told
         given = at.plan, at.epoch, key, batch, room, count
         drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
         return new, _arrays(leaves), Selection(*told), drawable
+
+    def _room_to_tell(self, leaves: Any, counters: int, batch: int) -> list[Array]:
+        """For what `_of_epoch` says; in NumPy's memory where the leaves are, so that torch has to ask for none."""
+        if isinstance(leaves, Block):
+            return self._library.together(_of_epoch(counters, batch))
+        kinds = self._int32, self._float32, self._float32, self._bool
+        return [self._empty(counters, dtype=self._int32), *[self._empty(batch, dtype=kind) for kind in kinds]]
 
     def draw_slices(
         self, spec: BufferSpec, memory: Memory, counters: Array, key: int, numbers: Array | None, batch: int

@@ -70,16 +70,16 @@ class Padded(HostFunction):
         """The record of a batch."""
         ids, mask, begin = self.padded(leaves)
         if self.texts == 1:
-            reply = mask[0] & (np.arange(ids.shape[2]) >= begin[0, :, None])
+            reply = mask[0] & (np.arange(ids.shape[2]) >= begin)
             labels = as_array(np.where(reply, ids[0], np.int32(IGNORED))) if self.labelled else None
-            return PromptData(as_array(ids[0]), as_array(mask[0]), as_array(begin[0]), labels)
+            return PromptData(as_array(ids[0]), as_array(mask[0]), as_array(begin[:, 0]), labels)
         scores = [*map(as_array, np.array(leaves["scores"].T, order="C"))] if self.scored else (None, None)
         chosen = RewardData(as_array(ids[0]), as_array(mask[0]), None, scores[0])
         rejected = RewardData(as_array(ids[1]), as_array(mask[1]), None, scores[1])
-        return PairwiseDataset(chosen, rejected, as_array(np.ascontiguousarray(begin.T)))
+        return PairwiseDataset(chosen, rejected, as_array(begin))
 
     def padded(self, items: Mapping[str, Any]) -> tuple[Ints, Bools, Ints]:
-        """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [k, B]."""
+        """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [B, k]."""
         kernels = NUMPY.kernels if NUMPY.may_use_kernels and self.dtype in KERNELS_KNOW else None
         lengths, left = items["lengths"], self.side == "left"
         longest = (ragged if kernels is None else kernels).longest(lengths)
@@ -96,7 +96,7 @@ class Padded(HostFunction):
             raise self._others(f"{self.path}: row {wrong} of a batch tells of tokens beyond its {tokens.array.size}")
         prompts = items["prompts"]
         begin = prompts + (length - lengths) if left else prompts.copy()  # nothing given out is what was given
-        return ids, mask, begin.T
+        return ids, mask, begin
 
     def _others(self, what: str) -> ValueError:
         return ValueError(f"{what}; the rows are not those that were prepared")

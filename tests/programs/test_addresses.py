@@ -20,6 +20,8 @@ ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "add
 ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"}
 ALLOWED = {
     # NumPy's and torch's ways of asking, which the rest of these modules binds to the arrays.
+    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "addressof"),
+    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "from_buffer"),
     ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "ctypes"),
     ("functional_rb/ops/numpy_ops.py", "aligned", "ctypes"),
     ("torch_backend/addresses.py", "", "data_ptr"),
@@ -74,6 +76,28 @@ def test_a_bare_address_is_found(line: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "module.py").write_text(f"def function(x):\n    {line}\n")
     assert [place[:2] for place in places(tmp_path / "module.py")] == [("module.py", "function")]
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_an_address_is_that_of_numpy(size: int) -> None:
+    """Also of arrays whose buffer cannot be asked for: read-only ones, and empty ones."""
+    array = np.zeros(size, np.int16)
+    for writeable in (True, False):
+        array.flags.writeable = writeable
+        assert addresses.of_numpy(array) == array.ctypes.data
+
+
+def test_arrays_in_one_piece_do_not_overlap_and_are_aligned_for_xla() -> None:
+    kinds = [("int32", (3, 2)), ("bool", (70,)), ("float32", (0,)), ("int64", ()), ("float16", (1,))]
+    for _ in range(9):
+        arrays = addresses.made_together(addresses.piece(kinds))
+        assert [(str(x.dtype), x.shape) for x in arrays] == kinds
+        for k, array in enumerate(arrays):
+            assert array.flags.carray
+            assert array.ctypes.data % 64 == 0
+            array[...] = k
+        for k, array in enumerate(arrays):
+            assert (array == k).all()
 
 
 def test_arrays_live_until_the_kernel_returns() -> None:
