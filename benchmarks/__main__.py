@@ -191,7 +191,7 @@ def _apart(run: Run, parts: Sequence[str], work: Workload, options: argparse.Nam
     if "text" in parts:
         title, sizes = "Preparing and loading texts", f"{texts.WORK.pairs:,} pairs of texts"
         held = {"bytes": texts.held(texts.WORK)}
-        run.section("text", title, texts.text_section, texts.text, texts.WORK, sizes, 4, 10, held)
+        run.section("text", title, texts.text_section, texts.text, texts.WORK, sizes, 1, 25, held)
     if "gpu" in parts:
         seen = on_gpu.seen()
         if seen:

@@ -111,7 +111,7 @@ def text_section(
     """Measure one group after the other; who cannot run is named with the reason. Tokenizing takes seconds a call."""
     parts: list[Section] = []
     for group in groups:
-        turns = Effort(max(1, effort.rounds // 15), 1) if group == "tokenizing" else effort
+        turns = Effort(max(1, effort.rounds // 60), 1) if group == "tokenizing" else effort
         parts.append(measure({("torch", group): partial(entries, work, group)}, text_comparisons(), turns, say=say))
     return joined(parts)
 

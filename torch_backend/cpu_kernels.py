@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from functional_rb.cpu_kernels import calls, part_kernels
-from functional_rb.cpu_kernels.addresses import Piece, caller, made_together
+from functional_rb.cpu_kernels.addresses import Vector, caller
 from functional_rb.cpu_kernels.fused import Kernels
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import row_layout
@@ -31,9 +31,9 @@ class Tensors:
     dtypes = ops.DTYPES
 
     @staticmethod
-    def together(kinds: Piece) -> list[torch.Tensor]:
-        """Tensors in NumPy's memory: torch would ask the system for aligned memory, which then tidies up first."""
-        return [torch.from_numpy(array) for array in made_together(kinds)]
+    def of_numpy(arrays: Sequence[Vector]) -> list[torch.Tensor]:
+        """Tensors in NumPy's memory: measured, sooner made than torch's own where the caches are cold."""
+        return [torch.from_numpy(array) for array in arrays]
 
     @staticmethod
     def placed(tensor: torch.Tensor) -> torch.Tensor:

@@ -67,8 +67,9 @@ def own_(state: State) -> State:
 
 def check_state(state: Any, function: str) -> None:
     """Refuse what is no state of torch, and to trace one that holds Python objects."""
-    checks.check_state(state, function)
-    own_state(state, function)
+    if type(state) is not State:
+        checks.check_state(state, function)
+        own_state(state, function)
     if function in _WRITES and not _compiling() and _transforms() is not None:
         _refuse_vmap(state, function)
     if state.spec.plan.objects and _compiling():

@@ -57,12 +57,12 @@ def map_items(
 
 def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
     """What a function on the host gives, on the device of what it is given."""
-    if _compiling():
-        found = _read(_number(transform), list(lead), list(leaves))
-        return nest.unflatten(mapping.known_of_host(transform).structure, found, build_mapping, lead)
     names = transform.given.names
     if isinstance(leaves[0], np.ndarray):  # from a kernel, which knows who reads them
         return transform.function.read(dict(zip(names, leaves, strict=True)), torch.from_numpy)
+    if _compiling():
+        found = _read(_number(transform), list(lead), list(leaves))
+        return nest.unflatten(mapping.known_of_host(transform).structure, found, build_mapping, lead)
     device = leaves[0].device
     arrays = dict(zip(names, [x.cpu().numpy() for x in leaves], strict=True))
     as_array = torch.from_numpy if device.type == "cpu" else lambda x: torch.from_numpy(x).to(device)

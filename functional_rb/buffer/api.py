@@ -235,9 +235,10 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
     check_one(backend, state, function)
     spec = state.spec
     size = checks.batch_size(spec, batch_size)
-    if not isinstance(beta, (int, float)):
-        beta = backend.as_vector(beta, "beta")
-    checks.check_beta(spec, beta, backend.value_of)
+    if beta is not None:
+        if not isinstance(beta, (int, float)):
+            beta = backend.as_vector(beta, "beta")
+        checks.check_beta(spec, beta, backend.value_of)
     if not (spec.plan.fused or spec.plan.fused_epochs):  # of which any batch will do
         spec.sampler.check_batch(spec.plan, size)
         checks.rows_of_sample(spec, size)
@@ -249,7 +250,7 @@ def as_sample(
 ) -> AnySample[Any]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
-    lead = (size,) if spec.plan.fused else spec.sampler.leading_shape(size)
+    lead = (size,) if spec.plan.fused or spec.plan.fused_epochs else spec.sampler.leading_shape(size)
     if spec.on_sample is None:
         items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
     else:

@@ -334,6 +334,8 @@ def batch_size(spec: BufferSpec, given: Any) -> int:
         TypeError: if it is no integer (a traced one, say).
     """
     size = spec.batch_size if given is None else given
+    if type(size) is int and 0 <= size <= INT32_MAX:  # most often
+        return size
     if size is None:
         raise ValueError("sample: batch_size is missing; give sample(..., batch_size=n) or BufferSpec(batch_size=n)")
     return count("sample", "batch_size", size)
@@ -380,11 +382,9 @@ def check_beta(spec: BufferSpec, beta: Any, value_of: Callable[[Any], float | No
 
     Args:
         spec: of the buffer.
-        beta: None, a number, or an array of the backend.
+        beta: a number, or an array of the backend.
         value_of: the number that an array holds; None where it cannot be known yet.
     """
-    if beta is None:
-        return
     if not spec.sampler.has_priorities:
         raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
     check_exponent(beta, value_of)

@@ -125,8 +125,11 @@ def _is_deleted(array: Array) -> bool:
         return False
 
 
-class StateHolder(abc.ABC):
-    """What holds a state and is given to functions in place of one by mistake, such as a `Cell`."""
+class StateHolder:
+    """What holds a state and is given to functions in place of one by mistake, such as a `Cell`.
+
+    No `abc.ABC`, by which every call that asks whether it was given a `Mixture` would take half a microsecond longer.
+    """
 
     @abc.abstractmethod
     def hint(self, function: str) -> str:

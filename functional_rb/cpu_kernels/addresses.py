@@ -86,23 +86,21 @@ def piece(kinds: Sequence[tuple[str, tuple[int, ...]]]) -> Piece:
     return Piece(np.dtype({"names": names, "formats": formats, "offsets": places, "itemsize": nbytes}), places)
 
 
-@functools.lru_cache(maxsize=1024)
-def _piece_of_items(layout: Layout, batch: int) -> Piece:
-    return piece([(leaf.dtype, (batch, *leaf.shape)) for leaf in layout.leaves])
+def made_together(kinds: Piece) -> tuple[list[Vector], int]:
+    """Arrays in one piece of NumPy's memory, made faster than one by one, and its address.
 
-
-def made_together(kinds: Piece) -> list[Vector]:
-    """Arrays in one piece of NumPy's memory: made faster than one by one, and no slower to be taken over by XLA."""
-    return _made(kinds)[0]
-
-
-def _made(kinds: Piece) -> tuple[list[Vector], int]:
-    """The arrays, and the address of the first."""
+    To be taken over by XLA without a copy, they have to lie on lines of the cache.
+    """
     memory = np.empty(kinds.dtype.itemsize + LINE, np.uint8)
     place = of_numpy(memory)
     skipped = -place % LINE
     whole: Any = np.ndarray((), kinds.dtype, memory, skipped)
     return [whole[name] for name in kinds.dtype.names or ()], place + skipped
+
+
+@functools.lru_cache(maxsize=1024)
+def _items_and(layout: Layout, batch: int, others: tuple[tuple[str, tuple[int, ...]], ...]) -> Piece:
+    return piece([*((leaf.dtype, (batch, *leaf.shape)) for leaf in layout.leaves), *others])
 
 
 class Block:
@@ -111,15 +109,17 @@ class Block:
     Attributes:
         arrays: [batch, *shape] of each leaf.
         vector: where they lie, int64 [leaves].
+        others: what else was asked for.
     """
 
-    __slots__ = ("arrays", "vector")
+    __slots__ = ("arrays", "others", "vector")
 
-    def __init__(self, layout: Layout, batch: int) -> None:
-        """Take the memory."""
-        kinds = _piece_of_items(layout, batch)
-        self.arrays, first = _made(kinds)
-        self.vector = np.fromiter([first + place for place in kinds.places], np.int64, len(kinds.places))
+    def __init__(self, layout: Layout, batch: int, others: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> None:
+        """Take the memory, for other arrays of these dtypes and shapes too."""
+        kinds, leaves = _items_and(layout, batch, others), len(layout.leaves)
+        made, first = made_together(kinds)
+        self.arrays, self.others = made[:leaves], made[leaves:]
+        self.vector = np.fromiter([first + place for place in kinds.places[:leaves]], np.int64, leaves)
 
 
 class Rows:
@@ -168,8 +168,8 @@ class Library(Protocol):
         """An array that nothing is in yet, of one of the library's own dtypes; a number is the shape of a vector."""
         ...
 
-    def together(self, kinds: Piece, /) -> list[Array]:
-        """Arrays of the library's own dtypes that nothing is in yet, in one piece of memory."""
+    def of_numpy(self, arrays: Sequence[Vector], /) -> list[Array]:
+        """Arrays of the library's own dtypes in the memory of NumPy's."""
         ...
 
     def ready(self, array: Array, dtype: Any, /) -> Array:

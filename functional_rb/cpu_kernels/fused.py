@@ -15,7 +15,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import epochs as epochs_kernels
 from functional_rb.cpu_kernels import slices as slices_kernels
-from functional_rb.cpu_kernels.addresses import Block, Held, Library, Piece, Rows, Vector, caller, piece, storage_caller
+from functional_rb.cpu_kernels.addresses import Block, Held, Library, Rows, Vector, caller, storage_caller
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
 from functional_rb.structures.row_layout import STORED_AS, Layout
@@ -70,10 +70,11 @@ def _widths(layout: Layout) -> Vector:
     return np.array([4, 4, 4, *(leaf.nbytes for leaf in layout.leaves)], np.int64)
 
 
-@functools.lru_cache(maxsize=1024)
-def _of_epoch(counters: int, batch: int) -> Piece:
-    """Counters, handles, weights, probabilities and a mask."""
-    return piece([("int32", (counters,)), *((name, (batch,)) for name in ("int32", "float32", "float32", "bool"))])
+def _read_on_host(spec: BufferSpec) -> bool:
+    """Whether a function on the host is all that reads what is drawn: frames and n-step returns are made of it too."""
+    plan = spec.plan
+    alone = (plan.fused or plan.fused_epochs) and not plan.objects
+    return alone and spec.on_sample is not None and spec.on_sample.on_host
 
 
 def _arrays(leaves: list[Array] | Block) -> list[Array]:
@@ -187,13 +188,9 @@ class Kernels:
 
     def _room_for_items(self, spec: BufferSpec, batch: int) -> list[Array] | Block:
         """For the leaves of a batch; NumPy's where a function on the host is all that reads them."""
-        plan = spec.plan
-        alone = (
-            plan.fused or plan.fused_epochs
-        ) and not plan.objects  # else frames and n-step returns are made of them
-        if alone and spec.on_sample is not None and spec.on_sample.on_host:
-            return Block(plan.layout, batch)
-        return self._library.leaves(plan.layout, batch)
+        if _read_on_host(spec):
+            return Block(spec.plan.layout, batch)
+        return self._library.leaves(spec.plan.layout, batch)
 
     def together(self, layout: Layout, batch: int) -> Together:
         """A batch that nothing is in yet, for `sample_rows`."""
@@ -247,8 +244,7 @@ class Kernels:
             The new counters, and what `sample` returns.
         """
         at = self._stored(spec, memory)
-        leaves = self._room_for_items(spec, batch)
-        new, *told = self._room_to_tell(leaves, counters.shape[0], batch)
+        leaves, (new, *told) = self._room_for_epoch(spec, counters.shape[0], batch)
         asked = self._none if wanted is None else self._library.ready(wanted, self._int32)
         room, count = (NO_PLACES, NO_COUNT) if saved is None else (saved.found, saved.count)
         arrays = *at.deck, counters, new, self._some(numbers), asked, *told
@@ -256,12 +252,19 @@ class Kernels:
         drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
         return new, _arrays(leaves), Selection(*told), drawable
 
-    def _room_to_tell(self, leaves: Any, counters: int, batch: int) -> list[Array]:
-        """For what `_of_epoch` says; in NumPy's memory where the leaves are, so that torch has to ask for none."""
-        if isinstance(leaves, Block):
-            return self._library.together(_of_epoch(counters, batch))
+    def _room_for_epoch(self, spec: BufferSpec, counters: int, batch: int) -> tuple[list[Array] | Block, list[Array]]:
+        """For the leaves of a batch; and for counters, handles, weights, probabilities and a mask.
+
+        All in one piece where the leaves are NumPy's, so that torch has to ask for none.
+        """
+        if _read_on_host(spec):
+            shape = (batch,)
+            told = ("int32", (counters,)), ("int32", shape), ("float32", shape), ("float32", shape), ("bool", shape)
+            block = Block(spec.plan.layout, batch, told)
+            return block, self._library.of_numpy(block.others)
         kinds = self._int32, self._float32, self._float32, self._bool
-        return [self._empty(counters, dtype=self._int32), *[self._empty(batch, dtype=kind) for kind in kinds]]
+        others = [self._empty(counters, dtype=self._int32), *[self._empty(batch, dtype=kind) for kind in kinds]]
+        return self._library.leaves(spec.plan.layout, batch), others
 
     def draw_slices(
         self, spec: BufferSpec, memory: Memory, counters: Array, key: int, numbers: Array | None, batch: int

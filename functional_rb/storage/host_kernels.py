@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.cpu_kernels import ragged
-from functional_rb.cpu_kernels.addresses import Placed, made_together, of_numpy
+from functional_rb.cpu_kernels.addresses import Placed, of_numpy
 from functional_rb.cpu_kernels.fused import Kernels
 from functional_rb.cpu_kernels.part_kernels import PartKernels
 from functional_rb.ops import numpy_ops
@@ -33,8 +33,12 @@ class Vectors:
     none = Placed(np.empty(0, np.int32))
     placed = Placed
     empty = staticmethod(numpy_ops.empty)
-    together = staticmethod(made_together)
     dtypes: Mapping[str, np.dtype[Any]] = _Dtypes({name: np.dtype(name) for name in ITEMSIZE if name != "bfloat16"})
+
+    @staticmethod
+    def of_numpy(arrays: Sequence[numpy_ops.Vector]) -> list[numpy_ops.Vector]:
+        """The arrays themselves."""
+        return list(arrays)
 
     @staticmethod
     def ready(array: Any, dtype: np.dtype[Any]) -> numpy_ops.Vector:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -21,6 +20,8 @@ from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
 Side = Literal["right", "left"]
 KERNELS_KNOW = ("uint16", "int32")
 """The dtypes of tokens that `preference` and `prompts` write."""
+MOST_FILES = 64
+"""That are kept mapped."""
 IGNORED = -100
 """The label of what is not to be learned, as losses of torch and of Hugging Face have it."""
 
@@ -102,17 +103,54 @@ class Padded(HostFunction):
         return ValueError(f"{what}; the rows are not those that were prepared")
 
 
+class _File:
+    """A file of tokens that is mapped, and kept open to be asked whether it is there still: sooner than by its name."""
+
+    def __init__(self, path: str, dtype: str) -> None:
+        """Map it.
+
+        Raises:
+            OSError: with the remedy, if it cannot be read.
+        """
+        self._number = -1
+        try:
+            self._number = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise type(error)(
+                error.errno, f"the file of tokens: {error.strerror}; prepare the texts anew, or put it back", path
+            ) from None
+        self._size = os.fstat(self._number).st_size
+        with os.fdopen(self._number, "rb", closefd=False) as file:
+            self.tokens = Placed(np.asarray(np.memmap(file, dtype, "r")) if self._size else np.zeros(0, dtype))
+
+    def __del__(self) -> None:
+        """Close it when nobody asks any more."""
+        if self._number >= 0:
+            os.close(self._number)
+
+    def is_there(self) -> bool:
+        """Whether it is neither deleted, nor replaced by another file, nor of another size."""
+        status = os.fstat(self._number)
+        return status.st_nlink > 0 and status.st_size == self._size
+
+
+_FILES: dict[tuple[str, str], _File] = {}
+"""By path and dtype; those that were mapped last."""
+
+
 def _mapped(path: str, dtype: str) -> Placed:
     """The tokens of a file, which is mapped once while it stays the same."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise type(error)(
-            error.errno, f"the file of tokens: {error.strerror}; prepare the texts anew, or put it back", path
-        ) from None
-    return _opened(path, dtype, status.st_ino, status.st_size)
+    file = _FILES.get((path, dtype))
+    if file is None or not file.is_there():
+        file = _File(path, dtype)
+        for older in list(_FILES)[: -(MOST_FILES - 1)]:
+            _FILES.pop(older, None)
+        _FILES[path, dtype] = file
+    return file.tokens
 
 
-@functools.lru_cache(maxsize=64)
-def _opened(path: str, dtype: str, inode: int, size: int) -> Placed:
-    return Placed(np.asarray(np.memmap(path, dtype, mode="r")) if size else np.zeros(0, dtype))
+def map_anew(path: str) -> None:
+    """Let a file be mapped anew that may be another one: one that was renamed is there still."""
+    for key in list(_FILES):
+        if key[0] == path:
+            _FILES.pop(key, None)

@@ -19,7 +19,7 @@ from functional_rb.samplers import WithoutReplacement
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import Unbounded
 from functional_rb.structures.ragged import HALF, Ints
-from functional_rb.text.padding import Padded, Side
+from functional_rb.text.padding import Padded, Side, map_anew
 from functional_rb.transforms import map_items
 from functional_rb.writers import Immutable
 
@@ -170,8 +170,10 @@ class Prepared:
             if number is not None and (isinstance(number, bool) or operator.index(number) < least):
                 more = f", the tokens of the longest text; or prepare with max_length={number}" * (name == "length")
                 raise ValueError(f"{who}: expected {name} from {least} on{more}, got {number}")
+        path = os.path.join(self.path, TOKENS)
+        map_anew(path)
         return Padded(
-            os.path.join(self.path, TOKENS),
+            path,
             self.dtype,
             2 if self.kind == "preference" else 1,
             self.labelled,

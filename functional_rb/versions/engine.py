@@ -423,8 +423,9 @@ class Engine:
         """Whether a fused kernel draws from the memory."""
         library, plan = self.library, spec.plan
         known = plan.fused_draws or plan.fused_epochs or plan.fused_slices
-        batched = library.is_batched(key) or library.is_batched(beta)
-        return batch > 0 and known and not batched and library.uses_kernels(memory)
+        if batch == 0 or not known or not library.uses_kernels(memory):
+            return False
+        return not (library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)))
 
     def _draw(
         self,
@@ -440,7 +441,7 @@ class Engine:
     ) -> tuple[Array, list[Any], Selection]:
         """Draw items from memory; the counters afterwards come first."""
         library = self.library
-        if batch > 0 and not library.is_tracing() and not memory.written:
+        if not memory.written and batch > 0 and not library.is_tracing():
             checks.check_nonempty(spec, False, 0)
         bits = None
         if spec.plan.extra_words:
@@ -467,7 +468,8 @@ class Engine:
         if plan.fused_slices:
             by = library.key_or_bits(key)
             slots, selection, drawable = library.kernels.draw_slices(spec, memory, counters, *by, batch)
-            _check_drawable(spec, drawable, counters)
+            if not drawable:
+                _refuse(spec, counters)
             return counters, *self._read_slices(memory, spec, counters, slots, selection, batch, bits)
         if plan.fused_epochs:
             assert saved is None or isinstance(saved, SavedPlaces)
@@ -476,7 +478,8 @@ class Engine:
             after, leaves, selection, drawable = drawn
         else:
             leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
-        _check_drawable(spec, drawable, counters)
+        if not drawable:
+            _refuse(spec, counters)
         if not (plan.fused or plan.fused_epochs):
             leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
         return after, leaves, selection
@@ -504,8 +507,8 @@ class Engine:
                 made, leaves, selection = self._carry_out(functions.draw, memory, saved, *given)
             after = _written(memory, made)
         at_hand = batch > 0 and not library.is_tracing() and memory.is_ordinary
-        if at_hand and not library.is_batched(selection.handles):
-            _check_drawable(spec, bool(selection.handles.max() >= 0), counters)
+        if at_hand and not library.is_batched(selection.handles) and not bool(selection.handles.max() >= 0):
+            _refuse(spec, counters)
         return after, leaves, selection
 
     def _completed(
@@ -577,9 +580,9 @@ def _after_adding(state: VersionedState, batch: int) -> Any:
     return None if past is None else past.after(state.spec.rows(batch))
 
 
-def _check_drawable(spec: BufferSpec, drawable: bool, counters: Array) -> None:
-    """Refuse a draw that found nothing; how many items there are is read off the counters only then."""
-    checks.check_nonempty(spec, drawable, 1 if drawable else int(counters[core_counters.SIZE]))
+def _refuse(spec: BufferSpec, counters: Array) -> None:
+    """Refuse a draw that found nothing."""
+    checks.check_nonempty(spec, False, int(counters[core_counters.SIZE]))
 
 
 def _written(memory: Memory, arrays: Any) -> Array:

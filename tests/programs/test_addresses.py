@@ -90,7 +90,8 @@ def test_an_address_is_that_of_numpy(size: int) -> None:
 def test_arrays_in_one_piece_do_not_overlap_and_are_aligned_for_xla() -> None:
     kinds = [("int32", (3, 2)), ("bool", (70,)), ("float32", (0,)), ("int64", ()), ("float16", (1,))]
     for _ in range(9):
-        arrays = addresses.made_together(addresses.piece(kinds))
+        arrays, place = addresses.made_together(addresses.piece(kinds))
+        assert place == arrays[0].ctypes.data
         assert [(str(x.dtype), x.shape) for x in arrays] == kinds
         for k, array in enumerate(arrays):
             assert array.flags.carray

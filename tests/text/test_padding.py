@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import os
 import pickle
 from collections import Counter
@@ -21,7 +22,7 @@ from functional_rb.cpu_kernels import ragged as kernels
 from functional_rb.cpu_kernels.addresses import Placed
 from functional_rb.storage import host_kernels
 from functional_rb.structures import ragged
-from functional_rb.text import Padded
+from functional_rb.text import Padded, padding
 from functional_rb.text.prepared import halves, row_dtype
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -199,6 +200,40 @@ def test_another_file_in_the_place_of_one_that_was_read_is_read_anew(tmp_path: P
     stored([[([5, 6], 1)]], tmp_path / "new.bin")
     os.replace(tmp_path / "new.bin", tmp_path / "tokens.bin")
     assert read(rows, np.asarray).input_ids.tolist() == [[5, 6]]
+    os.truncate(tmp_path / "tokens.bin", 2)
+    with pytest.raises(ValueError, match=r"row 0 of a batch tells of tokens beyond its 1"):
+        read(rows, np.asarray)
+    os.remove(tmp_path / "tokens.bin")
+    with pytest.raises(FileNotFoundError, match="prepare the texts anew, or put it back"):
+        read(rows, np.asarray)
+
+
+def test_few_files_are_kept_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "MOST_FILES", 3)
+    monkeypatch.setattr(padding, "_FILES", {})
+    before = len(os.listdir("/proc/self/fd"))
+    for k in range(5):
+        rows = stored([[([k, 8], 1)]], tmp_path / f"{k}.bin")
+        for _ in range(2):
+            read = Padded(str(tmp_path / f"{k}.bin"), "uint16", 1, bucket=2).read(rows, np.asarray)
+            assert read.input_ids.tolist() == [[k, 8]]
+    assert [os.path.basename(path) for path, _ in padding._FILES] == ["2.bin", "3.bin", "4.bin"]
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 * 3, "one of its own, and one of the mapping"
+
+
+def test_texts_whose_file_was_put_aside_are_mapped_anew(tmp_path: Path) -> None:
+    """The file that was mapped is there still, by another name."""
+    data = prepared(tmp_path)
+    expected = data.spec(4).transforms[0].function
+    row = {name: np.array(leaf[:4]) for name, leaf in data.rows.items()}
+    first = expected.read(row, np.asarray).chosen_data.input_ids
+    path = os.path.join(data.path, "tokens.bin")
+    os.rename(path, tmp_path / "aside.bin")
+    other = np.fromfile(tmp_path / "aside.bin", data.dtype)[::-1].copy()
+    other.tofile(path)
+    again = data.spec(4).transforms[0].function.read(row, np.asarray).chosen_data.input_ids
+    assert not np.array_equal(first, again)
 
 
 def prepared(path: Path, n: int = 21, seed: int = 0, **options: Any) -> frb.text.Prepared:
