@@ -247,7 +247,7 @@ class Kernels:
         leaves, (new, *told) = self._room_for_epoch(spec, counters.shape[0], batch)
         asked = self._none if wanted is None else self._library.ready(wanted, self._int32)
         room, count = (NO_PLACES, NO_COUNT) if saved is None else (saved.found, saved.count)
-        arrays = *at.deck, counters, new, self._some(numbers), asked, *told
+        arrays = *at.deck, counters, new, self._none if numbers is None else numbers, asked, *told
         given = at.plan, at.epoch, key, batch, room, count
         drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
         return new, _arrays(leaves), Selection(*told), drawable

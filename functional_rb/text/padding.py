@@ -44,6 +44,8 @@ class Padded(HostFunction):
         side: where that is.
         bucket: padded to a multiple of so many tokens, as few as the longest text of a batch needs; None for `length`.
         length: padded to so many tokens always.
+        lasting: whether the file never changes, as those of `preference` and `prompts`, which are named by what they
+            were made of: then it is mapped once, and not looked at again.
     """
 
     path: str
@@ -55,6 +57,7 @@ class Padded(HostFunction):
     side: Side = "right"
     bucket: int | None = None
     length: int | None = None
+    lasting: bool = False
 
     @property
     def gives(self) -> Any:
@@ -87,7 +90,7 @@ class Padded(HostFunction):
         length = self.length or -(-longest // (self.bucket or 1)) * (self.bucket or 1)
         if longest > length:
             raise self._others(f"a text has {longest} tokens, and samples have a length of {length}")
-        tokens, shared = _mapped(self.path, self.dtype), items["shared"] if self.texts > 1 else None
+        tokens, shared = _mapped(self.path, self.dtype, self.lasting), items["shared"] if self.texts > 1 else None
         given = items["start"], shared, lengths, length, self.pad, left
         if kernels is None:
             ids, mask, wrong = ragged.padded(tokens.array, *given)
@@ -138,10 +141,10 @@ _FILES: dict[tuple[str, str], _File] = {}
 """By path and dtype; those that were mapped last."""
 
 
-def _mapped(path: str, dtype: str) -> Placed:
+def _mapped(path: str, dtype: str, lasting: bool) -> Placed:
     """The tokens of a file, which is mapped once while it stays the same."""
     file = _FILES.get((path, dtype))
-    if file is None or not file.is_there():
+    if file is None or not (lasting or file.is_there()):
         file = _File(path, dtype)
         for older in list(_FILES)[: -(MOST_FILES - 1)]:
             _FILES.pop(older, None)

@@ -182,6 +182,7 @@ class Prepared:
             side,
             operator.index(bucket) if length is None else None,
             None if length is None else operator.index(length),
+            lasting=True,
         )
 
 

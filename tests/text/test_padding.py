@@ -208,6 +208,18 @@ def test_another_file_in_the_place_of_one_that_was_read_is_read_anew(tmp_path: P
         read(rows, np.asarray)
 
 
+def test_a_file_that_lasts_is_looked_at_once(tmp_path: Path) -> None:
+    rows = stored([[([7, 8], 1)]], tmp_path / "tokens.bin")
+    lasting = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=2, lasting=True)
+    for _ in range(2):
+        assert lasting.read(rows, np.asarray).input_ids.tolist() == [[7, 8]]
+        if (tmp_path / "tokens.bin").exists():
+            os.remove(tmp_path / "tokens.bin")
+    with pytest.raises(FileNotFoundError, match="prepare the texts anew, or put it back"):
+        dataclasses.replace(lasting, lasting=False).read(rows, np.asarray)
+    assert prepared(tmp_path).spec(4).transforms[0].function.lasting
+
+
 def test_few_files_are_kept_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(padding, "MOST_FILES", 3)
     monkeypatch.setattr(padding, "_FILES", {})
