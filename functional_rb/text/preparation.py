@@ -15,7 +15,7 @@ from functional_rb.text.sources import Source
 
 LOOKED_AT = 100
 """Rows in which columns are looked for, where the source does not tell them."""
-PIECE = 256
+PIECE = 512
 TEMPLATE = ("tools", "chat_template_kwargs")
 """Columns that rows of conversations may have, by the names that TRL gives them: what the chat template is told."""
 
