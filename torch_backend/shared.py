@@ -40,7 +40,7 @@ class _Library(Library):
         random.check_key(key)
 
     def place(self, device: Any) -> torch.device | None:
-        return devices.resolve(device)
+        return devices.resolve(device) or devices.target(None)
 
     def to_numpy(self, array: Any) -> Vector:
         if not isinstance(array, torch.Tensor):

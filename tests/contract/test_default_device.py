@@ -46,6 +46,8 @@ def test_states_and_samples_are_on_the_default_device(tmp_path: Path) -> None:
     with torch.device("meta"):
         for storage in (frb.Host(), frb.Memmap(tmp_path / "mapped")):
             assert str(rb.init(frb.BufferSpec(ITEM, 16, storage=storage))._target) == "meta"
+        shared = rb.init(frb.BufferSpec(ITEM, 16, storage=frb.Memmap(shared=True)))
+        assert str(rb.size(rb.add(shared, items(2))).device) == "meta"
         for made in (rb.init(spec), rb.load_state_dict(spec, saved), frb.load(tmp_path / "saved", rb)):
             assert str(made.rows.device) == "meta"
         assert str(frb.load(tmp_path / "saved", rb, device="cpu").rows.device) == "cpu"
