@@ -99,8 +99,8 @@ def made_together(kinds: Piece) -> tuple[list[Vector], int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _items_and(layout: Layout, batch: int, others: tuple[tuple[str, tuple[int, ...]], ...]) -> Piece:
-    return piece([*((leaf.dtype, (batch, *leaf.shape)) for leaf in layout.leaves), *others])
+def _piece_of_items(layout: Layout, batch: int) -> Piece:
+    return piece([(leaf.dtype, (batch, *leaf.shape)) for leaf in layout.leaves])
 
 
 class Block:
@@ -109,17 +109,15 @@ class Block:
     Attributes:
         arrays: [batch, *shape] of each leaf.
         vector: where they lie, int64 [leaves].
-        others: what else was asked for.
     """
 
-    __slots__ = ("arrays", "others", "vector")
+    __slots__ = ("arrays", "vector")
 
-    def __init__(self, layout: Layout, batch: int, others: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> None:
-        """Take the memory, for other arrays of these dtypes and shapes too."""
-        kinds, leaves = _items_and(layout, batch, others), len(layout.leaves)
-        made, first = made_together(kinds)
-        self.arrays, self.others = made[:leaves], made[leaves:]
-        self.vector = np.fromiter([first + place for place in kinds.places[:leaves]], np.int64, leaves)
+    def __init__(self, layout: Layout, batch: int) -> None:
+        """Take the memory."""
+        kinds = _piece_of_items(layout, batch)
+        self.arrays, first = made_together(kinds)
+        self.vector = np.fromiter([first + place for place in kinds.places], np.int64, len(kinds.places))
 
 
 class Rows:

@@ -15,7 +15,18 @@ from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import epochs as epochs_kernels
 from functional_rb.cpu_kernels import slices as slices_kernels
-from functional_rb.cpu_kernels.addresses import Block, Held, Library, Rows, Vector, caller, storage_caller
+from functional_rb.cpu_kernels.addresses import (
+    Block,
+    Held,
+    Library,
+    Piece,
+    Rows,
+    Vector,
+    caller,
+    made_together,
+    piece,
+    storage_caller,
+)
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
 from functional_rb.structures.row_layout import STORED_AS, Layout
@@ -68,6 +79,12 @@ class Together(NamedTuple):
 def _widths(layout: Layout) -> Vector:
     """The bytes of a row of handles, weights, probabilities and each leaf."""
     return np.array([4, 4, 4, *(leaf.nbytes for leaf in layout.leaves)], np.int64)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_epoch(counters: int, batch: int) -> Piece:
+    """Counters, handles, weights, probabilities and a mask."""
+    return piece([("int32", (counters,)), *((name, (batch,)) for name in ("int32", "float32", "float32", "bool"))])
 
 
 def _read_on_host(spec: BufferSpec) -> bool:
@@ -244,7 +261,8 @@ class Kernels:
             The new counters, and what `sample` returns.
         """
         at = self._stored(spec, memory)
-        leaves, (new, *told) = self._room_for_epoch(spec, counters.shape[0], batch)
+        leaves = self._room_for_items(spec, batch)
+        new, *told = self._room_to_tell(leaves, counters.shape[0], batch)
         asked = self._none if wanted is None else self._library.ready(wanted, self._int32)
         room, count = (NO_PLACES, NO_COUNT) if saved is None else (saved.found, saved.count)
         arrays = *at.deck, counters, new, self._none if numbers is None else numbers, asked, *told
@@ -252,19 +270,15 @@ class Kernels:
         drawable = self._call(epochs_kernels.draw_epoch, arrays, at.storage, leaves, *given)
         return new, _arrays(leaves), Selection(*told), drawable
 
-    def _room_for_epoch(self, spec: BufferSpec, counters: int, batch: int) -> tuple[list[Array] | Block, list[Array]]:
-        """For the leaves of a batch; and for counters, handles, weights, probabilities and a mask.
+    def _room_to_tell(self, leaves: list[Array] | Block, counters: int, batch: int) -> list[Array]:
+        """For what `_of_epoch` says: where the leaves are NumPy's, in one piece of such memory too.
 
-        All in one piece where the leaves are NumPy's, so that torch has to ask for none.
+        Not in the piece of the items, which would stay as long as the state that has these counters.
         """
-        if _read_on_host(spec):
-            shape = (batch,)
-            told = ("int32", (counters,)), ("int32", shape), ("float32", shape), ("float32", shape), ("bool", shape)
-            block = Block(spec.plan.layout, batch, told)
-            return block, self._library.of_numpy(block.others)
+        if isinstance(leaves, Block):
+            return self._library.of_numpy(made_together(_of_epoch(counters, batch))[0])
         kinds = self._int32, self._float32, self._float32, self._bool
-        others = [self._empty(counters, dtype=self._int32), *[self._empty(batch, dtype=kind) for kind in kinds]]
-        return self._library.leaves(spec.plan.layout, batch), others
+        return [self._empty(counters, dtype=self._int32), *[self._empty(batch, dtype=kind) for kind in kinds]]
 
     def draw_slices(
         self, spec: BufferSpec, memory: Memory, counters: Array, key: int, numbers: Array | None, batch: int

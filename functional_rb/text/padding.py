@@ -146,6 +146,7 @@ def _mapped(path: str, dtype: str, lasting: bool) -> Placed:
     file = _FILES.get((path, dtype))
     if file is None or not (lasting or file.is_there()):
         file = _File(path, dtype)
+        _FILES.pop((path, dtype), None)
         for older in list(_FILES)[: -(MOST_FILES - 1)]:
             _FILES.pop(older, None)
         _FILES[path, dtype] = file

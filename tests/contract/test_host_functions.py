@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +35,18 @@ class Copied(HostFunction):
         return {name: as_array(leaf.copy()) for name, leaf in leaves.items()}
 
 
+@dataclasses.dataclass(frozen=True)
+class Sums(HostFunction):
+    """Gives little of what is much."""
+
+    @property
+    def gives(self) -> None:
+        return None
+
+    def read(self, leaves: Mapping[str, np.ndarray], as_array: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+        return {"sum": as_array(leaves["x"].sum(1, dtype=np.int32))}
+
+
 def drawn(library: Backend, spec: frb.BufferSpec) -> Any:
     numbers = np.arange(N, dtype=np.float32)
     x = numbers[:, None] + np.zeros(3, np.float32)
@@ -61,3 +74,24 @@ def test_they_read_what_a_sample_has(library: Backend, sampler: Any, inner: Any,
     for name, leaf in items.items():
         np.testing.assert_array_equal(library.numpy(found.items[name]), library.numpy(leaf))
     np.testing.assert_array_equal(library.numpy(found.indices), library.numpy(expected.indices))
+
+
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.WithoutReplacement()], ids=repr)
+def test_what_they_read_is_not_kept_with_the_state_or_the_indices(library: Backend, sampler: Any) -> None:
+    """What a sample tells lies in memory of its own, or a state would keep the items of the batch before."""
+    rb, image = library.rb, frb.Unbounded((5000,), "uint8")
+    function = frb.map_items(Sums())
+    spec = frb.BufferSpec({"x": image}, 64, sampler, transforms=function, storage=frb.Host())
+    state = rb.add(rb.init(spec), {"x": np.ones((64, 5000), np.uint8)})
+    keys, kept = rb.split(rb.key(0), 12), []
+    state, _ = rb.sample(state, keys[0], 32)
+    tracemalloc.start()
+    try:
+        for key in keys[1:]:
+            state, sample = rb.sample(state, key, 32)
+            kept.append((state, sample.indices, sample.weights))
+        del sample
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 3 * 32 * 5000, "of the items of 11 batches, of which libraries may hold the last"
