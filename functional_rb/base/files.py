@@ -31,6 +31,7 @@ _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os,
 """Among them O_NONBLOCK, so that opening a pipe does not wait."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
+_COPY = "copy the directory (cp -aL) and use the copy, or give frb.load(..., storage=frb.Host())"
 _ASIDE = re.compile(r"\.functional_rb-[0-9a-f]{16}\.part", re.ASCII)
 
 
@@ -46,6 +47,10 @@ class UnusableFileError(Exception):
         """Name the file."""
         super().__init__(f"{file}: {reason}")
         self.file, self.reason = file, reason
+
+
+class LinkedFileError(UnusableFileError):
+    """What would be written to a file would be seen under another name too."""
 
 
 def as_path(path: Any, who: str) -> str:
@@ -68,16 +73,22 @@ def as_path(path: Any, who: str) -> str:
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
-    """A regular file's descriptor, and its size in bytes.
+    """A regular file's descriptor, and its size in bytes. Links are followed only to be read.
 
     Raises:
         FileNotFoundError: if there is none of that name.
+        LinkedFileError: if it is a link, or has several names, and is to be written to.
         UnusableFileError: if it is no regular file, or cannot be opened.
         OSError: if the process or the machine is short of descriptors or memory.
     """
+    writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
-        descriptor = os.open(path, flags | _SAFE)
+        descriptor = os.open(path, flags | _SAFE | (_NO_LINK if writes else 0))
     except OSError as error:
+        if writes and os.path.islink(path):
+            raise LinkedFileError(
+                path, f"a symbolic link, and what is written would go to where it leads; {_COPY}"
+            ) from None
         if error.errno in SHORTAGES or (isinstance(error, FileNotFoundError) and not os.path.islink(path)):
             raise
         raise UnusableFileError(path, f"cannot be opened: {error.strerror}") from error
@@ -85,6 +96,13 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise UnusableFileError(path, "no regular file")
+    if writes and status.st_nlink > 1:
+        os.close(descriptor)
+        raise LinkedFileError(
+            path,
+            f"the file has {status.st_nlink} names (hard links, as cp -l and rsync --link-dest make them), and what is "
+            f"written to one is written to all; {_COPY}",
+        )
     return descriptor, status.st_size
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from functional_rb.base.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
+from functional_rb.base.files import UnusableFileError, open_regular
 from functional_rb.buffer.reader import TakeSnapshot
 from functional_rb.buffer.storage_kinds import Memmap, Storage
 from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, marked, runs_of, stored_arrays
@@ -58,8 +59,9 @@ class Snapshot:
         directory = _directory(self.files)
         for prefix in (undo_log.ITEMS, undo_log.FRAMES):
             for number in undo_log.numbers(directory, prefix):
-                with contextlib.suppress(FileNotFoundError):  # it was folded meanwhile
-                    fd = os.open(os.path.join(directory, undo_log.name_of(number, prefix)), os.O_RDONLY)
+                # It may have been folded meanwhile, and what is no file is no log of this buffer's.
+                with contextlib.suppress(FileNotFoundError, UnusableFileError):
+                    fd, _ = open_regular(os.path.join(directory, undo_log.name_of(number, prefix)))
                     try:
                         disk.fsync(fd)
                     finally:
@@ -92,6 +94,31 @@ def relocated(storage: Storage, directory: str) -> Storage:
     if isinstance(storage, Memmap) and storage.path is not None and not is_here(storage.path, directory):
         return dataclasses.replace(storage, path=directory)
     return storage
+
+
+def check_led_to(storage: Storage, directory: str, manifest: str) -> None:
+    """Refuse the storage that a manifest names, if files would be made or overwritten outside of its directory.
+
+    Whoever wrote the manifest chose the path, and `existsok` and `auto_cleanup` with it. So only who loads may say
+    that files lie elsewhere. Files without a name are nobody's, and may be in the temporary directory.
+
+    Args:
+        storage: that the manifest names, as `relocated` gives it.
+        directory: where the checkpoint is.
+        manifest: the path of the file, as errors show it.
+
+    Raises:
+        ValueError: if a path leads out of the directory, or shared files without a path are to stay.
+    """
+    if not isinstance(storage, Memmap) or is_here(storage.path, directory):
+        return
+    if storage.path is not None or storage.auto_cleanup is False:
+        where = repr(storage.path) if storage.path else "the temporary directory, to stay there"
+        raise ValueError(
+            f"{manifest}: the buffer's files lay in {where}, and not in the checkpoint's own directory; where files "
+            f"are made is not for a checkpoint to say: give frb.load(..., storage=frb.Memmap(a path)), or "
+            f"storage=frb.Host()"
+        )
 
 
 def taker(directory: str) -> TakeSnapshot:

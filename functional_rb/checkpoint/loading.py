@@ -158,6 +158,8 @@ class _Loading:
         storage = self.storage
         if storage is None:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
+            if self.here and self.wanted is None:
+                in_place.check_led_to(storage, self.directory, path)
         moved = lain is not spec
         spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector, manifest.here, moved)
         spec = self.elsewhere(spec) if moved else self.open_files(spec)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.errors import CorruptCheckpointError
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.checkpoint.listing import there
 from functional_rb.mixture.value import Mixture, MixtureSpec, specs_of_buffers
 
@@ -29,8 +29,21 @@ _log = logging.getLogger("functional_rb")
 
 
 def place_of(directory: str, k: int) -> str:
-    """The directory of the k-th buffer."""
-    return os.path.join(directory, BUFFERS, str(k))
+    """The directory of the k-th buffer.
+
+    Raises:
+        CheckpointError: if a link has its name. Whoever wrote the directory would choose which other checkpoints are
+            rolled back by a load, and removed by a save.
+    """
+    above = os.path.join(directory, BUFFERS)
+    path = os.path.join(above, str(k))
+    for place in (above, path):
+        if os.path.islink(place):
+            raise CheckpointError(
+                f"{place}: a symbolic link, which leads out of the mixture's directory; put there what it leads to "
+                f"(mv, cp -a, mount --bind)"
+            )
+    return path
 
 
 def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, int], Any]) -> list[int]:
@@ -94,6 +107,7 @@ def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int 
 
     Raises:
         CorruptCheckpointError: if a buffer's checkpoint is gone, or what is said of the mixture is of none.
+        CheckpointError: if a buffer's directory is a link.
     """
     wanted = number
     while True:

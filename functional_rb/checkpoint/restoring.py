@@ -54,7 +54,8 @@ def load(
         known: the user's classes and functions that the spec names, see `from_json`.
         fall_back: if the newest checkpoint is damaged, take the newest that is not; of a mixture the newest that is
             whole.
-        storage: in place of the spec's. Mapped files in this very directory are gone on with, without a copy, wherever
+        storage: in place of the spec's, and needed where that is `Memmap` with the path of another directory: no path
+            in a file is followed. Mapped files in this very directory are gone on with, without a copy, wherever
             the directory was when they were made; if this is None, and another state writes to them or nobody may,
             the checkpoint is read into memory (`Host()`).
         spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
@@ -69,8 +70,8 @@ def load(
         NoCheckpointError: if there is none.
         CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
         CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
-        ValueError: for a spec that needs `known`, naming the manifest, an unknown backend, or a `spec` that would
-            change items.
+        ValueError: for a spec that needs `known`, or whose files lay in another directory, naming the manifest; for an
+            unknown backend, or a `spec` that would change items.
         OSError: for mapped files that cannot be made or written to, as from `init`.
 
     Example:

@@ -96,7 +96,7 @@ class Directory:
             StorageLayoutError: if they are of another buffer.
         """
         wanted = described(spec)
-        there = [name for name in (DESCRIPTION, *wanted["files"]) if os.path.exists(self.join(name))]
+        there = [name for name in (DESCRIPTION, *wanted["files"]) if os.path.lexists(self.join(name))]
         if fresh and there:
             raise FileExistsError(
                 errno.EEXIST,
@@ -124,16 +124,14 @@ class Directory:
                 json.dump(wanted, file, indent=1)
             os.replace(made, self.join(DESCRIPTION))
 
-    def open(self, name: str, writable: bool = True) -> int:
+    def open(self, name: str) -> int:
         """The file of an array, made if it is missing."""
         path = self.join(file_name(name))
-        is_new = not os.path.exists(path)
-        if is_new:
-            self._made.append(file_name(name))
         with explained(path):
-            # A new one is exclusive, so that no link which leads nowhere has it made elsewhere.
-            access = os.O_RDWR | (os.O_CREAT | os.O_EXCL) * is_new if writable else os.O_RDONLY
-            return os.open(path, access | os.O_CLOEXEC, 0o666)
+            if os.path.lexists(path):
+                return files.open_regular(path, os.O_RDWR)[0]
+            self._made.append(file_name(name))
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def undo(self) -> None:
         """Remove what was made here, as the rest could not be."""
@@ -239,6 +237,8 @@ def explained(path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise _typed(error, path) from error
+    except files.LinkedFileError as error:
+        raise StorageLayoutError(str(error)) from None
     except files.UnusableFileError as error:
         if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
             raise _typed(error.__cause__, path) from error

@@ -64,7 +64,7 @@ def _remove(paths: list[str]) -> None:
 
 def may_go_on(path: str, torn: list[Torn]) -> bool:
     """Whether records may be appended to a log: not if its end is damage, or its file another directory's too."""
-    return all(end.short for end in torn) and os.stat(path).st_nlink == 1
+    return all(end.short for end in torn) and os.stat(path).st_nlink == 1 and not os.path.islink(path)
 
 
 def _append_missing(file: int, later: list[str], arrays: Sequence[Rows], recorded: Rows) -> None:

@@ -321,12 +321,17 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
     check_layout(directory, described(spec))
     held = Directory(directory) if writable else None
     arrays = {}
-    for name, (shape, dtype) in shapes(spec).items():
-        path = os.path.join(os.path.abspath(directory), file_name(name))
-        with explained(path):
-            descriptor, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
-        arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
-    files = MappedFiles(spec, arrays, held)
+    try:
+        for name, (shape, dtype) in shapes(spec).items():
+            path = os.path.join(os.path.abspath(directory), file_name(name))
+            with explained(path):
+                descriptor, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
+            arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
+        files = MappedFiles(spec, arrays, held)
+    except BaseException:
+        if held is not None:  # the error may live on, and the lock with it
+            held.release()
+        raise
     files.directory = os.path.abspath(directory)
     return files
 

@@ -47,14 +47,7 @@ class MappedArray:
             if writable and not os.fstat(descriptor).st_size:
                 os.ftruncate(descriptor, nbytes)
                 self.new = True
-            found = os.fstat(descriptor)
-            size = found.st_size
-            if writable and found.st_nlink > 1:
-                raise StorageLayoutError(
-                    f"{path}: the file has {found.st_nlink} names (hard links, as cp -l and rsync --link-dest make "
-                    f"them), and what is written to one is written to all; copy the directory (cp -a) and use the "
-                    f"copy, or give frb.load(..., storage=frb.Host())"
-                )
+            size = os.fstat(descriptor).st_size
             if size != nbytes:
                 raise StorageLayoutError(
                     f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "

@@ -340,7 +340,7 @@ def test_loading_does_not_replace_what_files_hold_unless_told(library: Backend, 
     del state
     gc.collect()
     with pytest.raises(FileExistsError, match=r"in place of what they hold.*existsok=True\) if that is meant"):
-        frb.load(tmp_path / "elsewhere", library.library)
+        frb.load(tmp_path / "elsewhere", library.library, storage=spec.storage)
 
 
 def test_saves_by_several_names_of_a_directory_follow_each_other(tmp_path: Path) -> None:
@@ -507,7 +507,7 @@ def test_shared_buffers_are_saved_and_made_of_checkpoints(library: Backend, tmp_
     expected = bits(state.detached())
     state = rb.add(state, library.tree(items))
     with pytest.raises(FileExistsError, match=r"joins it"):
-        frb.load(tmp_path / "checkpoint", library.library)
+        frb.load(tmp_path / "checkpoint", library.library, storage=shared)
     other = frb.Memmap(tmp_path / "other", shared=True, auto_cleanup=True)
     loaded = frb.load(tmp_path / "checkpoint", library.library, storage=other)
     assert bits(loaded.detached()) == expected
