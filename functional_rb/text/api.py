@@ -240,15 +240,20 @@ def gae(
         delta_t = r_t + gamma * V(s_(t+1)) - V(s_t),    A_t = delta_t + gamma * lam * A_(t+1)
 
     After a step that terminated there is no value: V(s_(t+1)) counts as 0. After one that was truncated there is, the
-    last state's. In both cases, at a row's last step, and before padding, A_(t+1) counts as 0.
+    last state's. In both cases, and after a row's last step, A_(t+1) counts as 0.
+
+    A mask may have gaps, as where a row has several turns and only the model's own tokens are steps. The step after
+    one is then the next that the mask has: V(s_(t+1)) and A_(t+1) are that step's, as if the others were not there.
 
     Args:
         rewards: float32 [N, T].
         values: float32 [N, T + 1], of the state before each step, and of the one after the last. For the steps of
-            `rollout` that is the value at each token of its rows.
+            `rollout` that is the value at each token of its rows. Behind the last step there is, the next place's counts.
         terminated: bool [N, T].
         truncated: bool [N, T]; none if None.
-        mask: [N, T], which steps there are; all if None. The numbers of others count for nothing, NaN too.
+        mask: [N, T], which steps there are, anywhere in a row; all if None. What the others have counts for nothing:
+            rewards, values, NaN among them, and whether they ended anything. What was paid for them is to be added to
+            the reward of a step before.
         gamma: the discount. May be traced.
         lam: from 0, one step, to 1, all rewards. May be traced.
 
@@ -266,6 +271,9 @@ def gae(
         [[0.5, 0.5, 0.5]]
         >>> rb.text.gae(rewards, values, terminated=end & False, truncated=end, lam=1.0).returns.tolist()
         [[1.5, 1.5, 1.5]]
+        >>> own = np.array([[True, False, True]])  # the token between is not the model's
+        >>> rb.text.gae(rewards, values, terminated=end, mask=own, lam=1.0).advantages.tolist()
+        [[0.5, 0.0, 0.5]]
     """
     who = "text.gae"
     rewards = backend.array(rewards, "float32", f"{who}: rewards")
@@ -278,7 +286,7 @@ def gae(
         none if x is None else shaped(backend, x, "bool", (rows, steps), name, who)
         for name, x in (("terminated", terminated), ("truncated", truncated))
     ]
-    there = ~none if mask is None else shaped(backend, mask, "bool", (rows, steps), "mask", who)
+    there = None if mask is None else shaped(backend, mask, "bool", (rows, steps), "mask", who)
     numbers = [backend.number(x, "float32", rewards) for x in (gamma, lam)]
     return Advantages(*backend.run(advantages.gae, rewards, values, *flags, there, *numbers))
 

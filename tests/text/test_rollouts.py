@@ -211,17 +211,17 @@ GAMMA, LAM = 0.9, 0.8
 
 
 def backwards(rewards: Any, values: Any, terminated: Any, truncated: Any, mask: Any) -> np.ndarray:
-    """Generalized advantage estimation step by step, from the last one to the first."""
+    """Generalized advantage estimation from the last step to the first, of rows without what is no step."""
     found = np.zeros(rewards.shape)
     for row in range(len(rewards)):
+        steps = mask[row].nonzero()[0].tolist()
         following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not mask[row, t]:
-                following = 0.0
-                continue
-            value = 0.0 if terminated[row, t] else np.float64(values[row, t + 1])
-            delta = rewards[row, t] + GAMMA * value - values[row, t]
+        for k in reversed(range(len(steps))):
+            t = steps[k]
             ends = terminated[row, t] or truncated[row, t]
+            after = t + 1 if truncated[row, t] or k + 1 == len(steps) else steps[k + 1]
+            value = 0.0 if terminated[row, t] else np.float64(values[row, after])
+            delta = rewards[row, t] + GAMMA * value - values[row, t]
             following = delta + (0.0 if ends else GAMMA * LAM * following)
             found[row, t] = following
     return found
@@ -229,15 +229,34 @@ def backwards(rewards: Any, values: Any, terminated: Any, truncated: Any, mask: 
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_advantages_are_those_of_the_recurrence(library: Backend, steps: int) -> None:
+    """Padded behind, before and between, where several turns of a model are in one row."""
     rng = np.random.default_rng(steps)
     rewards, values = (rng.normal(size=(64, steps + k)).astype(np.float32) for k in (0, 1))
     terminated, truncated = (rng.random((64, steps)) < 0.2 for _ in range(2))
-    mask = np.arange(steps) < rng.integers(0, steps + 1, (64, 1))
-    expected = backwards(rewards, values, terminated, truncated, mask)
-    rewards[~mask] = np.nan  # what is padding counts for nothing
-    found = library.rb.text.gae(rewards, values, terminated, truncated, mask, GAMMA, LAM)
-    np.testing.assert_allclose(library.numpy(found.advantages), expected, atol=1e-5)
-    np.testing.assert_allclose(library.numpy(found.returns), np.where(mask, expected + values[:, :-1], 0), atol=1e-5)
+    right = np.arange(steps) < rng.integers(0, steps + 1, (64, 1))
+    gaps = rng.random((64, steps)) < 0.5
+    for mask in (right, right[:, ::-1].copy(), gaps, gaps & right, np.ones_like(gaps)):
+        expected = backwards(rewards, values, terminated, truncated, mask)
+        last = mask & (mask.cumsum(1) == mask.sum(1, keepdims=True))
+        used = np.pad(mask, ((0, 0), (0, 1))) | np.pad(last | (mask & truncated), ((0, 0), (1, 0)))
+        given = (
+            np.where(mask, rewards, np.float32(np.nan)),
+            np.where(used, values, np.float32(np.nan)),
+        )  # what is no step counts for nothing
+        found = library.rb.text.gae(*given, terminated, truncated, None if mask.all() else mask, GAMMA, LAM)
+        np.testing.assert_allclose(library.numpy(found.advantages), expected, atol=1e-5)
+        returns = np.where(mask, expected + values[:, :-1], 0)
+        np.testing.assert_allclose(library.numpy(found.returns), returns, atol=1e-5)
+
+
+def test_earlier_turns_get_credit_for_what_later_ones_are_paid(library: Backend) -> None:
+    """By default settings each turn's tokens are told of the reward at the end, discounted by tokens of the model."""
+    rewards, values = np.zeros((4, 7), np.float32), np.zeros((4, 8), np.float32)
+    own, end = np.array([[1, 1, 0, 0, 0, 1, 1]] * 4, bool), np.zeros((4, 7), bool)
+    rewards[:, 6], end[:, 6] = 1, True
+    values[:, 2:5] = 9  # of what others say
+    found = library.rb.text.gae(rewards, values, end, mask=own, lam=0.5).advantages.tolist()
+    assert found == [[0.125, 0.25, 0, 0, 0, 0.5, 1]] * 4
 
 
 def test_a_truncated_reply_has_the_value_after_it_and_a_terminated_one_has_none(library: Backend) -> None:
