@@ -211,8 +211,9 @@ def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
-    """Position of the first largest along the last axis, which torch's own argmax does not promise."""
-    return (x == x.amax(-1, keepdim=True)).to(torch.int32).cumsum(-1).eq(0).sum(-1, dtype=torch.int32)
+    """Position of the first largest along the last axis, which torch's own argmax does not promise; of NaN the last."""
+    before = (x == x.amax(-1, keepdim=True)).to(torch.int32).cumsum(-1).eq(0).sum(-1, dtype=torch.int32)
+    return before.clamp_max(x.shape[-1] - 1)
 
 
 def take_along(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

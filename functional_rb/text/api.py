@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from functional_rb import ted
 from functional_rb.ops.protocol import Array
 from functional_rb.text import advantages, rollouts
@@ -82,7 +84,8 @@ def generate(
             must be finite. Tokens see those of their row at positions up to their own. On torch the cache may be
             written in place. On JAX the function is traced, and a program compiled for each function that is given. If
             it has an attribute `prefill`, a function of the same arguments that gives the cache alone, prompts go
-            through that, and their logits are never computed.
+            through that, and their logits are never computed. Of the logits of a token one at least is to be above
+            minus infinity, and none NaN or infinite.
         params: of the model, handed to it as they are.
         prompts: integers [B, L].
         key: randomness, from `key(seed)` or `split`.
@@ -107,8 +110,9 @@ def generate(
 
     Raises:
         TypeError: for arguments of another kind, naming them.
-        ValueError: for numbers out of range, shapes that do not fit, and a prompt without any token where that can be
-            seen, naming its row.
+        ValueError: for numbers out of range, shapes that do not fit, and, where that can be seen, for a prompt without
+            any token, naming its row, and for logits that say of no token how likely it is, naming the reply. In a
+            compiled program such a reply ends before that token, and is marked as `rejected`.
 
     Example:
         >>> def step(params, cache, ids, positions):  # after token i comes i + 1, or 0 after the last
@@ -130,7 +134,23 @@ def generate(
     if known is not None and not known.any(1).all():
         row = int((~known.any(1)).argmax())
         raise ValueError(f"{who}: prompt {row} has no token; give each a first one, such as the tokenizer's bos")
-    return backend.generate(step, params, cache, prompts, mask, key, law, settings)
+    made = backend.generate(step, params, cache, prompts, mask, key, law, settings)
+    _check_replies(backend, made, settings.replies, who)
+    return made
+
+
+def _check_replies(backend: Backend, made: Generation, replies: int, who: str) -> None:
+    """Refuse a reply that has no law to be drawn by, where that can be seen."""
+    rejected = backend.values(made.rejected)
+    if rejected is not None and rejected.any():
+        row = int(rejected.argmax())
+        prompt, reply = divmod(row, replies)
+        token = int(backend.values(made.lengths)[row])
+        raise ValueError(
+            f"{who}: token {token} of reply {reply} to prompt {prompt}: expected logits below infinity, one at least "
+            f"above minus infinity, got NaN, infinity or minus infinity alone; look at the model's parameters, and at "
+            f"its dtype, in which numbers may overflow"
+        )
 
 
 def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = None, pad: int = 0) -> Joined:
@@ -181,7 +201,8 @@ def log_probs(
 ) -> Array:
     """The log-probability of each token by those before it, in one pass (teacher forcing).
 
-    Differentiable with respect to the parameters. Minus infinity for a token whose logit is; never NaN for it.
+    Differentiable with respect to the parameters. Minus infinity for a token whose logit is; never NaN for it. NaN
+    where a logit of the place before is NaN or infinite.
 
     What takes memory are the logits [N, S, V] that the model gives, and their gradient: of softmaxes there are some at
     a time. `rows_at_once` bounds the logits, and what else the model computes, which is computed again for gradients,
@@ -248,7 +269,7 @@ def gae(
     Args:
         rewards: float32 [N, T].
         values: float32 [N, T + 1], of the state before each step, and of the one after the last. For the steps of
-            `rollout` that is the value at each token of its rows. Behind the last step there is, the next place's counts.
+            `rollout` that is the value at each token of its rows. Of the last step the next place's counts.
         terminated: bool [N, T].
         truncated: bool [N, T]; none if None.
         mask: [N, T], which steps there are, anywhere in a row; all if None. What the others have counts for nothing:
@@ -349,8 +370,9 @@ def rollout(
 
     Raises:
         TypeError: for arguments of another kind, naming them.
-        ValueError: for numbers out of range and shapes that do not fit; for a score that is NaN, where that can be
-            seen, naming its row.
+        ValueError: for numbers out of range and shapes that do not fit; where that can be seen, for a score that is NaN
+            or infinite, and for a reference that tells NaN, naming the row, and for what `generate` refuses. In a
+            compiled program a reply that was rejected has no step.
 
     Example:
         >>> def step(params, cache, ids, positions):
@@ -375,13 +397,20 @@ def rollout(
         rows = (int(joined.ids.shape[0]),)
         scores = shaped(backend, score(*joined), "float32", rows, "what score gave", who)
         known = backend.values(scores)
-        if known is not None and (known != known).any():
-            raise ValueError(f"{who}: the score of row {int((known != known).argmax())} is NaN; give a finite one")
+        if known is not None and not np.isfinite(known).all():
+            row = int((~np.isfinite(known)).argmax())
+            raise ValueError(f"{who}: the score of row {row} is {known[row]}; give a finite one")
         by_reference = None
         if reference is not None:
             by_whom = step if reference_step is None else reference_step
             some = None if at_once is None else int(prompts.shape[0]) * at_once
             by_reference = backend.log_probs(by_whom, reference, *joined[:2], some, None, None)
+            known = backend.values(by_reference)
+            if known is not None and np.isnan(known).any():
+                row = int(np.isnan(known).any(1).argmax())
+                raise ValueError(
+                    f"{who}: the reference's logits of row {row} are NaN or infinite; look at its parameters"
+                )
         coefficient = backend.number(kl, "float32", scores)
         told = backend.run(rollouts.told, joined, made, scores, by_reference, coefficient)
     steps = ted.from_transitions(

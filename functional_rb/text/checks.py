@@ -66,7 +66,7 @@ def settings_of(n: Any, replies: Any, at_once: Any, eos: Any, pad: Any, who: str
 
 
 def law_of(backend: Backend, like: Array, temperature: Any, top_k: Any, top_p: Any, who: str) -> Law:
-    """A law whose numbers are scalars, checked where they are Python's."""
+    """A law whose numbers are scalars, checked where they can be seen."""
     bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
         ("temperature", temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
         ("top_k", top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
@@ -74,9 +74,12 @@ def law_of(backend: Backend, like: Array, temperature: Any, top_k: Any, top_p: A
     )
     numbers: list[Any] = []
     for name, value, dtype, expected, fits in bounds:
-        if isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and not fits(value)):
-            raise ValueError(f"{who}: expected {name} as {expected}, got {value!r}")
         if value is None and name == "temperature":
             raise TypeError(f"{who}: expected {name} as {expected}, got None")
-        numbers.append(None if value is None else backend.number(value, dtype, like))
+        refused = isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and not fits(value))
+        number = None if value is None or refused else backend.number(value, dtype, like)
+        known = None if number is None or isinstance(value, (int, float)) else backend.values(number)
+        if refused or (known is not None and not (known.ndim == 0 and fits(known.item()))):
+            raise ValueError(f"{who}: expected {name} as {expected}, got {value!r}")
+        numbers.append(number)
     return Law(*numbers)

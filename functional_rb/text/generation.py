@@ -53,9 +53,11 @@ class Generation(NamedTuple):
         mask: bool [N, n], which of these are tokens of the reply; the eos that ends it is one.
         lengths: int32 [N], how many.
         terminated: bool [N], whether the reply ended by an eos.
-        truncated: bool [N], whether it did not, so that it was cut off after n tokens.
+        truncated: bool [N], whether it was cut off after n tokens without one.
         log_probs: float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
         law_log_probs: float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0.
+        rejected: bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or
+            all minus infinity. Outside of compiled programs that is an error.
     """
 
     tokens: Array
@@ -65,6 +67,7 @@ class Generation(NamedTuple):
     truncated: Array
     log_probs: Array
     law_log_probs: Array
+    rejected: Array
 
 
 class Joined(NamedTuple):
@@ -217,8 +220,10 @@ def generate(
     tokens, live, log_probs, law_log_probs = (
         ops.moveaxis(ops.moveaxis(x.reshape(turns, n, batch, k), 1, 3), 0, 1).reshape(-1, n) for x in told
     )
-    terminated = ops.total(_is_any(ops, tokens, settings.eos)) > 0  # padding is there only where a reply has ended
-    return Generation(tokens, live, ops.total(live), terminated, ~terminated, log_probs, law_log_probs)
+    terminated = ops.total(live & _is_any(ops, tokens, settings.eos)) > 0
+    lengths = ops.total(live)
+    rejected = ~terminated & (lengths < n)
+    return Generation(tokens, live, lengths, terminated, ~terminated & ~rejected, log_probs, law_log_probs, rejected)
 
 
 def _decoded(
@@ -238,11 +243,11 @@ def _decoded(
     def further(i: Any, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
         logits, cache = model.step(cache, token[:, None], position[:, None])
         chosen = choose(ops, logits[:, 0], bits[i], law)
-        live, nothing = ~ended, ops.full_like(chosen.log_prob, 0)
+        live, nothing = ~ended & chosen.drawn, ops.full_like(chosen.log_prob, 0)
         token = ops.where(live, chosen.token, pad)
         new = token, live, *(ops.where(live, x, nothing) for x in (chosen.log_prob, chosen.law_log_prob))
         told = tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
-        return i + 1, cache, token, position + 1, ended | _is_any(ops, token, settings.eos), told
+        return i + 1, cache, token, position + 1, ~live | _is_any(ops, token, settings.eos), told
 
     carry = (cache, token, position, token != token, _untold(ops, bits, settings.pad))
     if settings.stops:

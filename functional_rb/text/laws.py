@@ -52,26 +52,33 @@ class Choice(NamedTuple):
         token: int32 [N].
         log_prob: float32 [N], by the model: what the logits say, whatever the law.
         law_log_prob: float32 [N], by the law: after temperature, top-k and top-p; 0 at temperature 0.
+        drawn: bool [N], whether there was a law to draw by; if not, the others mean nothing.
     """
 
     token: Array
     log_prob: Array
     law_log_prob: Array
+    drawn: Array
 
 
 def log_probs_of(ops: TextOps, logits: Array, tokens: Array) -> Array:
-    """Log-probabilities float32 [...] of tokens int32 [...] by logits [..., V]; minus infinity where a logit is."""
+    """Log-probabilities float32 [...] of tokens int32 [...] by logits [..., V]; minus infinity where a logit is.
+
+    NaN where one of the V logits is NaN or infinite.
+    """
     logits = ops.cast(logits, "float32")
     picked = _pick(ops, logits, tokens)
-    return ops.where(picked > -math.inf, picked - _log_total(ops, logits), ops.full_like(picked, -math.inf))
+    total = _log_total(ops, logits)
+    never = (picked == -math.inf) & (total == total)
+    return ops.where(never, ops.full_like(picked, -math.inf), picked - total)
 
 
 def log_prob_slopes(ops: TextOps, logits: Array, tokens: Array) -> Array:
     """The derivatives float32 [..., V] of `log_probs_of` by logits [..., V]; 0 where there is no probability."""
     logits = ops.cast(logits, "float32")
     total = _log_total(ops, logits)
-    may = (_pick(ops, logits, tokens) > -math.inf)[..., None]
-    share = ops.exp(logits - ops.where(total > -math.inf, total, ops.full_like(total, 0))[..., None])
+    may = ((_pick(ops, logits, tokens) != -math.inf) | (total != total))[..., None]
+    share = ops.exp(logits - ops.where(total == -math.inf, ops.full_like(total, 0), total)[..., None])
     place = ops.arange(logits.shape[-1], like=tokens)
     return ops.where(may, ops.cast(place == tokens[..., None], "float32") - share, ops.full_like(logits, 0))
 
@@ -81,11 +88,16 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
 
     Args:
         ops: the backend.
-        logits: [N, V]; minus infinity for what is never drawn. One of each row is larger than that.
+        logits: [N, V]; minus infinity for what is never drawn. From a row that is nothing else, or in which one is NaN
+            or infinite, nothing is drawn.
         bits: int32 [N, 2], uniform in [0, 2^31).
-        law: how to draw.
+        law: how to draw; by a temperature that is NaN, infinite or negative, a top_k below 1, or a top_p that is NaN or
+            not above 0, nothing is drawn.
     """
     logits = ops.cast(logits, "float32")
+    law, is_law = _usable(ops, law)
+    top = ops.largest(logits)
+    may = (top > -math.inf) & (top < math.inf) & is_law
     count = logits.shape[1]
     place = ops.arange(count, like=bits)[None] + ops.full_like(bits[:, :1], 0)
     order, ranked = place, logits
@@ -94,11 +106,13 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
         ranked = ops.take_along(logits, order)
     kept = place >= 0 if law.top_k is None else place < law.top_k
     temperature = ops.maximum(law.temperature, ops.full_like(law.temperature, _COLDEST))
-    sums = _running(ops, *(ops.where(kept, x, ops.full_like(x, 0)) for x in _weights(ops, ranked, temperature)))
+    weights = _weights(ops, ranked, may[:, None] & (ranked > -math.inf), temperature)
+    sums = _running(ops, *(ops.where(kept, x, ops.full_like(x, 0)) for x in weights))
     total = _at(ops, sums, place[:, -1])
     if law.top_p is not None:
         kept = kept & _within(ops, sums, total, law.top_p)
-        total = _at(ops, sums, ops.total(kept) - 1)
+        last = ops.total(kept) - 1
+        total = _at(ops, sums, ops.maximum(last, ops.full_like(last, 0)))
     chosen, _ = _share(ops, Fixed(bits[:, 0], bits[:, 1]), total)
     drawn = ops.minimum(ops.total(~_less(_column(chosen), sums)), place[:, -1])
 
@@ -107,7 +121,22 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
     by_law = _pick(ops, scaled, drawn) - _log_total(ops, scaled)
     greedy = (law.temperature <= 0) | (drawn < 0)
     token = ops.where(greedy, ops.argmax(logits), _pick(ops, order, drawn))
-    return Choice(token, log_probs_of(ops, logits, token), ops.where(greedy, ops.full_like(by_law, 0), by_law))
+    by_law = ops.where(greedy, ops.full_like(by_law, 0), by_law)
+    return Choice(token, log_probs_of(ops, logits, token), by_law, may)
+
+
+def _usable(ops: TextOps, law: Law) -> tuple[Law, Array]:
+    """A law that can be computed with, and whether that is the one that was given."""
+    is_law = (law.temperature >= 0) & (law.temperature < math.inf)
+    temperature = ops.where(is_law, law.temperature, ops.full_like(law.temperature, 1))
+    top_k, top_p = law.top_k, law.top_p
+    if top_k is not None:
+        is_law = is_law & (top_k >= 1)
+        top_k = ops.maximum(top_k, ops.full_like(top_k, 1))
+    if top_p is not None:
+        is_law = is_law & (top_p > 0)
+        top_p = ops.where(top_p > 0, top_p, ops.full_like(top_p, 1))
+    return Law(temperature, top_k, top_p), is_law
 
 
 def _pick(ops: TextOps, x: Array, index: Array) -> Array:
@@ -130,13 +159,13 @@ def _log_total(ops: TextOps, x: Array) -> Array:
     return ops.where(total == 0, ops.full_like(total, -math.inf), top + logarithm)
 
 
-def _weights(ops: TextOps, logits: Array, temperature: Array) -> tuple[Array, Array]:
+def _weights(ops: TextOps, logits: Array, may: Array, temperature: Array) -> tuple[Array, Array]:
     """Numbers in proportion to probabilities, as a whole part and 31 bits after the point; each int32 [N, V].
 
-    The largest is 2^r with 2^r V < 2^30, so that whole parts sum to an int32.
+    The largest is 2^r with 2^r V < 2^30, so that whole parts sum to an int32. Those that may not be drawn have 0.
     """
     scale = ops.full_like(temperature, 2.0**_UNITS / math.log(2)) / temperature
-    below = ops.where(logits > -math.inf, _finite_top(ops, logits)[:, None] - logits, ops.full_like(logits, math.inf))
+    below = ops.where(may, _finite_top(ops, logits)[:, None] - logits, ops.full_like(logits, math.inf))
     # One product, and an integer of it at once: nothing that a compiler could join to what it rounds otherwise.
     units = ops.cast(ops.minimum(below * scale, ops.full_like(below, 2.0**30)), "int32")
     high, low = (ops.table(_POWERS[k], "float32", units) for k in ("high", "low"))

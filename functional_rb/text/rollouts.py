@@ -45,7 +45,8 @@ def told(
     coefficient: Array,
 ) -> Told:
     """Steps of joined rows, by scores float32 [N] and the reference's log-probabilities float32 [N, S]."""
-    reply = joined.reply[:, 1:]
+    kept = ~generation.rejected[:, None]  # what the model could not go on with is no episode
+    reply = joined.reply[:, 1:] & kept
     number = ops.cumsum(ops.cast(reply, "int32"))  # of the reply's token that each step leads to, from 1 on
     nothing = ops.cast(reply, "float32") * 0
     at = ops.maximum(number - 1, number * 0)
@@ -61,7 +62,7 @@ def told(
         reward=ops.where(last, scores[:, None] - penalty, nothing - penalty),
         terminated=last & generation.terminated[:, None],
         truncated=last & generation.truncated[:, None],
-        mask=joined.mask[:, 1:],
+        mask=joined.mask[:, 1:] & kept,
         reply=reply,
         log_prob=log_prob,
         reference_log_prob=known,

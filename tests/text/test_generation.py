@@ -245,6 +245,78 @@ def test_torch_compiles_it_as_a_whole() -> None:
         assert torch.equal(one, other)
 
 
+FAILING = np.log(np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]], np.float32) + 1e-9)
+"""Of each token the next one follows; of token 3 what a test puts there."""
+
+
+def failing(library: Backend, bad: float) -> Any:
+    params = FAILING.copy()
+    params[3] = bad
+    return library.array(params)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_law_are_refused(library: Backend, bad: float) -> None:
+    """Reply 1 to the second prompt is to go on after its third token; the first prompt's end before."""
+    prompts, text = np.array([[3, 0], [3, 1]], np.int32), library.rb.text
+    given = table, failing(library, bad), prompts, library.rb.key(0)
+    where = r"token 2 of reply 0 to prompt 1: expected logits .* got NaN, infinity or minus infinity alone"
+    with pytest.raises(ValueError, match=rf"text.generate: {where}"):
+        text.generate(*given, 3, temperature=0.0, replies=2)
+    with pytest.raises(ValueError, match=rf"text.generate: {where}"):
+        text.rollout(*given, 3, lambda ids, mask, reply: reply.sum(1) * np.float32(1))
+    assert text.generate(*given, 2).tokens.tolist() == [[1, 2], [2, 3]]
+    assert not library.numpy(text.generate(*given, 3, eos=3, replies=2).rejected).any()
+
+
+def test_a_reference_that_tells_nan_is_refused(library: Backend) -> None:
+    text, params = library.rb.text, (failing(library, 0.0), failing(library, np.nan))
+    with pytest.raises(ValueError, match="the reference's logits of row 1 are NaN or infinite"):
+        text.rollout(
+            table, params[0], np.array([[0], [1]], np.int32), library.rb.key(0), 3,
+            lambda ids, mask, reply: reply.sum(1) * np.float32(1), reference=params[1], kl=0.1,
+        )  # fmt: skip
+
+
+def test_compiled_programs_leave_out_what_cannot_go_on(library: Backend) -> None:
+    """Where the end and the padding are one token, and where nothing is the end; no step is made of such rows."""
+    prompts, text, key = library.array(np.array([[0], [1]], np.int32)), library.rb.text, library.rb.key(0)
+
+    def score(ids: Any, mask: Any, reply: Any) -> Any:
+        return reply.sum(1) * 1.0
+
+    def program(params: Any) -> Any:
+        options = {"eos": 0, "pad": 0, "reference": params, "kl": 0.1}
+        return text.rollout(table, params, prompts, key, 3, score, **options)
+
+    if library.library == "jax":
+        import jax
+
+        compiled: Any = jax.jit(program)
+    else:
+        import torch
+
+        compiled = torch.compile(program, fullgraph=True, backend="eager")
+    made = compiled(failing(library, np.nan))
+    told = {name: getattr(made.generation, name).tolist() for name in ("tokens", "rejected", "terminated", "truncated")}
+    assert told == {
+        "tokens": [[1, 2, 3], [2, 3, 0]],
+        "rejected": [False, True],
+        "terminated": [False, False],
+        "truncated": [True, False],
+    }
+    assert library.numpy(made.mask).any(1).tolist() == [True, False]
+    assert library.numpy(made.steps["next"]["reward"])[1].tolist() == [0.0] * 3
+    assert np.isfinite(library.numpy(made.kl)).all()
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(np.nan, None), (1.0, np.nan), (-1.0, None)])
+def test_laws_that_are_arrays_are_looked_at_too(library: Backend, temperature: float, top_p: float | None) -> None:
+    law = [None if x is None else library.array(np.float32(x)) for x in (temperature, top_p)]
+    with pytest.raises(ValueError, match=r"expected (temperature as a finite number|top_p as a number above 0)"):
+        library.rb.text.generate(table, failing(library, 0.0), PROMPTS % 3, library.rb.key(0), 1, law[0], None, law[1])
+
+
 @pytest.mark.parametrize("with_prefill", [True, False])
 @pytest.mark.parametrize("at_once", effort([2], [1, 2, 4]))
 def test_prompts_go_through_the_model_once_and_caches_are_held_for_few(

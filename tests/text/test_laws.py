@@ -97,7 +97,8 @@ def test_every_token_is_drawn_though_it_is_rare(library: Backend) -> None:
 @pytest.mark.parametrize("vocabulary", effort([1000], [1000, 50257, 1_000_000]))
 def test_probabilities_are_those_of_exact_arithmetic(vocabulary: int) -> None:
     logits = (np.random.default_rng(0).normal(size=(2, vocabulary)) * 6).astype(np.float32)
-    whole, fraction = laws._weights(torch_ops, torch.tensor(logits), torch.tensor(0.7))
+    given = torch.tensor(logits)
+    whole, fraction = laws._weights(torch_ops, given, given > -torch.inf, torch.tensor(0.7))
     assert whole.sum(1, dtype=torch.int64).max() < 2**30
     weights = (whole.double() + fraction.double() / 2**31).numpy()
     exact = np.exp((np.float64(logits) - logits.max(1, keepdims=True)) / float(np.float32(0.7)))
@@ -158,3 +159,37 @@ def test_backends_draw_the_same_tokens(vocabulary: int) -> None:
         for x, y in zip(made[0][1:], made[1][1:], strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
             assert np.isfinite(x).all()
+
+
+BAD = np.array(
+    [[np.nan, 0, 0, 0, 0], [0, 0, 0, 0, np.nan], [np.inf, 0, 0, 0, 0], [np.inf, -np.inf, 0, np.nan, 1], [-np.inf] * 5],
+    np.float32,
+)
+"""Logits that say of no token how likely it is."""
+
+
+@pytest.mark.parametrize("law", [*LAWS[:3], LAWS[4], (0.0, None, None)])
+def test_nothing_is_drawn_without_a_law(library: Backend, law: tuple[Any, ...]) -> None:
+    """The rows beside are drawn as ever."""
+    logits = rows(0.3, -1.0, 2.0, -np.inf, 0.3)
+    expected = choose(library, logits, evenly(), *law)
+    assert expected.drawn.all()
+    logits[: len(BAD)] = BAD
+    made = choose(library, logits, evenly(), *law)
+    assert made.drawn.nonzero()[0].tolist() == list(range(len(BAD), N))
+    for x, y in zip(made[:3], expected[:3], strict=True):
+        np.testing.assert_array_equal(x[len(BAD) :], y[len(BAD) :])
+    told = {"jax": jax_ops, "torch": torch_ops}[library.library]
+    log_probs = [
+        library.numpy(laws.log_probs_of(told, library.array(BAD), library.array(np.full(5, k, np.int32))))
+        for k in range(5)
+    ]
+    assert np.isnan(log_probs)[:, :4].all()
+    assert (np.array(log_probs)[:, 4] == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+    "law", [(np.nan, 5, 1.0), (np.inf, 5, 1.0), (-1.0, 5, 0.5), (1.0, -1, 1.0), (1.0, 5, np.nan), (1.0, 5, -1.0)]
+)
+def test_nothing_is_drawn_by_numbers_that_are_no_law(library: Backend, law: tuple[Any, ...]) -> None:
+    assert not choose(library, rows(0.3, -1.0, 2.0, -np.inf, 0.3), evenly(), *law).drawn.any()

@@ -191,7 +191,8 @@ def test_what_the_reference_never_says_is_infinitely_far(library: Backend) -> No
 @pytest.mark.parametrize(
     ("score", "error", "message"),
     [
-        (lambda *_: np.array([0, np.nan] * 4, np.float32), ValueError, "the score of row 1 is NaN"),
+        (lambda *_: np.array([0, np.nan] * 4, np.float32), ValueError, "the score of row 1 is nan"),
+        (lambda *_: np.array([-np.inf, 0] * 4, np.float32), ValueError, "the score of row 0 is -inf; give a finite"),
         (lambda *_: np.zeros((2, 3), np.float32), ValueError, r"what score gave: expected shape \[8\], got \[2, 3\]"),
         (lambda *_: [0.0, 0.0], TypeError, "what score gave: expected an array"),
         (0.0, TypeError, "expected score as a function, got float"),
