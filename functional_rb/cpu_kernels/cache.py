@@ -15,9 +15,9 @@ import logging
 import os
 import pickle
 import sys
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from numba.core import caching, ccallback, compiler, config
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 
+from functional_rb.cpu_kernels import folder as folders
 from functional_rb.cpu_kernels.content import content_of
 from functional_rb.cpu_kernels.folder import folder
 
@@ -105,7 +106,7 @@ class KernelCache(caching._Cache):
         """What was compiled for a signature, None if that is not here: then it will be compiled."""
         target_context.refresh()
         path = self._path(sig, target_context.codegen())
-        found = None if path is None else _read(path)
+        found = None if path is None else _kept(path)
         if found is not None:
             # Made of bytes that are whole; if numba cannot take them all the same, it compiles.
             with contextlib.suppress(Exception):
@@ -124,43 +125,52 @@ class KernelCache(caching._Cache):
             done["not kept"] += 1
             return
         try:
-            _write(path, dumps(data._reduce()))
-            _forget_old(path.parent, self._name)
+            _keep(path, dumps(data._reduce()), self._name)
         except OSError as error:
             done["not kept"] += 1
             _say_once("unkept", "functional_rb: compiled kernels cannot be kept for later processes: %s", error)
 
 
-def _read(path: Path) -> bytes | None:
-    """What a file holds behind the hash of it, if it is whole."""
+def _kept(path: Path) -> bytes | None:
+    """What a file holds behind the hash of it, if it is whole, and nobody else could have written it."""
     try:
-        whole = path.read_bytes()
+        with _opened(path.parent) as directory:
+            whole = folders.read(path.name, directory, path.parent)
+    except folders.UnsafeError as error:
+        _say_once("unsafe", "functional_rb: compiled kernels that are there are not run: %s", error)
+        return None
     except OSError:
         return None
     return whole[32:] if hashlib.sha256(whole[32:]).digest() == whole[:32] else None
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that others see once it is whole."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+def _keep(path: Path, content: bytes, name: str) -> None:
+    """Write a file that others see once it is whole, and remove what is old of the same kernel."""
+    with _opened(path.parent) as directory:
+        folders.write(path.name, hashlib.sha256(content).digest() + content, directory)
+        _forget_old(directory, name)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The descriptor of the folder, looked at anew: another one may be there by now."""
+    directory = folders.opened(path)
     try:
-        with open(handle, "wb") as file:
-            file.write(hashlib.sha256(content).digest() + content)
-        os.replace(part, path)
-    except OSError:
-        os.unlink(part)
-        raise
+        yield directory
+    finally:
+        os.close(directory)
 
 
-def _forget_old(directory: Path, name: str) -> None:
+def _forget_old(directory: int, name: str) -> None:
     """Remove what is left of older versions of a kernel, and files that were never ended."""
     # Files may vanish meanwhile, as others do the same.
     with contextlib.suppress(FileNotFoundError):
-        files = sorted(((file.stat().st_mtime, file) for file in directory.glob(f"{name}-*{SUFFIX}")), reverse=True)
-        parts = [file for file in directory.glob(f"{name}-*.part") if file.stat().st_mtime < time.time() - LEFT_BEHIND]
-        for file in [*(file for _, file in files[VERSIONS:]), *parts]:
-            file.unlink()
+        of_kernel = [file for file in os.listdir(directory) if file.startswith(f"{name}-")]
+        times = {file: os.stat(file, dir_fd=directory, follow_symlinks=False).st_mtime for file in of_kernel}
+        newest = sorted((file for file in times if file.endswith(SUFFIX)), key=lambda file: times[file], reverse=True)
+        left = [file for file in times if file.endswith(folders.PART) and times[file] < time.time() - LEFT_BEHIND]
+        for file in [*newest[VERSIONS:], *left]:
+            os.unlink(file, dir_fd=directory)
 
 
 class Kernel(CPUDispatcher):

@@ -11,6 +11,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,8 +165,9 @@ def test_a_bad_cache_is_no_cache(spoil: Callable[[Path], object], mended: bool, 
     spoil(the_file(directory))
     assert [loads(), loads()] == [False, mended]
     if mended:
-        assert the_file(directory).stat().st_mode & 0o077 == 0
-        assert directory.stat().st_mode & 0o077 == 0
+        closed = 0o022 if os.geteuid() == 0 else 0o077  # what root compiles all may read
+        assert the_file(directory).stat().st_mode & closed == 0
+        assert directory.stat().st_mode & closed == 0
 
 
 def put_a_file(path: Path) -> None:
@@ -185,7 +187,7 @@ def anothers(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (put_a_file, "File exists"),
+        (put_a_file, "Not a directory"),
         (open_to_others, "others may write to .*chmod go-w"),
         pytest.param(
             anothers,
@@ -204,6 +206,140 @@ def test_without_a_folder_every_process_compiles(
     assert "compiles kernels" in said
     assert re.search("cannot be kept.*" + reason, said)
     assert directory.is_file() or not list(directory.iterdir())
+
+
+class Told:
+    """What a forged kernel holds: whoever unpickles it makes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+def forge(file: Path, marker: Path) -> None:
+    """Put what runs code of somebody else in a kernel's place, whole."""
+    content = pickle.dumps(Told(marker))
+    file.unlink()
+    file.write_bytes(hashlib.sha256(content).digest() + content)
+
+
+def link_to_a_forged_one(file: Path) -> None:
+    os.rename(file, file.parent.parent / "forged")
+    file.symlink_to(file.parent.parent / "forged")
+
+
+def another_folder_in_its_place(file: Path) -> None:
+    """As whoever may write to the directory above can do, also after the folder was looked at."""
+    folder, above = file.parent, file.parent.parent
+    folder.rename(above / "forged")
+    folder.symlink_to(above / "forged")
+    above.chmod(0o777)
+
+
+NOT_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+FORGED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "anybody may write to it": (lambda file: file.chmod(0o666), "others may write to .*kernel; chmod go-w"),
+    "a group may write to it": (lambda file: file.chmod(0o660), "others may write to .*kernel; chmod go-w"),
+    "another's": (lambda file: os.chown(file, 4321, 4321), "kernel belongs to another user"),
+    "a link": (link_to_a_forged_one, ""),
+    "another folder": (another_folder_in_its_place, "others may write to .*above"),
+}
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=NOT_ROOT if how == "another's" else ()) for how in FORGED])
+def test_what_others_may_have_written_is_not_run(
+    how: str, tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    above, marker = tmp_path / "above", tmp_path / "marker"
+    monkeypatch.setenv("FUNCTIONAL_RB_CACHE", str(above / "kernels"))
+    assert [loads(), loads()] == [False, True]
+    file = the_file(above / "kernels")
+    forge(file, marker)
+    spoil, reason = FORGED[how]
+    spoil(file)
+    assert not loads()
+    assert not marker.exists()
+    assert not reason or re.search(f"are not run: .*{reason}", " ".join(caplog.messages))
+
+
+def test_the_forged_kernel_of_these_tests_would_be_run(tmp_path: Path, directory: Path) -> None:
+    assert not loads()
+    forge(the_file(directory), tmp_path / "marker")
+    assert not loads()  # as it is no kernel
+    assert (tmp_path / "marker").is_dir()
+
+
+def chain(top: Path, mode: int) -> Path:
+    top.mkdir()
+    top.chmod(mode)
+    return top / "kernels"
+
+
+def linked(top: Path, mode: int) -> Path:
+    """A link in a directory to a folder in another one."""
+    (top.parent / "sound").mkdir()
+    top.mkdir()
+    (top / "kernels").symlink_to("../sound")
+    top.chmod(mode)
+    return top / "kernels"
+
+
+def anothers_link(top: Path, mode: int) -> Path:
+    path = linked(top, mode)
+    os.chown(path, 4321, 4321, follow_symlinks=False)
+    return path
+
+
+def loop(top: Path, _: int) -> Path:
+    top.symlink_to(top)
+    return top / "kernels"
+
+
+@pytest.mark.parametrize(
+    ("make", "mode", "reason"),
+    [
+        (chain, 0o755, ""),
+        (chain, 0o777, "others may write to .*top; chmod go-w"),
+        (chain, 0o775, "others may write to .*top; chmod go-w"),
+        (chain, 0o1777, ""),
+        (linked, 0o700, ""),
+        (linked, 0o1777, ""),
+        (linked, 0o777, "others may write to .*top; chmod go-w"),
+        pytest.param(anothers_link, 0o1777, "kernels belongs to another user", marks=NOT_ROOT),
+        (loop, 0, "Too many levels of symbolic links"),
+    ],
+)
+def test_every_directory_on_the_way_is_looked_at(
+    make: Callable[[Path, int], Path], mode: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUNCTIONAL_RB_CACHE", str(make(tmp_path / "top", mode)))
+    before = len(os.listdir("/proc/self/fd"))
+    found = folder.folder.__wrapped__()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (found.path is None) == bool(reason)
+    assert re.search(reason, found.why_not)
+
+
+@NOT_ROOT
+def test_what_root_compiles_all_may_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image that is made by root, and run by somebody else."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        monkeypatch.setenv("FUNCTIONAL_RB_CACHE", f"{place}/kernels")
+        umask = os.umask(0o077)
+        try:
+            assert not loads()
+        finally:
+            os.umask(umask)
+        folder.folder.cache_clear()
+        os.seteuid(4321)
+        try:
+            assert loads()
+            assert not loads(2.5)  # of another type, which cannot be kept
+        finally:
+            os.seteuid(0)
 
 
 def test_a_full_disk(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
