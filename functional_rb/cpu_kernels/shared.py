@@ -4,6 +4,7 @@ Arguments that recur, beside those of `cpu_kernels.buffer`:
     control: address of the words that `shared_control` names.
     journal: int64 [3 + wide], addresses of the slots int32, values float32, and items that a write saves.
     counters: int32 [BASE].
+    room: int64 [2], how many slots the journal has room for: with their priorities alone, and with their items.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functional_rb.cpu_kernels import buffer, sum_tree
 from functional_rb.cpu_kernels.atomics import load_acquire, reads_before, store_release, writes_before
 from functional_rb.cpu_kernels.buffer import INT32_MAX, level_field
 from functional_rb.cpu_kernels.cache import compiled, entry_point
-from functional_rb.cpu_kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS
+from functional_rb.cpu_kernels.descriptor import CAPACITY, FIRST_STORAGE, LEVEL_SUMS, LEVELS, MODULUS
 from functional_rb.cpu_kernels.raw_memory import bools, copy_bytes, copy_into, floats, ints, load_int32, store_int32
 from functional_rb.cpu_kernels.shared_control import (
     ADD,
@@ -28,14 +29,20 @@ from functional_rb.cpu_kernels.shared_control import (
     HAS_ROWS,
     KIND,
     LOST,
+    RESERVED,
     SEQUENCE,
     SLOT,
     SLOT_WORDS,
     UPDATE,
 )
+from functional_rb.ops.fixed_point import LARGEST
 
 TORN, NOTHING, DRAWN = -1, 0, 1
 """What the functions that read return: there were writes all the time; there is nothing to draw or read; it is done."""
+SOUND, BAD_WORDS, BAD_COUNTERS, BAD_INTENT, BAD_JOURNAL = 0, 1, 2, 3, 4
+"""What `repair` and `problem_of_control` find."""
+INFINITY = 0x7F800000
+"""The bits of that float32."""
 SPINS = 5000
 """How often a reader looks whether a write is over: some 10 us, longer than a usual write takes."""
 TRIES = 8
@@ -157,28 +164,65 @@ def empty(control: Any, tree: Any) -> None:
 
 
 @entry_point
-def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any) -> None:
+def problem_of_control(control: Any, plan: Any) -> Any:
+    """SOUND, or what of the control file no writer leaves so, whoever died: any process may have written anything."""
+    capacity = np.int64(plan[CAPACITY])
+    sequence, reserved = word(control, SEQUENCE), word(control, RESERVED)
+    if sequence < 0 or reserved < 0 or reserved > capacity:
+        return BAD_WORDS
+    counters = ints(vector_at(control, sequence), SLOT)
+    cursor, size = np.int64(counters[buffer.CURSOR]), np.int64(counters[buffer.SIZE])
+    if cursor < 0 or cursor >= np.int64(plan[MODULUS]) or size < 0 or size > capacity:
+        return BAD_COUNTERS
+    for place in range(BASE):
+        if counters[place] < 0:
+            return BAD_COUNTERS
+    return BAD_COUNTERS if counters[buffer.PEAK] >= INFINITY or counters[LOST] < 0 else SOUND
+
+
+@compiled
+def begun(kind: Any, first: Any, count: Any, has_rows: Any, capacity: Any, room: Any) -> Any:
+    """Whether a write can have begun that the control file tells of so."""
+    if kind == ADD:
+        return 0 <= first < capacity and 0 <= count <= capacity
+    if kind == UPDATE:
+        return 0 <= has_rows <= 1 and 0 <= count <= room[has_rows]
+    return kind == CLEAR
+
+
+@entry_point
+def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, room: Any) -> Any:
     """Undo the write of a process that has died, if there is one; a process that dies here leaves it to the next.
 
     An add may have damaged the oldest items, which it was to replace: they are given up. An update is undone from the
-    journal. A clear is carried on to its end.
+    journal. A clear is carried on to its end. Returns SOUND, or what is damaged: then nothing has been changed.
     """
     sequence = word(control, SEQUENCE)
-    if sequence & 1 == 0:
-        return
+    problem = problem_of_control(control, plan)
+    if sequence & 1 == 0 or problem != SOUND:
+        return problem
+    kind, count, has_rows = word(control, KIND), word(control, COUNT), word(control, HAS_ROWS)
+    first, capacity, lost = word(control, FIRST), np.int64(plan[CAPACITY]), np.int64(0)
+    if not begun(kind, first, count, has_rows, capacity, room):
+        return BAD_INTENT
+    saved = count if kind == UPDATE else np.int64(0)
+    slots, values = ints(journal[0], saved).copy(), floats(journal[1], saved).copy()
+    for i in range(saved):
+        if slots[i] < 0 or slots[i] >= capacity or (plan[LEVELS] and not 0 <= values[i] <= LARGEST):
+            return BAD_JOURNAL
     old, new = vector_at(control, sequence), vector_at(control, sequence + 1)
     copy_bytes(new, old, 4 * BASE)
-    lost, count = np.int64(0), word(control, COUNT)
-    if word(control, KIND) == CLEAR:
+    if kind == CLEAR:
         empty(control, tree)
-    elif word(control, KIND) == ADD:
+    elif kind == ADD:
         counters = ints(new, BASE)
-        capacity, lost = np.int64(plan[CAPACITY]), count
+        lost = count
         counters[buffer.SIZE] = min(np.int64(counters[buffer.SIZE]), capacity - count)
-        clear(plan, storage, tree, word(control, FIRST), count)
+        clear(plan, storage, tree, first, count)
     else:
-        undo(plan, storage, tree, journal, count, word(control, HAS_ROWS))
+        undo(plan, storage, tree, journal, slots, values, has_rows)
     commit(control, lost)
+    return SOUND
 
 
 @compiled
@@ -196,16 +240,15 @@ def clear(plan: Any, storage: Any, tree: Any, first: Any, count: Any) -> None:
 
 
 @compiled
-def undo(plan: Any, storage: Any, tree: Any, journal: Any, count: Any, has_rows: Any) -> None:
-    """Write back the priorities and items that the journal has saved."""
-    slots = ints(journal[0], count)
+def undo(plan: Any, storage: Any, tree: Any, journal: Any, slots: Any, values: Any, has_rows: Any) -> None:
+    """Write back the priorities and items that the journal has saved, of slots int32 [n] that were looked at."""
     if has_rows:
-        for place in range(count):
+        for place in range(slots.size):
             for array in range(storage.size):
                 size = np.int64(plan[FIRST_STORAGE + array])
                 copy_bytes(storage[array] + np.int64(slots[place]) * size, journal[2 + array] + place * size, size)
     if plan[LEVELS]:
-        buffer.set_leaves(plan, tree, slots, floats(journal[1], count))
+        buffer.set_leaves(plan, tree, slots, values)
 
 
 @entry_point

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from functional_rb.base.errors import StorageLayoutError
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.counters import BASE, CURSOR, SIZE
@@ -27,6 +29,14 @@ NONE = Placed(np.empty(0, np.int32))
 """Stands for an array that is not given."""
 SAVE_NOTHING = (NONE, NONE), (0, np.empty(1, np.int64))
 """The kernels' way of saving what they overwrite is not used: no arrays for it, no room, and the number saved."""
+
+DAMAGES = {
+    protocol.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
+    protocol.BAD_COUNTERS: ("control.bin", "its cursor, size, or another of its counters is out of range"),
+    protocol.BAD_INTENT: ("control.bin", "what it tells of a write that was cut short is none that could have begun"),
+    protocol.BAD_JOURNAL: ("journal.bin", "it names slots, or priorities, that the buffer cannot have"),
+}
+"""The file that each kind of damage is in, and what it is."""
 
 call = storage_caller(of_numpy)
 
@@ -59,6 +69,9 @@ class SharedBuffer:
         self._tree = files.tree.reshape(-1)
         self._placed_tree = Placed(self._tree)
         self._counters = Placed(self._vector(0)), Placed(self._vector(1))
+        self._room = _room(spec)
+        self._check(protocol.problem_of_control(self._control, self._plan))
+        files.reserve_again()
 
     @classmethod
     def open(cls, spec: BufferSpec) -> SharedBuffer:
@@ -86,7 +99,20 @@ class SharedBuffer:
         return self.files.lock.hold(repaired, self._repair)
 
     def _repair(self) -> None:
-        protocol.repair(self._control, self._plan, self._storage.vector, self._tree, self.files.journal)
+        given = self._control, self._plan, self._storage.vector, self._tree, self.files.journal
+        self._check(protocol.repair(*given, self._room))
+
+    def _check(self, problem: int) -> None:
+        """Refuse what no writer leaves in the files, wherever it died.
+
+        Raises:
+            StorageLayoutError: naming the file.
+        """
+        if problem != protocol.SOUND:
+            name, what = DAMAGES[problem]
+            raise StorageLayoutError(
+                f"{os.path.join(self.files.directory, name)}: {what}; the file is damaged: remove the directory"
+            )
 
     def add(self, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None) -> None:
         """Write a batch: leaves [B, *shape], mask bool [B], priorities float32 [B].
@@ -294,6 +320,11 @@ class SharedBuffer:
         """Whether n can be drawn now: so many are stored, and not all have probability zero."""
         found = self._read(lambda: protocol.can_draw(self._control, self._plan, self._tree, n))
         return found == protocol.DRAWN
+
+
+def _room(spec: BufferSpec) -> Array:
+    """How many slots the journal can save: with their priorities alone, and with their items, int64 [2]."""
+    return np.array([files.slots(spec), files.room(spec)], np.int64)
 
 
 def _some(array: Array | None) -> Array | Placed:

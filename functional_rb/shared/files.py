@@ -166,9 +166,17 @@ class SharedFiles:
             self._allocate(reserved, wanted)
         self.control[control.RESERVED] = wanted
 
+    def reserve_again(self) -> None:
+        """See that there is the room that is said to be reserved: a copy of the files may have holes in its place.
+
+        Raises:
+            StorageFullError: if there is none.
+        """
+        self._allocate(0, int(self.control[control.RESERVED]))
+
     def _allocate(self, start: int, stop: int) -> None:
         for fd, size, region in zip(self._fds[3:], self._item_sizes(), self._regions[3:], strict=True):
-            if size:
+            if size and start < stop:
                 _allocate(fd, start * size, (stop - start) * size, os.path.join(self.directory, region.name))
 
 

@@ -773,3 +773,103 @@ def test_items_are_validated(shared: tuple[Backend, Any], tmp_path: Path) -> Non
     assert int(backend.rb.size(state)) == 0
     backend.rb.add(state, {"x": backend.array(np.array([0.5], np.float32))}, validate=True)
     assert (int(backend.rb.size(state)), int(backend.rb.invalid(state))) == (1, 0)
+
+
+# --- damaged files ---------------------------------------------------------------------------------------------------
+
+WORDS = {
+    "sequence": control.SEQUENCE,
+    "reserved": control.RESERVED,
+    "kind": control.KIND,
+    "first": control.FIRST,
+    "count": control.COUNT,
+    "has rows": control.HAS_ROWS,
+    **{f"counters {k}": control.COUNTERS + k for k in range(2 * control.SLOT_WORDS)},
+}
+NONSENSE = [-1, -(2**63), 2**63 - 1, 2**31, 2**40 + 7, -(2**33), 6, 7, 2**20, 2**31 - 1]
+
+
+def died_in(shared: SharedBuffer, kind: int) -> None:
+    """Leave what a process does that dies in a write of two items."""
+    words = shared.files.control
+    words[control.SEQUENCE] += 1
+    words[control.KIND], words[control.COUNT], words[control.FIRST], words[control.HAS_ROWS] = kind, 2, 4, 1
+
+
+def repaired_or_refused(shared: SharedBuffer, name: str) -> bool:
+    """Whether a repair refuses, naming the file; else the buffer is sound and is used."""
+    try:
+        shared.exclusively(lambda: None)
+    except StorageLayoutError as error:
+        assert os.path.join(shared.files.directory, name) in str(error)  # noqa: PT017 - it may be repaired
+        assert "remove the directory" in str(error)  # noqa: PT017
+        before = shared.files.control.copy(), shared.files.rows.copy()
+        with pytest.raises(StorageLayoutError, match=name):
+            shared.add(numbers(1), 1, None, None)
+        assert np.array_equal(before[0], shared.files.control)
+        assert np.array_equal(before[1], shared.files.rows)
+        return True
+    assert 0 <= int(shared.counters()[1]) <= 6
+    shared.get(np.arange(-2, 9, dtype=np.int32))
+    shared.update(np.arange(-2, 9, dtype=np.int32), np.ones(11, np.float32), {})
+    return False
+
+
+@pytest.mark.parametrize("kind", [control.ADD, control.UPDATE, control.CLEAR])
+def test_what_control_says_of_a_dead_writer_is_not_believed(kind: int, tmp_path: Path) -> None:
+    """Any word of it may be anything: it is repaired, or refused by name; no memory is read or written elsewhere."""
+    shared = light(tmp_path, sampler=frb.Prioritized())
+    shared.add(numbers(1, 2, 3, 4), 4, None, None)
+    sound = shared.files.control.copy()
+    refused = set()
+    for name, place in WORDS.items():
+        for value in NONSENSE:
+            shared.files.control[:] = sound
+            died_in(shared, kind)
+            shared.files.control[place] = value
+            if repaired_or_refused(shared, "control.bin"):
+                refused.add(name)
+    assert {"sequence", "reserved", "kind", "counters 8", "counters 10"} <= refused
+    assert not {"counters 0", "counters 15"} & refused  # what is not in force, or not used
+    assert ("first" in refused) == (kind == control.ADD)
+    assert ("count" in refused) == (kind != control.CLEAR)
+    assert ("has rows" in refused) == (kind == control.UPDATE)
+
+
+def test_what_the_journal_says_is_not_believed(tmp_path: Path) -> None:
+    shared = light(tmp_path, sampler=frb.Prioritized())
+    shared.add(numbers(1, 2, 3, 4), 4, None, None)
+    journal = shared.files._saved.arrays[0]
+    places, values = journal.view(np.int32), journal[4 * files.slots(shared.spec) :].view(np.float32)
+    sound = shared.files.control.copy()
+    for slots, priorities, good in [
+        ([0, 1], [1, 2], True),
+        ([-1, 1], [1, 2], False),
+        ([0, 6], [1, 2], False),
+        ([2**31 - 1, 0], [1, 2], False),
+        ([0, -(2**31)], [1, 2], False),
+        *(([0, 1], [1, bad], False) for bad in (np.nan, np.inf, -1, 3e38)),
+    ]:
+        shared.files.control[:] = sound
+        places[:2], values[:2] = slots, priorities
+        died_in(shared, control.UPDATE)
+        assert repaired_or_refused(shared, "journal.bin") != good
+
+
+def test_room_that_is_only_said_to_be_reserved_is_reserved(tmp_path: Path) -> None:
+    """A file that was copied, or changed, may have holes there: writing to these would need room again."""
+    spec = {"item": (frb.Unbounded((4096,), "uint8"),), "capacity": 100}
+    shared = light(tmp_path, **spec)
+    rows = Path(shared.files.directory, "wide_0.bin")
+    assert not rows.stat().st_blocks
+    shared.files.control[control.RESERVED] = 100
+    light(tmp_path, **spec)
+    assert rows.stat().st_blocks * 512 >= 100 * 4096
+
+
+def test_a_damaged_buffer_is_not_opened(tmp_path: Path) -> None:
+    shared = light(tmp_path)
+    shared.add(numbers(1, 2), 2, None, None)
+    shared.files.control[control.COUNTERS + control.SLOT_WORDS] = -1
+    with pytest.raises(StorageLayoutError, match=r"control\.bin: its cursor, size.*remove the directory"):
+        light(tmp_path)
