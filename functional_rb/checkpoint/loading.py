@@ -155,6 +155,7 @@ class _Loading:
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
+        opened.check_content()
         storage = self.storage
         if storage is None:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage

@@ -10,13 +10,14 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base import strict_json
 from functional_rb.base.checksum import DIGEST, digest
-from functional_rb.checkpoint.blocks import Run, Stored, as_array
+from functional_rb.checkpoint.blocks import Run, Stored, Table, as_array
 from functional_rb.checkpoint.segment import NAMES
 from functional_rb.structures import frame_ring
 from functional_rb.structures.stored_arrays import ROWS, WIDE, auxiliary_name
@@ -92,6 +93,7 @@ class Manifest:
         arrays: the arrays of the state.
         counters: of the state.
         segments: the files, the oldest first; a block is that of the last one that has it.
+        content: the checksum of what all this tells together, see `content_of`.
         in_place: the arrays whose rows lie in mapped files of the buffer's own, rolled back by undo logs.
         undo: the first of these, by number; 0 if there are none.
         here: whether the path of the spec's storage was the checkpoint's own directory, wherever that is by now.
@@ -105,6 +107,7 @@ class Manifest:
     arrays: dict[str, Stored]
     counters: list[int]
     segments: list[Segment]
+    content: str
     in_place: tuple[str, ...] = ()
     undo: int = 0
     here: bool = False
@@ -139,6 +142,7 @@ def encode(manifest: Manifest) -> bytes:
             for name, stored in manifest.arrays.items()
         },
         "counters": manifest.counters,
+        "content": manifest.content,
         "segments": [
             {
                 "kind": _kind(segment.arrays, manifest.in_place),
@@ -156,6 +160,23 @@ def encode(manifest: Manifest) -> bytes:
         info["here"] = True
     body = json.dumps(info, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
+
+
+def content_of(
+    stamp: str, spec: str, counters: list[int], arrays: dict[str, Stored], tables: Mapping[str, Table]
+) -> str:
+    """The checksum of a whole state: by it parts that are each whole are known to belong together.
+
+    Args:
+        stamp: of the state.
+        spec: of its buffer, as JSON text.
+        counters: of the state.
+        arrays: of the state.
+        tables: of each array the checksums of all of its blocks, those that no segment has among them.
+    """
+    described = {name: [stored.shape, stored.dtype, stored.fill] for name, stored in arrays.items()}
+    told = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
+    return digest(b"".join([digest(told), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
 
 
 def runs_told(content: bytes) -> int:
@@ -202,6 +223,7 @@ def _manifest(info: dict[str, Any]) -> Manifest:
         arrays=arrays,
         counters=[_number(value) for value in info["counters"]],
         segments=[_segment(part, arrays, in_place) for part in info["segments"]],
+        content=_text(info["content"]),
         in_place=in_place,
         undo=undo,
         here=bool(undo) or info.get("here") is True,

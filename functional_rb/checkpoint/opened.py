@@ -16,6 +16,7 @@ from functional_rb.checkpoint import python_objects, segment
 from functional_rb.checkpoint.blocks import Numbers, Run, Table, as_array, chunks, marked
 from functional_rb.checkpoint.manifest import LARGEST, Manifest, OtherFormat, Unreadable
 from functional_rb.checkpoint.segment import Places
+from functional_rb.core.counters import SIZE
 from functional_rb.storage.reading import open_file, read_bytes, read_into
 from functional_rb.storage.undo_log import FRAMES, ITEMS, name_of
 from functional_rb.structures.stored_arrays import is_items, own_name
@@ -116,6 +117,18 @@ class Opened:
     def check_there(self) -> None:
         """Tell damage from a checkpoint that was removed as a whole, while we looked: a FileNotFoundError."""
         os.stat(self.beside(manifests.name_of(self.manifest.generation)))
+
+    def check_content(self) -> None:
+        """Look whether all that the manifest tells belongs together.
+
+        Raises:
+            CorruptCheckpointError: naming it, or a segment.
+        """
+        told, tables = self.manifest, {name: self.whole_table(name) for name in self.manifest.arrays}
+        content = manifests.content_of(told.stamp, told.spec, told.counters, told.arrays, tables)
+        if content != told.content or told.items != told.counters[SIZE]:
+            path = self.beside(manifests.name_of(told.generation))
+            raise CorruptCheckpointError(path, "its spec, counters and segments are not what was saved together")
 
     def _check_in_place(self) -> None:
         """The files of the buffer's own, and the logs."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,12 +18,12 @@ from functional_rb.base.files import as_path
 from functional_rb.buffer import respec
 from functional_rb.buffer.checks import check_spec
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.storage_kinds import Storage
+from functional_rb.buffer.storage_kinds import Device, Storage
 from functional_rb.checkpoint import in_place, mixtures, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.claims import spec_of
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.loading import TRIES, read
+from functional_rb.checkpoint.loading import TRIES, Content, read
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.convert.json import KnownError
 from functional_rb.storage import elsewhere
@@ -70,7 +71,8 @@ def load(
         NoCheckpointError: if there is none.
         CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
         CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
-        ValueError: for a spec that needs `known`, or whose files lay in another directory, naming the manifest; for an
+        ValueError: for a spec that needs `known`, or whose files lay in another directory, or that names a device that
+            is not here, naming the manifest; for an
             unknown backend, or a `spec` that would change items.
         OSError: for mapped files that cannot be made or written to, as from `init`.
 
@@ -129,15 +131,39 @@ def _load(
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return module.restore(spec, arrays, device, objects=found.objects, files=files), found.generation
     try:
-        state = module.restore(
-            found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files
-        )
+        with _device_told(found, path, device, storage):
+            state = module.restore(
+                found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files
+            )
         state = state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
         return state, found.generation
     except BaseException:
         if found.files is not None:
             found.files.release()
         raise
+
+
+@contextlib.contextmanager
+def _device_told(found: Content, path: str, device: Any, storage: Storage | None) -> Iterator[None]:
+    """Where a checkpoint says on which device its buffer lay, and that is not here: name the manifest, and a remedy.
+
+    Raises:
+        ValueError: in place of the backend's.
+    """
+    told = found.spec.storage
+    name = told.device if isinstance(told, Device) and device is None and storage is None else None
+    try:
+        if name is not None and name.partition(":")[0] == "meta":
+            raise ValueError("it has no values")
+        yield
+    except ValueError as error:
+        if name is None:
+            raise
+        manifest = os.path.join(path, manifests.name_of(found.generation))
+        raise ValueError(
+            f"{manifest}: the buffer is said to lie on the device {name!r}, where it cannot be: {error}; give "
+            f"frb.load(..., device=...), or storage=frb.Device()"
+        ) from error
 
 
 def nest_at(directory: str, number: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.checksum import digest, hasher
+from functional_rb.base.checksum import DIGEST, digest, hasher
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
@@ -20,7 +20,7 @@ from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import changes, in_place, python_objects, segment
 from functional_rb.checkpoint import manifest as manifests
-from functional_rb.checkpoint.blocks import Run, Stored, chunks, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import Run, Stored, Table, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
 from functional_rb.checkpoint.manifest import Blocks, Manifest, Segment
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
@@ -29,6 +29,8 @@ from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
 from functional_rb.storage import disk
 
+Tables = dict[str, Table]
+"""Of each array the checksums of all of its blocks."""
 LOCK = "lock"
 TEMPORARY = ".part"
 _OURS = re.compile(r"([0-9]{10})\.(json|safetensors)(\.part)?", re.ASCII)
@@ -144,9 +146,12 @@ class _Save:
                 base, masks = None, changes.changed(self.reader, self.vector, None)
             stay = [] if base is None else changes.absorb(base, masks)
             kept = [] if base is None else [base.manifest.segments[k] for k in stay]
+            tables = {
+                name: stored.blank() if base is None else base.whole_table(name) for name, stored in self.arrays.items()
+            }
         try:
-            segments, written = self.write_segment(generation, masks)
-            manifest = self.manifest(generation, [*kept, *segments])
+            segments, written = self.write_segment(generation, masks, tables)
+            manifest = self.manifest(generation, [*kept, *segments], tables)
             written += self.commit(manifest)
         except BaseException:
             self.clean_up(generation)
@@ -180,12 +185,14 @@ class _Save:
         if newest.in_place != self.in_place:
             return None
         try:
-            return Opened(self.directory, newest, stack)
+            opened = Opened(self.directory, newest, stack)
+            opened.check_content()
         except CorruptCheckpointError:
             return None
+        return opened
 
-    def write_segment(self, generation: int, masks: Masks) -> tuple[list[Segment], int]:
-        """The new file with all that has changed; none if nothing has."""
+    def write_segment(self, generation: int, masks: Masks, whole: Tables) -> tuple[list[Segment], int]:
+        """The new file with all that has changed; none if nothing has. Its checksums go into the whole ones."""
         runs: dict[str, tuple[Stored, list[Run]]] = {
             name: (stored, runs_of(masks[name])) for name, stored in self.arrays.items() if masks[name].any()
         }
@@ -198,6 +205,8 @@ class _Save:
             tables = segment.write(self.path(name + TEMPORARY), self.reader, runs, objects, progress, self.in_place)
         disk.rename(self.path(name + TEMPORARY), self.path(name))
         size = segment.places(runs, len(objects), self.in_place).size
+        for array, table in tables.items():
+            whole[array][masks[array]] = np.frombuffer(table, np.uint8).reshape(-1, DIGEST)
         has = {name: Blocks(runs[name][1], digest(table).hex()) for name, table in tables.items()}
         return [Segment(name, has, (len(objects), digest(objects).hex()), size)], size
 
@@ -214,12 +223,13 @@ class _Save:
                     found |= by_token
         return found
 
-    def manifest(self, generation: int, segments: list[Segment]) -> Manifest:
+    def manifest(self, generation: int, segments: list[Segment], tables: Tables) -> Manifest:
         numbers = self.vector.tolist()
         stamp, items = self.reader.stamp, numbers[SIZE]
+        content = manifests.content_of(stamp, self.asked.spec, numbers, self.arrays, tables)
         undo = 0 if self.reader.in_place is None else self.reader.in_place.number
         here = bool(undo) or in_place.is_here(self.asked.files, self.directory)
-        fields = self.asked.spec, self.arrays, numbers, segments, self.in_place, undo, here
+        fields = self.asked.spec, self.arrays, numbers, segments, content, self.in_place, undo, here
         return Manifest(generation, stamp, time.time(), items, *fields)
 
     def commit(self, manifest: Manifest) -> int:

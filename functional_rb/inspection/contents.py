@@ -115,6 +115,7 @@ def read(
     with contextlib.ExitStack() as stack:
         try:
             opened = Opened(directory, manifest, stack)
+            opened.check_content()
         except (CheckpointError, OSError) as error:
             files.note(str(getattr(error, "file", path)), reason(error))
             return False, None

@@ -21,6 +21,8 @@ from functional_rb.base.checksum import digest
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.checkpoint import blocks, in_place
 from functional_rb.checkpoint.loading import read
+from functional_rb.checkpoint.manifest import content_of, decode
+from functional_rb.checkpoint.opened import Opened
 from functional_rb.core.counters import CURSOR, SIZE, length
 from functional_rb.storage import disk, host_state
 from functional_rb.storage.host_state import HostState
@@ -182,6 +184,16 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     file = max(path.glob("[0-9]*.json"))
     told = json.loads(file.read_text())["manifest"]
     change(told)
+    put(file, told)
+    with contextlib.suppress(Exception), contextlib.ExitStack() as stack:  # of nonsense there is no checksum
+        found = decode(file.read_bytes(), int(file.stem))
+        opened = Opened(str(path), found, stack)
+        tables = {name: opened.whole_table(name) for name in found.arrays}
+        put(file, told | {"content": content_of(found.stamp, found.spec, found.counters, found.arrays, tables)})
+    return file
+
+
+def put(file: Path, told: Any) -> None:
+    """Write a manifest with the checksum of its bytes."""
     body = json.dumps(told, separators=(",", ":")).encode()
     file.write_bytes(b'{"checksum":"' + digest(body).hex().encode() + b'","manifest":' + body + b"}\n")
-    return file
