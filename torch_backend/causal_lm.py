@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from functional_rb.text.backend import EmptyCache, Step
+from torch_backend import skeletons, wrapped_models
 
 
 class CausalLM(NamedTuple):
@@ -37,6 +36,10 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
     it computes the logits of one column, not of all. The cache is transformers' own; `generate` holds that of the
     prompts once, and copies it for as many replies of each as are made at once.
 
+    The model may be inside of another module, such as PEFT's, what `torch.compile` gives, or `DataParallel`; positions
+    are to reach it. A dict of tensors is put into a copy of the module's objects, which shares all other tensors with
+    it: other threads may call the module meanwhile, or give other dicts. The copy is not what `torch.compile` made.
+
     Args:
         model: the model, in `eval()` mode: in training it would drop out at random, or forget its cache.
         static: whether the cache is a `StaticCache`, which takes the memory of all L + n tokens at once; else it is a
@@ -47,7 +50,8 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
 
     Raises:
         ImportError: without transformers.
-        TypeError: for what is no module with a config, and one that cannot continue texts.
+        TypeError: for what is no module with a config, and one that cannot continue texts; for a module around a model
+            that does not hand positions on to it, or does not show that it does.
 
     Example:
         >>> from transformers import AutoModelForCausalLM, GPT2Config
@@ -63,13 +67,15 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         from transformers import DynamicCache, StaticCache
     except ImportError as error:
         raise ImportError("text.causal_lm needs transformers; pip install 'functional-rb[text]'") from error
-    is_model = isinstance(model, torch.nn.Module) and hasattr(model, "config")
-    if not is_model:
+    inner: Any = model
+    if isinstance(model, torch.nn.Module) and not hasattr(model, "get_output_embeddings"):
+        inner = wrapped_models.innermost(model)
+    if not all(hasattr(inner, name) for name in ("config", "get_output_embeddings", "forward")):
         raise TypeError(f"text.causal_lm: expected a model of transformers, got {type(model).__name__}")
-    config = model.config
-    if getattr(config, "is_encoder_decoder", False) or model.get_output_embeddings() is None:
+    config: Any = inner.config
+    if getattr(config, "is_encoder_decoder", False) or inner.get_output_embeddings() is None:
         raise TypeError(
-            f"text.causal_lm: {type(model).__name__} does not tell which token comes next; load the model by "
+            f"text.causal_lm: {type(inner).__name__} does not tell which token comes next; load the model by "
             f"AutoModelForCausalLM"
         )
 
@@ -121,14 +127,24 @@ class _Step:
 
     Attributes:
         model: whose own parameters those replace that are given as a dict.
-        takes: the names of the arguments that the model knows.
-        cached_as: under which of them it takes its cache.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self.takes = frozenset(inspect.signature(model.forward).parameters)
-        self.cached_as = "cache_params" if "cache_params" in self.takes else "past_key_values"
+        self._takes = wrapped_models.taken_by(model)
+
+    def bound(self, params: Any) -> Any:
+        """The module that parameters mean: one to call as often as wanted, while they stay the same."""
+        if isinstance(params, torch.nn.Module):
+            return params
+        if not isinstance(params, Mapping):
+            raise TypeError(f"params: expected the model or a dict of its tensors, got {type(params).__name__}")
+        return params if torch.compiler.is_compiling() else skeletons.with_tensors(self.model, params)
+
+    def takes(self, model: torch.nn.Module) -> frozenset[str]:
+        """The names of the arguments that a module knows."""
+        same = model is self.model or torch.compiler.is_compiling()
+        return self._takes if same else wrapped_models.taken_by(model)
 
     def __call__(self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor) -> Any:
         """Logits [B, T, V] of what follows each token, and the cache with these tokens."""
@@ -144,34 +160,41 @@ class _Step:
         order = _order(positions, False)
         if order is not None:
             ids, positions = ids.gather(1, order), positions.gather(1, order)
-        options = {"logits_to_keep": 1} if "logits_to_keep" in self.takes else {}
-        self.logits(params, cache, ids, positions, **options)
+        self.logits(params, cache, ids, positions, logits_to_keep=1)
         return cache
 
     def logits(
         self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor, **options: Any
     ) -> torch.Tensor:
         """Of rows whose padding is in front."""
-        own = isinstance(params, torch.nn.Module)
-        if not own and not isinstance(params, Mapping):
-            raise TypeError(f"params: expected the model or a dict of its tensors, got {type(params).__name__}")
-        model = params if own else self.model
+        params = self.bound(params)
+        is_traced = not isinstance(params, torch.nn.Module)  # into a graph, which calls no module
+        model = self.model if is_traced else params
         _check_mode(model, cache)
-        mask = positions >= 0
+        takes, mask = self.takes(model), positions >= 0
+        options = {name: x for name, x in options.items() if name in takes}
         if cache is not None:
             if ids.shape[1] > 1:
                 _check_columns(model, cache)
-            options[self.cached_as] = cache.past
+            cached_as = "cache_params" if "cache_params" in takes else "past_key_values"
+            options[cached_as] = cache.past
             every = cache.extend(mask)
             # What such a model remembers has no columns.
-            mask = mask if self.cached_as == "cache_params" else every
+            mask = mask if cached_as == "cache_params" else every
+            if isinstance(model, torch.nn.DataParallel):  # which would give the whole cache to each device
+                model = model.module
         options |= {"use_cache": cache is not None, "attention_mask": mask.long()}
-        if "position_ids" in self.takes:
-            options["position_ids"] = positions.clamp_min(0).long()
-        forward = model if own else functools.partial(torch.func.functional_call, model, dict(params))
+        if wrapped_models.POSITIONS in takes:
+            options[wrapped_models.POSITIONS] = positions.clamp_min(0).long()
         arguments = {"input_ids": ids.long(), **options}
-        told = forward(**arguments) if own else forward((), arguments)
-        return told.logits
+        told = torch.func.functional_call(model, dict(params), (), arguments) if is_traced else model(**arguments)
+        if not hasattr(told, "logits"):
+            raise TypeError(
+                f"params: expected {type(model).__name__} to give logits by that name, as transformers' models do, got "
+                f"{type(told).__name__}; give the model inside of it"
+            )
+        logits: torch.Tensor = told.logits
+        return logits
 
 
 def _order(positions: torch.Tensor, whole: bool) -> torch.Tensor | None:
@@ -200,13 +223,16 @@ def _check_columns(model: torch.nn.Module, cache: _Cache) -> None:
 
 
 def _check_mode(model: torch.nn.Module, cache: _Cache | None) -> None:
-    """Refuse a model that drops out at random, or that forgets its cache."""
-    if not model.training:
+    """Refuse a model that drops out at random, or that forgets its cache; what is around it may be in any mode."""
+    forgets = wrapped_models.innermost(model).training
+    if not (model.training or forgets):
         return
     rates = [
-        m.p if isinstance(m, torch.nn.Dropout) else getattr(m, "attention_dropout", 0) or 0 for m in model.modules()
+        m.p if isinstance(m, torch.nn.Dropout) else getattr(m, "attention_dropout", 0) or 0
+        for m in model.modules()
+        if m.training
     ]
-    if cache is not None or any(rates):
+    if (cache is not None and forgets) or any(rates):
         raise ValueError(
             f"{type(model).__name__} is in training mode, in which it drops out at random and may forget its cache; "
             f"call model.eval(), which keeps gradients"

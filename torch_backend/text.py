@@ -71,7 +71,7 @@ class _Backend:
         drawn = random.draws(random.check_key(key).to(prompts.device), batch * replies * n, 2)
         settings = settings._replace(stops=not torch.compiler.is_compiling())
         with torch.no_grad():
-            model, empty = core.prepared(ops, core.model_of(ops, step, params), cache, prompts, n)
+            model, empty = core.prepared(ops, core.model_of(ops, step, _bound(step, params)), cache, prompts, n)
             bits = drawn.reshape(batch, replies, n, 2)
             return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
 
@@ -86,13 +86,18 @@ class _Backend:
         cache: EmptyCache | None,
     ) -> torch.Tensor:
         """Tell log-probabilities."""
-        model = core.model_of(ops, step, params)
+        model = core.model_of(ops, step, _bound(step, params))
         told: torch.Tensor = core.log_probs(ops, model, ids, mask, rows_at_once, tokens_at_once, cache)
         return told
 
     def run(self, function: Callable[..., Any], *given: Any, static: tuple[Any, ...] = ()) -> Any:
         """A function of the core."""
         return function(ops, *given, *static)
+
+
+def _bound(step: Step, params: Any) -> Any:
+    """The parameters as a model is called with them: what it makes of them beforehand, if it does."""
+    return step.bound(params) if hasattr(step, "bound") else params
 
 
 def _copied(cache: Any, rows: torch.Tensor) -> Any:

@@ -1,0 +1,144 @@
+"""A module with other tensors in place of its own, beside which the module stays as it is.
+
+`torch.func.functional_call` puts the tensors into the module itself for as long as the call takes, where other threads
+that call the module find them; and what is computed again for gradients finds the module's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_NEUTRAL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+"""Which give what the module inside gives."""
+_TENSORS = ("_parameters", "_buffers")
+
+
+def with_tensors(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.nn.Module:
+    """A module like another one, of the same tensors but for those that are given by their names.
+
+    Memory is taken for the objects alone. Programs compiled by torch.compile, which know the module's own tensors, are
+    left out, and so is what spreads rows over devices.
+
+    Args:
+        module: which stays as it is.
+        tensors: by the names of `module.named_parameters()` and `named_buffers()`. Of tied ones one is enough.
+
+    Raises:
+        ValueError: for a name that the module does not have, and a tensor of another shape.
+    """
+    modules = dict(module.named_modules(remove_duplicate=False))
+    placed, instead = _places(module, modules, tensors)
+    made = {id(x): x.__class__.__new__(x.__class__) for x in modules.values() if _seen_through(x) is None}
+    for x in modules.values():
+        if _seen_through(x) is not None:
+            made[id(x)] = made[id(_last(x))]
+    for x in {id(x): x for x in modules.values() if _seen_through(x) is None}.values():
+        state = {name: _rebound(value, made) for name, value in x.__dict__.items() if name != "_compiled_call_impl"}
+        for kind in _TENSORS:
+            own = x.__dict__[kind]
+            state[kind] = {name: placed.get((id(x), name), instead.get(id(t), t)) for name, t in own.items()}
+        made[id(x)].__dict__.update(state)
+    return made[id(module)]
+
+
+def _places(
+    module: torch.nn.Module, modules: Mapping[str, torch.nn.Module], tensors: Mapping[str, Any]
+) -> tuple[dict[tuple[int, str], Any], dict[int, Any]]:
+    """The tensors by module and name in it, and by the tensor in whose place they are."""
+    placed: dict[tuple[int, str], Any] = {}
+    instead: dict[int, Any] = {}
+    for name, tensor in tensors.items():
+        prefix, _, leaf = name.rpartition(".")
+        owner = modules.get(prefix)
+        own = (
+            None
+            if owner is None
+            else next((owner.__dict__[kind].get(leaf) for kind in _TENSORS if leaf in owner.__dict__[kind]), None)
+        )
+        if owner is None or own is None:
+            some = ", ".join(repr(x) for x, _ in zip(dict(module.named_parameters()), range(2), strict=False))
+            raise ValueError(
+                f"params: {type(module).__name__} has no tensor {name!r}; expected names of its named_parameters(), "
+                f"such as {some}"
+            )
+        if tuple(tensor.shape) != tuple(own.shape):
+            raise ValueError(f"params: {name!r}: expected shape {list(own.shape)}, got {list(tensor.shape)}")
+        placed[id(owner), leaf] = instead[id(own)] = tensor
+    return placed, instead
+
+
+def _seen_through(module: torch.nn.Module) -> torch.nn.Module | None:
+    """The module inside of one that does nothing but call it."""
+    inner = module._modules.get("_orig_mod")
+    if isinstance(module, _NEUTRAL):
+        inner = module.module
+    return inner
+
+
+def _last(module: torch.nn.Module) -> torch.nn.Module:
+    inner = _seen_through(module)
+    return module if inner is None else _last(inner)
+
+
+def _rebound(value: Any, made: Mapping[int, torch.nn.Module], depth: int = 4) -> Any:
+    """A value with the new modules in place of the old ones; the same if it has none.
+
+    Functions that were put onto a module, such as another `forward`, know it by what they are bound to or closed over.
+    """
+    if isinstance(value, torch.nn.Module):
+        return made.get(id(value), value)
+    if not depth:
+        return value
+    again = functools.partial(_rebound, made=made, depth=depth - 1)
+    if isinstance(value, types.MethodType):
+        owner = again(value.__self__)
+        return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
+    if isinstance(value, types.FunctionType):
+        return _closed(value, again)
+    if isinstance(value, functools.partial):
+        given = value.func, list(value.args), dict(value.keywords)
+        function, arguments, named = again(given[0]), again(given[1]), again(given[2])
+        if _same(given, (function, arguments, named)):
+            return value
+        made_anew = functools.partial(function, *arguments, **named)
+        made_anew.__dict__.update(value.__dict__)
+        return made_anew
+    if isinstance(value, dict) and value:
+        held = {name: again(x) for name, x in value.items()}
+        return value if _same(value.values(), held.values()) else type(value)(held)
+    if type(value) in (list, tuple):
+        elements = [again(x) for x in value]
+        return value if _same(value, elements) else type(value)(elements)
+    return value
+
+
+def _closed(function: Any, again: Any) -> Any:
+    """A function over other cells, where these have modules in them."""
+    cells = function.__closure__ or ()
+    new = [_cell(cell, again) for cell in cells]
+    if _same(cells, new):
+        return function
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(new)
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(function.__dict__)
+    return made
+
+
+def _cell(cell: Any, again: Any) -> Any:
+    try:
+        content = cell.cell_contents
+    except ValueError:  # not filled yet
+        return cell
+    new = again(content)
+    return cell if new is content else types.CellType(new)
+
+
+def _same(parts: Any, new: Any) -> bool:
+    return all(x is y for x, y in zip(parts, new, strict=True))
