@@ -27,16 +27,14 @@ from functional_rb.cpu_kernels import descriptor
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import part_kernels
 from functional_rb.structures import frame_ring
-from jax_backend import ops, rules
+from jax_backend import compat, ops, rules
 from jax_backend.custom_call import ABSENT, Kernel, barrier, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 HAVE_KERNELS = importlib.util.find_spec("numba") is not None
 
-_wanted = jax.make_user_context(switch.on)
-"""The switch, as a part of what JAX finds traced and compiled functions by."""
-switch.tell(_wanted.set_global)
+compat.on_each_change(switch.tell, switch.on)
 
 
 def use_kernels() -> bool:

@@ -23,7 +23,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from functional_rb.ops import part_kernels
-from jax_backend import rules
+from jax_backend import compat, rules
 
 HANDLERS = {
     "xla": ("add", "draw", "threefry", "update"),
@@ -115,10 +115,10 @@ def _is_none(x: Any) -> bool:
 
 def _varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
     """The same arrays, all of which differ between devices inside of `jax.shard_map`, if one does."""
-    own = [jax.typeof(x).manual_axis_type.varying for x in arrays]
+    own = [compat.varying_axes(x) for x in arrays]
     every = frozenset[str]().union(*own)
     return [
-        lax.pcast(x, tuple(every - axes), to="varying") if axes != every else x
+        compat.made_varying(x, sorted(every - axes)) if axes != every else x
         for x, axes in zip(arrays, own, strict=True)
     ]
 
@@ -152,7 +152,7 @@ def _results(*operands: Any, kernel: Kernel, batch: Batch, **others: Any) -> lis
 def _like(operands: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
     """The type of a result: it differs between devices where the operands do, and is divided along no axis."""
     operand = next((x for x in operands if not x.sharding.mesh.empty), operands[0])
-    whole = jax.sharding.NamedSharding(operand.sharding.mesh, jax.P(*(None for _ in shape)))
+    whole = jax.sharding.NamedSharding(operand.sharding.mesh, jax.sharding.PartitionSpec(*(None for _ in shape)))
     return operand.update(shape=shape, dtype=dtype, weak_type=False, sharding=whole)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import frame_ring
@@ -47,7 +47,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
     if not isinstance(where, NamedSharding) or where.is_fully_replicated:
         return where
     if not (is_items(name) or name.startswith(auxiliary_name(frame_ring.ROWS))):
-        return NamedSharding(where.mesh, jax.P(), memory_kind=where.memory_kind)
+        return NamedSharding(where.mesh, PartitionSpec(), memory_kind=where.memory_kind)
     try:
         where.shard_shape(shape)
     except ValueError as error:

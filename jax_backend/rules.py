@@ -19,6 +19,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from functional_rb.buffer.state import State
+from jax_backend import compat
 
 Given = ParamSpec("Given")
 A = TypeVar("A")
@@ -96,9 +97,10 @@ def explicit_transfers() -> Iterator[None]:
 def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any], by_row: bool) -> Any:
     """What a function returns of arguments whose first may be a state; by row, if it gives one for each of storage."""
     mesh = _mesh((args, others))
-    if not mesh.explicit_axes:
+    explicit = compat.explicit_axes(mesh)
+    if not explicit:
         return function(*args, **others)
-    automatic = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
+    automatic = mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(automatic):
         given, more = jax.tree.map(lambda x: _placed(x, P()), (args, others))
         out = function(*given, **more)

@@ -1,9 +1,9 @@
 """XLA's FFI: how the frame of a custom call is read, and how one call serves a whole batch.
 
-XLA's C interface (xla/ffi/api/c_api.h, version 0.3) is a stable one: XLA promises to serve handlers of an older
-version for a year, and refuses at the first call a version that it no longer knows. A handler gets one pointer to a
-call frame; the offsets below are those of the 64-bit layout of the header's structures. JAX is not needed here: a
-handler is only the address of a function.
+XLA's C interface (xla/ffi/api/c_api.h, version 0.1) is a stable one: XLA serves handlers of an older version, and
+refuses at the first call those of a newer one. So this is the version of the oldest JAX that is supported; what is read
+here has the same place in all versions since. A handler gets one pointer to a call frame; the offsets below are those
+of the 64-bit layout of the header's structures. JAX is not needed here: a handler is only the address of a function.
 
 A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the frame an attribute
 that says where in them each call has its part (see `encode_batch`). A *call* is one of those, (frame, number); a
@@ -22,7 +22,7 @@ from numba import types
 from functional_rb.cpu_kernels.cache import callback, compiled
 from functional_rb.cpu_kernels.raw_memory import ints, load_int32, load_int64, read_only, store_int32
 
-API_MAJOR, API_MINOR = 0, 3
+API_MAJOR, API_MINOR = 0, 1
 FRAME_EXTENSION, FRAME_ARGUMENTS, FRAME_RESULTS, FRAME_ATTRIBUTES = 8, 40, 80, 120
 LIST_SIZE, LIST_ITEMS, ATTRIBUTE_ITEMS = 16, 32, 40
 BUFFER_DATA, BUFFER_RANK, BUFFER_SIZES = 24, 32, 40
