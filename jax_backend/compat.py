@@ -44,7 +44,8 @@ def varying_axes(x: Any) -> frozenset[str]:
 def made_varying(x: jax.Array, axes: Sequence[str]) -> jax.Array:
     """An array that varies along further axes of a mesh: `lax.pcast` is there from JAX 0.8 on."""
     names = tuple(axes)
-    found: jax.Array = lax.pcast(x, names, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, names)
+    library: Any = lax  # the type checker knows only the version that it finds installed
+    found: jax.Array = library.pcast(x, names, to="varying") if hasattr(lax, "pcast") else library.pvary(x, names)
     return found
 
 
