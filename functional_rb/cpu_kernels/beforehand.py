@@ -37,6 +37,7 @@ SHARED: Final[dict[str, Any]] = {
     "random_bits": types.Array(types.int32, 2, "C"),
     "beta": types.float32,
     "has_rows": types.boolean,
+    "room": types.Array(types.int64, 1, "C"),
 }
 """The types of arguments of the kernels in `shared`, by name."""
 RAGGED: Final[dict[str, Any]] = {

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_backend as rb
+from tests.support.causal_models import VOCABULARY, made, own_log_probs, padded
 from tests.support.effort import effort
-from tests.text.test_causal_lm import VOCABULARY, made, own_log_probs, padded
 
 
 class Tuner(torch.nn.Module):
