@@ -99,6 +99,12 @@ def _stored_value(priorities: jax.Array, alpha: float) -> Described:
     return Kernel("stored_values", results, [descriptor.encode_alpha(alpha)]) if priorities.shape[0] else None
 
 
+def _updated_values(slots: jax.Array, live: jax.Array, priorities: jax.Array, alpha: float) -> Described:
+    batch = slots.shape[0]
+    results = like(priorities), bools(batch), ints(), ints()
+    return Kernel("updated_values", results, [descriptor.encode_alpha(alpha)]) if batch else None
+
+
 def _importance_weights(values: jax.Array, smallest: jax.Array, beta: jax.Array) -> Described:
     return Kernel("importance_weights", like(values)) if values.shape[0] else None
 
@@ -238,6 +244,7 @@ TABLE: Table = {
             (row_layout.read, _read),
             (row_layout.store, _store),
             (importance.stored_value, _stored_value),
+            (importance.updated_values, _updated_values),
             (importance.importance_weights, _importance_weights),
             (ring.choose_slots, _choose_slots),
             (episode_windows.steps_in_episodes, _steps_in_episodes),

@@ -173,7 +173,7 @@ def update(
     if wanted.shape[0] == 0:
         return draft.finish(ops)
     slots, live = draft.locate(ops, wanted)
-    batch = Batch(slots, live, Duplicates.of(ops, slots))
+    batch = Batch(slots, live)
     if replacements:
         _rewrite(ops, draft, spec, batch, replacements)
     if priorities is not None:
@@ -185,7 +185,7 @@ def update(
 
 
 def _rewrite(ops: Ops, draft: Draft, spec: BufferSpec, batch: Batch, replacements: Mapping[int, Array]) -> None:
-    winner, replaced = batch.order.winners(ops, batch.live)
+    winner, replaced = Duplicates.of(ops, batch.slots).winners(ops, batch.live)
     old = draft.read(ops, batch.slots, spec.plan.stored)
     new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.plan.stored]
     spec.writer.rewritten(ops, draft, batch, new, replaced)

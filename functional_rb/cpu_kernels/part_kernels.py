@@ -22,6 +22,7 @@ from functional_rb.cpu_kernels import random_bits as random_bits_kernels
 from functional_rb.cpu_kernels import ring as ring_kernels
 from functional_rb.cpu_kernels import sparse_set as sparse_set_kernels
 from functional_rb.cpu_kernels import step_queue as step_queue_kernels
+from functional_rb.cpu_kernels import updates as updates_kernels
 from functional_rb.cpu_kernels import windows as windows_kernels
 from functional_rb.cpu_kernels.addresses import Held, Library, caller, storage_caller
 from functional_rb.items import crops
@@ -63,6 +64,7 @@ class PartKernels:
             row_layout.pack_rows: self.pack_rows,
             random_bits.below: self.below,
             importance.stored_value: self.stored_value,
+            importance.updated_values: self.updated_values,
             importance.importance_weights: self.importance_weights,
             ring.choose_slots: self.choose_slots,
             episode_windows.steps_in_episodes: self.steps_in_episodes,
@@ -120,6 +122,17 @@ class PartKernels:
         values, good = self._floats(count), self._bools(count)
         self._call(calls.stored_values, (priorities, values, good), descriptor.encode_alpha(alpha), count)
         return values, good
+
+    def updated_values(
+        self, slots: Array, live: Array, priorities: Array, alpha: float
+    ) -> tuple[Array, Array, Array, Array]:
+        """Do what `importance.updated_values` does."""
+        slots, live = self._ready(slots, self._int32), self._ready(live, self._bool)
+        priorities, count = self._ready(priorities, self._float32), slots.shape[0]
+        found = self._floats(count), self._bools(count), self._ints(()), self._ints(())
+        arrays = slots, live, priorities, *found
+        self._call(updates_kernels.updated_values, arrays, descriptor.encode_alpha(alpha), count)
+        return found
 
     def importance_weights(self, values: Array, smallest: Array, beta: Array) -> Array:
         """Do what `importance.importance_weights` does."""

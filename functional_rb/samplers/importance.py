@@ -13,7 +13,7 @@ from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase
 from functional_rb.structures import ring, row_layout, sum_tree
-from functional_rb.structures.duplicates import Batch, single
+from functional_rb.structures.duplicates import Batch, Duplicates, single
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
@@ -245,11 +245,32 @@ class Priorities(SamplerBase):
 
     def new_values(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> tuple[Array, Array]:
         """What an update sets, float32 [B], equal where slots are, and where it sets anything, bool [B]."""
-        values, good = stored_value(ops, priorities, self.alpha)
-        reject(ops, draft, batch.live & ~good)
-        winner, replaced = batch.order.winners(ops, batch.live & good)
-        raise_peak(ops, draft, values, batch.live & good)
-        return ops.take(values, winner), replaced
+        values, replaced, bad, peak = updated_values(ops, batch.slots, batch.live, priorities, self.alpha)
+        counters = draft.counters
+        rejected, peak = ring.saturating_add(ops, counters.rejected, bad), ops.maximum(counters.peak, peak)
+        draft.counters = counters.replace(rejected=rejected, peak=peak)
+        return values, replaced
+
+
+@replaceable
+def updated_values(
+    ops: Ops, slots: Array, live: Array, priorities: Array, alpha: float
+) -> tuple[Array, Array, Array, Array]:
+    """What priorities of a batch set; of equal slots the last counts that is live and has a good priority.
+
+    Args:
+        slots: int32 [B], not negative.
+        live: bool [B], whether the item is still there.
+        priorities: float32 [B].
+        alpha: the power to which they are stored.
+
+    Returns:
+        Their powers float32 [B], equal where slots are; where anything is set, bool [B]; how many of the live have bad
+        priorities, an int32 scalar; and the bits of the largest power that is good, an int32 scalar, 0 for none.
+    """
+    values, good = stored_value(ops, priorities, alpha)
+    winner, replaced = Duplicates.of(ops, slots).winners(ops, live & good)
+    return ops.take(values, winner), replaced, ops.count(live & ~good), _largest_bits(ops, values, live & good)
 
 
 def reject(ops: Ops, draft: Draft, bad: Array) -> None:
@@ -259,11 +280,17 @@ def reject(ops: Ops, draft: Draft, bad: Array) -> None:
 
 
 def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> None:
-    """Remember the largest value ever stored by its bits: positive floats are ordered as their bits are."""
+    """Remember the largest value ever stored by its bits."""
+    peak = ops.maximum(draft.counters.peak, _largest_bits(ops, values, live))
+    draft.counters = draft.counters.replace(peak=peak)
+
+
+def _largest_bits(ops: Ops, values: Array, live: Array | None) -> Array:
+    """The bits of the largest of values float32 [n], or of the live ones: they are ordered as the values are."""
     bits = ops.bitcast(values[:, None], "int32")[:, 0]
     if live is not None:
         bits = ops.where(live, bits, ops.full_like(bits, 0))
-    draft.counters = draft.counters.replace(peak=ops.maximum(draft.counters.peak, ops.cummax(bits)[-1]))
+    return ops.cummax(bits)[-1]
 
 
 @replaceable

@@ -13,12 +13,10 @@ class Batch(NamedTuple):
     Attributes:
         slots: int32 [B], in bounds.
         live: bool [B], whether the item is still there.
-        order: which of equal slots wins.
     """
 
     slots: Array
     live: Array
-    order: Duplicates
 
 
 class Duplicates(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -710,6 +711,18 @@ def test_stored_value(on: Any, alpha: float) -> None:
     special = np.array([0, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000], np.int32)
     bits = np.concatenate([special, special | -(2**31), rng.integers(0, 2**31, 500).astype(np.int32)])
     both(on, lambda ops, priorities: powers.stored_value(ops, priorities, alpha), True)(bits.view(np.float32))
+
+
+def test_updated_values(on: Any) -> None:
+    """Slots that come once, several times and all the time, live or not, with priorities that are good or not."""
+    rng = np.random.default_rng(0)
+    compare = both(on, lambda ops, *args: powers.updated_values(ops, *args, 0.6), True)
+    for slots, good in itertools.product((2**31 - 1, 50, 3, 1), (1.0, 0.5, 0.0)):
+        bad = rng.choice([np.nan, -1.0, np.inf], 200)
+        priorities = np.where(rng.random(200) < good, rng.choice([0.0, 1e-40, 0.3, 7.0, 1e30], 200), bad)
+        for n in (200,) if on is Jax else (200, 1):
+            live = rng.random(n) < rng.choice([0.0, 0.5, 1.0])
+            compare(rng.integers(0, slots, n).astype(np.int32), live, priorities[:n].astype(np.float32))
 
 
 def test_importance_weights(on: Any) -> None:
