@@ -22,10 +22,12 @@ from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import descriptor
 from functional_rb.cpu_kernels.switch import switch
 from functional_rb.ops import part_kernels
+from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import frame_ring
 from jax_backend import compat, ops, rules
 from jax_backend.custom_call import ABSENT, Kernel, barrier, choose
@@ -170,6 +172,8 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
+    if spec.plan.fused_updates and priorities is not None and not replacements:
+        return _prioritized(state, handles, priorities)
     if not spec.plan.fused:
         return finished(functions.update(ops, state, spec, handles, priorities, replacements))
 
@@ -191,6 +195,28 @@ def update(
     tree, vector, storage = choose(kernel if handles.shape[0] else None, core, *args)
     rows, *wide = storage or (state.rows, *state.wide)
     return Arrays(rows, tuple(wide), tree, vector, dict(state.auxiliary))
+
+
+def _prioritized(state: State, handles: jax.Array, priorities: jax.Array) -> Arrays:
+    """Set priorities alone: the storage is not handed over, see `update`."""
+    spec, auxiliary = state.spec, state.auxiliary
+
+    def core(tree: Any, kept: Any, counters: Any, handles: Any, priorities: Any, in_episode: Any) -> Any:
+        known = {name: x for name, x in ((VALUE, kept), (STEP_IN_EPISODE, in_episode)) if x is not None}
+        before = Arrays(None, (), tree, counters, known)
+        after = functions.update(ops, before, spec, handles, priorities, {})
+        return after.tree, after.auxiliary.get(VALUE), after.counters
+
+    assert state.tree is not None
+    kept = auxiliary.get(VALUE)
+    in_episode = None if kept is None else auxiliary[STEP_IN_EPISODE]
+    results = _like(state.tree), ABSENT if kept is None else _like(kept), _like(state.counters)
+    constants = [descriptor.encode(spec), descriptor.encode_rings(spec)]
+    kernel = Kernel("update_priorities", results, constants, in_place={0: 0, 1: 1, 2: 2})
+    args = state.tree, kept, state.counters, handles, priorities, in_episode
+    tree, new, counters = choose(kernel if handles.shape[0] else None, core, *args)
+    changed = {} if kept is None else {VALUE: new}
+    return Arrays(state.rows, state.wide, tree, counters, dict(auxiliary) | changed)
 
 
 def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:

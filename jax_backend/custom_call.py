@@ -34,7 +34,7 @@ HANDLERS = {
     "xla_ring": ("choose_slots",),
     "xla_episode_windows": ("changed", "expand", "extent", "following", "steps_in_episodes", "weights_at"),
     "xla_step_queue": ("fold", "plan_line"),
-    "xla_updates": ("updated_values",),
+    "xla_updates": ("update_priorities", "updated_values"),
 }
 """The modules of `functional_rb.cpu_kernels` with kernels for XLA, and which these are."""
 

@@ -229,8 +229,7 @@ def update(
 def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None) -> dict[str, Any]:
     """What of a state changes with the priorities alone: not the rows, which JAX would copy."""
     _check_shapes(state, "update")
-    arrays = compile.finished(functions.update(ops, state, state.spec, handles, priorities, {}))
-    return _exchanged(state, arrays)
+    return _exchanged(state, compile.update(state, handles, priorities, {}))
 
 
 def _exchanged(state: State, arrays: Arrays) -> dict[str, Any]:

@@ -218,6 +218,7 @@ class BufferSpec(Description):
             fused_draws=known,
             fused_epochs=plain and self.sampler.fused_epochs and self.writer.in_order,
             fused_slices=self.sampler.fused_slices,
+            fused_updates=self.sampler.fused_updates and self.writer.in_order,
             fused=known and plain,
         )
 

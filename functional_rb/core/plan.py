@@ -69,6 +69,7 @@ class Plan:
         fused_draws: whether the fused kernels know how this buffer is drawn from, frames apart.
         fused_epochs: whether the fused kernel of epochs knows how this buffer is drawn from.
         fused_slices: whether the fused kernel of slices knows how steps of this buffer are chosen.
+        fused_updates: whether the fused kernel of priorities knows how those of this buffer are updated.
         fused: whether the fused kernels know this buffer.
     """
 
@@ -96,6 +97,7 @@ class Plan:
     fused_draws: bool = False
     fused_epochs: bool = False
     fused_slices: bool = False
+    fused_updates: bool = False
     fused: bool = False
 
     structure: Structure = dataclasses.field(init=False, repr=False)

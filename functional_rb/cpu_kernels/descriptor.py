@@ -16,7 +16,8 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.ops import fixed_point
-from functional_rb.samplers import Prioritized, Slices, WithoutReplacement, epochs
+from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
+from functional_rb.samplers.importance import Priorities
 from functional_rb.structures import episode_windows, ring, sum_tree
 from functional_rb.structures.episode_windows import Rule
 from functional_rb.structures.ring import Ring
@@ -63,7 +64,7 @@ BY_TRAJECTORY: Final = 9
 """The vectors of rings and windows are of a form of their own; that of rings ends before WINDOW_LENGTH."""
 
 SLICES_COUNTERS: Final = 10
-"""How many counters there are, in the vector of draws of slices, which begins with that of windows; then places."""
+"""How many counters there are, in the vectors of draws of slices and of updates, which begin with that of windows."""
 SLICES_CURSORS: Final = 11
 SLICES_SIZES: Final = 12
 SLICES_NEXT: Final = 13
@@ -86,15 +87,15 @@ NO_LEAVES = Layout((), 0)
 def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
     """The vector for a spec, read-only; the layout of its items if that is not the spec's own."""
     sampler = spec.sampler
-    prioritized = isinstance(sampler, Prioritized)
-    alpha = sampler.alpha if isinstance(sampler, Prioritized) else 0.0
+    prioritized = isinstance(sampler, Priorities)
+    alpha = sampler.alpha if isinstance(sampler, Priorities) else 0.0
     buffer = [
         spec.capacity,
         ring.modulus(spec.capacity),
         *fixed_point.fixed_constant(alpha),
         *fixed_point.fixed_constant(alpha, fixed_point.BIAS),
         int(alpha == 1.0),
-        int(isinstance(sampler, Prioritized) and sampler.new_priority == "ever"),
+        int(isinstance(sampler, Priorities) and sampler.new_priority == "ever"),
     ]
     return _vector(buffer, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.plan.layout)
 
@@ -117,13 +118,27 @@ def encode_slices(spec: BufferSpec) -> Vector:
     """The vector for draws of slices from a buffer whose sampler is `Slices`, read-only."""
     plan, sampler = spec.plan, spec.sampler
     assert isinstance(sampler, Slices)
-    one = plan.ring.lanes == 1
-    cursors = counters.CURSOR if one else counters.BASE
-    sizes = counters.SIZE if one else counters.BASE + plan.ring.lanes
     following = counters.place(plan, NEXT_STEP_IN_EPISODE)
     assert following is not None
     windows = encode_windows(plan.ring, sampler.rule, sampler.by_trajectory)
-    return _read_only([*windows, counters.length(plan), cursors, sizes, following])
+    return _read_only([*windows, *_counters_of_rings(spec), following])
+
+
+@functools.cache
+def encode_rings(spec: BufferSpec) -> Vector:
+    """The vector for updates of priorities of items that lie in rings, read-only: without windows their length is 0."""
+    ring, sampler = spec.plan.ring, spec.sampler
+    if isinstance(sampler, PrioritizedSlices):
+        return _read_only([*encode_windows(ring, sampler.rule, False), *_counters_of_rings(spec)])
+    return _read_only([*encode_ring(ring), *[0] * (SLICES_COUNTERS - WINDOW_LENGTH), *_counters_of_rings(spec)])
+
+
+def _counters_of_rings(spec: BufferSpec) -> tuple[int, int, int]:
+    """How many counters there are, and where among them the cursors and the sizes of the lanes begin."""
+    plan = spec.plan
+    if plan.ring.lanes == 1:
+        return counters.length(plan), counters.CURSOR, counters.SIZE
+    return counters.length(plan), counters.BASE, counters.BASE + plan.ring.lanes
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels import calls, descriptor
 from functional_rb.cpu_kernels import epochs as epochs_kernels
 from functional_rb.cpu_kernels import slices as slices_kernels
+from functional_rb.cpu_kernels import updates as updates_kernels
 from functional_rb.cpu_kernels.addresses import (
     Block,
     Held,
@@ -29,6 +30,7 @@ from functional_rb.cpu_kernels.addresses import (
 )
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
+from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures.row_layout import STORED_AS, Layout
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.version import SavedPlaces, SavedSlots
@@ -189,6 +191,36 @@ class Kernels:
         arrays = at.tree, counters, new, handles, self._some(priorities), slots, values
         given = at.plan, at.tree_size, handles.shape[0], len(leaves), room, count
         self._call(calls.update, arrays, at.storage, [*leaves, *copies], *given)
+        return new
+
+    def room_to_update(self, spec: BufferSpec, memory: Memory, n: int) -> SavedSlots:
+        """Where `update_priorities` may save what it overwrites of up to n items; nothing is in it yet."""
+        beside = None
+        if VALUE in memory.auxiliary:
+            place = 1 + len(memory.wide) + list(memory.auxiliary).index(VALUE)
+            beside = self._empty(n, dtype=self._float32), place
+        slots, values = self._empty(n, dtype=self._int32), self._empty(n, dtype=self._float32)
+        return SavedSlots(slots, (), values, beside)
+
+    def update_priorities(
+        self,
+        spec: BufferSpec,
+        memory: Memory,
+        counters: Array,
+        handles: Array,
+        priorities: Array,
+        saved: SavedSlots | None,
+    ) -> Array:
+        """Set priorities of items that lie in rings; returns the new counters."""
+        new = self._empty(counters.shape[0], dtype=self._int32)
+        kept = memory.auxiliary.get(VALUE)
+        in_episode = self._none if kept is None else memory.auxiliary[STEP_IN_EPISODE]
+        slots, values, _, room, count = self._places(saved)
+        beside = self._none if saved is None or saved.beside is None else saved.beside[0]
+        arrays = self._library.ready(counters, self._int32), new, handles, priorities, in_episode, slots, values, beside
+        vectors, size = (descriptor.encode(spec), descriptor.encode_rings(spec)), math.prod(spec.plan.tree_shape or ())
+        given = memory.tree, self._some(kept), *arrays
+        self._call_plain(updates_kernels.update_priorities, given, *vectors, size, handles.shape[0], room, count)
         return new
 
     def sample(

@@ -31,7 +31,7 @@ class SamplerBase(abc.ABC):
     def __init_subclass__(cls) -> None:
         """A subclass is none of those that kernels know, unless it says so."""
         super().__init_subclass__()
-        disinherit(cls, SamplerBase, "fused", "fused_epochs", "fused_slices")
+        disinherit(cls, SamplerBase, "fused", "fused_epochs", "fused_slices", "fused_updates")
 
     @property
     def fused(self) -> bool:
@@ -46,6 +46,11 @@ class SamplerBase(abc.ABC):
     @property
     def fused_slices(self) -> bool:
         """Whether the fused kernel of slices implements its draws."""
+        return False
+
+    @property
+    def fused_updates(self) -> bool:
+        """Whether the fused kernel of priorities implements its updates, where items lie in rings."""
         return False
 
     @property

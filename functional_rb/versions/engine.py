@@ -104,10 +104,14 @@ class Engine:
             target = memory.copy() if memory.pinned else memory
             if replacements and target.files is not None:
                 library.make_room_at(target, spec, handles)
-            fused, saved = spec.plan.fused and library.uses_kernels(target), None
+            fused, saved = self._updates_fused(target, spec, priorities, replacements), None
             if target is memory:
-                rows, values = bool(replacements), priorities is not None
-                saved = library.kernels.room(spec, handles.shape[0], rows, values) if fused else Log()
+                saved = Log()
+                if fused and spec.plan.fused:
+                    rows, values = bool(replacements), priorities is not None
+                    saved = library.kernels.room(spec, handles.shape[0], rows, values)
+                elif fused:
+                    saved = library.kernels.room_to_update(spec, memory, handles.shape[0])
             following = version.succeed(target, saved)
             rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
             after = rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
@@ -259,7 +263,7 @@ class Engine:
         handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
         if replacements and memory.files is not None:
             library.make_room_at(memory, spec, handles)
-        fused = spec.plan.fused and library.uses_kernels(memory)
+        fused = self._updates_fused(memory, spec, priorities, replacements)
         rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
         counters = rewrite(memory, spec, state._counters, handles, priorities, replacements, fused)
         return self._followed_by(state, version, counters, rewritten=bool(replacements))
@@ -397,6 +401,8 @@ class Engine:
         saved: Saved | None = None,
     ) -> Array:
         """Set priorities and rewrite leaves in memory, by the fused kernel or the core; returns the new counters."""
+        if fused and not spec.plan.fused:
+            return self.library.kernels.update_priorities(spec, memory, counters, handles, priorities, saved)
         if fused:
             return self.library.kernels.update(spec, memory, counters, handles, priorities, replacements, saved)
         with self.library.core():
@@ -418,6 +424,13 @@ class Engine:
         with memory.table.lock:
             stored = {k: memory.table.stored(leaf, memory.rows) for k, leaf in replacements.items()}
             return self._rewrite(memory, spec, counters, handles, priorities, stored, *rest)
+
+    def _updates_fused(
+        self, memory: Memory, spec: BufferSpec, priorities: Array | None, replacements: Replacements
+    ) -> bool:
+        """Whether a fused kernel updates the memory: of all that is in it, or of priorities alone."""
+        known = spec.plan.fused or (spec.plan.fused_updates and priorities is not None and not replacements)
+        return known and self.library.uses_kernels(memory)
 
     def _draws_fused(self, memory: Memory, spec: BufferSpec, key: Any, batch: int, beta: Any) -> bool:
         """Whether a fused kernel draws from the memory."""

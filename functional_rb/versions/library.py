@@ -25,8 +25,8 @@ class Library(abc.ABC):
         ops: the primitives, which write in place.
         memory_type: the class of its memories.
         table_type: the class of its tables of Python objects.
-        kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `room_to_draw`, `add`,
-            `update`, `draw_epoch` and `draw_slices`; there where `uses_kernels` may say so.
+        kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `room_to_draw`, `room_to_update`,
+            `add`, `update`, `update_priorities`, `draw_epoch` and `draw_slices`; there where `uses_kernels` may say so.
     """
 
     ops: Ops

@@ -141,6 +141,8 @@ def _overwritten(saved: Saved, name: str, place: int, memory: Memory) -> Iterato
         n = int(saved.count[0])
         if place < len(saved.copies):
             yield saved.slots[:n], saved.copies[place][:n], False
+        if saved.beside is not None and place == saved.beside[1]:
+            yield saved.slots[:n], saved.beside[0][:n], False
         if name == "tree" and saved.values is not None:
             yield saved.slots[:n], saved.values[:n], True
     elif isinstance(saved, Log | SavedPlaces):

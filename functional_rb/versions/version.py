@@ -39,18 +39,25 @@ class SavedSlots:
         slots: int32 [n]; equal slots come with equal content.
         copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
         values: float32 [n], the tree's leaves; None if none were written.
+        beside: float32 [n], what another array held, and which of `Memory.arrays` that is; None if none was written.
         count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
             know where to look, so that an interrupt in between finds nothing saved and nothing written.
         nbytes: of all of it, and of what it takes to keep it.
     """
 
-    __slots__ = ("copies", "count", "nbytes", "slots", "values")
+    __slots__ = ("beside", "copies", "count", "nbytes", "slots", "values")
 
-    def __init__(self, slots: Array, copies: Sequence[Array], values: Array | None) -> None:
+    def __init__(
+        self,
+        slots: Array,
+        copies: Sequence[Array],
+        values: Array | None,
+        beside: tuple[Array, int] | None = None,
+    ) -> None:
         """Take room over that nothing has been saved in yet."""
-        self.slots, self.copies, self.values = slots, copies, values
+        self.slots, self.copies, self.values, self.beside = slots, copies, values, beside
         self.count = np.zeros(1, np.int64)
-        arrays = 1 + (values is not None)
+        arrays = 1 + (values is not None) + (beside is not None)
         self.nbytes = arrays * slots.nbytes + sum([x.nbytes for x in copies]) + OVERHEAD * (arrays + len(copies))
 
     @property
@@ -59,9 +66,12 @@ class SavedSlots:
         return [] if self.values is None else [self._filled(self.slots)]
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of rows, of wide arrays, and of the tree's leaves."""
+        """Of rows, of wide arrays, of what lies beside them, and of the tree's leaves."""
         slots, filled = self._filled(self.slots), self._filled
         found = [Entry(k, False, slots, filled(old)) for k, old in enumerate(self.copies)]
+        if self.beside is not None:
+            old, k = self.beside
+            found.append(Entry(k, False, slots, filled(old)))
         if self.values is not None:
             found.append(Entry(TREE, True, slots, filled(self.values)))
         return found

@@ -67,6 +67,7 @@ def test_kernels_know_the_librarys_own() -> None:
         "fused": (frb.Uniform(), frb.Prioritized(), frb.RoundRobin(), frb.Immutable()),
         "fused_epochs": (frb.WithoutReplacement(),),
         "fused_slices": (frb.Slices(2),),
+        "fused_updates": (frb.PrioritizedSlices(2), frb.Prioritized(), frb.Prioritized(replacement=False)),
     }
     for name, strategies in known.items():
         assert all(getattr(strategy, name) for strategy in strategies), name

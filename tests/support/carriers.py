@@ -19,6 +19,7 @@ class OnTorch:
     memory_of = staticmethod(lambda state: state._version.own())
     init = staticmethod(torch_backend.init)
     add = staticmethod(torch_backend.add)
+    update = staticmethod(torch_backend.update)
 
     @staticmethod
     def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
@@ -37,6 +38,10 @@ class OnNumPy:
         lead = len(items["id"]) if state.spec.lanes is None else items["id"].size
         leaves = [x.reshape(lead, *leaf.shape) for x, leaf in zip(items.values(), state.spec.plan.leaves, strict=True)]
         return ENGINE.add(state, leaves, lead, None if mask is None else mask.reshape(lead), None, None)
+
+    @staticmethod
+    def update(state: Any, handles: Any, priorities: Any) -> Any:
+        return ENGINE.update(state, handles, priorities, {})
 
     @staticmethod
     def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:

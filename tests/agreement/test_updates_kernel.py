@@ -1,0 +1,167 @@
+"""The fused kernel of priorities: the core's bits, of all rings, rules and handles, and nothing else in a program."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from functional_rb.buffer import functions
+from functional_rb.core import counters
+from functional_rb.core.draft import Arrays
+from functional_rb.cpu_kernels import updates
+from functional_rb.ops import numpy_ops
+from tests.support.carriers import LIBRARIES
+from tests.support.compiled_programs import big_copies
+from tests.support.effort import effort
+from tests.support.xla_options import AS_USERS
+
+ITEM = {"done": frb.Binary(), "id": frb.Unbounded((), "int32")}
+BAD = (float("nan"), float("inf"), -1.0)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> frb.BufferSpec:
+    length, lanes = draw(st.integers(1, 5), "length"), draw(st.sampled_from([None, 2, 3]), "lanes")
+    settings = {"alpha": draw(st.sampled_from([0.6, 1.0])), "new_priority": draw(st.sampled_from(["live", "ever"]))}
+    if draw(st.booleans(), "slices"):
+        strict, period = draw(st.booleans(), "strict"), draw(st.integers(1, 3), "period")
+        span = (False, True) if not strict and draw(st.booleans(), "span") else False
+        rule = {"strict_length": strict, "period": period, "span": span, "end_keys": ("done",)}
+        sampler: Any = frb.PrioritizedSlices(length, **rule, **settings)
+    else:
+        sampler = frb.Prioritized(replacement=lanes is not None, **settings)
+    return frb.BufferSpec(ITEM, draw(st.sampled_from([5, 6, 40]), "steps") * (lanes or 1), sampler, lanes=lanes)
+
+
+def items(rng: np.random.Generator, n: int, lanes: int | None) -> dict[str, Any]:
+    """Steps [n] or [n // lanes, lanes], a trajectory ending at three of ten."""
+    made = {"done": rng.random(n) < 0.3, "id": np.arange(n, dtype=np.int32)}
+    return {name: x if lanes is None else x.reshape(-1, lanes) for name, x in made.items()}
+
+
+def arrays_of(on: Any, state: Any) -> list[bytes]:
+    """All that a state is made of but its items."""
+    memory = on.memory_of(state)
+    arrays = memory.tree, state._counters, *memory.auxiliary.values()
+    return [np.asarray(x).tobytes() for x in arrays]
+
+
+def some_handles(spec: frb.BufferSpec, vector: Any, rng: np.random.Generator, n: int) -> np.ndarray:
+    """Of items that are there, some of them several times, and of such as are not."""
+    state = Arrays(None, (), None, np.asarray(vector), {})
+    there = functions.newest(numpy_ops, state, spec, spec.plan.ring.length).reshape(-1)
+    gone = np.array([-1, -2, 2**31 - 1, spec.capacity, (2**31 - 1) // spec.capacity * spec.capacity], np.int32)
+    return np.where(rng.random(n) < 0.8, rng.choice(there, n), rng.choice([*gone, *(there - spec.capacity)], n))
+
+
+@hypothesis.settings(max_examples=effort(60, 1000))
+@hypothesis.given(data=st.data())
+def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
+    """Whole histories, of lanes whose handles begin anew; the state before is found again behind each update."""
+    on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs(), "spec")
+    rng, lanes = np.random.default_rng(data.draw(st.integers(0, 99), "seed")), spec.lanes or 1
+    assert spec.plan.fused_updates
+    assert not spec.plan.fused
+    state = on.init(spec)
+    first = counters.CURSOR if spec.lanes is None else counters.BASE
+    behind = data.draw(st.sampled_from([0, 1, 4]), "behind")
+    state._counters[first : first + lanes] = (spec.plan.ring.limit - behind) % spec.plan.ring.limit
+    for _ in range(data.draw(st.integers(1, 4), "steps")):
+        n = lanes * data.draw(st.integers(1, 9), "rows")
+        mask = rng.random(n) < 0.7 if data.draw(st.booleans(), "masked") else None
+        mask = mask if mask is None or spec.lanes is None else mask.reshape(-1, lanes)
+        state = on.add(state, items(rng, n, spec.lanes), mask)
+        batch = data.draw(st.sampled_from([1, 4, 60]), "batch")
+        handles = some_handles(spec, state._counters, rng, batch).astype(np.int32)
+        priorities = rng.choice([0.0, 1e-40, 0.3, 7.0, 1e30, *BAD], batch).astype(np.float32)
+        before, after = arrays_of(on, state), []
+        for use in (True, False):
+            with frb.kernels(use):
+                following = on.update(state, handles, priorities)
+            after.append(arrays_of(on, following))
+            assert arrays_of(on, state) == before
+        assert after[0] == after[1]
+        state = following
+
+
+def filled_on_jax(sampler: Any, capacity: int) -> frb.State:
+    spec = frb.BufferSpec(ITEM, capacity, sampler, lanes=2)
+    return jax_backend.add(jax_backend.init(spec), items(np.random.default_rng(0), 40, 2))
+
+
+SAMPLERS = {
+    "slices": frb.PrioritizedSlices(3, strict_length=False, end_keys=("done",)),
+    "items": frb.Prioritized(),
+}
+
+
+def bits(state: frb.State) -> list[bytes]:
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(state)]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_on_jax_an_update_is_one_step(sampler: Any) -> None:
+    """In a program that takes the state over nothing is copied, sorted or scattered, whatever the capacity."""
+    rng, programs = np.random.default_rng(1), []
+    handles = rng.integers(-2, 60, 30).astype(np.int32)
+    priorities = rng.choice([0.0, 0.3, 7.0, *BAD], 30).astype(np.float32)
+    for capacity in (32, 4096):
+        state = filled_on_jax(sampler, capacity)
+        program = jax.jit(jax_backend.update, donate_argnums=0).lower(state, handles, priorities).compile(AS_USERS)
+        text = program.as_text()
+        assert re.findall(r"custom_call_target=\"functional_rb_(\w+)\"", text) == ["update_priorities"]
+        assert big_copies(text, state.counters.size) == []
+        programs.append(re.findall(r" = .*?\s([a-z-]+)\(", text[text.index("ENTRY") :]))
+        held = sum(x.nbytes for x in jax.tree.leaves(state))
+        assert program.memory_analysis().alias_size_in_bytes >= held
+        with frb.kernels(False):
+            expected = bits(jax_backend.update(state, handles, priorities))
+        assert bits(jax_backend.update(state, handles, priorities)) == expected
+        assert bits(program(state, handles, priorities)) == expected
+    assert programs[0] == programs[1]
+    assert set(programs[0]) <= {"parameter", "constant", "custom-call", "get-tuple-element", "tuple"}
+
+
+def test_a_stack_of_buffers_is_updated_in_one_call() -> None:
+    one = filled_on_jax(SAMPLERS["slices"], 32)
+    states = jax.tree.map(lambda x: jnp.stack([x, x]), one)
+    handles, priorities = jnp.array([[0, 1, 1], [3, 40, -1]]), jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    found = jax.jit(jax.vmap(jax_backend.update))(states, handles, priorities)
+    for k in range(2):
+        alone = jax_backend.update(one, handles[k], priorities[k])
+        assert bits(jax.tree.map(lambda x, k=k: x[k], found)) == bits(alone)
+
+
+def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    kernel = updates.update_priorities
+    monkeypatch.setattr(updates, "update_priorities", lambda *args: (called.append(0), kernel(*args))[1])
+    sampler, limited = frb.PrioritizedSlices(2, end_keys=("done",)), frb.Prioritized(max_times_sampled=3)
+    others: dict[str, Any] = {"writer": frb.MaxValue("id")}
+    known = [
+        (frb.BufferSpec(ITEM, 6, sampler), 2),
+        (frb.BufferSpec(ITEM, 6, frb.Prioritized(replacement=False)), 2),
+        (frb.BufferSpec(ITEM, 6, limited), 0),
+        (frb.BufferSpec(ITEM, 6, frb.Prioritized(), **others), 0),
+    ]
+    rb = torch_backend
+    for spec, expected in known:
+        called.clear()
+        state = rb.add(rb.init(spec), items(np.random.default_rng(0), 6, None))
+        state = rb.update(state, np.arange(3), np.ones(3, np.float32))
+        state = rb.update_(state, np.arange(3), np.ones(3, np.float32))
+        with frb.kernels(False):
+            state = rb.update(state, np.arange(3), np.ones(3, np.float32))
+        state = rb.update(state, np.arange(3), items={"id": np.arange(3, dtype=np.int32)})
+        rb.update(state, np.arange(3), np.ones(3, np.float32), {"id": np.arange(3, dtype=np.int32)})
+        assert len(called) == expected, spec.sampler
