@@ -2,11 +2,13 @@
 
 A file has all steps in a row: row t has an observation, the action that was taken there, and the reward of that action.
 What a file does not have is the observation after the last step of an episode, unless there are `next_observations`.
-There, the next row is of another episode. Three things in these files are not what they seem:
+There, the next row is of another episode. Four things in these files are not what they seem:
 
 - In maze2d the reward of row t is that of the observation in row t, so that the reward of the action is in row t + 1.
 - In antmaze before version 2 the timeouts are not where episodes end; there the ant jumps to its start.
 - Where a terminal state is marked the trajectory may go on, as in antmaze near the goal: each mark ends an episode.
+- A file with `next_observations` may have its rows in any order, as one that was shuffled or filtered: where the next
+  row does not begin from what a row has led to, an episode ends, with what the file says it has led to.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.datasets import hdf5
+from functional_rb.datasets import d4rl_ends, hdf5
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import (
     Lazy,
@@ -33,8 +35,6 @@ from functional_rb.datasets.pieces import (
 from functional_rb.datasets.reader import Counts
 
 NAMES = ("observations", "actions", "rewards")
-CHUNK = 2**16
-"""Rows that are looked at at a time for jumps."""
 STRIDE = 1.0
 """Farther than this no ant goes in one step."""
 
@@ -90,15 +90,16 @@ class D4rl:
             if kinds["rewards"][0]:
                 raise DatasetError(f"{path}: rewards: expected a number in each row, got shape {kinds['rewards'][0]}")
             self._kinds = kinds
-            self._has_next = "next_observations" in file
+            following = d4rl_ends.next_observations(file, rows["observations"], path)
+            self._has_next = following is not None
             infos = hdf5.member(file, "infos", path) if "infos" in file else {}
             self._infos = {
                 key: kind_of_rows(part, path) for key in infos if (part := _info(infos, key, n, path)) is not None
             }
-            self._terminals = _flags(file, "terminals", n, path)
-            self._stops = self._found_stops(file, rows["observations"])
+            self._terminals = d4rl_ends.flags(file, "terminals", n, path)
+            self.facts: dict[str, Any] = {"quirks": dataclasses.asdict(quirks)}
+            self._stops = self._found_stops(file, rows["observations"], following)
         self.counts = Counts(len(self._stops), n, os.path.getsize(path))
-        self.facts: dict[str, Any] = {"quirks": dataclasses.asdict(quirks)}
 
     def spec(self, narrow: bool) -> StepSpec:
         """Of arrays of which nothing is known but shape and dtype."""
@@ -125,11 +126,11 @@ class D4rl:
         observations, observed = rows("observations", first, min(stop + 1, end)), True
         if stop == end:
             observed = self._has_next
-            observations = (
-                np.concatenate([observations, rows("next_observations", stop - 1, stop)])
-                if observed
-                else repeated(observations)
-            )
+            if observed:
+                following = d4rl_ends.as_stored(rows(d4rl_ends.NEXT, stop - 1, stop), observations)
+                observations = np.concatenate([observations, following])
+            else:
+                observations = repeated(observations)
         rewards = rows("rewards")
         if self._quirks.reward_of == "observation":  # that of the last action is not known, nor what it led to
             observed = observed and stop < end
@@ -147,13 +148,17 @@ class D4rl:
             file=self._path,
         )
 
-    def _found_stops(self, file: Any, observations: Any) -> list[int]:
+    def _found_stops(self, file: Any, observations: Any, following: Any) -> list[int]:
         """The rows before which episodes end."""
         ends, n = self._terminals.copy(), len(observations)
         if self._quirks.jump is not None:
-            ends |= _jumps(observations, n, self._quirks.jump, self._path)
+            ends |= d4rl_ends.jumps(observations, self._quirks.jump, self._path)
         else:
-            ends |= _flags(file, "timeouts", n, self._path)
+            ends |= d4rl_ends.flags(file, "timeouts", n, self._path)
+        if following is not None:
+            breaks = d4rl_ends.breaks(observations, following, self._path) & ~ends
+            self.facts["ended by next_observations"] = int(breaks.sum())
+            ends |= breaks
         if n:
             ends[-1] = True
         stops: list[int] = (ends.nonzero()[0] + 1).tolist()
@@ -210,24 +215,3 @@ def _info(infos: Mapping[str, Any], name: str, n: int, path: str) -> Any:
     part = hdf5.member(infos, name, path)
     is_numbers = hasattr(part, "shape") and part.ndim and can_be_stored(part.dtype)
     return hdf5.data(infos, name, path) if is_numbers and len(part) == n else None
-
-
-def _flags(file: Any, name: str, n: int, path: str) -> Array:
-    """Which rows are marked, bool [n]; none if there are no marks of that name."""
-    if name not in file:
-        return np.zeros(n, bool)
-    marks = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
-    if marks.reshape(-1).shape != (n,):
-        raise DatasetError(f"{path}: {name}: expected {n} marks, one for each reward, got shape {marks.shape}")
-    return marks.reshape(-1).astype(bool)
-
-
-def _jumps(observations: Any, n: int, most: float, path: str) -> Array:
-    """After which rows the first two coordinates change by more than `most`, bool [n]."""
-    if len(observations.shape) != 2:
-        raise DatasetError(f"{path}: observations: expected coordinates in each row, got shape {observations.shape}")
-    found = np.zeros(n, bool)
-    for first in range(0, n - 1, CHUNK):
-        rows = hdf5.rows(observations, first, min(first + CHUNK + 1, n), path)[:, :2]
-        found[first : first + len(rows) - 1] = np.linalg.norm(np.diff(rows, axis=0), axis=1) > most
-    return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, convert, open_reader
+from functional_rb.datasets import DatasetError, convert, d4rl_ends, open_reader
 from functional_rb.datasets import pieces as sizes
 from tests.support.backends import Backend
 from tests.support.d4rl_files import N, write
@@ -77,6 +77,43 @@ def test_next_observations_are_taken_where_the_file_has_them(
 
 
 @pytest.mark.parametrize("piece", [2**23, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_in_any_order_keep_their_own_next_observations(
+    dtype: type, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shuffled transitions: the next row is that of another one, but where chance has put the successor there."""
+    for module in (sizes, d4rl_ends):
+        monkeypatch.setattr(module, "PIECE", piece)
+    t = np.random.default_rng(0).permutation(40)
+    beside = np.flatnonzero(t[1:] == t[:-1] + 1)
+    assert 0 < len(beside) < 20
+    marks = dict.fromkeys(("terminals", "timeouts"), np.zeros(40, bool))
+    rows = {"observations": t[:, None] + np.zeros(2, np.float32), "actions": t[:, None] + 0.5, "rewards": t + 0.25}
+    after = t[:, None] + np.ones(2, dtype)
+    path = write(tmp_path / "some.hdf5", **rows, **marks, next_observations=after, **{"infos/qpos": None})
+    reader = open_reader(f"d4rl:{path}")
+    assert reader.facts["ended by next_observations"] == 39 - len(beside)
+    found = items_of(path, tmp_path / "made")
+    assert (found["observation"], found["after"]) == (t.tolist(), (t + 1).tolist())
+    assert np.flatnonzero(np.logical_not(found["truncated"])).tolist() == beside.tolist()
+    assert found["dropped"] == [0]
+
+
+def test_what_is_missing_in_both_is_the_same(tmp_path: Path) -> None:
+    """NaN stands in some observations for what was not measured; numbers are compared as observations are stored."""
+    t = np.repeat(np.arange(N)[:, None], 2, 1) + 0.1
+    t[5, 1] = np.nan
+    after = np.roll(t, -1, 0)
+    after[8] = after[11] = -1
+    marks = dict.fromkeys(("terminals", "timeouts"), np.zeros(N, bool))
+    path = write(tmp_path / "some.hdf5", observations=t.astype(np.float32), next_observations=after, **marks)
+    reader = open_reader(f"d4rl:{path}")
+    assert reader.facts["ended by next_observations"] == 1
+    assert [len(episode) for episode in reader.episodes()] == [9, 3]
+    assert [float(episode.observations[-1, 0]) for episode in reader.episodes()] == [-1, -1]
+
+
+@pytest.mark.parametrize("piece", [2**23, 1])
 def test_maze2d_rewards_are_of_the_row_before(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the reward in a row is that of its observation, which the action before it has earned."""
     monkeypatch.setattr(sizes, "PIECE", piece)
@@ -135,6 +172,10 @@ WRONG = {
     "expected rows in 'rewards', got a single value": {"rewards": 1.0},
     "expected rows in 'timeouts', got a single value": {"timeouts": True},
     "observations: expected rows of numbers, got": {"observations": np.array([b"a"] * N)},
+    r"next_observations: expected float64 \(12, 2\), as the observations are, got float32 \(12, 3\)": {
+        "next_observations": np.zeros((N, 3), np.float32)
+    },
+    r"next_observations: expected float64 .* got complex64": {"next_observations": np.zeros((N, 2), np.complex64)},
     r"rewards: expected a number in each row, got shape \(2,\)": {"rewards": np.zeros((N, 2))},
 }
 
