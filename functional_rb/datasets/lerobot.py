@@ -2,7 +2,8 @@
 
 A row has the observation, the action that was taken there, and what came of it, where the dataset tells (`next.reward`,
 `next.done`, `next.success`). What the last action of an episode has led to was not recorded. Without rewards they are
-zeros. Videos are left out unless a library is named that decodes them.
+zeros. Videos are left out unless a library is named that decodes them. Rows say which episode they are of, and what was
+to be done: an episode is told with its tasks, and with the steps at which each begins.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functional_rb.datasets import lerobot_videos
 from functional_rb.datasets.by_rows import Read, Whole, found, nested_read, nested_spec
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import images
+from functional_rb.datasets.lerobot_labels import Labels, tasks_of
 from functional_rb.datasets.lerobot_places import INFO, Place, places
 from functional_rb.datasets.parquet import Rows, bytes_of, numbers_of
 from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_of_piece
@@ -48,11 +50,13 @@ class Lerobot:
         for part in ("observation", "action"):
             if not self._named(part):
                 raise DatasetError(f"{path}, {INFO}: expected numbers or images in {part!r}, got {[*features]}")
-        self._places = places(path, info)
+        self._places, self._tasks = places(path, info), tasks_of(path)
         self.files = [os.path.join(path, INFO), *dict.fromkeys(place.file for place in self._places)]
         steps = sum(place.steps for place in self._places)
         self.counts = Counts(len(self._places), steps, sum(map(os.path.getsize, self.files)))
         self.facts: dict[str, Any] = {key: info[key] for key in TOLD if key in info}
+        if self._tasks:
+            self.facts["tasks"] = {str(number): task for number, task in self._tasks.items()}
         self.facts["left out"] = sorted(set(features) - set(self._features))
         self.facts["rewards"] = "as recorded" if REWARD in features else "none: zeros"
 
@@ -85,13 +89,13 @@ class Lerobot:
         """In the order of their numbers."""
         most = steps_of_piece(self.spec(narrow=False))
         columns = [name for name, (_, kind) in self._features.items() if kind != "video"]
-        rows = None
+        rows, labels = None, Labels(columns, self._tasks)
         for place in self._places[first:]:
             if rows is None or rows.path != place.file or rows.at > place.row:
                 rows = Rows(place.file, columns)
-            yield from self._episode(place, rows).pieces(most)
+            yield from self._episode(place, rows, labels.about(place)).pieces(most)
 
-    def _episode(self, place: Place, rows: Rows) -> Whole:
+    def _episode(self, place: Place, rows: Rows, about: Mapping[str, Any]) -> Whole:
         def read(name: str) -> Read:
             return lambda first, stop: self._read(name, rows, place, first, stop)
 
@@ -106,7 +110,7 @@ class Lerobot:
             False,
             place.file,
             {name: read(name) for name in self._infos() if name != REWARD},
-            {"tasks": place.tasks},
+            about,
             terminated_by=None if ends is None else read(ends),
         )
 

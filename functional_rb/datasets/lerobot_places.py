@@ -14,6 +14,7 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.fetching.names import checked
 from functional_rb.datasets.parquet import table
 
+FROM, TO = "dataset_from_index", "dataset_to_index"
 INFO, LINES, TABLES = "meta/info.json", "meta/episodes.jsonl", "meta/episodes/chunk-*/file-*.parquet"
 
 
@@ -48,18 +49,27 @@ def places(folder: str, info: Mapping[str, Any]) -> list[Place]:
     videos = [name for name, told in info["features"].items() if told.get("dtype") == "video"]
     try:
         if version.startswith("v2."):
-            return [_checked(place, folder) for place in _version_2(folder, info, videos)]
+            return _checked(_version_2(folder, info, videos), folder)
         if version.startswith("v3."):
-            return [_checked(place, folder) for place in _version_3(folder, info, videos)]
+            return _checked(_version_3(folder, info, videos), folder)
     except (KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"{folder}: expected metadata of LeRobot, {error!r} is missing or of another kind") from None
     raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
 
 
-def _checked(place: Place, folder: str) -> Place:
-    if type(place.steps) is not int or place.steps < 0:
-        raise DatasetError(f"{folder}, episode {place.number}: length: expected how many rows, got {place.steps!r:.60}")
-    return place
+def _checked(found: Iterator[Place], folder: str) -> list[Place]:
+    """Places whose numbers are some, and each of another episode."""
+    made: list[Place] = []
+    for place in found:
+        where = f"{folder}, episode {place.number}"
+        for name, number in (("episode_index", place.number), ("length", place.steps), (FROM, place.row)):
+            if type(number) is not int or number < 0:
+                what = "how many rows" if name == "length" else "a number from 0 on"
+                raise DatasetError(f"{where}: {name}: expected {what}, got {number!r:.60}")
+        if made and made[-1].number == place.number:
+            raise DatasetError(f"{where}: the metadata have it twice, expected each episode once")
+        made.append(place)
+    return made
 
 
 def _version_2(folder: str, info: Mapping[str, Any], videos: list[str]) -> Iterator[Place]:
@@ -81,18 +91,48 @@ def _version_3(folder: str, info: Mapping[str, Any], videos: list[str]) -> Itera
     names += [f"videos/{name}/{part}" for name in videos for part in parts]
     rows: list[dict[str, Any]] = []
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), TABLES))):
-        rows += table(path, names)
-    ends: dict[str, int] = {}
-    for row in sorted(rows, key=lambda row: row["episode_index"]):
-        file = _path(folder, info["data_path"], {part: row[f"data/{part}"] for part in parts[:2]})
+        rows += table(path, names, [FROM, TO])
+    rows.sort(key=lambda row: row["episode_index"])
+    data = [_path(folder, info["data_path"], {part: row[f"data/{part}"] for part in parts[:2]}) for row in rows]
+    for row, file, first in zip(rows, data, _first_rows(rows, data, folder), strict=True):
         paths = {}
         for name in videos:
             numbers = {part: row[f"videos/{name}/{part}"] for part in parts[:2]}
             path = _path(folder, info["video_path"], {**numbers, "video_key": name})
             paths[name] = (path, float(row[f"videos/{name}/from_timestamp"]))
-        first = ends.get(file, 0)
-        ends[file] = first + row["length"]
         yield Place(row["episode_index"], row["length"], file, first, list(row["tasks"]), paths)
+
+
+def _first_rows(rows: list[dict[str, Any]], data: list[str], folder: str) -> list[int]:
+    """Where episodes begin in their tables.
+
+    Rows are numbered through all tables, and each table begins with an episode. Where the numbers are not told, the
+    episodes of a table lie in the order of their numbers.
+
+    Args:
+        rows: what is told of the episodes, in that order.
+        data: the table of each.
+        folder: for errors.
+
+    Raises:
+        DatasetError: if the numbers of an episode's rows are not as many as it has.
+    """
+    made: list[int] = []
+    if any(row.get(FROM) is None or row.get(TO) is None for row in rows):
+        ends: dict[str, int] = {}
+        for row, file in zip(rows, data, strict=True):
+            made.append(ends.get(file, 0))
+            ends[file] = made[-1] + row["length"]
+        return made
+    begins: dict[str, int] = {}
+    for row, file in zip(rows, data, strict=True):
+        if row[TO] - row[FROM] != row["length"]:
+            raise DatasetError(
+                f"{folder}, episode {row['episode_index']}: length: expected {TO} - {FROM}, which is {row[TO]} - "
+                f"{row[FROM]}, got {row['length']!r:.60}"
+            )
+        begins[file] = min(begins.get(file, row[FROM]), row[FROM])
+    return [row[FROM] - begins[file] for row, file in zip(rows, data, strict=True)]
 
 
 def _path(folder: str, template: str, values: Mapping[str, Any]) -> str:

@@ -78,8 +78,13 @@ class Rows:
         self._held, self.at = self._file.schema_arrow.empty_table().select(self._columns), at
 
 
-def table(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[dict[str, Any]]:
     """All rows of a small table.
+
+    Args:
+        path: of the file.
+        columns: which it has to have.
+        more: columns that are read too if it has them.
 
     Raises:
         ImportError: if pyarrow is missing.
@@ -87,7 +92,8 @@ def table(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     """
     with _errors(path):
         file = _opened(path, columns)
-        rows: list[dict[str, Any]] = file.read(columns=list(columns)).to_pylist()
+        there = [name for name in more if name in file.schema_arrow.names]
+        rows: list[dict[str, Any]] = file.read(columns=[*columns, *there]).to_pylist()
         return rows
 
 

@@ -7,17 +7,20 @@ import json
 import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
+import pandas
 import pyarrow
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, open_reader, parquet
+from functional_rb.datasets import DatasetError, lerobot_labels, open_reader, parquet
 from functional_rb.datasets import lerobot_videos as videos
+from functional_rb.datasets import pieces as sizes
 from tests.support import datasets_of_others as others
 
 WRITERS = {"2.1": others.lerobot_v2, "3.0": others.lerobot_v3}
@@ -173,6 +176,151 @@ def test_other_metadata_are_refused(case: tuple[dict[str, Any], str], tmp_path: 
         (meta / "episodes.jsonl").write_text(json.dumps({"episode_index": 0, "length": 9}))
     with pytest.raises((DatasetError, FileNotFoundError), match=message):
         [*open_reader(name, str(tmp_path)).episodes()]
+
+
+TASKS = ["open it", "shut it", "hold it"]
+
+
+def rewritten(path: Path, change: Callable[[pandas.DataFrame], pandas.DataFrame]) -> None:
+    """A table of Parquet with its rows changed."""
+    change(pandas.read_parquet(path)).to_parquet(path)
+
+
+def told_of_episodes(folder: Path, **columns: Any) -> None:
+    """Change columns of the table that tells of episodes, given in the order of their numbers."""
+    (path,) = (folder / "meta" / "episodes").rglob("*.parquet")
+    rewritten(path, lambda rows: rows.sort_values("episode_index").assign(**columns))
+
+
+def permuted(folder: Path) -> None:
+    """The episodes of the first file, of 3, 1 and 6 rows, in another order: 2, 0, 1."""
+    rewritten(
+        folder / "data/chunk-000/file-000.parquet",
+        lambda rows: pandas.concat([rows[rows.episode_index == k] for k in (2, 0, 1)]),
+    )
+
+
+def of_others(reader: Any) -> list[list[float]]:
+    """Where each step begins from, episode by episode."""
+    return [episode.observations["state"][:-1, 0].tolist() for episode in reader.episodes()]
+
+
+def test_episodes_lie_where_the_metadata_say(tmp_path: Path) -> None:
+    """Rows are numbered through all files; those of the first file are in another order than the episodes' numbers."""
+    reader = open_reader(others.lerobot_v3(tmp_path), str(tmp_path))
+    wanted, folder = of_others(reader), tmp_path / "lerobot" / "doors"
+    lengths = list(map(len, wanted))
+    assert tuple(lengths) == others.LENGTHS
+    permuted(folder)
+    begins = [lengths[2], lengths[2] + lengths[0], 0, *np.cumsum(lengths)[2:4].tolist()]
+    told_of_episodes(folder, dataset_from_index=begins, dataset_to_index=np.add(begins, lengths))
+    assert of_others(open_reader(reader.name, str(tmp_path))) == wanted
+    assert of_others(_from(open_reader(reader.name, str(tmp_path)), 1)) == wanted[1:]
+
+
+def _from(reader: Any, first: int) -> Any:
+    return types.SimpleNamespace(episodes=lambda: reader.episodes(first))
+
+
+def test_rows_of_other_episodes_are_refused(tmp_path: Path) -> None:
+    """Nobody says where episodes begin, so that they are taken to lie in their order; and one says it wrong."""
+    name, folder = others.lerobot_v3(tmp_path), tmp_path / "lerobot" / "doors"
+    permuted(folder)
+    with pytest.raises(DatasetError, match=r"file-000\.parquet, row 0: expected episode_index 0, .* 0 to 3 .*, got 2"):
+        of_others(open_reader(name, str(tmp_path)))
+
+
+@pytest.mark.parametrize("version", WRITERS)
+@pytest.mark.parametrize("told", [False, True])
+def test_lengths_that_are_wrong_are_refused(version: str, told: bool, tmp_path: Path) -> None:
+    """Two of them, with the sum that they should have."""
+    name, folder = WRITERS[version](tmp_path), tmp_path / "lerobot" / "doors"
+    for change in (-1, 1):
+        lengths = list(others.LENGTHS)
+        lengths[3], lengths[4] = lengths[3] + change, lengths[4] - change
+        if version == "3.0":
+            ends = np.cumsum(lengths)
+            begins = {"dataset_from_index": ends - lengths, "dataset_to_index": ends} if told else {}
+            told_of_episodes(folder, length=lengths, **begins)
+        else:
+            lines = [{"episode_index": k, "length": n} for k, n in enumerate(lengths)]
+            (folder / "meta" / "episodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        with pytest.raises(DatasetError, match=r"is of episode 3 too|expected episode_index 3|the file has"):
+            of_others(open_reader(name, str(tmp_path)))
+
+
+PLACES: dict[str, tuple[dict[str, Any], str]] = {
+    "twice": ({"episode_index": [0, 1, 1, 3, 4]}, "episode 1: the metadata have it twice"),
+    "no number": ({"episode_index": ["0", "1", "2", "3", "4"]}, "episode 0: episode_index: expected a number from 0"),
+    "another length": (
+        {"dataset_from_index": [0, 0, 0, 0, 0], "dataset_to_index": [9] * 5},
+        r"episode 0: length: expected dataset_to_index - dataset_from_index, which is 9 - 0, got 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACES.values(), ids=PLACES)
+def test_places_that_are_none_are_refused(case: tuple[dict[str, Any], str], tmp_path: Path) -> None:
+    name = others.lerobot_v3(tmp_path)
+    told_of_episodes(tmp_path / "lerobot" / "doors", **case[0])
+    with pytest.raises(DatasetError, match=case[1]):
+        open_reader(name, str(tmp_path))
+
+
+def with_tasks(version: str, root: Path, pandas_name: str | None = "task") -> str:
+    """A dataset whose table tells three tasks; those of rows change within the first and the last episode."""
+    name, folder = WRITERS[version](root), root / "lerobot" / "doors"
+    if version == "3.0":
+        table = pandas.DataFrame({"task_index": range(3)}, index=pandas.Index(TASKS, name=pandas_name))
+        table.to_parquet(folder / "meta" / "tasks.parquet")
+    else:
+        lines = [{"task_index": k, "task": task} for k, task in enumerate(TASKS)]
+        (folder / "meta" / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for path in (folder / "data").rglob("*.parquet"):
+        rewritten(path, lambda rows: rows.assign(task_index=list(map(task, rows.episode_index, rows.frame_index))))
+    return name
+
+
+def task(episode: int, frame: int) -> int:
+    return {0: 1 if frame < 2 else 2, 4: int(frame != 1)}.get(episode, episode % 3)
+
+
+@pytest.mark.parametrize("version", WRITERS)
+@pytest.mark.parametrize("pandas_name", ["task", None])
+def test_each_step_keeps_its_own_task(
+    version: str, pandas_name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lerobot_labels, "CHUNK", 3)
+    reader = open_reader(with_tasks(version, tmp_path, pandas_name), str(tmp_path))
+    assert reader.facts["tasks"] == {"0": "open it", "1": "shut it", "2": "hold it"}
+    told = [episode.about for episode in reader.episodes() if episode.about]
+    assert told[0] == {"tasks": ["shut it", "hold it", "open it"], "task_from_step": [[0, "shut it"], [2, "hold it"]]}
+    assert told[2] == {"tasks": ["hold it", "open it"]}
+    assert told[4]["task_from_step"] == [[0, "shut it"], [1, "open it"], [2, "shut it"]]
+    for number in (1, 2**23):  # a piece of an episode has two steps, or all
+        monkeypatch.setattr(sizes, "PIECE", number)
+        made = tmp_path / f"made {number}"
+        frb.datasets.convert(reader, made)
+        for format in ("lerobot", "lerobot-2.1"):
+            to = tmp_path / f"{format} {number}"
+            again = open_reader(frb.datasets.export(made, to, format))
+            rows = pandas.concat(map(pandas.read_parquet, sorted((to / "data").rglob("*.parquet"))))
+            names = again.facts["tasks"]
+            frames = zip(rows.episode_index, rows.frame_index, rows.task_index, strict=True)
+            assert {(k, t): names[str(number)] for k, t, number in frames} == {
+                (k, t): TASKS[task(k, t)] for k, n in enumerate(others.LENGTHS) for t in range(n)
+            }
+
+
+def test_tasks_that_are_not_in_the_table_are_refused(tmp_path: Path) -> None:
+    name, meta = with_tasks("2.1", tmp_path), tmp_path / "lerobot" / "doors" / "meta"
+    (meta / "tasks.jsonl").write_text('{"task_index": 0, "task": "open it"}')
+    with pytest.raises(DatasetError, match=r"000000\.parquet, row 0, task_index: expected one of .* \[0\], got 1"):
+        of_others(open_reader(name, str(tmp_path)))
+    for line in ('{"task_index": 0}', '{"task_index": "0", "task": "open it"}', "[]", "{", "3"):
+        (meta / "tasks.jsonl").write_text(line)
+        with pytest.raises(DatasetError, match=r"tasks\.jsonl: expected a (line of JSON|number and a text)"):
+            open_reader(name, str(tmp_path))
 
 
 def test_rows_far_on_are_read_without_those_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

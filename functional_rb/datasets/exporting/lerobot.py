@@ -94,17 +94,16 @@ class _Writing:
 
     def write(self, piece: Episode, files: Files) -> None:
         """Write a piece of an episode."""
-        n = len(piece)
-        tasks = self._tasks(piece)
+        tasks = self._tasks_of(piece)
         columns = dict(self._features.values(piece))
-        columns |= zip(self._features.all[-len(COUNTED) :], self._counted(n, tasks[0]), strict=True)
+        columns |= zip(self._features.all[-len(COUNTED) :], self._counted(tasks), strict=True)
         for feature, values in columns.items():
             _join(self._own, feature.name, feature.moments(values))
         arrays = [feature.column(columns[feature]) for feature in self._features.all]
         files.add(imported("pyarrow", WHO, EXTRA).Table.from_arrays(arrays, schema=self.schema))
-        self.index += n
+        self.index += len(piece)
         if not piece.goes_on:
-            self._end(tasks, files)
+            self._end(self._all_tasks(piece), files)
 
     def _end(self, tasks: list[str], files: Files) -> None:
         rows = self.index - self._begun
@@ -115,21 +114,35 @@ class _Writing:
             _join(self.all, name, moments)
         self.episode, self._begun, self._own = self.episode + 1, self.index, {}
 
-    def _tasks(self, piece: Episode) -> list[str]:
-        """What was to be done, as the reader has told it."""
+    def _all_tasks(self, piece: Episode) -> list[str]:
+        """What was to be done in the episode of a piece, as the reader has told it."""
         told = piece.about.get("tasks")
         tasks = [str(task) for task in told] if isinstance(told, list) and told else [self._task]
+        return list(dict.fromkeys([*tasks, *(task for _, task in _runs(piece, tasks[0]))]))
+
+    def _tasks_of(self, piece: Episode) -> Array:
+        """The number of what was to be done in each step of a piece, int64 [n]."""
+        tasks = self._all_tasks(piece)
         for task in tasks:
             self.tasks.setdefault(task, len(self.tasks))
-        return tasks
+        runs = _runs(piece, tasks[0])
+        numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
+        steps = self.index - self._begun + np.arange(len(piece))
+        return numbers[np.searchsorted([step for step, _ in runs], steps, "right") - 1]
 
-    def _counted(self, n: int, task: str) -> list[Array]:
+    def _counted(self, tasks: Array) -> list[Array]:
         """The columns that LeRobot counts."""
+        n = len(tasks)
         index = np.arange(self.index, self.index + n, dtype=np.int64)
         frame = index - self._begun
         seconds = (frame / self._fps).astype(np.float32)
-        numbers = [np.full(n, number, np.int64) for number in (self.episode, self.tasks[task])]
-        return [column.reshape(n, 1) for column in (seconds, frame, numbers[0], index, numbers[1])]
+        return [column.reshape(n, 1) for column in (seconds, frame, np.full(n, self.episode, np.int64), index, tasks)]
+
+
+def _runs(piece: Episode, first: str) -> list[tuple[int, str]]:
+    """From which steps of an episode on what was to be done; it begins with the first task if nobody says otherwise."""
+    told = piece.about.get("task_from_step")
+    return [(0, first), *((int(step), str(task)) for step, task in told or ())]
 
 
 def _join(found: Found, name: str, moments: Moments) -> None:
