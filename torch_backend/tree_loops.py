@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from functional_rb.ops.part_kernels import Table
+from functional_rb.trees import policies
 from functional_rb.trees import search as core
 from functional_rb.trees.scores import Score
 from functional_rb.trees.search import Leaf
@@ -14,6 +15,8 @@ from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Tree
 from torch_backend import ops
 from torch_backend.tracing import constant
+
+constant(policies.visits_wanted)
 
 _STATIC: list[tuple[TreeSpec, Score]] = []
 """What is static, by number: what is traced may carry a number as a constant, but no object."""

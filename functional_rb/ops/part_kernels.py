@@ -24,7 +24,9 @@ NONE: Final[Table] = {}
 class _InForce(threading.local):
     """Of each thread; torch.compile traces reading it, as it does not a context variable."""
 
-    table: Table = NONE
+    def __init__(self) -> None:
+        """Called in each thread: what is read is always the object's own, on which torch.compile then relies."""
+        self.table: Table = NONE
 
 
 _in_force = _InForce()

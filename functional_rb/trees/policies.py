@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from functional_rb.trees.scores import (
     slot_bits,
     softmax,
 )
+
+_MADE: Final[Any] = None
+"""Stands for a score that is made with the policy: torch.compile traces no default that is an object, nor a factory."""
 
 
 class Root(NamedTuple):
@@ -71,7 +74,7 @@ class MuZero:
     (2020).
 
     Attributes:
-        score: the rule by which slots are taken, at the root too.
+        score: the rule by which slots are taken, at the root too; `PUCT()` by default.
         dirichlet_fraction: the share of noise in the root's prior, 0 for none.
         dirichlet_alpha: its concentration, about 10 divided by the usual number of valid slots.
         temperature: 0 for the most visited slot, ties by the key.
@@ -85,14 +88,14 @@ class MuZero:
         PUCT(c_init=1.25, c_base=19652.0, scale='siblings')
     """
 
-    score: Score = dataclasses.field(default_factory=PUCT)
+    score: Score = _MADE
     dirichlet_fraction: float = 0.25
     dirichlet_alpha: float = 0.3
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        _check_score("MuZero", self.score, Score, "frb.PUCT()")
+        _settle_score(self, Score, PUCT)
         check_number("MuZero", "dirichlet_fraction", self.dirichlet_fraction, 0, 1)
         check_number("MuZero", "dirichlet_alpha", self.dirichlet_alpha, 1e-3)
         check_number("MuZero", "temperature", self.temperature, 0)
@@ -140,7 +143,7 @@ class GumbelMuZero:
     exploration in multi-armed bandits (2013).
 
     Attributes:
-        score: the rule below the root, which also completes the Q values at it.
+        score: the rule below the root, which also completes the Q values at it; `CompletedQ()` by default.
         considered: how many slots are considered at most, from 1 on.
         scale: the factor of the noise; 0.0 to play without it.
 
@@ -153,13 +156,13 @@ class GumbelMuZero:
         GumbelMuZero(score=CompletedQ(c_visit=50.0, c_scale=0.1, rescale=True, mix=True), considered=4, scale=0.0)
     """
 
-    score: CompletedQ = dataclasses.field(default_factory=CompletedQ)
+    score: CompletedQ = _MADE
     considered: int = 16
     scale: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        _check_score("GumbelMuZero", self.score, CompletedQ, "frb.CompletedQ()")
+        _settle_score(self, CompletedQ, CompletedQ)
         if isinstance(self.considered, bool) or not isinstance(self.considered, int):
             raise TypeError(f"GumbelMuZero.considered: expected an int, got {self.considered!r}")
         check_number("GumbelMuZero", "considered", self.considered, 1)
@@ -238,7 +241,8 @@ def visits_wanted(considered: int, simulations: int) -> np.ndarray[Any, Any]:
 
     Row m is for m slots to be considered. Sequential halving has `ceil(log2(m))` phases of about equally many
     simulations; in each one all slots that are left get equally many visits, then the better half is left, and two at
-    least. (In a dict, since torch.compile does not trace functools.cache.)
+    least. (In a dict, since torch.compile does not trace functools.cache; on torch the table is a constant to it, so
+    that it does not rely on what the dict holds.)
 
     Example:
         >>> visits_wanted(4, 8)[[2, 4]].tolist()
@@ -263,6 +267,11 @@ def _wanted_of(slots: int, simulations: int) -> list[int]:
     return wanted[:simulations]
 
 
-def _check_score(who: str, value: Any, kind: type, example: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{who}.score: expected a score such as {example}, got {value!r}")
+def _settle_score(policy: Any, kind: type, usual: type[Score]) -> None:
+    """Make the score of a policy that was given none; refuse what is no score of a kind."""
+    if policy.score is None:
+        object.__setattr__(policy, "score", usual())
+    if not isinstance(policy.score, kind):
+        raise TypeError(
+            f"{type(policy).__name__}.score: expected a score such as frb.{usual.__name__}(), got {policy.score!r}"
+        )

@@ -1,0 +1,53 @@
+"""Searches that torch.compile makes one graph of, in a process in which nothing has run before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import threading
+
+import torch
+
+import functional_rb as frb
+import torch_backend as rb
+
+zeros = torch.zeros(3)
+spec = frb.TreeSpec({"x": frb.Unbounded(())}, 4, 2, statistics="squares")
+root = frb.Expansion({"x": zeros}, torch.zeros(3, 2), zeros)
+keys = rb.split(rb.key(1), 3)
+
+
+def step(node, action, key):
+    return frb.Expansion({"x": node["x"] + action}, torch.zeros(3, 2), zeros, action.to(torch.float32), 0.9)
+
+
+def check(simulations, policy):
+    def search(key):
+        tree, proposal = rb.trees.search(rb.trees.init(spec, root), key, step, simulations, policy())
+        tree = rb.trees.subtree(tree, proposal.slot)
+        return tree.visits, tree.value, proposal.slot, proposal.weights
+
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    compiled = torch.compile(search, fullgraph=True, backend="eager")
+    found = [compiled(key) for key in keys]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1, "compiled again"
+    for key, got in zip(keys, found):
+        for a, b in zip(search(key), got, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    print("as eager")
+
+
+# What a search remembers belongs to a thread, or to a number of simulations.
+for case in enumerate((lambda: None, lambda: frb.MuZero(frb.UCB1Tuned()), lambda: frb.GumbelMuZero()), 1):
+    thread = threading.Thread(target=check, args=case)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_a_compiled_search_is_called_three_times_in_a_fresh_process() -> None:
+    """What was seen while tracing is what is there at the second call, though nothing was searched before."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.stdout.count("as eager") == 3, done.stderr
