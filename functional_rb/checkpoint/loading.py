@@ -19,7 +19,7 @@ from functional_rb.buffer import earlier, respec, soundness
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
-from functional_rb.checkpoint import in_place
+from functional_rb.checkpoint import in_place, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
@@ -177,6 +177,8 @@ class _Loading:
         if problem := soundness.problem_of_arrays(lain, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
         arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
+        if records.is_record(spec) and (problem := records.problem(spec, arrays)):
+            raise CorruptCheckpointError(path, problem)
         if self.files is not None:
             in_place.resume(self.files)
             if not manifest.undo:

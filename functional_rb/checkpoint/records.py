@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.containers import register_record
+from functional_rb.base.containers import RECORDS, Registered, register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -78,6 +78,27 @@ def described(spec: BufferSpec) -> Any:
     return spec.item["value"] if is_record(spec) else spec
 
 
+def problem(spec: BufferSpec, arrays: Arrays) -> str | None:
+    """Why what a checkpoint has of a nest's records (maps, forests, trees) cannot be those, naming one; or None."""
+    found: list[str] = []
+
+    def look(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+        if not isinstance(container, Registered):
+            return parts
+        made = container.together(parts)
+        fields = RECORDS.get(type(made))
+        if fields is not None and fields.problem is not None and (told := fields.problem(made)):
+            found.append(f"{container.__name__}: {told}")
+        return made
+
+    nest.unflatten(spec.plan.structure, _leaves(spec, arrays), look)
+    return found[0] if found else None
+
+
+def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
+    return [leaf[0] for leaf in row_layout.unpack(numpy_ops, spec.plan.layout, arrays.rows, arrays.wide)]
+
+
 def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any, mapped: bool) -> Any:
     """The nest of a checkpoint.
 
@@ -91,7 +112,6 @@ def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any, mapped
     Raises:
         TypeError: for dtypes that the backend lacks, naming leaf and remedy.
     """
-    found = [leaf[0] for leaf in row_layout.unpack(numpy_ops, spec.plan.layout, arrays.rows, arrays.wide)]
-    leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in found]
+    leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in _leaves(spec, arrays)]
     made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)
     return made.value

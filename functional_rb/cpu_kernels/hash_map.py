@@ -57,19 +57,24 @@ def home(plan: Any, rows: Any, first: Any) -> Any:
 
 @compiled
 def seek(plan: Any, table: Any, keys: Any, rows: Any, first: Any, place: Any) -> Any:
-    """The place that has the key which begins at `first` of the rows, or the free one where it would go."""
+    """The place that has the key which begins at `first` of the rows, or the free one where it would go.
+
+    -1 if there is neither, in a table that is none of a map: a map's never fills.
+    """
     words, last = np.int64(plan[WORDS]), np.int64(plan[TABLE_SIZE]) - 1
-    step = np.int64(0)
-    while table[place] != EMPTY:
-        other = np.int64(table[place]) * words
-        k = np.int64(0)
-        while k < words and keys[other + k] == rows[first + k]:
-            k += 1
-        if k == words:
-            break
-        step += 1
+    capacity = np.uint32(plan[CAPACITY])
+    for step in range(1, last + 2):
+        if table[place] == EMPTY:
+            return place
+        if np.uint32(table[place]) < capacity:
+            other = np.int64(table[place]) * words
+            k = np.int64(0)
+            while k < words and keys[other + k] == rows[first + k]:
+                k += 1
+            if k == words:
+                return place
         place = (place + step) & last
-    return place
+    return np.int64(-1)
 
 
 @compiled
@@ -96,8 +101,8 @@ def lookup(table: Any, keys: Any, rows: Any, ids: Any, plan: Any, batch: Any) ->
     rows, ids = ints(rows, batch * words), ints(ids, batch)
     waiting = np.empty(AHEAD, np.int64)
     for i in range(batch):
-        entry = table[seek(plan, table, keys, rows, i * words, next_home(plan, table, rows, batch, waiting, i))]
-        ids[i] = entry if entry != EMPTY else np.int32(-1)
+        place = seek(plan, table, keys, rows, i * words, next_home(plan, table, rows, batch, waiting, i))
+        ids[i] = table[place] if place >= 0 and table[place] != EMPTY else np.int32(-1)
 
 
 @entry_point
@@ -125,11 +130,11 @@ def insert(
         if marked.size and marked[i] == 0:
             continue
         place = seek(plan, table, keys, rows, i * words, first)
-        if table[place] == EMPTY:
-            if counters[SIZE] == capacity:
+        if place < 0 or table[place] == EMPTY:
+            number = max(counters[SIZE], np.int32(0))
+            if place < 0 or number >= capacity:
                 counters[REFUSED] += np.int32(counters[REFUSED] < MASK)
                 continue
-            number = counters[SIZE]
             for k in range(words):
                 keys[np.int64(number) * words + k] = rows[i * words + k]
             table[place], fresh[i] = number, 1

@@ -377,7 +377,7 @@ class PartKernels:
         """Do what `hash_map.lookup` does."""
         rows = self._ready(rows, self._int32)
         ids = self._ints(rows.shape[0])
-        arrays = map.table, map.keys, rows, ids
+        arrays = *self._numbers(map.table, map.keys), rows, ids
         self._call(hash_map_kernels.lookup, arrays, hash_map_kernels.encode(plan), rows.shape[0])
         return ids
 
@@ -385,6 +385,7 @@ class PartKernels:
         """Do what `hash_map.insert` does, in place."""
         rows, marked = self._ready(rows, self._int32), self._ready_some(mask, self._bool)
         ids, fresh = self._ints(rows.shape[0]), self._bools(rows.shape[0])
+        map = HashMap(*self._numbers(*map))
         arrays = (*map, rows, marked, ids, fresh)
         self._call(hash_map_kernels.insert, arrays, hash_map_kernels.encode(plan), rows.shape[0])
         return map, ids, fresh

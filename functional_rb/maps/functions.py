@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import nest
 from functional_rb.base.containers import register_record
+from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.convert import json
 from functional_rb.maps.spec import MapSpec
@@ -17,6 +18,7 @@ from functional_rb.specs.array import Binary
 from functional_rb.specs.functions import SpecBackend, as_batch, built, outline_of
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map, key_rows
+from functional_rb.structures.expected import Expected, problem_of_stack
 from functional_rb.structures.hash_map import REFUSED, SIZE, HashMap
 from functional_rb.structures.key_rows import KeyRows
 
@@ -49,8 +51,23 @@ class Map:
 
 MAP_FIELDS: Final = HashMap._fields
 """The arrays of a map, in their order."""
-register_record(Map, MAP_FIELDS)
+
+
+def problem(map: Any) -> str | None:
+    """Why a map, or a stack of them, of NumPy's arrays cannot be one; or None."""
+    if not isinstance(map.spec, MapSpec):
+        return f"its spec is that of no map but {map.spec!r:.60}"
+    plan, arrays = map.spec.plan, arrays_of(map)
+    return problem_of_stack(map.spec.arrays, arrays, lambda x: hash_map.problem(plan, HashMap(*x)))
+
+
+register_record(Map, MAP_FIELDS, problem)
 json.register_records((MapSpec,), (HashMap,))
+
+
+def arrays_of(map: Map) -> HashMap:
+    """The arrays of a map as the core has them."""
+    return HashMap(map.table, map.keys, map.counts, map.counters)
 
 
 class Inserted(NamedTuple):
@@ -160,9 +177,10 @@ def insert_(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple
 
 def _insert(backend: MapBackend, map: Map, keys: Any, mask: Any, consume: bool) -> tuple[Map, Inserted]:
     check_map(backend, map, "maps.insert")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.insert")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
     marked = checked_mask(backend, mask, lead, "maps.insert")
-    arrays = HashMap(*(getattr(map, name) for name in MAP_FIELDS))
+    arrays = arrays_of(map)
     made: HashMap
     made, ids, fresh = backend.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
     return Map(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
@@ -189,8 +207,9 @@ def lookup(backend: MapBackend, map: Map, keys: Any) -> Array:
         [1, -1]
     """
     check_map(backend, map, "maps.lookup")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.lookup")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
-    arrays = HashMap(*(getattr(map, name) for name in MAP_FIELDS))
+    arrays = arrays_of(map)
     ids: Array = backend.carry_out(_looked_up, map.spec, (), arrays, rows)
     return ids.reshape(lead)
 
@@ -217,8 +236,9 @@ def count(backend: MapBackend, map: Map, keys: Any) -> Array:
         [0.58, 1.0]
     """
     check_map(backend, map, "maps.count")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.count")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
-    arrays = HashMap(*(getattr(map, name) for name in MAP_FIELDS))
+    arrays = arrays_of(map)
     counts: Array = backend.carry_out(_counted, map.spec, (), arrays, rows)
     return counts.reshape(lead)
 
@@ -251,6 +271,7 @@ def keys(backend: MapBackend, map: Map) -> Any:
         [8, 9, 0]
     """
     check_map(backend, map, "maps.keys")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.keys")
     spec = map.spec
     return unpacked(backend, spec.outline, spec.rows, map.keys)
 
@@ -279,6 +300,20 @@ def check_arrays(backend: MapBackend, array: Any, who: str, what: str) -> None:
     deletable = hasattr(array, "is_deleted") and not backend.is_traced(array)
     if array is None or (deletable and array.is_deleted()):
         raise consumed()
+
+
+def check_sizes(backend: MapBackend, expected: Sequence[Expected], arrays: Sequence[Array], who: str) -> None:
+    """Refuse arrays of a record that somebody has put there: kernels go by the spec.
+
+    Raises:
+        TypeError: for an array of another library or dtype, naming it.
+        ValueError: for one of another shape.
+    """
+    for (name, shape, dtype), array in zip(expected, arrays, strict=True):
+        if not backend.is_own(array) or shown(array.dtype) != dtype:
+            raise TypeError(f"{who}: {name}: expected {dtype} of this backend, got {type(array).__name__}")
+        if tuple(array.shape) != shape:
+            raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
 
 
 def packed(backend: MapBackend, outline: Outline, keys: KeyRows, value: Any) -> tuple[Array, tuple[int, ...]]:

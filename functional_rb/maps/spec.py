@@ -10,7 +10,8 @@ from functional_rb.base.dtypes import checked_count
 from functional_rb.specs import NonTensor, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map
-from functional_rb.structures.hash_map import MapPlan
+from functional_rb.structures.expected import Expected
+from functional_rb.structures.hash_map import HashMap, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 
 
@@ -27,6 +28,7 @@ class MapSpec(Description):
         outline: derived: the key, taken apart.
         rows: derived: how a key is packed.
         plan: derived: the geometry of the map.
+        arrays: derived: shapes and dtypes of a map's arrays.
 
     Raises:
         TypeError: if a leaf of the key is no spec of an array, or a number is no int.
@@ -46,6 +48,7 @@ class MapSpec(Description):
     outline: Outline = dataclasses.field(init=False, repr=False)
     rows: KeyRows = dataclasses.field(init=False, repr=False)
     plan: MapPlan = dataclasses.field(init=False, repr=False)
+    arrays: tuple[Expected, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the arrays once."""
@@ -60,6 +63,7 @@ class MapSpec(Description):
         if not self.rows.words:
             raise ValueError("MapSpec.key: expected at least one element, got none; all keys would be equal")
         self._put(plan=MapPlan(self.capacity, self.rows.words, self.seed, self.hash_bits))
+        self._put(arrays=expected(self.plan))
         self._seal()
 
     @property
@@ -83,6 +87,12 @@ def arrays_alone(spec: Any, who: str) -> Outline:
         if isinstance(leaf, NonTensor):
             raise TypeError(f"{who}: leaf {name!r}: expected a spec of an array, got NonTensor; leave the leaf out")
     return outline
+
+
+def expected(plan: MapPlan, prefix: str = "") -> tuple[Expected, ...]:
+    """Shapes and dtypes of a map's arrays, named with a prefix."""
+    named = zip(HashMap._fields, hash_map.shapes(plan), strict=True)
+    return tuple(Expected(prefix + name, shape, "int32") for name, shape in named)
 
 
 def rows_of(outline: Outline) -> KeyRows:

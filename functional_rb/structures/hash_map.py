@@ -10,13 +10,19 @@ A batch is inserted in rounds, with the result of inserting its keys one by one 
 the key that is earlier in the batch, which may so drive out a later one that came in an earlier round. All places have
 the same order of preference, so there is one stable matching only, that of one by one. Equal keys go the same way in
 the same rounds, and the later ones stop as soon as they meet the first.
+
+The arrays may be anything: of a map that is none (`problem` tells) the answers mean nothing, but no place outside of an
+array is read or written, and every search ends, after as many steps as the table has places.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.fixed_point import MASK
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
@@ -94,10 +100,14 @@ class HashMap(NamedTuple):
     counters: Array
 
 
+def shapes(plan: MapPlan) -> tuple[tuple[int, ...], ...]:
+    """The shapes of a map's arrays, in their order; all are int32."""
+    return (plan.table_size,), (plan.capacity, plan.words), (plan.capacity,), (2,)
+
+
 def init(ops: Ops, plan: MapPlan, device: object = None) -> HashMap:
     """An empty map."""
-    shapes = (plan.table_size,), (plan.capacity, plan.words), (plan.capacity,), (2,)
-    table, *others = (ops.zeros(shape, "int32", device) for shape in shapes)
+    table, *others = (ops.zeros(shape, "int32", device) for shape in shapes(plan))
     return HashMap(ops.full_like(table, EMPTY), *others)
 
 
@@ -132,10 +142,10 @@ def _find(ops: Ops, plan: MapPlan, map: HashMap, rows: Array) -> tuple[Array, Ar
 
     def look(waiting: Array, ids: Array, slots: Array, steps: Array) -> tuple[Array, ...]:
         entry = ops.take(map.table, slots)
-        taken = entry != EMPTY
+        taken = (entry >= 0) & (entry < plan.capacity)
         known = ops.where(taken, entry, ops.full_like(entry, 0))
         same = waiting & taken & ops.all_rows(ops.take(map.keys, known) == rows)
-        waiting = waiting & taken & ~same
+        waiting = waiting & (entry != EMPTY) & ~same & (steps < plan.table_size - 1)
         return waiting, ops.where(same, entry, ids), *_next(plan, ops, waiting, slots, steps)
 
     slots = homes(ops, plan, rows)
@@ -172,13 +182,14 @@ def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | Non
     if mask is not None:
         ids = ops.where(mask, ids, ops.full_like(ids, -1))
         wanted = wanted & mask
-    room = plan.capacity - map.counters[SIZE]
+    size = ops.maximum(map.counters, ops.full_like(map.counters, 0))[SIZE]
+    room = plan.capacity - size
     table, slots, placed, equals = _match(ops, plan, map.table, rows, wanted, slots, steps, room)
     # Those that have a place are all different, and new. There is room for the first of them.
     rank = ops.cumsum(ops.cast(placed, "int32")) - 1
     fresh = placed & (rank < room)
     nothing = ops.full_like(ids, -1)
-    own = ops.where(fresh, map.counters[SIZE] + rank, nothing)
+    own = ops.where(fresh, size + rank, nothing)
     found = ops.where(equals < 0, own, ops.take(own, ops.maximum(equals, nothing + 1)))
     ids = ops.where(wanted, found, ids)
     counters = saturating_add(ops, map.counters, ops.stack([ops.count(fresh), ops.count(wanted & (found < 0))]))
@@ -203,20 +214,20 @@ def _match(
     ticket = ops.arange(rows.shape[0], like=slots) + plan.capacity
     nobody = ops.full_like(slots, EMPTY)
 
-    def on_the_way(placed: Array, equals: Array) -> Array:
-        return wanted & ~placed & (equals < 0)
+    def on_the_way(steps: Array, placed: Array, equals: Array) -> Array:
+        return wanted & ~placed & (equals < 0) & (steps < plan.table_size)
 
     def going_on(table: Array, slots: Array, steps: Array, placed: Array, equals: Array) -> Array:
         # The first on the way drives out later keys only, so what has a place before it will keep it.
         before = ops.cumsum(ops.cast(placed, "int32"))
-        return ops.count(on_the_way(placed, equals) & (before < room)) > 0
+        return ops.count(on_the_way(steps, placed, equals) & (before < room)) > 0
 
     def ask(table: Array, slots: Array, steps: Array, placed: Array, equals: Array) -> tuple[Array, ...]:
-        table = ops.min_at(table, slots, ops.where(on_the_way(placed, equals), ticket, nobody))
+        table = ops.min_at(table, slots, ops.where(on_the_way(steps, placed, equals), ticket, nobody))
         entry = ops.take(table, slots)
         apart = wanted & (equals < 0)
         placed = apart & (entry == ticket)
-        meets = apart & ~placed & (entry >= plan.capacity)
+        meets = apart & ~placed & _is_ticket(plan, rows, entry)
         other = ops.where(meets, entry - plan.capacity, ops.full_like(entry, 0))
         same = meets & ops.all_rows(ops.take(rows, other) == rows)
         slots, steps = _next(plan, ops, apart & ~placed & ~same, slots, steps)
@@ -227,10 +238,15 @@ def _match(
     return table, slots, placed, equals
 
 
+def _is_ticket(plan: MapPlan, batch: Array, entry: Array) -> Array:
+    """Which entries of the table stand for one of a batch [B, ...]."""
+    return (entry >= plan.capacity) & (entry < plan.capacity + batch.shape[0])
+
+
 def _name(ops: Ops, plan: MapPlan, table: Array, slots: Array, own: Array) -> Array:
     """The table with numbers in place of the batch's tickets, and nobody where there is no room."""
     entry = ops.take(table, slots)
-    ticket = (entry >= plan.capacity) & (entry != EMPTY)
+    ticket = _is_ticket(plan, own, entry)
     number = ops.take(own, ops.where(ticket, entry - plan.capacity, ops.full_like(entry, 0)))
     number = ops.where(number < 0, ops.full_like(number, EMPTY), number)
     return ops.set_at(table, slots, ops.where(ticket, number, entry))  # equal places say the same
@@ -244,3 +260,42 @@ def _keep(ops: Ops, keys: Array, rows: Array, own: Array, fresh: Array) -> Array
     number = ops.where(last < 0, ops.full_like(last, 0), ops.take(own, at))
     row = ops.where((last < 0)[:, None], keys[:1], ops.take(rows, at))
     return ops.set_at(keys, ops.where(fresh, own, number), ops.where(fresh[:, None], rows, row))
+
+
+def problem(plan: MapPlan, map: HashMap) -> str | None:
+    """Why arrays of NumPy, of the right shapes and dtypes, cannot be those of a map; or None.
+
+    Every key has to be found: its number stands once in the table, and every place on the way there is filled. All
+    keys that begin in one place share a way, which is gone once.
+
+    Args:
+        plan: of the map.
+        map: its arrays.
+    """
+    size = int(map.counters[SIZE])
+    if not 0 <= size <= plan.capacity or map.counters[REFUSED] < 0:
+        return f"its counters are {map.counters.tolist()}, and its capacity is {plan.capacity}"
+    if (map.counts[:size] < 1).any() or map.counts[size:].any():
+        return "its counts are not those of its keys"
+    entries = map.table[map.table != EMPTY]
+    if len(entries) != size or (np.sort(entries) != np.arange(size)).any():
+        return f"its table has not the numbers of its {size} keys, each once"
+    keys = np.ascontiguousarray(map.keys[:size])
+    if len(np.unique(keys.view(np.dtype((np.void, 4 * plan.words))))) < size:
+        return "a key is there twice"
+    return _problem_of_ways(plan, map.table, homes(numpy_ops, plan, keys) if size else map.counts[:0])
+
+
+def _problem_of_ways(plan: MapPlan, table: Any, begin: Any) -> str | None:
+    """Why keys that begin in these places, int32 [size], are not all found; or None."""
+    slots, left = np.unique(begin, return_counts=True)
+    home, step = slots.copy(), 0
+    while len(slots):
+        entry = table[slots]
+        if (entry == EMPTY).any():
+            return f"the way that begins at place {home[entry == EMPTY][0]} of its table ends before all of its keys"
+        step += 1
+        left = left - (begin[entry] == home)
+        going_on = left > 0
+        slots, home, left = (slots[going_on] + step) & (plan.table_size - 1), home[going_on], left[going_on]
+    return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,11 +16,13 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.containers import register_record
 from functional_rb.convert import json
-from functional_rb.maps.functions import MapBackend, check_arrays, checked_mask, packed
+from functional_rb.core import soundness
+from functional_rb.maps.functions import MapBackend, check_arrays, check_sizes, checked_mask, packed
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.functions import as_batch, outline_of
 from functional_rb.structures import hash_map, key_rows
+from functional_rb.structures.expected import problem_of_stack
 from functional_rb.structures.hash_map import SIZE, HashMap
 from functional_rb.ted.check import NEXT, named_parts
 from functional_rb.ted.steps import ACTION, OBSERVATION, REWARD
@@ -68,7 +71,60 @@ class Forest:
 
 
 FOREST_FIELDS: Final = ("arrays",)
-register_record(Forest, FOREST_FIELDS)
+MAPS: Final = ("nodes", "edges", "results")
+PER_MAP: Final = len(HashMap._fields)
+
+
+def arrays_of(forest: Forest) -> list[Array]:
+    """The arrays of a forest, one after another."""
+    nodes, edges, results, *vectors = forest.arrays
+    return [*nodes, *edges, *results, *vectors]
+
+
+def problem(forest: Any) -> str | None:
+    """Why a forest, or a stack of them, of NumPy's arrays cannot be one; or None.
+
+    Edges begin at nodes that are there, and results at edges, and lead to nodes.
+    """
+    if not isinstance(forest.spec, ForestSpec):
+        return f"its spec is that of no forest but {forest.spec!r:.60}"
+    try:
+        arrays = arrays_of(forest)
+    except (TypeError, ValueError):
+        return "its arrays are none of a forest"
+    spec = forest.spec
+    if len(arrays) != len(spec.arrays):
+        return f"it has {len(arrays)} arrays, and its spec {len(spec.arrays)}"
+    return problem_of_stack(spec.arrays, arrays, lambda one: _problem_of_one(spec, one))
+
+
+def _problem_of_one(spec: ForestSpec, arrays: list[Any]) -> str | None:
+    maps = [HashMap(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
+    for name, map in zip(MAPS, maps, strict=True):
+        if problem := hash_map.problem(getattr(spec, name), map):
+            return f"its {name}: {problem}"
+    sizes = [int(map.counters[SIZE]) for map in maps]
+    return problem_of_links(sizes, maps[1].keys, maps[2].keys)
+
+
+def problem_of_links(sizes: Sequence[int], edges_keys: Any, results_keys: Any) -> str | None:
+    """Why the edges and results of a forest, of NumPy, do not lie between nodes that are there; or None.
+
+    Args:
+        sizes: how many nodes, edges and results there are, as many as fit or fewer.
+        edges_keys: int32 [E, W], the keys of the map of edges.
+        results_keys: int32 [E, 2], those of the map of results.
+    """
+    nodes, edges, results = sizes
+    starts, ends = edges_keys[:edges, 0], results_keys[:results]
+    return (
+        soundness.problem_of_range("the node where an edge begins", starts, 0, nodes - 1)
+        or soundness.problem_of_range("the edge of a result", ends[:, 0], 0, edges - 1)
+        or soundness.problem_of_range("the node where a result leads", ends[:, 1], 0, nodes - 1)
+    )
+
+
+register_record(Forest, FOREST_FIELDS, problem)
 json.register_records((ForestSpec,), (ForestArrays,))
 HOST: Final = (np.ndarray, np.generic, float, int)
 """What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
@@ -158,6 +214,7 @@ def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -
 def _extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: bool) -> Forest:
     who = "forests.extend"
     check_forest(backend, forest, who)
+    check_forest_sizes(backend, forest, who)
     spec = forest.spec
     root = named_parts(steps, who)
     for name in (ACTION, NEXT):
@@ -271,6 +328,7 @@ def lookup(backend: MapBackend, forest: Forest, observation: Any) -> Array:
         [0, 1, -1]
     """
     check_forest(backend, forest, "forests.lookup")
+    check_forest_sizes(backend, forest, "forests.lookup")
     spec = forest.spec
     rows, lead = packed(backend, spec.observations, spec.node_rows, observation)
     ids: Array = backend.carry_out(_found, spec, (), forest.arrays.nodes, rows)
@@ -296,6 +354,7 @@ def count(backend: MapBackend, forest: Forest, observation: Any, action: Any = N
         ValueError: for actions whose axes in front are not those of the observations.
     """
     check_forest(backend, forest, "forests.count")
+    check_forest_sizes(backend, forest, "forests.count")
     spec, arrays = forest.spec, forest.arrays
     rows, lead = packed(backend, spec.observations, spec.node_rows, observation)
     actions = None
@@ -340,3 +399,8 @@ def check_forest(backend: MapBackend, forest: Any, who: str) -> None:
     if not isinstance(forest, Forest):
         raise TypeError(f"{who}: expected a Forest made by rb.forests.init, got {type(forest).__name__}")
     check_arrays(backend, getattr(forest.arrays, "refused", None), who, "forest")
+
+
+def check_forest_sizes(backend: MapBackend, forest: Forest, who: str) -> None:
+    """Refuse a forest with an array in it that is none of its spec: kernels go by the spec; see `check_sizes`."""
+    check_sizes(backend, forest.spec.arrays, arrays_of(forest), who)

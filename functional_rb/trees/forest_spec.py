@@ -7,10 +7,11 @@ from typing import Any
 
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
-from functional_rb.maps.spec import arrays_alone, rows_of
+from functional_rb.maps.spec import arrays_alone, expected, rows_of
 from functional_rb.specs import freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map
+from functional_rb.structures.expected import Expected
 from functional_rb.structures.hash_map import MapPlan
 from functional_rb.structures.key_rows import KeyRows
 
@@ -36,6 +37,7 @@ class ForestSpec(Description):
         nodes: derived: the geometry of the map of nodes.
         edges: derived: that of the map of edges, by node and action.
         results: derived: that of the map of results, by edge and node.
+        arrays: derived: shapes and dtypes of a forest's arrays, one after another.
 
     Raises:
         TypeError: if a leaf is no spec of an array, or a number is no int.
@@ -62,6 +64,7 @@ class ForestSpec(Description):
     nodes: MapPlan = dataclasses.field(init=False, repr=False)
     edges: MapPlan = dataclasses.field(init=False, repr=False)
     results: MapPlan = dataclasses.field(init=False, repr=False)
+    arrays: tuple[Expected, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the arrays once."""
@@ -84,6 +87,15 @@ class ForestSpec(Description):
             edges=MapPlan(most, 1 + self.action_rows.words, self.seed, self.hash_bits),
             results=MapPlan(most, 2, self.seed, self.hash_bits),
         )
+        maps = (("nodes", self.nodes), ("edges", self.edges), ("results", self.results))
+        vectors = (
+            Expected("visits", (self.capacity,), "int32"),
+            Expected("terminations", (self.capacity,), "int32"),
+            Expected("edge_rewards", (most,), "float32"),
+            Expected("result_rewards", (most,), "float32"),
+            Expected("refused", (), "int32"),
+        )
+        self._put(arrays=(*(array for name, plan in maps for array in expected(plan, f"{name}.")), *vectors))
         self._seal()
 
     @property

@@ -10,7 +10,7 @@ from functional_rb.maps.functions import MapBackend
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
-from functional_rb.trees.forest import Forest, check_forest, lookup
+from functional_rb.trees.forest import Forest, check_forest, lookup, problem_of_links
 from functional_rb.trees.view import NONE, Bools, Ints, Steps, TreeView, children_of
 
 
@@ -75,9 +75,14 @@ class _Graph:
 
         arrays, spec = forest.arrays, forest.spec
         self.spec = spec
-        size, edges, results = (int(host(x.counters)[SIZE]) for x in arrays[:3])
-        self.observations, self.actions = host(arrays.nodes.keys), host(arrays.edges.keys)[:edges]
-        keys = host(arrays.results.keys)[:results].astype(np.int64)
+        rooms = spec.capacity, spec.edges.capacity, spec.results.capacity
+        sizes = [min(int(host(x.counters)[SIZE]), room) for x, room in zip(arrays[:3], rooms, strict=True)]
+        size, edges, results = sizes
+        self.observations, self.actions = host(arrays.nodes.keys), host(arrays.edges.keys)
+        keys = host(arrays.results.keys)
+        if problem := problem_of_links(sizes, self.actions, keys):
+            raise ValueError(f"forests.tree: {problem}; the forest was not made by rb.forests")
+        self.actions, keys = self.actions[:edges], keys[:results].astype(np.int64)
         start = self.actions[keys[:, 0], 0].astype(np.int64)
         order = np.lexsort((keys[:, 0], start))  # of one edge they stay in the order of their coming
         self.edge, self.end, self.start = keys[order, 0], keys[order, 1], start[order]

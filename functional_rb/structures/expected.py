@@ -1,0 +1,54 @@
+"""Which arrays a record has, checked before anything goes by them: they may come from a file, or from a user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb.base.dtypes import shown
+
+Array = np.ndarray[Any, Any]
+
+
+class Expected(NamedTuple):
+    """An array of a record.
+
+    Attributes:
+        name: how messages name it.
+        shape: of it, behind the axes of a stack of records.
+        dtype: of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def problem_of_stack(
+    expected: Sequence[Expected], arrays: Sequence[Any], of_one: Callable[[list[Array]], str | None]
+) -> str | None:
+    """Why arrays are not those of a stack of records, or of a single one; or None.
+
+    Args:
+        expected: the arrays of one record.
+        arrays: anything.
+        of_one: why the arrays of one record, whose shapes and dtypes are right, are not sound, or None.
+    """
+    stacks = set()
+    for (name, shape, dtype), array in zip(expected, arrays, strict=True):
+        ahead = getattr(array, "ndim", -1) - len(shape)
+        if ahead < 0 or array.shape[ahead:] != shape or shown(array.dtype) != dtype:
+            return f"{name}: expected {dtype} {list(shape)}, found {_kind_of(array)}"
+        stacks.add(array.shape[:ahead])
+    if len(stacks) > 1:
+        return f"its arrays are stacked in different ways: {sorted(stacks)}"
+    count = math.prod(next(iter(stacks)))
+    flat = [array.reshape(count, *shape) for (_, shape, _), array in zip(expected, arrays, strict=True)]
+    return next((problem for k in range(count) if (problem := of_one([array[k] for array in flat]))), None)
+
+
+def _kind_of(array: Any) -> str:
+    return f"{shown(array.dtype)} {list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__

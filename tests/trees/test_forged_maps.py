@@ -1,0 +1,245 @@
+"""Maps and forests with leaves that no function of the library made: from files, and swapped in memory.
+
+Files are refused; what lies in memory means nothing, but nothing outside of it is touched, and every search ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis.extra import numpy as hnp
+
+import functional_rb as frb
+from functional_rb.ops import numpy_ops
+from functional_rb.structures import hash_map
+from functional_rb.structures.hash_map import EMPTY, HashMap, MapPlan
+from tests.support.backends import Backend
+from tests.support.effort import effort
+from tests.support.part_kernels import Jax, Numpy, Torch
+
+PLAN = MapPlan(5, 2, 6, hash_bits=2)
+BATCH = 6
+GUARD = 64
+"""Words around each array, which nobody may write to."""
+LEAST, MOST = -(2**31), 2**31 - 1
+WILD = st.sampled_from([LEAST, -3, -1, 0, 1, 2, 4, 5, 6, 9, 11, 12, 2**20, 2**30, MOST - 1, EMPTY])
+
+
+@st.composite
+def maps(draw: Any) -> HashMap:
+    """Anything of the right shapes."""
+    table, keys, counts, counters = (
+        draw(hnp.arrays(np.int32, shape, elements=elements))
+        for shape, elements in zip(hash_map.shapes(PLAN), (WILD, st.integers(0, 2), WILD, WILD), strict=True)
+    )
+    return HashMap(table, keys, counts, counters)
+
+
+def guarded(on: Any, array: np.ndarray) -> tuple[Any, Callable[[], None]]:
+    """An array between others, and a check that these are as they were."""
+    whole = on.array(np.full(array.size + 2 * GUARD, 7, np.int32))
+    inner = whole[GUARD : GUARD + array.size].reshape(array.shape)
+    inner[...] = on.array(array)
+
+    def check() -> None:
+        around = np.delete(on.numpy(whole), np.s_[GUARD : GUARD + array.size])
+        assert (around == 7).all()
+
+    return inner, check
+
+
+CARRIERS = [
+    (on, form(lambda ops, *x: hash_map.insert(ops, PLAN, *x)))
+    for on in (Numpy, Torch)
+    for form in (on.plain, on.kernels)
+]
+COMPILED = [form(lambda ops, *x: hash_map.insert(ops, PLAN, *x)) for form in (Jax.plain, Jax.kernels)]
+
+
+@hypothesis.settings(max_examples=effort(60, 2000))
+@hypothesis.given(maps(), hnp.arrays(np.int32, (BATCH, 2), elements=st.integers(0, 2)))
+def test_no_map_makes_an_insertion_leave_its_arrays_or_go_on_for_ever(map: HashMap, rows: np.ndarray) -> None:
+    for on, insert in CARRIERS:
+        arrays, checks = zip(*(guarded(on, x) for x in map), strict=True)
+        made, ids, _ = insert(HashMap(*arrays), on.array(rows), None)
+        for check in checks:
+            check()
+        within(PLAN, made, on.numpy(ids))
+    for insert in COMPILED:
+        made, ids, _ = insert(HashMap(*(Jax.array(x) for x in map)), Jax.array(rows), None)
+        within(PLAN, made, np.asarray(ids))
+
+
+def within(plan: MapPlan, made: HashMap, ids: np.ndarray) -> None:
+    assert ((ids >= -1) & (ids < plan.capacity)).all()
+    assert tuple(tuple(x.shape) for x in made) == hash_map.shapes(plan)
+
+
+@hypothesis.settings(max_examples=effort(60, 2000))
+@hypothesis.given(hnp.arrays(np.int32, (12, 2), elements=st.integers(0, 2)), st.data())
+def test_maps_that_were_made_are_sound_and_each_change_of_what_they_rest_on_is_seen(
+    rows: np.ndarray, data: st.DataObject
+) -> None:
+    made, _, _ = hash_map.insert(numpy_ops, PLAN, hash_map.init(numpy_ops, PLAN), rows, None)
+    assert hash_map.problem(PLAN, made) is None
+    place = data.draw(st.integers(0, PLAN.table_size - 1))
+    other = data.draw(st.integers(-2, 6) | st.sampled_from([LEAST, MOST - 1, EMPTY]))
+    hypothesis.assume(made.table[place] != other)
+    table = made.table.copy()
+    table[place] = other
+    assert hash_map.problem(PLAN, made._replace(table=table)) is not None
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+SPEC = frb.MapSpec(frb.Unbounded((2,), "int32"), 6, hash_bits=3)
+FOREST = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), 6, 2)
+SEEN = np.array([[1, 2], [3, 4], [1, 2]], np.int32)
+
+
+def map_of(rb: Any) -> Any:
+    return rb.maps.insert(rb.maps.init(SPEC), SEEN)[0]
+
+
+def forest_of(rb: Any) -> Any:
+    before, action, after = (np.array(x, np.int32) for x in ([0, 1, 2], [1, 2, 0], [1, 2, 0]))
+    steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, np.zeros(3, bool))
+    return rb.forests.extend(rb.forests.init(FOREST), steps)
+
+
+def changed(library: Backend, array: Any, at: Any, value: Any) -> Any:
+    copy = np.array(library.numpy(array))
+    copy[at] = value
+    return library.array(copy)
+
+
+ONE = np.s_[:1]
+FORGED = {
+    "the table is full": ("table", np.s_[:], 0, "table"),
+    "a number beyond": ("table", ONE, 2**30, "table"),
+    "a number below": ("table", ONE, -5, "table"),
+    "a ticket": ("table", ONE, 7, "table"),
+    "nobody is found": ("table", np.s_[:], EMPTY, "table"),
+    "more than fit": ("counters", 0, 7, "counters"),
+    "fewer than none": ("counters", 0, -1, "counters"),
+    "one fewer": ("counters", 0, 1, "counts"),
+    "a key twice": ("keys", 1, [1, 2], "twice"),
+    "another key": ("keys", 0, [500, 600], "way"),
+    "never put in": ("counts", 0, 0, "counts"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_map_does_not_load(library: Backend, tmp_path: Path, kind: str) -> None:
+    name, at, value, text = FORGED[kind]
+    made = map_of(library.rb)
+    forged = dataclasses.replace(made, **{name: changed(library, getattr(made, name), at, value)})
+    frb.save({"seen": forged}, tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError, match=f"Map: .*{text}") as caught:
+        frb.load(tmp_path, library.rb)
+    assert caught.value.file.endswith(".json")
+
+
+def test_maps_of_other_sizes_than_their_spec_do_not_load(library: Backend, tmp_path: Path) -> None:
+    made = map_of(library.rb)
+    for name, array in (("table", made.table[:2]), ("keys", made.keys[:, :1]), ("counts", made.counts[None])):
+        frb.save(dataclasses.replace(made, **{name: array}), tmp_path)
+        with pytest.raises(frb.CorruptCheckpointError, match=f"Map: ({name}: expected int32|its arrays are stacked)"):
+            frb.load(tmp_path, library.rb)
+
+
+def test_a_stack_of_maps_loads(library: Backend, tmp_path: Path) -> None:
+    made = map_of(library.rb)
+    two = {name: library.array(np.stack([library.numpy(getattr(made, name))] * 2)) for name in HashMap._fields}
+    frb.save(dataclasses.replace(made, **two), tmp_path)
+    assert library.rb.maps.size(frb.load(tmp_path, library.rb)).tolist() == [2, 2]
+    two["table"] = changed(library, two["table"], (1, ONE), 9)
+    frb.save(dataclasses.replace(made, **two), tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError, match="Map: its table"):
+        frb.load(tmp_path, library.rb)
+
+
+FORGED_FORESTS = {
+    "an edge from nowhere": ("edges", 0, "node where an edge begins"),
+    "a result of no edge": ("results", 0, "edge of a result"),
+    "a result that leads nowhere": ("results", 1, "node where a result leads"),
+}
+
+
+def forged_forest(library: Backend, kind: str, value: int) -> Any:
+    """A forest of sound maps whose numbers are none of the others."""
+    part, column, _ = FORGED_FORESTS[kind]
+    made = forest_of(library.rb)
+    plan = getattr(FOREST, part)
+    keys = np.array(library.numpy(getattr(made.arrays, part).keys))[:3]
+    keys[1, column] = value
+    other, *_ = hash_map.insert(numpy_ops, plan, hash_map.init(numpy_ops, plan), keys, None)
+    assert hash_map.problem(plan, other) is None
+    arrays = made.arrays._replace(**{part: HashMap(*map(library.array, other))})
+    return dataclasses.replace(made, arrays=arrays)
+
+
+@pytest.mark.parametrize("value", [-1, 3, 2**30])
+@pytest.mark.parametrize("kind", FORGED_FORESTS)
+def test_a_forged_forest_neither_loads_nor_is_read(library: Backend, tmp_path: Path, kind: str, value: int) -> None:
+    forged = forged_forest(library, kind, value)
+    frb.save(forged, tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError, match=f"Forest: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
+        frb.load(tmp_path, library.rb)
+    with pytest.raises(ValueError, match=rf"forests\.tree: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
+        library.rb.forests.tree(forged, np.int32(0))
+
+
+def test_a_forest_with_a_forged_map_does_not_load(library: Backend, tmp_path: Path) -> None:
+    made = forest_of(library.rb)
+    for part in ("nodes", "edges", "results"):
+        map = getattr(made.arrays, part)
+        full = map._replace(table=changed(library, map.table, np.s_[:], 0))
+        frb.save(dataclasses.replace(made, arrays=made.arrays._replace(**{part: full})), tmp_path)
+        with pytest.raises(frb.CorruptCheckpointError, match=f"Forest: its {part}: its table"):
+            frb.load(tmp_path, library.rb)
+
+
+# --- in memory ------------------------------------------------------------------------------------------------------
+
+
+def test_swapped_leaves_of_other_sizes_are_refused(library: Backend) -> None:
+    rb = library.rb
+    made, forest = map_of(rb), forest_of(rb)
+    floats = library.array(np.zeros(8, np.float32))
+    for name, array, kind, text in (
+        ("table", made.table[:4], ValueError, r"table: expected shape \[16\], got \[4\]"),
+        ("keys", made.keys[:, :1], ValueError, r"keys: expected shape \[6, 2\], got \[6, 1\]"),
+        ("counters", floats, TypeError, "counters: expected int32"),
+        ("counts", np.zeros(6, np.int32), TypeError, "counts: expected int32 of this backend, got ndarray"),
+    ):
+        forged = dataclasses.replace(made, **{name: array})
+        for use in (rb.maps.insert, rb.maps.insert_, rb.maps.lookup, rb.maps.count):
+            with pytest.raises(kind, match=text):
+                use(forged, SEEN)
+    arrays = forest.arrays._replace(visits=forest.arrays.visits[:3])
+    forged = dataclasses.replace(forest, arrays=arrays)
+    for use in (rb.forests.lookup, rb.forests.count):
+        with pytest.raises(ValueError, match=r"visits: expected shape \[6\], got \[3\]"):
+            use(forged, np.int32(0))
+
+
+def test_views_of_tensors_in_place_of_leaves(library: Backend) -> None:
+    """A tensor of one number, as large as it likes: kernels would go by its address and its shape."""
+    if library.library == "jax":
+        pytest.skip("JAX has no views")
+    made = map_of(library.rb)
+    full = dataclasses.replace(made, table=torch.zeros((), dtype=torch.int32).expand(16))
+    turned = dataclasses.replace(made, keys=made.keys.t().contiguous().t())
+    assert library.rb.maps.lookup(full, SEEN).tolist() == [0, -1, 0]
+    assert library.rb.maps.insert(full, SEEN)[1].ids.tolist() == [0, -1, 0]
+    assert library.rb.maps.insert(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.maps.insert_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
