@@ -147,8 +147,9 @@ def _drawn(
 ) -> tuple[list[dict[str, Any]], Drawn, jax.Array]:
     """What `draw` traces; of the buffers what is new."""
     carrier = _Traced()
-    _, drawn = drawing.traced(carrier, drawing.look(carrier, ops, mixture, p), key, batch)
-    return carrier.changed, drawn, drawing.weights(ops, drawn, beta)
+    looked = drawing.look(carrier, ops, mixture, p)
+    _, drawn = drawing.traced(carrier, looked, key, batch)
+    return carrier.changed, drawn, drawing.weights(ops, drawn, looked.status.least, beta)
 
 
 def draw(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool) -> tuple[Mixture, Drawn, jax.Array]:
@@ -178,7 +179,7 @@ def _draw_on_host(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any) -> 
     looked = drawing.look(carrier, numpy_ops, mixture, None if p is None else np.asarray(p, np.float32))
     check_drawable(mixture, looked.status.drawable > 0 or not batch)
     after, drawn = drawing.known(carrier, looked, key, batch)
-    weights = drawing.weights(numpy_ops, drawn, None if beta is None else np.float32(beta))
+    weights = drawing.weights(numpy_ops, drawn, looked.status.least, None if beta is None else np.float32(beta))
     host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
     leaves = hosted.out(host, [np.asarray(x) for x in (*drawn.leaves, *extras.values())])
     drawn = drawn._replace(

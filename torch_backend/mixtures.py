@@ -16,7 +16,7 @@ from functional_rb.core.counters import SIZE
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.cpu_kernels.switch import switch
-from functional_rb.mixture import drawing, sampling
+from functional_rb.mixture import drawing, sampling, shares
 from functional_rb.mixture.drawing import Drawn, Status
 from functional_rb.mixture.functions import Place, is_own
 from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
@@ -148,7 +148,7 @@ def draw(
         looked = drawing.look(carrier, ops, mixture, None if p is None else p.to(torch.float32))
         after, drawn = drawing.traced(carrier, looked, key, batch)
         exponent = None if beta is None else torch.as_tensor(beta, dtype=torch.float32, device=drawn.chances.device)
-        return after, drawn, drawing.weights(ops, drawn, exponent)
+        return after, drawn, drawing.weights(ops, drawn, looked.status.least, exponent)
 
 
 def _draw(mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any) -> tuple[Mixture, Drawn, torch.Tensor]:
@@ -160,26 +160,39 @@ def _draw(mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any) ->
     check_drawable(mixture, bool(looked.status.drawable > 0))
     with torch.no_grad():
         after, drawn = drawing.known(carrier, looked, key, batch)
+    exponent = None if beta is None else np.float32(beta)
     with using(_kernels() if HAVE_KERNELS and switch.on and beta is not None else NONE):
-        weights = drawing.weights(numpy_ops, drawn, None if beta is None else np.float32(beta))
+        weights = drawing.weights(numpy_ops, drawn, looked.status.least, exponent)
     device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
     return after, *drawing.lifted(drawn, weights, lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device))
 
 
-class _Plan(NamedTuple):
-    """How a batch is shared out that every draw from a mixture shares out alike.
+class _Way(NamedTuple):
+    """One way in which a batch is shared out.
 
     Attributes:
         counts: how many rows each buffer gives.
-        chances: float32 [K], the chance of each buffer for a row.
         ids: int32 [B], the buffer of each row.
-        expected: float32 [B], the chance of that buffer.
+        chances: float32 [B], the chance of that buffer.
     """
 
     counts: list[int]
-    chances: Any
     ids: torch.Tensor
-    expected: torch.Tensor
+    chances: torch.Tensor
+
+
+class _Plan(NamedTuple):
+    """How batches are shared out by the same shares.
+
+    Attributes:
+        shares: float32 [K], the chance of each buffer for a row.
+        starts: the draws from which on they are shared out in another way, see `shares.turns`.
+        ways: those that were met, by the first of their draws.
+    """
+
+    shares: Any
+    starts: Sequence[int]
+    ways: dict[int, _Way]
 
 
 PLANS = 8
@@ -207,11 +220,29 @@ def _new_plan(mixture: Mixture, facts: sampling.Facts, numbers: Sequence[float],
     for spec, places in zip(facts.specs, facts.layout.places, strict=True):
         if not spec.plan.fused or spec.plan.objects or places != tuple(range(len(spec.plan.leaves))):
             return None
-    shared = None if facts.mapped else drawing.in_whole_shares(mixture.spec, numbers, batch)
-    if shared is None:
+    if facts.mapped or not any(numbers):
         return None
-    ids, expected = torch.from_numpy(shared.ids), torch.from_numpy(shared.expected[shared.ids])
-    return _Plan(shared.counts.tolist(), shared.expected, ids, expected)
+    given = drawing.in_shares(numbers)
+    return _Plan(np.frombuffer(given, np.float32), shares.turns(mixture.spec, given, batch), {})
+
+
+def _way(mixture: Mixture, plan: _Plan, batch: int, key: int) -> _Way | None:
+    """The way in which a batch is shared out by a key; None if a buffer that gives nothing cannot be drawn from.
+
+    That is looked at here, as the others' shares depend on it; of the others it shows when they draw.
+    """
+    start = 0
+    if len(plan.starts) > 1:
+        start = shares.turn_of(plan.starts, random.first_draw(key))
+    if start not in plan.ways:
+        found = shares.exact(mixture.spec, plan.shares.tobytes(), batch, start)
+        chances = torch.from_numpy(plan.shares[found.ids])
+        plan.ways[start] = _Way(found.counts.tolist(), torch.from_numpy(found.ids), chances)
+    way = plan.ways[start]
+    for state, count, share in zip(mixture.states, way.counts, plan.shares, strict=True):
+        if share and not count and not _Eager().status(state).drawable:  # type: ignore[arg-type]  # no mixtures: `_plan`
+            return None
+    return way
 
 
 def _draw_at_once(
@@ -222,9 +253,12 @@ def _draw_at_once(
     if plan is None:
         return None
     states: Any = mixture.states
+    chooses, *keys = random.split_numbers(key, len(states) + 1)
+    way = _way(mixture, plan, batch, chooses)
+    if way is None:
+        return None
     into, first = KERNELS.together(states[0].spec.plan.layout, batch), 0
-    _, *keys = random.split_numbers(key, len(states) + 1)
-    for state, count, number in zip(states, plan.counts, keys, strict=True):
+    for state, count, number in zip(states, way.counts, keys, strict=True):
         if not count:
             continue
         version = readable(state)
@@ -234,14 +268,13 @@ def _draw_at_once(
             if not (TORCH.uses_kernels(memory) and KERNELS.sample_rows(*rows)):
                 return None
         first += count
-    chances, weights = into.probabilities.mul_(plan.expected), torch.ones_like(into.probabilities)
-    least = chances
+    chances, weights = into.probabilities.mul_(way.chances), torch.ones_like(into.probabilities)
     if beta is not None:
-        found = drawing.least_of([_Eager().status(state) for state in states], plan.chances)
+        found = drawing.least_of([_Eager().status(state) for state in states], plan.shares)
         least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=ops.CPU) for x in (found, beta))
         weights = KERNELS.importance_weights(chances, least, exponent)
-    indices = torch.stack((plan.ids, into.handles), 1)
-    return Drawn(into.leaves, indices, chances, least, chances, drawing.NO_FLAGS, {}), weights
+    indices = torch.stack((way.ids, into.handles), 1)
+    return Drawn(into.leaves, indices, chances, chances, drawing.NO_FLAGS, {}), weights
 
 
 def in_place(engine: Any) -> Any:

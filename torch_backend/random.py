@@ -62,6 +62,11 @@ def split_numbers(key: torch.Tensor, n: int) -> list[int]:
     return random_bits.outputs(int(key), SPLIT, n)
 
 
+def first_draw(key: int) -> int:
+    """The first number that `draws` gives by a key that is a number."""
+    return random_bits.outputs(key, DRAW, 1)[0] >> 33 & 0x7FFFFFFF
+
+
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     """Uniform int32 [batch, words] in [0, 2^31)."""
     return ((_outputs(key, DRAW, batch * words) >> 33) & 0x7FFFFFFF).to(torch.int32).reshape(batch, words)

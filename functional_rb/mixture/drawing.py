@@ -6,7 +6,6 @@ which the first rows count. Draws are such that both give the same rows.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,7 +22,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.mixture import shares
 from functional_rb.mixture.layout import Form, Layout, form_of
 from functional_rb.mixture.shares import Assignment
-from functional_rb.mixture.value import Mixture, MixtureSpec
+from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.importance import importance_weights
@@ -67,7 +66,6 @@ class Drawn(NamedTuple):
             shapes [B, ...], as a function of items gives them.
         indices: int32 [B, *steps, columns], the number of the buffer on each level and the handle.
         chances: float32 [B], by which weights correct, meaningless where nothing could be drawn; None for the least.
-        least: float32 scalar, the least chance of any item that could have been drawn.
         probabilities: float32 [B].
         flags: bool [B, *steps] or None, by name.
         extras: what all buffers' transforms tell, by name.
@@ -76,7 +74,6 @@ class Drawn(NamedTuple):
     leaves: Sequence[Array]
     indices: Array
     chances: Array
-    least: Array
     probabilities: Array
     flags: Mapping[str, Array | None]
     extras: Mapping[str, Array]
@@ -203,47 +200,52 @@ def traced(
     ops, node = carrier.ops, looked.node
     if not isinstance(node, Mixture):
         state, leaves, selection = carrier.draw(node, key, batch, wanted)
-        return state, _of_selection(carrier, node.spec, batch, key, leaves, selection, looked.status.least)
-    plan = None if wanted is not None else _without_asking(carrier, looked, batch)
-    if plan is not None:
+        return state, _of_selection(carrier, node.spec, batch, key, leaves, selection)
+    numbers = None if wanted is not None or not batch else _without_asking(carrier, looked)
+    if numbers is not None:
         usual = ops.count(looked.drawable) == len(node)
         return node, carrier.either(
             usual,
-            lambda own: _in_shares(own, looked, key, plan),
+            lambda own: _in_shares(own, looked, key, batch, numbers),
             lambda own: _rows(own, looked, key, batch, None)[1],
         )
     return _rows(carrier, looked, key, batch, wanted)
 
 
-def _without_asking(carrier: TracedCarrier, looked: Looked, batch: int) -> Assignment | None:
-    """How a batch is shared out where all buffers can be drawn from, if it pays to draw just that."""
+def _without_asking(carrier: TracedCarrier, looked: Looked) -> bytes | None:
+    """The shares by which a batch is shared out where all buffers can be drawn from, if it pays to draw just that."""
     node, specs = looked.node, [state.spec for state in looked.node.buffers]
     if node.spec.how != "exact" or looked.p is None or any(spec.sampler.remembers for spec in specs):
         return None
-    if not any(carrier.chooses(spec) for spec in specs):
+    numbers = np.array(looked.p, np.float32)
+    if not numbers.all() or not any(carrier.chooses(spec) for spec in specs):
         return None
-    plan = in_whole_shares(node.spec, looked.p, batch) if batch else None
-    return plan if plan is not None and plan.counts.all() else None
+    return in_shares(numbers)
 
 
-def _in_shares(carrier: TracedCarrier, looked: Looked, key: Any, plan: Assignment) -> Drawn:
-    """A batch of which each buffer draws what it gives; these are numbers of NumPy."""
+def _in_shares(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, numbers: bytes) -> Drawn:
+    """A batch of which each buffer draws what it gives, by shares that are numbers; at most one row more."""
     ops, node = carrier.ops, looked.node
+    ways = [shares.exact(node.spec, numbers, batch, start) for start in shares.turns(node.spec, numbers, batch)]
+    if len(ways) > 1:
+        most = np.max([plan.counts for plan in ways], 0)
+        return _rows(carrier, looked, key, batch, None, most.tolist())[1]
     _, *keys = carrier.keys(key, len(node) + 1)
     parts = []
-    for k, (member, count) in enumerate(zip(looked.members, plan.counts.tolist(), strict=True)):
+    for k, (member, count) in enumerate(zip(looked.members, ways[0].counts.tolist(), strict=True)):
         drawn = traced(carrier, member, keys[k], count)[1]
-        parts.append(_as_part(ops, carrier, drawn, k, plan.expected[k], node))
+        parts.append(_as_part(ops, carrier, drawn, looked, k))
 
     def together(pieces: Sequence[Array]) -> Array:
         return ops.concat(pieces, 0)
 
-    expected = ops.floats(plan.expected.tolist(), like=looked.shares)
-    return _together(parts, together, together, _least(ops, expected, ops.stack([part.least for part in parts])))
+    return _together(parts, together, together)
 
 
-def _rows(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: Array | None) -> tuple[Any, Drawn]:
-    """What `traced` gives of a mixture, each of whose buffers draws a whole batch."""
+def _rows(
+    carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: Array | None, most: Sequence[int] = ()
+) -> tuple[Any, Drawn]:
+    """What `traced` gives of a mixture, each of whose buffers draws a whole batch, or the most that it can give."""
     ops, node = carrier.ops, looked.node
     first, *keys = carrier.keys(key, len(node) + 1)
     if wanted is None:
@@ -253,9 +255,9 @@ def _rows(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: 
     after: list[Any] = []
     parts: list[Drawn] = []
     for k, member in enumerate(looked.members):
-        one, drawn = traced(carrier, member, keys[k], batch, plan.counts[k])
+        one, drawn = traced(carrier, member, keys[k], most[k] if most else batch, plan.counts[k])
         after.append(one)
-        parts.append(_as_part(ops, carrier, drawn, k, plan.expected[k], node))
+        parts.append(_as_part(ops, carrier, drawn, looked, k))
 
     def together(pieces: Sequence[Array]) -> Array:
         found = None
@@ -265,8 +267,7 @@ def _rows(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: 
             found = taken if found is None else ops.where(row_layout.along(own, taken), taken, found)
         return found
 
-    smallest = _least(ops, plan.expected, ops.stack([part.least for part in parts]))
-    drawn = _together(parts, together, together, smallest)
+    drawn = _together(parts, together, together)
     real = (ops.arange(batch, like=plan.ids) < wanted) & (looked.status.drawable > 0)
     return node.with_states(after), _only(ops, drawn, real)
 
@@ -282,25 +283,26 @@ def known(carrier: KnownCarrier, looked: Looked, key: Any, batch: int) -> tuple[
         # Of lanes that give windows in turn any number may be asked for in this way alone.
         wanted = np.int32(batch) if node.spec.sampler.takes_out else None
         state, leaves, selection = carrier.draw(node, key, batch, wanted)
-        drawn = _of_selection(carrier, node.spec, batch, key, leaves, selection, looked.status.least)
+        drawn = _of_selection(carrier, node.spec, batch, key, leaves, selection)
         flags = {name: None if x is None else carrier.in_numpy(x) for name, x in drawn.flags.items()}
         indices, probabilities = carrier.in_numpy(drawn.indices), carrier.in_numpy(drawn.probabilities)
         chances = None if drawn.chances is None else probabilities
         return state, drawn._replace(indices=indices, probabilities=probabilities, chances=chances, flags=flags)
     first, *keys = carrier.keys(key, len(node) + 1)
     if node.spec.how == "exact":
-        plan = _exact(node.spec, looked.shares.tobytes(), batch)
+        numbers = looked.shares.tobytes()
+        starts = shares.turns(node.spec, numbers, batch)
+        word = 0 if len(starts) == 1 else int(carrier.in_numpy(carrier.draws(first, 1, 1))[0, 0])
+        plan = shares.exact(node.spec, numbers, batch, shares.turn_of(starts, word))
     else:
         draws = carrier.in_numpy(carrier.draws(first, *shares.words(node.spec, batch)))
         plan = shares.assign(numpy_ops, node.spec, looked.shares, np.int32(batch), batch, draws)
     after: list[Any] = list(node.states)
     parts: list[Drawn] = []
-    least = np.array([member.status.least for member in looked.members])
     for k, (member, count) in enumerate(zip(looked.members, plan.counts.tolist(), strict=True)):
         if count:
             after[k], drawn = known(carrier, member, keys[k], count)
-            least[k] = drawn.least
-            parts.append(_as_part(numpy_ops, carrier, drawn, k, plan.expected[k], node))
+            parts.append(_as_part(numpy_ops, carrier, drawn, looked, k))
     order = None
     if node.spec.how != "exact":  # else they are in their order
         starts = np.cumsum(plan.counts) - plan.counts
@@ -313,8 +315,7 @@ def known(carrier: KnownCarrier, looked: Looked, key: Any, batch: int) -> tuple[
         return in_numpy(pieces) if is_object_array(pieces[0]) else carrier.joined(pieces, order)
 
     same = all(one is before for one, before in zip(after, node.states, strict=True))
-    smallest = _least(numpy_ops, plan.expected, least)
-    return node if same else node.with_states(after), _together(parts, in_numpy, on_backend, smallest)
+    return node if same else node.with_states(after), _together(parts, in_numpy, on_backend)
 
 
 def joined(pieces: Sequence[Any], order: Any) -> Any:
@@ -323,27 +324,15 @@ def joined(pieces: Sequence[Any], order: Any) -> Any:
     return found if order is None else found[order]
 
 
-def in_whole_shares(spec: MixtureSpec, p: Sequence[float], batch: int) -> Assignment | None:
-    """How a mixture shares batches out without draws where all buffers with a share, by p, can be drawn from.
-
-    None where nothing is there, or where a buffer with a share gives nothing: then the others' parts follow from
-    whether it can be drawn from.
-    """
-    numbers = np.array(p, np.float32)
-    plan = _exact(spec, shares.normalized(numpy_ops, numbers, numbers > 0).tobytes(), batch)
-    return plan if numbers.any() and ((plan.counts > 0) == (numbers > 0)).all() else None
+def in_shares(numbers: Any) -> bytes:
+    """Shares that are plain numbers, as `shares.exact` takes them where all that have one can be drawn from."""
+    numbers = np.array(numbers, np.float32)
+    return shares.normalized(numpy_ops, numbers, numbers > 0).tobytes()
 
 
 def least_of(statuses: Sequence[Status], expected: Any) -> Any:
     """The least chance of an item in a mixture, by statuses of NumPy's numbers, and the buffers' chances."""
     return _least(numpy_ops, expected, np.array([status.least for status in statuses]))
-
-
-@functools.lru_cache(maxsize=256)
-def _exact(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> Assignment:
-    """The assignment of whole shares, which is the same for every batch: it takes no draws."""
-    numbers = np.frombuffer(shares_as_bytes, np.float32)
-    return shares.assign(numpy_ops, spec, numbers, np.int32(batch), batch, np.zeros((0, 2), np.int32))
 
 
 def _of_selection(
@@ -353,7 +342,6 @@ def _of_selection(
     key: Any,
     leaves: Sequence[Array],
     selection: Selection,
-    least: Array,
 ) -> Drawn:
     """The rows that a buffer has drawn, as its function of items gives them; flat slices get their two axes."""
     lead, steps = spec.sampler.leading_shape(batch), steps_of(spec)
@@ -371,7 +359,6 @@ def _of_selection(
         [shaped(leaf) for leaf in leaves],
         shaped(selection.handles)[..., None],
         chances,
-        least,
         selection.probabilities,
         flags,
         {name: shaped(x) for name, x in selection.extras.items()},
@@ -384,19 +371,22 @@ def steps_of(spec: BufferSpec) -> int | None:
     return None if two == (2,) else math.prod(two) // 2
 
 
-def _as_part(ops: Ops, carrier: Carrier, drawn: Drawn, k: int, expected: Any, mixture: Mixture) -> Drawn:
-    """The rows of the k-th buffer as they are in a mixture, in which it is chosen with a chance."""
+def _as_part(ops: Ops, carrier: Carrier, drawn: Drawn, looked: Looked, k: int) -> Drawn:
+    """The rows of the k-th buffer of a mixture as they are in it, where its share is the chance that it is chosen."""
+    mixture, share = looked.node, looked.shares[k]
     own = drawn.indices
     handles = own[..., -1:]
     number = ops.where(handles >= 0, ops.full_like(handles, k), ops.full_like(handles, NOTHING))
     numbers = [number] if own.shape[-1] == 1 else [number, own[..., :-1]]
     numbers += [ops.full_like(number, 0)] * (mixture.depth - own.shape[-1])
-    chances = ops.full_like(drawn.probabilities, 0) + drawn.least if drawn.chances is None else drawn.chances
+    chances = drawn.chances
+    if chances is None:
+        chances = ops.full_like(drawn.probabilities, 0) + looked.members[k].status.least
     return drawn._replace(
         leaves=[drawn.leaves[place] for place in carrier.layout(form_of(mixture)).places[k]],
         indices=ops.concat([*numbers, handles], -1),
-        chances=chances * expected,
-        probabilities=drawn.probabilities * expected,
+        chances=chances * share,
+        probabilities=drawn.probabilities * share,
     )
 
 
@@ -404,7 +394,7 @@ Together = Callable[[Sequence[Array]], Array]
 """Puts the pieces of several buffers together, [B, ...]."""
 
 
-def _together(parts: Sequence[Drawn], together: Together, contents: Together, least: Array) -> Drawn:
+def _together(parts: Sequence[Drawn], together: Together, contents: Together) -> Drawn:
     """Rows of several buffers as those of one; leaves and extras are put together by a function of their own."""
     flags: dict[str, Array | None] = {}
     for name in FLAGS:
@@ -418,7 +408,6 @@ def _together(parts: Sequence[Drawn], together: Together, contents: Together, le
         [contents(pieces) for pieces in zip(*(part.leaves for part in parts), strict=True)],
         together([part.indices for part in parts]),
         together([part.chances for part in parts]),
-        least,
         together([part.probabilities for part in parts]),
         flags,
         {name: contents([part.extras[name] for part in parts]) for name in _common(parts)},
@@ -447,13 +436,14 @@ def lifted(drawn: Drawn, weights: Any, lift: Callable[[Any], Array]) -> tuple[Dr
     return drawn._replace(indices=indices, probabilities=probabilities, flags=flags), lift(weights)
 
 
-def weights(ops: Ops, drawn: Drawn, beta: Array | None) -> Array:
+def weights(ops: Ops, drawn: Drawn, least: Array, beta: Array | None) -> Array:
     """`(q_i / q_min) ** -beta`, float32 [B], for the chance q_i of each row; 1 without a beta, 0 for nothing.
 
-    q_min is the least chance of any item in any of the buffers that can be drawn (Schaul et al., 2016, 3.4).
+    q_min is the least chance of any item in any of the buffers that can be drawn (Schaul et al., 2016, 3.4), as
+    the status of the mixture has it.
     """
     there = drawn.indices[..., -1] >= 0
     there = there if len(there.shape) == 1 else there[:, 0]
     one = ops.full_like(drawn.chances, 1)
-    found = one if beta is None else importance_weights(ops, drawn.chances, drawn.least, beta)
+    found = one if beta is None else importance_weights(ops, drawn.chances, least, beta)
     return ops.where(there, found, ops.full_like(found, 0))

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from functional_rb.mixture.value import MixtureSpec
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 
 RESOLUTION = 30
 """Buffers are drawn by whole numbers of this many bits: each share is within 2^-24 of what it should be."""
+STEPS: Final = 30
+"""Bits of a row's fraction, by which quotas are rounded."""
+BELOW: Final = 2**STEPS - 1
+"""The bits of such a fraction."""
+ROUNDING: Final = 2.0**-21
+"""By this part float32 may err in a quota."""
 LARGEST_BATCH = 2**22
 """So many can be shared out by float32 without an error of one."""
 LEAST, MOST = 2.0**-100, 2.0**100
@@ -24,13 +35,11 @@ class Assignment(NamedTuple):
         ids: int32 [B], the buffer of each row.
         ranks: int32 [B], which of the rows that this buffer gives it is, from 0; 0 for rows that do not count.
         counts: int32 [K], how many rows each buffer gives.
-        expected: float32 [K], the chance of each buffer for a row, by which weights correct.
     """
 
     ids: Array
     ranks: Array
     counts: Array
-    expected: Array
 
 
 def normalized(ops: Ops, p: Array, drawable: Array) -> Array:
@@ -53,7 +62,7 @@ def added_up(x: Array) -> Array:
 
 def words(spec: MixtureSpec, batch: int) -> tuple[int, int]:
     """How many draws a batch takes to choose the buffers, as (rows, words)."""
-    return {"exact": (0, 2), "items": (batch, 2), "buffers": (spec.parts, 2)}[spec.how]
+    return {"exact": (1, 1), "items": (batch, 2), "buffers": (spec.parts, 2)}[spec.how]
 
 
 def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int, draws: Array) -> Assignment:
@@ -70,14 +79,11 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
     count = shares.shape[0]
     place = ops.arange(batch, like=wanted)
     if spec.how == "exact":
-        counts = by_largest_remainder(ops, shares, wanted)
-        reach = _running_sums(counts)
-        ids, ranks = _reached(ops, reach, place)
-        ranks = ops.where(place < reach[-1], ranks, ops.full_like(ranks, 0))
-        rows = ops.cast(ops.maximum(wanted, ops.full_like(wanted, 1)), "float32")
-        # Of a batch without rows nothing is weighed, but buffers in it may be: by what they would give.
-        expected = ops.where(wanted > 0, ops.cast(counts, "float32") * (1.0 / rows), shares)
-        return Assignment(ids, ranks, counts, expected)
+        ends = by_random_rounding(ops, shares, wanted, draws[0, 0] >> 1)
+        ids, ranks = _reached(ops, ends, place)
+        ranks = ops.where(place < ends[-1], ranks, ops.full_like(ranks, 0))
+        starts = [ops.full_like(ends[0], 0), *ends[:-1]]
+        return Assignment(ids, ranks, ops.stack(ends) - ops.stack(starts))
     ids = _drawn(ops, shares, draws)
     if spec.how == "buffers":
         ids = ops.take(ids, _part_of(ops, spec, place, wanted))
@@ -86,7 +92,7 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
         own = (ids == k) & (place < wanted)
         ranks = ops.where(own, ops.cumsum(ops.cast(own, "int32")) - 1, ranks)
         numbers.append(ops.count(own))
-    return Assignment(ids, ranks, ops.stack(numbers), shares)
+    return Assignment(ids, ranks, ops.stack(numbers))
 
 
 def _running_sums(x: Array) -> list[Array]:
@@ -125,21 +131,76 @@ def _part_of(ops: Ops, spec: MixtureSpec, place: Array, wanted: Array) -> Array:
     return _reached(ops, [*starts, wanted], place)[0]
 
 
-def by_largest_remainder(ops: Ops, shares: Array, wanted: Array) -> Array:
-    """How many of the rows wanted, an int32 scalar, each buffer gives, int32 [K].
+def by_random_rounding(ops: Ops, shares: Array, wanted: Array, draw: Array) -> list[Array]:
+    """Where the rows of each buffer end, one int32 scalar for each, so that each gives about its share of them.
 
-    Each gets the whole part of its share, and those with the largest rest one more, of equal ones the first (Hamilton's
-    method). Shares are normalized; where all are 0 so are the counts.
+    Systematic sampling (Madow, 1949): of the running sums of the quotas, and a uniform number that is added to all of
+    them, the whole parts. So each buffer gives its quota rounded up or down, and on average just its quota.
+
+    Args:
+        ops: of the backend.
+        shares: float32 [K], normalized; where all are 0, no row is given.
+        wanted: int32 scalar, how many rows there are.
+        draw: int32 scalar, uniform in [0, 2^30).
+    """
+    whole, rest = quotas(ops, shares, wanted)
+    ends, end, over = [], ops.full_like(draw, 0), draw
+    for k in range(shares.shape[0]):
+        over = over + rest[k]
+        end, over = end + whole[k] + (over >> STEPS), over & BELOW
+        ends.append(end)
+    return ends
+
+
+def quotas(ops: Ops, shares: Array, wanted: Array) -> tuple[Array, Array]:
+    """The share of each buffer of the rows wanted, as whole rows and 2^-30 parts of one, int32 [K] each.
+
+    Together they are exactly what is wanted: the largest takes the error that the others have by float32. What float32
+    cannot tell from a whole number is one, so that a tenth of ten rows is one row in every batch.
     """
     quota = shares * ops.cast(wanted, "float32")
     # The maximum changes nothing, but keeps compilers from rounding the product and the difference as one.
     quota = ops.maximum(quota, ops.full_like(quota, 0))
+    nearest = ops.cast(ops.cast(quota + 0.5, "int32"), "float32")
+    error = ops.maximum(quota - nearest, nearest - quota)
+    quota = ops.where(error <= quota * ROUNDING, nearest, quota)
     whole = ops.cast(quota, "int32")
-    rest = ops.where(shares > 0, quota - ops.cast(whole, "float32"), ops.full_like(quota, -1))
-    numbers = ops.arange(rest.shape[0], like=whole)
-    before = ops.full_like(whole, 0)
-    for k in range(rest.shape[0]):
-        ahead = (rest[k] > rest) | ((rest[k] == rest) & (numbers > k))
-        before = before + ops.cast(ahead, "int32")
-    left = wanted - _running_sums(whole)[-1]
-    return whole + ops.cast((before < left) & (shares > 0), "int32")
+    rest = ops.cast((quota - ops.cast(whole, "float32")) * float(2**STEPS), "int32")
+    # However small a share is, its buffer comes at times.
+    rest = ops.where((quota > 0) & (whole == 0), ops.maximum(rest, ops.full_like(rest, 1)), rest)
+    left, over = ops.where(added_up(shares) > 0, wanted, ops.full_like(wanted, 0)), ops.full_like(wanted, 0)
+    for k in range(shares.shape[0]):
+        over = over - rest[k]
+        left, over = left - whole[k] + (over >> STEPS), over & BELOW
+    first, most = ops.full_like(wanted, 0), shares[0]
+    for k in range(1, shares.shape[0]):
+        first = ops.where(shares[k] > most, ops.full_like(first, k), first)
+        most = ops.maximum(most, shares[k])
+    largest = ops.arange(shares.shape[0], like=whole) == first
+    rest = ops.where(largest, rest + over, rest)
+    return ops.where(largest, whole + left + (rest >> STEPS), whole), rest & BELOW
+
+
+@functools.lru_cache(maxsize=256)
+def turns(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[int, ...]:
+    """The draws in [0, 2^30) from which on a batch is shared out in another way, ascending from 0.
+
+    There are K at most, and one where no quota has to be rounded, or where it is not done by one draw.
+    """
+    if spec.how != "exact":
+        return (0,)
+    rest = quotas(numpy_ops, np.frombuffer(shares_as_bytes, np.float32), np.int32(batch))[1]
+    over = np.cumsum(rest, dtype=np.int64) & BELOW
+    return tuple(sorted({0, *(2**STEPS - over[over > 0]).tolist()}))
+
+
+def turn_of(starts: Sequence[int], word: int) -> int:
+    """The last of such draws that a random word in [0, 2^31) has reached."""
+    return starts[bisect.bisect_right(starts, word >> 1) - 1]
+
+
+@functools.lru_cache(maxsize=256)
+def exact(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draw: int) -> Assignment:
+    """How "exact" shares out a batch by a draw in [0, 2^30): the same for all draws between two of `turns`."""
+    draws = np.full((1, 1), draw << 1, np.int32)
+    return assign(numpy_ops, spec, np.frombuffer(shares_as_bytes, np.float32), np.int32(batch), batch, draws)

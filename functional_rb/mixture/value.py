@@ -75,9 +75,9 @@ class Mixture(StateHolder):
             states: at least one buffer, all of one backend; a mixture counts as one.
             p: how much of a batch each gives, not negative, of any positive sum: plain numbers are static under
                 compilation, an array [K] may be traced. None for: in proportion to how many items each stores.
-            how: "exact": each gives its share of every batch, rounded by the largest remainders, of equal ones the
-                first buffer's; the batch is in the order of the buffers. "items": the buffer of each item is drawn by
-                p. "buffers": the batch has equal parts, and the buffer of each part is drawn by p.
+            how: "exact": each gives its share of every batch, rounded up or down by one draw for all, so that each
+                gives just its share on average; the batch is in the order of the buffers. "items": the buffer of each
+                item is drawn by p. "buffers": the batch has equal parts, and the buffer of each part is drawn by p.
             leaves: the keys of those leaves of the items that samples have, in dicts; by default all of them, where the
                 buffers hold the same.
             parts: how many parts with "buffers"; K by default.

@@ -29,8 +29,12 @@ def ids(library: Backend, mixture: frb.Mixture, seed: int, batch: int = BATCH, p
 
 def test_no_buffer_gets_the_whole_remainder(library: Backend) -> None:
     mixture = three(library)
-    assert ids(library, mixture, 0) == [3, 3, 2]
-    assert ids(library, mixture, 0, p=[0.1, 0.45, 0.45]) == [1, 4, 3]
+    shared = [ids(library, mixture, seed) for seed in range(24)]
+    assert {tuple(sorted(one)) for one in shared} == {(2, 3, 3)}
+    assert len({tuple(one) for one in shared}) == 3  # the row that is missing is another buffer's each time
+    first, *others = ids(library, mixture, 0, p=[0.1, 0.45, 0.45])
+    assert first in (0, 1)
+    assert set(others) <= {3, 4}
 
 
 def test_batches_need_not_be_divisible(library: Backend) -> None:
@@ -43,7 +47,7 @@ def test_shares_are_of_items_and_not_of_buffers(library: Backend) -> None:
     """Of each batch, not of many: a batch of 8 whole from one buffer is one in 2,187."""
     drawn, exact = three(library, how="items"), three(library)
     assert all(max(ids(library, drawn, seed)) < BATCH for seed in range(3))
-    assert all(ids(library, exact, seed) == [3, 3, 2] for seed in range(3))
+    assert all(sorted(ids(library, exact, seed)) == [2, 3, 3] for seed in range(3))
 
 
 def test_all_follows_from_the_key(library: Backend) -> None:

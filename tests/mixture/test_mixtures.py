@@ -33,7 +33,7 @@ def test_exact_shares_come_in_the_order_of_the_buffers(library: Backend) -> None
 
 def test_without_shares_it_is_by_the_number_of_items(library: Backend) -> None:
     _, sample = library.rb.sample(pair(library), library.rb.key(0), 9)
-    assert numbers(library, sample)["ids"].tolist() == [0] * 5 + [1] * 4
+    assert numbers(library, sample)["ids"].tolist() == [0] * 5 + [1] * 4  # five of nine, and four
 
 
 def test_shares_of_the_call_go_first(library: Backend) -> None:

@@ -1,4 +1,4 @@
-"""How much of a batch each buffer gives: by largest remainders exactly, and by draws exactly in proportion."""
+"""How much of a batch each buffer gives: up to one row its share, on average just that, and by draws in proportion."""
 
 import functools
 from fractions import Fraction
@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 import jax_backend.ops
+import torch_backend
 import torch_backend.ops
 from functional_rb.mixture import shares
 from functional_rb.mixture.value import How, MixtureSpec
 from functional_rb.ops import numpy_ops
+from tests.support.backends import Backend
 from tests.support.effort import effort
 
 EIGHTHS = st.lists(st.integers(0, 8), min_size=1, max_size=4).filter(any)
@@ -26,32 +28,75 @@ def spec_of(how: How, parts: int = 1) -> MixtureSpec:
     return MixtureSpec(None, how, None, parts, False)
 
 
-def by_hand(weights: list[int], batch: int) -> list[int]:
-    """Hamilton's method in exact fractions, ties to the first."""
-    quotas = [Fraction(w * batch, sum(weights)) for w in weights]
-    counts = [int(q) for q in quotas]
-    order = sorted(range(len(weights)), key=lambda k: (-(quotas[k] - counts[k]), k))
-    for k in order[: batch - sum(counts)]:
-        counts[k] += 1
-    return counts
+def normalized(weights: list[Any]) -> np.ndarray:
+    return shares.normalized(numpy_ops, np.array(weights, np.float32), np.ones(len(weights), bool))
 
 
-@given(EIGHTHS, st.integers(0, 300))
-def test_largest_remainders_are_those_of_fractions(weights: list[int], batch: int) -> None:
-    # Sums that are powers of two, so that float32 has the shares exactly, and ties are ties.
+def every_way(p: np.ndarray, batch: int) -> list[tuple[Fraction, np.ndarray]]:
+    """How a batch is shared out by each of the 2^30 draws: the counts, and which part of the draws gives them.
+
+    It is looked at where one way begins and where it ends; between these the running sums pass no whole number.
+    """
+    starts = shares.turns(spec_of("exact"), p.tobytes(), batch)
+    found = []
+    for start, end in zip(starts, [*starts[1:], 2**30], strict=True):
+        plan = shares.exact(spec_of("exact"), p.tobytes(), batch, start)
+        assert (plan.counts == shares.exact(spec_of("exact"), p.tobytes(), batch, end - 1).counts).all()
+        assert plan.ids.tolist() == np.repeat(np.arange(len(p)), plan.counts).tolist()
+        found.append((Fraction(end - start, 2**30), plan.counts))
+    return found
+
+
+def on_average(ways: list[tuple[Fraction, np.ndarray]]) -> list[Fraction]:
+    return [sum((part * int(counts[k]) for part, counts in ways), Fraction(0)) for k in range(len(ways[0][1]))]
+
+
+@given(EIGHTHS, st.integers(1, 300))
+def test_over_all_draws_each_buffer_gives_just_its_share(weights: list[int], batch: int) -> None:
+    # Sums that are powers of two, so that float32 has the shares exactly.
     weights = [*weights, 2 ** (sum(weights) - 1).bit_length() - sum(weights)]
-    p = shares.normalized(numpy_ops, np.array(weights, np.float32), np.ones(len(weights), bool))
-    counts = shares.by_largest_remainder(numpy_ops, p, np.int32(batch))
-    assert counts.tolist() == by_hand(weights, batch)
+    quotas = [Fraction(w * batch, sum(weights)) for w in weights]
+    ways = every_way(normalized(weights), batch)
+    assert on_average(ways) == quotas
+    for _, counts in ways:
+        assert counts.sum() == batch
+        assert all(abs(int(count) - quota) < 1 for count, quota in zip(counts, quotas, strict=True))
 
 
 @given(st.lists(st.floats(0, 1e6, width=32), min_size=1, max_size=5), st.integers(0, shares.LARGEST_BATCH))
-def test_counts_add_up_for_any_shares(weights: list[float], batch: int) -> None:
-    p = shares.normalized(numpy_ops, np.array(weights, np.float32), np.ones(len(weights), bool))
-    counts = shares.by_largest_remainder(numpy_ops, p, np.int32(batch))
-    assert counts.sum() == (batch if p.any() else 0)
-    assert not counts[p == 0].any()
-    assert np.abs(counts - p.astype(np.float64) * batch).max() <= 1.5
+def test_shares_are_kept_as_far_as_float32_knows_them(weights: list[float], batch: int) -> None:
+    p = normalized(weights)
+    draws = [0, *shares.turns(spec_of("exact"), p.tobytes(), batch), 2**30 - 1]
+    ends = [shares.by_random_rounding(numpy_ops, p, np.int32(batch), np.int32(draw)) for draw in draws]
+    counts = np.diff(np.array(ends), axis=1, prepend=0)
+    assert (counts.sum(1) == (batch if p.any() else 0)).all()
+    assert not counts[:, p == 0].any()
+    assert (counts >= 0).all()
+    assert (np.ptp(counts, 0) <= 1).all()
+    parts = np.diff([0, *draws[2:-1], 2**30]) / 2**30  # the first two draws are 0
+    quotas = p.astype(np.float64) * batch
+    # The largest takes what the others were rounded by.
+    allowed = np.where(p == p.max(), 5e-6 * batch, 5e-6 * quotas) + 1e-8
+    assert (np.abs(parts @ counts[1:-1] - quotas) <= allowed).all()
+
+
+def test_a_share_of_whole_rows_is_the_same_in_every_batch() -> None:
+    """Though float32 has a tenth, and three tenths of ten, not exactly."""
+    for weights, batch, counts in (
+        ([0.1] * 10, 10, [1] * 10),
+        ([0.3, 0.7], 10, [3, 7]),
+        ([0.1, 0.9], 1000, [100, 900]),
+    ):
+        assert [(part, found.tolist()) for part, found in every_way(normalized(weights), batch)] == [(1, counts)]
+
+
+def test_many_small_buffers_come_in_turn() -> None:
+    """Ten tasks and batches of eight: by the largest remainders two of them came never."""
+    ways = every_way(normalized([0.1] * 10), 8)
+    assert all(set(counts.tolist()) == {0, 1} for _, counts in ways)
+    np.testing.assert_allclose([float(x) for x in on_average(ways)], 0.8, rtol=2e-6)
+    ways = every_way(normalized([100_000, 150]), 256)
+    np.testing.assert_allclose([float(x) for x in on_average(ways)], [256 / 1.0015, 256 * 0.0015 / 1.0015], rtol=1e-6)
 
 
 def test_shares_that_are_none_count_as_zero_where_nothing_can_be_known() -> None:
@@ -122,8 +167,7 @@ def test_all_backends_share_out_alike() -> None:
 @pytest.mark.parametrize("how", ["exact", "items", "buffers"])
 def test_items_come_by_the_chances_that_are_told(how: str) -> None:
     """Chi-square over all items of a mixture of skewed buffers: by the law, and not by another one near to it."""
-    import torch_backend as rb
-
+    rb = torch_backend
     mixture, chances = skewed_pair(how)
     _, sample = rb.sample(mixture, rb.key(1), 2**14)
     counts = np.bincount(sample.items["x"].int().numpy(), minlength=8)
@@ -135,10 +179,24 @@ def test_items_come_by_the_chances_that_are_told(how: str) -> None:
     np.testing.assert_allclose(weighed / weighed.sum(), 1 / 8, atol=0.01)
 
 
-def skewed_pair(how: str) -> tuple[Any, np.ndarray]:
-    """Three items alike and five by priority, and how likely each of them is in a draw."""
-    import torch_backend as rb
+@pytest.mark.parametrize("p", [[0.3, 0.7], None], ids=["given", "by size"])
+def test_weights_hold_whatever_a_batch_was_rounded_to(library: Backend, p: Any) -> None:
+    """The chance that is told is that of all batches, not the part of this one; and both ways of rounding come."""
+    mixture, _ = skewed_pair("exact", library.rb, p)
+    weights, share = np.arange(1, 6, dtype=np.float32), 0.3 if p else 3 / 8
+    chances = np.concatenate([np.full(3, share / 3), (1 - share) * weights / weights.sum()])
+    counts = []
+    for key in library.rb.split(library.rb.key(2), 12):
+        _, sample = library.rb.sample(mixture, key, 4)
+        x = library.numpy(sample.items["x"]).astype(int)
+        np.testing.assert_allclose(library.numpy(sample.probabilities), chances[x], rtol=2e-6)
+        np.testing.assert_allclose(library.numpy(sample.weights), chances.min() / chances[x], rtol=2e-6)
+        counts.append(int((library.numpy(sample.extras["buffer_ids"]) == 0).sum()))
+    assert set(counts) == {1, 2}
 
+
+def skewed_pair(how: str, rb: Any = torch_backend, p: Any = (0.25, 0.75)) -> tuple[Any, np.ndarray]:
+    """Three items alike and five by priority, and how likely each of them is in a draw."""
     item, weights = {"x": frb.Unbounded(())}, np.arange(1, 6, dtype=np.float32)
     states = []
     for sampler, first, n in ((frb.Uniform(), 0, 3), (frb.Prioritized(alpha=1.0, beta=1.0), 3, 5)):
@@ -146,7 +204,7 @@ def skewed_pair(how: str) -> tuple[Any, np.ndarray]:
         priorities = weights if sampler.has_priorities else None
         states.append(rb.add(rb.init(frb.BufferSpec(item, 8, sampler)), items, priorities=priorities))
     parts = {"parts": 2**14} if how == "buffers" else {}
-    mixture = frb.Mixture(states, p=[0.25, 0.75], how=how, **parts)  # type: ignore[arg-type]  # each of them is one
+    mixture = frb.Mixture(states, p=p, how=how, **parts)  # type: ignore[arg-type]  # each of them is one
     return mixture, np.concatenate([np.full(3, 0.25 / 3), 0.75 * weights / weights.sum()])
 
 
