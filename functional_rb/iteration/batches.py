@@ -139,6 +139,10 @@ class Batches(Iterator[AnySample[Any]]):
         self._yielded = 0
         self._restart = True
         """Whether the next draw begins with the newest state, of samplers that remember."""
+        self._exchanges = 0
+        """How often the newest state was exchanged."""
+        self._seen = threading.local()
+        """In `exchanges`, what these were when a thread last read or assigned the state; 0 before."""
         self._given = False
         """Whether a state was given since the last batch: then another one will follow the next, as like as not."""
         self._closed = False
@@ -159,7 +163,8 @@ class Batches(Iterator[AnySample[Any]]):
 
             batches.state = rb.add(batches.state, items)
 
-        That is two steps, between which another thread may do the same: where there are several, use `apply`.
+        That is two steps, between which another thread may do the same. Then the later assignment would throw away what
+        the other has written, and is refused; where there are several threads, use `apply`.
 
         The batch that comes `lag` after the next is the first that is drawn from a state that was given. Of samplers
         that remember, the state is that after the last batch yielded; what was drawn ahead is drawn anew from the one
@@ -170,11 +175,14 @@ class Batches(Iterator[AnySample[Any]]):
         Raises:
             TypeError: on assigning what is no state, or to an iterator over a cell.
             ValueError: on assigning a state of another spec.
-            RuntimeError: inside of a function that `apply` has called.
+            RuntimeError: on assigning a state that cannot have been made from the newest one, as that was exchanged
+                after this thread last read or assigned `state`: by another thread, by `apply`, or by a sampler that
+                remembers what the last batch drew. The iterator goes on with the newest. Also inside of a function
+                that `apply` has called.
         """
         if self._drawing.cell is not None:
             return self._drawing.cell.state
-        return self._turns.take(self._state_once_drawn)
+        return self._turns.take(self._look)
 
     @state.setter
     def state(self, state: State) -> None:
@@ -286,6 +294,7 @@ class Batches(Iterator[AnySample[Any]]):
             after = batch.drawn.result()
             if after is not None:
                 self._newest.put(after)
+                self._exchanges += 1
             self._yielded += 1
             return batch
         finally:
@@ -353,10 +362,24 @@ class Batches(Iterator[AnySample[Any]]):
         if form_of(state) != self._drawing.spec:
             raise ValueError(f"{WHO}: expected a state of the same spec, got one of {form_of(state)!r}")
 
+    def _look(self) -> State:
+        state = self._state_once_drawn()
+        self._seen.exchanges = self._exchanges
+        return state
+
     def _exchange(self, state: State) -> None:
+        # Where a function has consumed the newest and failed, there is nothing to lose.
+        if getattr(self._seen, "exchanges", 0) != self._exchanges and self._newest._failure is None:
+            raise RuntimeError(
+                f"{WHO}: expected a state made from the newest one, got one that cannot be: since this thread last "
+                f"read or assigned batches.state, that was exchanged by another thread, by batches.apply, or by a "
+                f"sampler that remembers its draws, and what was written would be lost; write "
+                f"batches.apply(rb.add, items), or batches.apply(lambda newest: state) to lose it"
+            )
         self._wait_for_draws()
         self._newest.put(state)
         self._give(state)
+        self._seen.exchanges = self._exchanges
 
     def _apply(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def checked(state: State) -> tuple[State, tuple[State, Any]]:
@@ -380,6 +403,7 @@ class Batches(Iterator[AnySample[Any]]):
             self._from.pop()
         self._from.append((first, state))
         self._restart = self._given = True
+        self._exchanges += 1
 
     # --- and this is not, as it must not wait
 

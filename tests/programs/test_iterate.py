@@ -296,17 +296,59 @@ def test_states_are_given_by_other_threads(library: Backend, prefetch: int) -> N
 
 
 def test_states_are_assigned_by_other_threads(library: Backend) -> None:
-    """Of two at once one may be lost, but nothing breaks."""
+    """Of two at once the later is refused, so that nothing is lost."""
     rb, given = library.rb, library.tree(items(3, 100))
     batches = frb.iterate(rb, filled(library), rb.key(0), n=30)
 
     def assign() -> None:
-        for _ in range(20):
-            batches.state = rb.add(batches.state, given)
+        done = 0
+        while done < 20:
+            with contextlib.suppress(RuntimeError):
+                batches.state = rb.add(batches.state, given)
+                done += 1
 
     found = in_threads(lambda: [told(library, sample) for sample in batches], assign, assign)[0]
     assert len(found) == 30
-    assert int(rb.cursor(batches.state)) >= 32 + 3 * 20
+    assert int(rb.cursor(batches.state)) == 32 + 3 * 40
+
+
+def test_a_state_that_is_no_successor_is_refused(library: Backend) -> None:
+    """Whoever exchanged the newest since this thread looked; what the thread itself assigned it knows."""
+    rb, given = library.rb, library.tree(items(3, 100))
+    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=0)
+    mine = rb.add(filled(library), given)
+    batches.state = mine  # before anyone else has
+    next(batches)
+    batches.state = mine = rb.add(mine, given)  # of a variable of one's own
+    before = batches.state
+    in_threads(lambda: setattr(batches, "state", rb.add(batches.state, given)))
+    refused = pytest.raises(RuntimeError, match=r"exchanged by another thread.*write batches\.apply\(rb\.add, items\)")
+    with refused:
+        batches.state = rb.add(before, given)
+    assert int(rb.cursor(batches.state)) == 32 + 9
+    batches.state = rb.add(batches.state, given)
+    before = batches.state
+    batches.apply(rb.add, given)
+    with refused:
+        batches.state = rb.add(before, given)
+    batches.apply(lambda newest: before)  # as it is wanted so
+    assert int(rb.cursor(batches.state)) == 32 + 12
+    with refused:  # a thread that has never looked, either
+        in_threads(lambda: setattr(batches, "state", before))
+    batches.apply(rb.add, given)
+    with pytest.raises(LookupError):
+        batches.apply(raising(LookupError("none left"), lambda state: rb.add_(state, given)))
+    batches.state = filled(library)  # nothing is lost that there was
+
+
+def test_what_a_sampler_remembers_is_not_lost_by_an_assignment(library: Backend) -> None:
+    state = filled(library, frb.WithoutReplacement())
+    batches = frb.iterate(library.rb, state, library.rb.key(0))
+    next(batches)
+    with pytest.raises(RuntimeError, match="a sampler that remembers its draws"):
+        batches.state = library.rb.add(state, library.tree(items(3, 100)))
+    batches.state = library.rb.add(batches.state, library.tree(items(3, 100)))
+    batches.close()
 
 
 def test_each_batch_goes_to_one_of_those_who_ask(library: Backend) -> None:
