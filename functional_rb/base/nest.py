@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from functional_rb.base.containers import Registered, apart, check_depth, of_fields
 from functional_rb.base.object_arrays import array_of_none, is_non_tensor
@@ -101,6 +101,30 @@ Key = str | tuple[str | int, ...]
 """How users name a leaf: by its name, or by the names on the way to it."""
 
 
+class Keys(tuple[Key, ...]):
+    """Several keys of leaves: the list that users write, in a form that can be hashed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """As users write it: a plain tuple of names would be one path."""
+        return repr(list(self))
+
+
+SEVERAL: Final = frozenset({"keys", "end_keys", "next_keys", "goal_keys"})
+"""The arguments of samplers, transforms and functions of items that are several keys."""
+
+
+class WithKeys:
+    """A frozen dataclass of which some fields, those named in `SEVERAL`, are `Keys`."""
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """Take the fields of a pickle; in earlier ones several keys are a plain tuple."""
+        several = [name for name in SEVERAL & fields.keys() if isinstance(fields[name], tuple)]
+        who = type(self).__name__
+        self.__dict__.update(fields | {name: checked_keys([*fields[name]], name, who) for name in several})
+
+
 def show_key(key: Key) -> str:
     """A key as the names of leaves are shown.
 
@@ -113,23 +137,52 @@ def show_key(key: Key) -> str:
     """
     if isinstance(key, str):
         return key
-    parts: Any = key  # users give anything
-    if not isinstance(parts, (tuple, list)) or not all(isinstance(part, (str, int)) for part in parts):
-        raise TypeError(f"expected the key of a leaf as a name, or a tuple of the names on the way to it, got {key!r}")
-    return show(tuple(parts))
+    given: Any = key  # users give anything
+    if isinstance(given, tuple) and _are_names(given):
+        return show(given)
+    several = isinstance(given, list) and given and _are_names(given)
+    remedy = f"; a list has several keys, so write {tuple(given)} for the path of one leaf" if several else ""
+    raise TypeError(
+        f"expected the key of a leaf as a name, or a tuple of the names on the way to it, got {key!r}{remedy}"
+    )
 
 
-def checked_keys(given: Any, field: str, who: str) -> tuple[Key, ...] | None:
-    """Keys as a tuple; a single name stands for a tuple of it, and None stays None.
+def checked_keys(given: Any, field: str, who: str) -> Keys | None:
+    """Keys as they are kept; a single one stands for a list of it, and None stays None.
+
+    A tuple of names is the path of one leaf, as it is wherever one key is asked for, and a list has several keys. A
+    tuple that holds tuples can be no path, and has several keys as well.
+
+    Example:
+        >>> checked_keys(("next", "done"), "keys", "me"), checked_keys(["next", "done"], "keys", "me")
+        ([('next', 'done')], ['next', 'done'])
 
     Raises:
-        ValueError: if they are neither a name nor names.
+        TypeError: if one of them is neither a name nor a tuple of names.
+        ValueError: if they are neither a key nor keys.
     """
-    if given is None:
-        return None
+    if given is None or isinstance(given, Keys):
+        return given
     if not isinstance(given, str | tuple | list):
-        raise ValueError(f"{who}: expected {field} as a tuple of leaves' names, got {given!r}")
-    return (given,) if isinstance(given, str) else tuple(given)
+        raise ValueError(
+            f"{who}: expected {field} as a leaf's name, the path of one as a tuple of names, or a list of such, "
+            f"got {given!r}"
+        )
+    one = isinstance(given, str) or (isinstance(given, tuple) and given and _are_names(given))
+    try:
+        return Keys(_checked_key(key) for key in ([given] if one else given))
+    except TypeError as error:
+        raise TypeError(f"{who}: {field}: {error}") from None
+
+
+def _checked_key(key: Any) -> Key:
+    """A key; a path of a single name as that name."""
+    show_key(key)
+    return key[0] if isinstance(key, tuple) and len(key) == 1 and isinstance(key[0], str) else key
+
+
+def _are_names(parts: Sequence[Any]) -> bool:
+    return all(isinstance(part, str | int) for part in parts)
 
 
 def position(names: tuple[str, ...], key: Key, who: str) -> int:
@@ -140,8 +193,21 @@ def position(names: tuple[str, ...], key: Key, who: str) -> int:
     """
     name = show_key(key)
     if name not in names:
-        raise ValueError(f"{who}: the item has no leaf {name!r}; name one of {names}")
+        raise ValueError(f"{who}: the item has no leaf {name!r}; name one of {names}{as_several(key, names)}")
     return names.index(name)
+
+
+def as_several(key: Key, names: Sequence[str]) -> str:
+    """What errors add about a path that names no leaf, if each of its parts does: how to write several keys.
+
+    Example:
+        >>> as_several(("x", "y"), ("x", "y", "z"))
+        "; a tuple is the path of one leaf, here 'x/y': for several leaves write the list ['x', 'y']"
+    """
+    starts = {name.split("/", 1)[0] for name in names} | {*names}
+    if isinstance(key, str) or len(key) < 2 or not all(part in starts for part in key):
+        return ""
+    return f"; a tuple is the path of one leaf, here {show(key)!r}: for several leaves write the list {list(key)}"
 
 
 def show(path: Path) -> str:

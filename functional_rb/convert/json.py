@@ -30,6 +30,7 @@ import numpy as np
 from functional_rb import specs
 from functional_rb.base import functions
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
+from functional_rb.base.nest import SEVERAL, Keys
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
 
@@ -186,9 +187,9 @@ def _encoded(value: Any, path: Path) -> Any:
     if type(value) is float:
         # Equal specs have equal texts, and -0.0 equals 0.0.
         return value + 0.0 if math.isfinite(value) else {"type": "float", "value": _infinity(value, path)}
-    if type(value) in (tuple, list):
+    if type(value) in (tuple, list, Keys):
         parts = [_encoded(part, (*path, i)) for i, part in enumerate(value)]
-        return parts if type(value) is tuple else {"type": "list", "parts": parts}
+        return {"type": "list", "parts": parts} if type(value) is list else parts
     if type(value) is dict:
         return {"type": "dict", "parts": _encoded_parts(value, path)}
     if isinstance(value, Composite):
@@ -350,6 +351,9 @@ class _Reader:
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
         self._check(data, ("type", *arguments_of(OURS[kind])), path)
         arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
+        # Of several keys an array has one each; elsewhere it may be a path.
+        several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
+        arguments |= {name: list(arguments[name]) for name in several}
         return _made(OURS[kind], arguments, path)
 
     def _check(self, data: dict[str, Any], names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:

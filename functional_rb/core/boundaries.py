@@ -7,15 +7,16 @@ import math
 from collections.abc import Sequence
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Keys
 from functional_rb.specs.values import Outline
 
-USUAL_ENDS: tuple[tuple[Key, ...], ...] = (
-    (("next", "done"),),
-    ("done",),
-    (("next", "terminated"), ("next", "truncated")),
-    ("terminated", "truncated"),
+USUAL_ENDS: tuple[Keys, ...] = (
+    Keys([("next", "done")]),
+    Keys(["done"]),
+    Keys([("next", "terminated"), ("next", "truncated")]),
+    Keys(["terminated", "truncated"]),
 )
+NO_KEYS = Keys()
 USUAL_REWARDS: tuple[Key, ...] = (("next", "reward"), "reward")
 
 
@@ -30,29 +31,29 @@ class EpisodeBoundaries:
             either a lane is one trajectory that never ends.
     """
 
-    end_keys: tuple[Key, ...] = ()
+    end_keys: Keys = NO_KEYS
     trajectory_key: Key | None = None
 
     @classmethod
     def find(
-        cls, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, names: Sequence[str], who: str
+        cls, end_keys: Keys | None, trajectory_key: Key | None, names: Sequence[str], who: str
     ) -> EpisodeBoundaries:
         """The keys given, `end_keys=()` for none; where nothing is given, the usual ends among the leaves' names."""
         if end_keys is not None or trajectory_key is not None:
-            return cls(end_keys or (), trajectory_key)
+            return cls(end_keys or NO_KEYS, trajectory_key)
         for keys in USUAL_ENDS:
             if all(nest.show_key(key) in names for key in keys):
                 return cls(keys)
         raise ValueError(
             f"{who}: the item has no leaf 'done' (nor 'next/done', nor 'terminated' with 'truncated') "
-            f"that tells where trajectories end; give end_keys=(...) or trajectory_key=..., of the leaves {names}; "
+            f"that tells where trajectories end; give end_keys=[...] or trajectory_key=..., of the leaves {names}; "
             f"or end_keys=(), if they never end"
         )
 
     @property
-    def end_keys_as_given(self) -> tuple[Key, ...] | None:
+    def end_keys_as_given(self) -> Keys | None:
         """The end keys as the fields of samplers and transforms have them: None where only a trajectory key is."""
-        return self.end_keys or (None if self.trajectory_key is not None else ())
+        return self.end_keys or (None if self.trajectory_key is not None else NO_KEYS)
 
     @property
     def names(self) -> frozenset[str]:

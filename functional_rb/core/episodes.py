@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Keys
 from functional_rb.core import soundness
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import AuxiliaryArray, Plan
@@ -30,9 +30,7 @@ NEWEST_ID = "newest_id"
 """Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word."""
 
 
-def boundaries_for(
-    plan: Plan, end_keys: tuple[Key, ...] | None, trajectory_key: Key | None, who: str
-) -> EpisodeBoundaries:
+def boundaries_for(plan: Plan, end_keys: Keys | None, trajectory_key: Key | None, who: str) -> EpisodeBoundaries:
     """Where episodes end for a transform that names these keys, or none: then as for the sampler, or as usual."""
     if end_keys is None and trajectory_key is None and plan.boundaries is not None:
         return plan.boundaries

@@ -10,7 +10,7 @@ the sign of one item in two:
 
     @dataclasses.dataclass(frozen=True)
     class HalveAndFlip(ItemFunction):
-        keys: tuple[Key, ...] | None = None
+        keys: Key | None = None
 
         @property
         def words(self):
@@ -161,17 +161,18 @@ def check_leaves(who: str, expected: Mapping[Path, Any], found: Mapping[Path, An
 
 
 def chosen(
-    leaves: Iterable[Path], keys: Sequence[Key] | None, who: str, of: Sequence[str] | None = None
+    leaves: Iterable[Path], keys: Key | Sequence[Key] | None, who: str, of: Sequence[str] | None = None
 ) -> tuple[Path, ...]:
     """The paths that keys name: each that of a leaf, or of a container with all leaves below it.
 
     Args:
         leaves: the paths there are; with `of` specs or arrays by their paths.
-        keys: names, or tuples of names on the way; None for all leaves (of these kinds).
+        keys: a name, a tuple of the names on the way, or a list of such; None for all leaves (of these kinds).
         who: the function that asks, for errors.
         of: the kinds of dtype that fit, of "float", "int", "bool", "complex"; None for all.
 
     Raises:
+        TypeError: for what is no key.
         ValueError: for a key that names nothing, or a leaf of another kind.
 
     Example:
@@ -182,13 +183,14 @@ def chosen(
     if keys is None:
         return tuple(path for path in paths if of is None or _kind(leaves, path) in of)
     found: dict[Path, None] = {}
-    for key in keys:
-        name, first = nest.show_key(key), (key,) if isinstance(key, str) else tuple(key)
+    for key in nest.checked_keys(keys, "keys", who) or ():
+        name, first = nest.show_key(key), (key,) if isinstance(key, str) else key
         named = [path for path in paths if path[: len(first)] == first]
         if not named:  # by a text for several names, or for a position
             named = [path for path in paths if f"{nest.show(path)}/".startswith(f"{name}/")]
         if not named:
-            raise ValueError(f"{who}: the item has no leaf {name!r}; name some of {tuple(map(nest.show, paths))}")
+            names = tuple(map(nest.show, paths))
+            raise ValueError(f"{who}: the item has no leaf {name!r}; name some of {names}{nest.as_several(key, names)}")
         for path in named:
             kind = None if of is None else _kind(leaves, path)
             if of is not None and kind not in of:

@@ -20,6 +20,7 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.journal import JOURNAL, problem_of_line, read_lines
 from functional_rb.datasets.opening import opened
 from functional_rb.datasets.reader import open_reader, split_name
+from functional_rb.datasets.rows import infos_named
 from functional_rb.datasets.sources import facts_of
 from functional_rb.samplers.base import SamplerBase
 
@@ -85,7 +86,7 @@ def load(
     backend_name(backend, WHO)
     directory = os.fspath(name)
     if not is_dataset(directory):
-        chosen = infos if isinstance(infos, bool) else sorted(infos)
+        chosen = infos_named(infos, WHO)
         kept = {"narrow": narrow, "infos": chosen, "observation_key": observation_key, "compact": compact}
         directory = prepare(directory, root, options, kept, progress)
     description = read_description(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,6 +225,26 @@ def is_large(observation: Any) -> bool:
     return sum(math.prod(leaf.shape) * ITEMSIZE[leaf.dtype] for leaf in leaves) >= LARGE
 
 
+def infos_named(infos: Any, who: str) -> bool | list[str]:
+    """The names of infos, sorted; a single name stands for a list of it, True for all of them, False for none.
+
+    Raises:
+        TypeError: for a tuple of names, which is a path elsewhere, and for what are no names.
+    """
+    if isinstance(infos, bool):
+        return infos
+    names = [infos] if isinstance(infos, str) else list(infos) if isinstance(infos, Iterable) else [None]
+    if isinstance(infos, tuple) and len(infos) > 1 and all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"{who}: infos: a tuple of names is the path of one leaf, and infos are named without a path, got "
+            f"{infos!r}; write {names} for several, or [{infos[0]!r}] for all that lies in it"
+        )
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{who}: infos: expected a list of names, or True for all, got {infos!r}")
+    return sorted(names)
+
+
 def infos_chosen(infos: bool | Sequence[str], there: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of infos, sorted: all, none, or those given."""
-    return tuple(sorted(there if infos is True else infos or ()))
+    named = infos_named(infos, WHO)
+    return tuple(sorted(there)) if named is True else tuple(named or ())

@@ -54,7 +54,7 @@ class BurnIn(InSlices):
 
 
 def burn_in(
-    n: int, out: Key = "burn_in", *, end_keys: Sequence[Key] | None = None, trajectory_key: Key | None = None
+    n: int, out: Key = "burn_in", *, end_keys: Key | Sequence[Key] | None = None, trajectory_key: Key | None = None
 ) -> BurnIn:
     """Which steps of a slice only bring a recurrent state up to date, for `frb.map_items`: a bool leaf more.
 

@@ -57,7 +57,7 @@ class Recast(LeafwiseBack):
         return ops.cast(x, before.dtype)
 
 
-def cast(dtype: object, keys: Sequence[Key] | None = None) -> Cast:
+def cast(dtype: object, keys: Key | Sequence[Key] | None = None) -> Cast:
     """Leaves in another dtype, for `frb.map_items`: floats go to integers by dropping the fraction.
 
     The inverse gives the leaves the dtypes again that they had.
@@ -74,7 +74,7 @@ def cast(dtype: object, keys: Sequence[Key] | None = None) -> Cast:
         >>> import numpy as np
         >>> from functional_rb import items
         >>> items.cast(np.float32, keys=["obs"])
-        Cast(dtype='float32', keys=('obs',))
+        Cast(dtype='float32', keys=['obs'])
     """
     given: tuple[Any, Any] = dtype, keys  # brought into their form by `Cast`
     return Cast(*given)

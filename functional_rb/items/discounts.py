@@ -86,7 +86,7 @@ def discount_cumsum(
     gamma: float,
     keys: Key | Sequence[Key],
     *,
-    end_keys: Sequence[Key] | None = None,
+    end_keys: Key | Sequence[Key] | None = None,
     trajectory_key: Key | None = None,
 ) -> Discounted:
     """Discounted sums of what comes after each step of a slice, for `frb.map_items`, in place of the numbers.
@@ -118,7 +118,7 @@ def reward_to_go(
     reward_key: Key | None = None,
     out: Key = "reward_to_go",
     *,
-    end_keys: Sequence[Key] | None = None,
+    end_keys: Key | Sequence[Key] | None = None,
     trajectory_key: Key | None = None,
 ) -> Discounted:
     """The sum of rewards from each step of a slice on, for `frb.map_items`, in a leaf of its own.

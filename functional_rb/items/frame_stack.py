@@ -126,7 +126,7 @@ def frame_stack(
     axis: int | None = None,
     *,
     padding: Padding = "repeat",
-    end_keys: Sequence[Key] | None = None,
+    end_keys: Key | Sequence[Key] | None = None,
     trajectory_key: Key | None = None,
 ) -> FrameStack:
     """Each observation of a slice joined with the n - 1 before it, the oldest first, for `frb.map_items`.

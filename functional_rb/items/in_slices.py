@@ -8,7 +8,7 @@ import math
 from typing import Final
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Keys, WithKeys
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs
 from functional_rb.items.leafwise import array_spec
@@ -19,7 +19,7 @@ LONGEST: Final = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class InSlices(ItemFunction):
+class InSlices(WithKeys, ItemFunction):
     """A function of slices [B, T].
 
     Attributes:
@@ -27,7 +27,7 @@ class InSlices(ItemFunction):
         trajectory_key: an integer leaf that is another in every episode.
     """
 
-    end_keys: tuple[Key, ...] | None = dataclasses.field(default=None, kw_only=True)
+    end_keys: Keys | None = dataclasses.field(default=None, kw_only=True)
     trajectory_key: Key | None = dataclasses.field(default=None, kw_only=True)
 
     @property

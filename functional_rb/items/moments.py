@@ -139,7 +139,7 @@ def vec_norm(moments: Moments, keys: Key | Sequence[Key], eps: float = 1e-4) -> 
 
     Example:
         >>> vec_norm(Moments(np.float32(2), np.float32(1), np.float32(8)), "obs")
-        Normalize(loc=1.0, scale=2.0, keys=('obs',))
+        Normalize(loc=1.0, scale=2.0, keys=['obs'])
     """
     count, mean, m2 = (np.asarray(x.tolist() if hasattr(x, "tolist") else x, np.float64) for x in moments)
     return normalize(mean, np.sqrt(np.maximum(m2 / np.maximum(count, 1.0), eps)), keys)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, Self
 
 from functional_rb.base.containers import register_record
-from functional_rb.base.nest import Key, show_key
+from functional_rb.base.nest import Key, checked_keys, show_key
 from functional_rb.buffer.state import State, StateHolder
 from functional_rb.ops.protocol import Array
 
@@ -64,7 +64,7 @@ class Mixture(StateHolder):
         p: Any = None,
         how: How = "exact",
         *,
-        leaves: Sequence[Key] | None = None,
+        leaves: Key | Sequence[Key] | None = None,
         parts: int | None = None,
         stacked: bool = False,
         spec: MixtureSpec | None = None,
@@ -210,9 +210,7 @@ def _checked_states(states: Any) -> tuple[State | Mixture, ...]:
 
 
 def _checked_leaves(leaves: Any) -> tuple[str, ...]:
-    if isinstance(leaves, str) or not isinstance(leaves, Sequence):
-        raise TypeError(f"Mixture: leaves: expected a list of the leaves' keys, got {leaves!r}")
-    named = tuple(show_key(key) for key in leaves)
+    named = tuple(show_key(key) for key in checked_keys(leaves, "leaves", "Mixture") or ())
     if not named or len(set(named)) < len(named):
         raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
     return named

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Keys, WithKeys
 from functional_rb.core import soundness
-from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
@@ -29,11 +30,11 @@ LARGEST_SETTING = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
-class Trajectories(SamplerBase):
+class Trajectories(WithKeys, SamplerBase):
     """The fields that samplers of slices have in common; see `Slices`."""
 
     length: int
-    end_keys: tuple[Key, ...] | None = None
+    end_keys: Key | Sequence[Key] | None = None
     trajectory_key: Key | None = None
     strict_length: bool = True
     # What it means is compared in its place: 1 equals True, but is less.
@@ -100,13 +101,17 @@ class Trajectories(SamplerBase):
 
     def resolve(self, plan: Plan) -> Any:
         """Find the leaves that mark ends, if none were named."""
-        boundaries = EpisodeBoundaries.find(self.end_keys, self.trajectory_key, plan.names, type(self).__name__)
+        boundaries = EpisodeBoundaries.find(self._end_keys, self.trajectory_key, plan.names, type(self).__name__)
         return self if self.end_keys is not None else dataclasses.replace(self, end_keys=boundaries.end_keys_as_given)
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
         """The episode boundaries that the fields name."""
-        return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
+        return EpisodeBoundaries(self._end_keys or NO_KEYS, self.trajectory_key)
+
+    @property
+    def _end_keys(self) -> Keys | None:
+        return nest.checked_keys(self.end_keys, "end_keys", type(self).__name__)  # as `__post_init__` has left them
 
     def check(self, plan: Plan) -> None:
         """Windows are read off rings, and their leaves exist."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from functional_rb.base import dtypes, functions, nest
 from functional_rb.base.dtypes import shown
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Keys, WithKeys
 from functional_rb.core import counters
-from functional_rb.core.boundaries import USUAL_REWARDS, EpisodeBoundaries
+from functional_rb.core.boundaries import NO_KEYS, USUAL_REWARDS, EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
 from functional_rb.core.strategy import Reader, Transform, need_order
 from functional_rb.ops.part_kernels import call_users
@@ -35,16 +35,16 @@ LARGEST_K = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Hindsight(Transform):
+class Hindsight(WithKeys, Transform):
     """Hindsight relabelling; see `her`."""
 
     strategy: Strategy
     k: int | float
     reward: Reward | None = None
     achieved_key: Key | None = None
-    goal_keys: tuple[Key, ...] | None = None
+    goal_keys: Keys | None = None
     reward_key: Key | tuple[tuple[str | int, ...], ...] | None = None
-    end_keys: tuple[Key, ...] | None = None
+    end_keys: Keys | None = None
     trajectory_key: Key | None = None
 
     order = 0
@@ -59,7 +59,8 @@ class Hindsight(Transform):
             raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
         object.__setattr__(self, "reward", functions.comparable(self.reward))
         object.__setattr__(self, "reward_key", _checked_rewards(self.reward_key))
-        object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "her"))
+        for name in ("goal_keys", "end_keys"):
+            object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "her"))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as dataclasses are, or say what cannot be."""
@@ -79,12 +80,12 @@ class Hindsight(Transform):
         """Where trajectories end, where goals come from the own one."""
         if self.strategy == "random":
             return None
-        return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
+        return EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
 
     def resolve(self, plan: Plan) -> Hindsight:
         """Fill in the keys that were left out."""
         if self.strategy == "random":
-            boundaries = EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
+            boundaries = EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
         else:
             boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "her")
         found = dataclasses.replace(
@@ -253,9 +254,9 @@ def her(
     *,
     reward: Reward | None = None,
     achieved_key: Key | None = None,
-    goal_keys: Sequence[Key] | None = None,
+    goal_keys: Key | Sequence[Key] | None = None,
     reward_key: Key | Sequence[Key] | None = None,
-    end_keys: Sequence[Key] | None = None,
+    end_keys: Key | Sequence[Key] | None = None,
     trajectory_key: Key | None = None,
 ) -> Hindsight:
     """Hindsight relabelling, for `BufferSpec(transforms=...)`: as if each transition were stored with k goals more.
@@ -295,12 +296,10 @@ def her(
         >>> goal = Unbounded((2,))
         >>> item = {"obs": {"desired_goal": goal}, "next_obs": {"achieved_goal": goal}, "done": Binary(())}
         >>> BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
-        (('obs', 'desired_goal'),)
+        [('obs', 'desired_goal')]
     """
-    goals = nest.checked_keys(goal_keys, "goal_keys", "her")
-    ends: Any = end_keys  # checked, and made a tuple, by what it is given to
-    rewards: Any = reward_key  # checked, and made hashable, by `Hindsight`
-    return Hindsight(strategy, k, reward, achieved_key, goals, rewards, ends, trajectory_key)
+    given: tuple[Any, Any, Any] = goal_keys, reward_key, end_keys  # checked, and made hashable, by `Hindsight`
+    return Hindsight(strategy, k, reward, achieved_key, *given, trajectory_key)
 
 
 def _achieved(plan: Plan) -> Key:
@@ -316,9 +315,9 @@ def _achieved(plan: Plan) -> Key:
     return found[0]
 
 
-def _goals(plan: Plan) -> tuple[Key, ...]:
+def _goals(plan: Plan) -> Keys | None:
     """The leaves of the desired goal."""
     found = tuple(path for path in plan.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
     if not found:
-        raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=(...), of the leaves {plan.names}")
-    return found
+        raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=[...], of the leaves {plan.names}")
+    return nest.checked_keys([*found], "goal_keys", "her")

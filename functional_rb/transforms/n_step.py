@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
@@ -19,8 +18,8 @@ def n_step(
     at: Literal["sample", "add"] = "sample",
     reward_key: Key | None = None,
     terminated_key: Key | None = None,
-    next_keys: Sequence[Key] | None = None,
-    end_keys: Sequence[Key] | None = None,
+    next_keys: Key | Sequence[Key] | None = None,
+    end_keys: Key | Sequence[Key] | None = None,
     trajectory_key: Key | None = None,
 ) -> NStep:
     """n-step returns, for `BufferSpec(transforms=...)`.
@@ -68,11 +67,10 @@ def n_step(
         >>> from functional_rb import Binary, BufferSpec, Unbounded
         >>> item = {"obs": Unbounded((3,)), "reward": Unbounded(()), "next_obs": Unbounded((3,)), "done": Binary(())}
         >>> BufferSpec(item, 100, transforms=n_step(3, gamma=0.99)).transforms[0].end_keys
-        ('done',)
+        ['done']
     """
     if at not in ("sample", "add"):
         raise ValueError(f"n_step: expected at='sample' or at='add', got {at!r}")
     kind = NStepOfStored if at == "sample" else NStepOfAdded
-    keys = nest.checked_keys(next_keys, "next_keys", "n_step")
-    ends: Any = end_keys  # checked, and made a tuple, by what it is given to
-    return kind(n, gamma, reward_key, terminated_key, keys, ends, trajectory_key)
+    keys: tuple[Any, Any] = next_keys, end_keys  # checked, and made hashable, by what they are given to
+    return kind(n, gamma, reward_key, terminated_key, *keys, trajectory_key)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from functional_rb.core.boundaries import EpisodeBoundaries
+from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Reader, need_order
 from functional_rb.ops.protocol import Array, Ops
@@ -26,7 +26,7 @@ class NStepOfStored(NStep):
     @property
     def boundaries(self) -> EpisodeBoundaries:
         """The episode boundaries that the fields name."""
-        return EpisodeBoundaries(self.end_keys or (), self.trajectory_key)
+        return EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
 
     def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
         """Steps must lie in their order."""

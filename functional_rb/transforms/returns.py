@@ -19,7 +19,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Keys, WithKeys
 from functional_rb.core.boundaries import USUAL_REWARDS, EpisodeBoundaries
 from functional_rb.core.episodes import boundaries_for
 from functional_rb.core.strategy import Reader, Transform
@@ -70,15 +70,15 @@ class StepReturns(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class NStep(Transform):
+class NStep(WithKeys, Transform):
     """What both ways of n-step returns share; see `n_step`."""
 
     n: int
     gamma: float
     reward_key: Key | None = None
     terminated_key: Key | None = None
-    next_keys: tuple[Key, ...] | None = None
-    end_keys: tuple[Key, ...] | None = None
+    next_keys: Keys | None = None
+    end_keys: Keys | None = None
     trajectory_key: Key | None = None
 
     positions: Positions = dataclasses.field(init=False, repr=False, compare=False)  # once it is resolved
@@ -98,7 +98,8 @@ class NStep(Transform):
         if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 <= given <= 1:
             raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
         object.__setattr__(self, "gamma", float(given))
-        object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", "n_step"))
+        for name in ("next_keys", "end_keys"):
+            object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "n_step"))
 
     def resolve(self, plan: Plan) -> NStep:
         """Fill in the keys that were left out."""

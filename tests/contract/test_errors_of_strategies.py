@@ -57,8 +57,8 @@ WRONG_MEMBERS: Cases = [
     ("Slices: expected flat as a bool, got 1", lambda: frb.Slices(2, flat=1)),
     ("Slices: expected batch 'slices' or 'steps', got 'windows'", lambda: frb.Slices(2, batch="windows")),
     ("Slices: expected weighting 'trajectory' or 'window', got 'x'", lambda: frb.Slices(2, weighting="x")),
-    ("Slices: expected end_keys as a tuple of leaves' names, got 16", lambda: frb.Slices(2, 16)),
-    ("TypeError: expected the key of a leaf as a name, .*, got 3", lambda: spec_with(frb.Slices(2, end_keys=(3,)))),
+    ("Slices: expected end_keys as a leaf's name, .* or a list of such, got 16", lambda: frb.Slices(2, 16)),
+    ("TypeError: Slices: end_keys: expected the key of a leaf as a name, .*, got 3", lambda: frb.Slices(2, [3])),
     (
         r"windows that reach out before .*; give span=\(False, True\), or weighting='trajectory'",
         lambda: frb.SlicesWithoutReplacement(2, weighting="window", span=(True, False), strict_length=False),

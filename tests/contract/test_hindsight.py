@@ -228,7 +228,7 @@ SPECS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
         {"next_achieved_goal": GOAL, "done": FLAG},
         {},
         {},
-        r"no leaf 'desired_goal'; give goal_keys=\(\.\.\.\), of the leaves",
+        r"no leaf 'desired_goal'; give goal_keys=\[\.\.\.\], of the leaves",
     ),
     (
         "goals of another shape",

@@ -176,7 +176,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"gamma": float("nan")}, r"n_step: expected gamma .* got nan"),
     ({"gamma": "much"}, r"n_step: expected gamma .* got 'much'"),
     ({"at": "once"}, r"n_step: expected at='sample' or at='add', got 'once'"),
-    ({"end_keys": 3}, r"n_step: expected end_keys as a tuple of leaves' names, got 3"),
+    ({"end_keys": 3}, r"n_step: expected end_keys as a leaf's name, .* or a list of such, got 3"),
 ]
 
 
@@ -207,7 +207,7 @@ SPECS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
     ("another end", ITEM, {"end_keys": "over"}, {}, r"n_step: .*'over'"),
     ("an end in numbers", ITEM | {"over": ID}, {"end_keys": "over"}, {}, r"n_step: .*'over'.*one bool"),
     ("episodes of floats", ITEM, {"trajectory_key": "reward"}, {}, r"n_step: .*'reward'.*one integer"),
-    ("another next leaf", ITEM, {"next_keys": ("next_obs", "after")}, {}, r"n_step: .*'after'"),
+    ("another next leaf", ITEM, {"next_keys": ["next_obs", "after"]}, {}, r"n_step: .*'after'"),
     (
         "other ends",
         ITEM | {"over": FLAG},
@@ -283,7 +283,7 @@ def test_the_best_of_what_is_added(library: Backend) -> None:
 
 def test_trajectories_end_alike_for_all() -> None:
     item = {"reward": frb.Unbounded(()), "done": frb.Binary(), "other": frb.Binary(), "next": {"done": frb.Binary()}}
-    named = frb.Slices(2, end_keys=(("next", "done"),))
+    named = frb.Slices(2, end_keys=("next", "done"))
     spec = frb.BufferSpec(item, 8, named, transforms=frb.n_step(2, np.float32(0.5), end_keys="next/done"))
     assert spec.plan.boundaries == named.boundaries
     with pytest.raises(ValueError, match=r"expected the same end_keys .* leave them out of the transforms"):

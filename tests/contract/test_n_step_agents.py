@@ -30,11 +30,11 @@ def spec_of(agents: tuple[int, ...], flags: tuple[str, ...], at: str, lanes: int
     end_keys = (
         "over"
         if shared
-        else tuple(("agents", name) for name in ("done",) if name in flags) or tuple(("agents", name) for name in flags)
+        else [("agents", name) for name in ("done",) if name in flags] or [("agents", name) for name in flags]
     )
     terminated = "terminated" if "terminated" in flags else "done"
     keys: dict[str, Any] = {"reward_key": ("agents", "reward"), "terminated_key": ("agents", terminated)}
-    keys["next_keys"] = (("next", "obs"), ("next", "state"), *(("agents", name) for name in flags))
+    keys["next_keys"] = [("next", "obs"), ("next", "state"), *(("agents", name) for name in flags)]
     step = frb.n_step(N, GAMMA, at=at, end_keys=end_keys, **keys)  # type: ignore[arg-type]  # one of two words
     return frb.BufferSpec(item, 9 * (lanes or 1), frb.Uniform(), lanes=lanes, transforms=step)
 

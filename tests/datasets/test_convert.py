@@ -445,3 +445,12 @@ def test_datasets_are_found_by_name_and_options(
     state = of(library, moved)
     assert state.spec.storage == frb.Memmap(str(moved))
     assert info(moved).name == "made_up:episodes"
+
+
+def test_infos_are_named_in_a_list(tmp_path: Path) -> None:
+    one = convert(MadeUp([2]), tmp_path / "one", infos="at")
+    assert one.options["infos"] == ["at"]
+    with pytest.raises(TypeError, match=r"infos: a tuple of names .*write \['at', 'speed'\] for several, or \['at'\]"):
+        convert(MadeUp([2]), tmp_path / "two", infos=("at", "speed"))
+    with pytest.raises(TypeError, match="infos: expected a list of names, or True for all, got 3"):
+        convert(MadeUp([2]), tmp_path / "three", infos=3)  # type: ignore[arg-type]

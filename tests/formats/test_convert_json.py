@@ -31,7 +31,7 @@ def types_of(value: Any) -> Any:
     """A value with the types of all there is in it, spelled out."""
     if isinstance(value, frb.Composite):
         return ("Composite", value._container, value.batch_shape, [(k, types_of(v)) for k, v in value.items()])
-    if type(value).__module__.startswith("functional_rb."):
+    if type(value).__module__.startswith("functional_rb.") and not isinstance(value, tuple):
         return (type(value), [types_of(getattr(value, name)) for name in module.arguments_of(type(value))])
     if isinstance(value, dict):
         return (type(value), [(k, types_of(v)) for k, v in value.items()])

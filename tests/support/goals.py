@@ -107,7 +107,7 @@ TASKS = {
             settings={
                 "reward_key": "r",
                 "terminated_key": "dead",
-                "next_keys": ("next_s", "at"),
+                "next_keys": ["next_s", "at"],
                 "end_keys": ("dead",),
                 "trajectory_key": "episode",
             },

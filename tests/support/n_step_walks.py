@@ -88,7 +88,7 @@ KINDS = {
         settings={
             "reward_key": "r",
             "terminated_key": "dead",
-            "next_keys": (("after", "s"), "dead"),
+            "next_keys": [("after", "s"), "dead"],
             "end_keys": ("over",),
         },
     ),
@@ -102,7 +102,7 @@ def ends_of(kind: Kind) -> dict[str, Any]:
     """What samplers of slices have to be told."""
     if kind.trajectory is not None:
         return {"trajectory_key": kind.trajectory}
-    return {"end_keys": kind.ends}
+    return {"end_keys": [*kind.ends]}
 
 
 def random_sampler(rng: Rng, kind: Kind, lanes: int | None, length: int) -> Any:
