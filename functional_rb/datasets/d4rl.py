@@ -92,9 +92,11 @@ class D4rl:
             self._kinds = kinds
             following = d4rl_ends.next_observations(file, rows["observations"], path)
             self._has_next = following is not None
-            infos = hdf5.member(file, "infos", path) if "infos" in file else {}
+            infos = hdf5.member(file, "infos", path) if hdf5.has(file, "infos", path) else {}
             self._infos = {
-                key: kind_of_rows(part, path) for key in infos if (part := _info(infos, key, n, path)) is not None
+                key: kind_of_rows(part, path)
+                for key in hdf5.names(infos, path)
+                if (part := _info(infos, key, n, path)) is not None
             }
             self._terminals = d4rl_ends.flags(file, "terminals", n, path)
             self.facts: dict[str, Any] = {"quirks": dataclasses.asdict(quirks)}

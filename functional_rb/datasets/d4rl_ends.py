@@ -20,7 +20,7 @@ def flags(file: Any, name: str, n: int, path: str) -> Array:
     Raises:
         DatasetError: if there is not one mark for each row.
     """
-    if name not in file:
+    if not hdf5.has(file, name, path):
         return np.zeros(n, bool)
     marks = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
     if marks.reshape(-1).shape != (n,):
@@ -50,7 +50,7 @@ def next_observations(file: Any, observations: Any, path: str) -> Any:
     Raises:
         DatasetError: if it is of another shape, or of numbers that those of observations cannot stand for.
     """
-    if NEXT not in file:
+    if not hdf5.has(file, NEXT, path):
         return None
     found = hdf5.data(file, NEXT, path)
     _, dtype = kind_of_rows(found, f"{path}: {NEXT}")

@@ -23,6 +23,26 @@ METADATA = 2**21
 EXTRA = "functional-rb[datasets]"
 
 
+DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
+"""What h5py raises of bytes that HDF5 can make nothing of, or nothing that Python and NumPy have."""
+
+
+@contextlib.contextmanager
+def damage(where: str, what: str) -> Iterator[None]:
+    """Errors of h5py, which name neither file nor place, as those of datasets.
+
+    Args:
+        where: the file, and the episode in it.
+        what: is being read.
+    """
+    try:
+        yield
+    except DatasetError:
+        raise
+    except DAMAGE as error:
+        raise DatasetError(f"{where}: {what} cannot be read, the file is damaged: {error}; fetch it again") from error
+
+
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Any]:
     """A file of h5py, to be read.
@@ -38,7 +58,7 @@ def opened(path: str) -> Iterator[Any]:
         file = h5py.File(path, "r")
     except FileNotFoundError:
         raise
-    except (OSError, files.UnusableFileError) as error:
+    except (*DAMAGE, files.UnusableFileError) as error:
         raise DatasetError(f"{path}: expected a file of HDF5: {error}; fetch it again") from None
     try:
         _bound_metadata(file)
@@ -58,25 +78,50 @@ def _bound_metadata(file: Any) -> None:
     file.id.set_mdc_config(config)
 
 
+def names(group: Any, where: str) -> list[str]:
+    """The names of what lies in a group, sorted.
+
+    Raises:
+        DatasetError: if it is none, they cannot be read, or one is no text.
+    """
+    if hasattr(group, "shape"):
+        raise DatasetError(f"{where}: expected a group, got values in {group.name!r}")
+    with damage(where, "what lies in a group"):
+        found = list(group)
+    if not all(isinstance(name, str) for name in found):
+        raise DatasetError(f"{where}: expected names in UTF-8, got {found!r:.200}; the file is damaged, fetch it again")
+    return sorted(found)
+
+
+def has(group: Any, name: str, where: str) -> bool:
+    """Whether there is something of a name in a group."""
+    with damage(where, repr(name)):
+        return name in group
+
+
 def member(group: Any, name: str, where: str) -> Any:
     """A group or a data set in a group, which has to lie in the same file.
 
     Raises:
-        DatasetError: if there is none, or it is a link, or lies elsewhere.
+        DatasetError: if there is none, or it is a link, or lies elsewhere, or cannot be read.
     """
     h5py = imported("h5py", "datasets", EXTRA)
-    try:
-        kind = group.id.links.get_info(name.encode()).type
-    except (KeyError, RuntimeError):  # which of them, depends on the version of h5py
-        there = sorted(group)[:20]
-        raise DatasetError(f"{where}: there is no {name!r} in {group.name!r}, expected some of {there}") from None
-    if kind != h5py.h5l.TYPE_HARD:
-        raise DatasetError(f"{where}: {name!r} is a link to somewhere else, which is not followed")
-    found = group[name]
-    if isinstance(found, h5py.Dataset):
-        plan = found.id.get_create_plist()
-        if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
-            raise DatasetError(f"{where}: the values of {name!r} lie in other files, which are not read")
+    with damage(where, repr(name)):
+        try:
+            kind = group.id.links.get_info(name.encode()).type
+        except (KeyError, RuntimeError):  # which of them, depends on the version of h5py
+            there = names(group, where)[:20]
+            raise DatasetError(f"{where}: there is no {name!r} in {group.name!r}, expected some of {there}") from None
+        if kind != h5py.h5l.TYPE_HARD:
+            raise DatasetError(f"{where}: {name!r} is a link to somewhere else, which is not followed")
+        found = group[name]
+        if isinstance(found, h5py.Datatype):
+            raise DatasetError(f"{where}: expected values or a group in {name!r}, got a type")
+        if isinstance(found, h5py.Dataset):
+            plan = found.id.get_create_plist()
+            if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
+                raise DatasetError(f"{where}: the values of {name!r} lie in other files, which are not read")
+            found.shape, found.dtype  # noqa: B018  # which is where h5py looks at them
     return found
 
 
@@ -95,9 +140,10 @@ def data(group: Any, name: str, where: str) -> Any:
         raise DatasetError(f"{where}: expected values in {name!r}, got a group")
     if found.shape == ():
         raise DatasetError(f"{where}: expected rows in {name!r}, got a single value")
-    count = found.id.get_space().get_simple_extent_npoints()
-    claimed = count * found.id.get_type().get_size()
-    if claimed > files.SMALL and not files.believed(claimed, found.id.get_storage_size()):
+    with damage(where, repr(name)):
+        count = found.id.get_space().get_simple_extent_npoints()
+        claimed, there = count * found.id.get_type().get_size(), found.id.get_storage_size()
+    if claimed > files.SMALL and not files.believed(claimed, there):
         raise DatasetError(f"{where}: {name!r} claims {count} values, and the file does not hold them")
     return found
 
@@ -174,7 +220,7 @@ def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
         DatasetError: if they cannot be read.
     """
     h5s = imported("h5py", "datasets", EXTRA).h5s
-    try:
+    with damage(where, repr(dataset.name)):
         shape, dtype = dataset.shape, dataset.dtype
         inflated = hdf5_chunks.rows(dataset, first, min(stop, shape[0]))
         if inflated is not None:
@@ -184,5 +230,3 @@ def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
         whole = np.empty(shape, dtype)  # h5py takes as long to say which part of a small one is read as to read it
         dataset.id.read(h5s.ALL, h5s.ALL, whole)
         return whole
-    except (OSError, RuntimeError) as error:
-        raise DatasetError(f"{where}: {dataset.name!r} cannot be read, the file is damaged: {error}") from None

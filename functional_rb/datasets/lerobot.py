@@ -8,8 +8,10 @@ to be done: an episode is told with its tasks, and with the steps at which each 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -43,10 +45,11 @@ class Lerobot:
         """
         self.name, self._path = name, path
         info = _info(os.path.join(path, INFO))
-        self._decode = None if video is None else lerobot_videos.decoder(video)
         features = {name: _feature(told, f"{path}, {INFO}, {name}") for name, told in info["features"].items()}
         kinds = ("video", "image") if video else ("image",)
         self._features = {name: x for name, x in features.items() if x[1] in kinds or _is_number(x[1])}
+        self._video = video
+        self._decoding()  # it is there
         for part in ("observation", "action"):
             if not self._named(part):
                 raise DatasetError(f"{path}, {INFO}: expected numbers or images in {part!r}, got {[*features]}")
@@ -90,14 +93,23 @@ class Lerobot:
         most = steps_of_piece(self.spec(narrow=False))
         columns = [name for name, (_, kind) in self._features.items() if kind != "video"]
         rows, labels = None, Labels(columns, self._tasks)
-        for place in self._places[first:]:
-            if rows is None or rows.path != place.file or rows.at > place.row:
-                rows = Rows(place.file, columns)
-            yield from self._episode(place, rows, labels.about(place)).pieces(most)
+        with self._decoding() as decode:
+            for place in self._places[first:]:
+                if rows is None or rows.path != place.file or rows.at > place.row:
+                    rows = Rows(place.file, columns)
+                yield from self._episode(place, rows, labels.about(place), decode).pieces(most)
 
-    def _episode(self, place: Place, rows: Rows, about: Mapping[str, Any]) -> Whole:
+    def _decoding(self) -> AbstractContextManager[lerobot_videos.Decode | None]:
+        """What decodes videos; None if they are left out."""
+        if self._video is None:
+            return contextlib.nullcontext()
+        return lerobot_videos.decoding(self._video, [kind for _, kind in self._features.values()].count("video"))
+
+    def _episode(
+        self, place: Place, rows: Rows, about: Mapping[str, Any], decode: lerobot_videos.Decode | None
+    ) -> Whole:
         def read(name: str) -> Read:
-            return lambda first, stop: self._read(name, rows, place, first, stop)
+            return lambda first, stop: self._read(name, rows, place, first, stop, decode)
 
         ends = next((name for name in ENDS if name in self._features), None)
         rewards = read(REWARD)
@@ -114,14 +126,16 @@ class Lerobot:
             terminated_by=None if ends is None else read(ends),
         )
 
-    def _read(self, name: str, rows: Rows, place: Place, first: int, stop: int) -> Array:
+    def _read(
+        self, name: str, rows: Rows, place: Place, first: int, stop: int, decode: lerobot_videos.Decode | None
+    ) -> Array:
         """The values [stop - first, *shape] of a feature."""
         where = f"{place.file}, episode {place.number}, {name}"
         shape, kind = self._features[name]
         if kind == "video":
-            assert self._decode is not None  # else there were no such feature
+            assert decode is not None  # else there were no such feature
             times = numbers_of(rows.column(TIME, place.row + first, place.row + stop), (), where)
-            return lerobot_videos.frames(self._decode, place.videos[name], times, shape, where)
+            return lerobot_videos.frames(decode, place.videos[name], times, shape, where)
         column = rows.column(name, place.row + first, place.row + stop)
         if kind == "image":
             return images.decoded(bytes_of(column, where), shape, "uint8", where)
@@ -163,7 +177,8 @@ def open_lerobot(rest: str, root: str | None = None, *, video: str | None = None
     Args:
         rest: its name, as "pusht", or the path of its folder.
         root: the folder where datasets lie.
-        video: what decodes videos: "pyav", or "module:function" of what is called as `pyav` is; None to leave them out.
+        video: what decodes videos: "pyav", or "module:function" of what is called with a video's path and seconds
+            float64 [n], which grow, and gives frames uint8 [n, height, width, 3]; None to leave them out.
 
     Raises:
         FileNotFoundError: if it is nowhere, saying where that is.

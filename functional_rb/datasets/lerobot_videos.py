@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base import files
 from functional_rb.convert.common import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
-Decode = Callable[[str, Array], Array]
-"""Gives the frames uint8 [n, height, width, 3] of a video at so many seconds, which grow."""
+Decode = Callable[[str, Array, tuple[int, ...]], Array]
+"""Gives the frames uint8 [n, *shape] of a video at so many seconds [n], which grow, given the shape of a frame too."""
+WHO = "datasets: videos"
+AHEAD = 10.0
+"""Seconds that are decoded rather than skipped: a key frame that comes before them may be as far back."""
 
 
-def decoder(name: str) -> Decode:
-    """What decodes videos: "pyav", or "module:function".
+def decoding(name: str, videos: int) -> AbstractContextManager[Decode]:
+    """What decodes videos, until it is closed.
+
+    Args:
+        name: "pyav", or "module:function" of what is called with a video's path and seconds [n], float64, which grow,
+            and gives frames uint8 [n, height, width, 3].
+        videos: how many are read by turns.
 
     Raises:
         ImportError: if it is missing.
         ValueError: for another text.
     """
     if name == "pyav":
-        imported("av", "datasets: videos", "av")
-        return pyav
+        return Pyav(videos)
     module, colon, function = name.partition(":")
     if not colon:
         raise ValueError(f"datasets: video: expected 'pyav' or 'module:function', got {name!r}")
-    found: Decode = getattr(importlib.import_module(module), function)
-    return found
+    found: Callable[[str, Array], Array] = getattr(importlib.import_module(module), function)
+    return contextlib.nullcontext(lambda path, times, shape: found(path, times))
 
 
 def frames(decode: Decode, video: tuple[str, float], times: Array, shape: tuple[int, ...], where: str) -> Array:
@@ -39,34 +50,126 @@ def frames(decode: Decode, video: tuple[str, float], times: Array, shape: tuple[
         DatasetError: for frames of another size, or another number of them.
     """
     path, begin = video
-    found = decode(path, begin + times.astype(np.float64))
+    found = decode(path, begin + times.astype(np.float64), shape)
     if found.shape != (len(times), *shape) or found.dtype != np.uint8:
         raise DatasetError(f"{where}, {path}: expected uint8 {(len(times), *shape)}, got {found.dtype} {found.shape}")
     return found
 
 
-def pyav(path: str, times: Array) -> Array:
-    """The frames nearest to some seconds, decoded by PyAV.
+class Pyav:
+    """Decodes by PyAV. Videos stay open, so that the next frames are decoded on from those before."""
 
-    Args:
-        path: of the video.
-        times: seconds [n], which grow.
+    def __init__(self, videos: int) -> None:
+        """Open none yet.
 
-    Returns:
-        uint8 [n, height, width, 3].
+        Raises:
+            ImportError: if PyAV is missing.
+        """
+        imported("av", WHO, "av")
+        self._most = max(videos, 1)
+        self._open: dict[str, _Video] = {}  # the one that was read last comes last
 
-    Raises:
-        DatasetError: if the video ends half a frame or more before the last of them.
-    """
-    av: Any = imported("av", "datasets: videos", "av")
-    with av.open(path) as container:
-        stream = container.streams.video[0]
-        half = 0.5 / float(stream.average_rate)
-        container.seek(max(int(times[0] / float(stream.time_base)) - 1, 0), stream=stream, backward=True)
-        chosen: list[Array] = []
-        for frame in container.decode(stream):
-            while len(chosen) < len(times) and frame.pts * float(stream.time_base) > times[len(chosen)] - half:
-                chosen.append(frame.to_ndarray(format="rgb24"))
-            if len(chosen) == len(times):
-                return np.stack(chosen)
-    raise DatasetError(f"{path}: expected a frame at second {times[len(chosen)]}, and the video ends before")
+    def __enter__(self) -> Pyav:
+        """Until the videos are closed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close them."""
+        for video in self._open.values():
+            video.close()
+        self._open.clear()
+
+    def __call__(self, path: str, times: Array, shape: tuple[int, ...]) -> Array:
+        """The frames nearest to some seconds.
+
+        Args:
+            path: of the video.
+            times: seconds [n], which grow.
+            shape: of a frame.
+
+        Returns:
+            uint8 [n, *shape].
+
+        Raises:
+            DatasetError: for a video that cannot be decoded, has frames of another size, or ends half a frame or more
+                before the last of them.
+            FileNotFoundError: if there is no such file.
+        """
+        video = self._open.pop(path, None) or _Video(path)
+        try:
+            found = video.frames(times, shape)
+        except BaseException:
+            video.close()
+            raise
+        self._open[path] = video
+        while len(self._open) > self._most:
+            self._open.pop(next(iter(self._open))).close()
+        return found
+
+
+class _Video:
+    """A video that is open, and the frame to which it is decoded."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            os.close(files.open_regular(path)[0])
+        except files.UnusableFileError as error:
+            raise DatasetError(str(error)) from None
+        self._path, self._av = path, imported("av", WHO, "av")
+        with self._damage():
+            self._container = self._av.open(path)
+        self._frames: Iterator[Any] | None = None  # nothing is decoded
+        self._frame: Any = None
+        self._before = 0.0  # the second of the frame before, or another after which this one is the first
+
+    def close(self) -> None:
+        """Close the file."""
+        self._container.close()
+
+    def frames(self, times: Array, shape: tuple[int, ...]) -> Array:
+        """The frames nearest to some seconds; see `Pyav`."""
+        made = np.empty((len(times), *shape), np.uint8)
+        with self._damage():
+            stream = self._container.streams.video[0]
+            half = 0.5 / float(stream.average_rate)
+            for at, time in enumerate(times.tolist()):
+                after = time - half
+                if self._frames is None or not self._before <= after <= self._before + AHEAD:
+                    self._seek(stream, time)
+                    self._before = after
+                while self._frame is None or self._second(stream) <= after:
+                    self._advance(stream, time)
+                size = self._frame.height, self._frame.width, 3
+                if size != shape:
+                    raise DatasetError(f"{self._path}, second {time}: expected a frame of shape {shape}, got {size}")
+                made[at] = self._frame.to_ndarray(format="rgb24")
+        return made
+
+    def _seek(self, stream: Any, time: float) -> None:
+        """Go to the key frame before a second."""
+        offset = max(int(time / float(stream.time_base)) - 1, 0)
+        self._container.seek(offset, stream=stream, backward=True)
+        self._frames, self._frame = self._container.decode(stream), None
+
+    def _advance(self, stream: Any, time: float) -> None:
+        """Decode the next frame."""
+        assert self._frames is not None  # since it was sought
+        if self._frame is not None:
+            self._before = self._second(stream)
+        self._frame = next(self._frames, None)
+        if self._frame is None:
+            raise DatasetError(f"{self._path}: expected a frame at second {time}, and the video ends before")
+
+    def _second(self, stream: Any) -> float:
+        return float(self._frame.pts) * float(stream.time_base)
+
+    @contextlib.contextmanager
+    def _damage(self) -> Iterator[None]:
+        """Errors of PyAV as those of datasets."""
+        try:
+            yield
+        except DatasetError:
+            raise
+        # What it raises besides errors of its own is of streams, rates and names that are not there.
+        except (self._av.FFmpegError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise DatasetError(f"{self._path}: expected a video that PyAV decodes: {error}; fetch it again") from error

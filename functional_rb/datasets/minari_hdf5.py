@@ -29,7 +29,7 @@ class Hdf5:
         if folder.episodes:
             with hdf5.opened(self._path) as file:
                 group = hdf5.member(file, "episode_0", self._path)
-                if "infos" in group:
+                if hdf5.has(group, "infos", self._path):
                     self._infos = _shapes(hdf5.member(group, "infos", self._path), self._path)
 
     def infos(self, narrow: bool) -> Mapping[str, Any]:
@@ -49,7 +49,8 @@ class Hdf5:
         n, observed = len(group.data("rewards")), _length(group, "observations", folder.observation, where)
         if observed not in (n, n + 1):
             raise DatasetError(f"{where}, observations: expected {n + 1} for {n} rewards, got {observed}")
-        about = {"seed": int(group.group.attrs["seed"])} if "seed" in group.group.attrs else {}
+        with hdf5.damage(where, "the seed"):
+            about = {"seed": int(group.group.attrs["seed"])} if "seed" in group.group.attrs else {}
         for first, stop in spans(n, most):
             until = min(stop + 1, observed)
             observations = self._values(group, "observations", folder.observation, first, until, where)
@@ -117,7 +118,7 @@ def _shapes(group: Any, where: str, depth: int = 0) -> dict[str, Any]:
     if depth > DEPTH:
         raise DatasetError(f"{where}, infos: expected at most {DEPTH} groups in each other, got {group.name:.200}")
     made: dict[str, Any] = {}
-    for name in group:
+    for name in hdf5.names(group, where):
         part = hdf5.member(group, name, where)
         if not hasattr(part, "shape"):
             inner = _shapes(part, where, depth + 1)

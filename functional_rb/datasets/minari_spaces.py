@@ -53,7 +53,7 @@ def space_of(text: Any, where: str) -> Any:
         )
     try:
         return _space(spaces, json.loads(text))
-    except (ValueError, TypeError, KeyError, AssertionError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AssertionError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DatasetError(f"{where}: expected a space in JSON, got {text:.60}: {error!r}") from None
 
 

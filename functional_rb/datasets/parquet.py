@@ -147,7 +147,7 @@ def _errors(path: str) -> Iterator[None]:
     arrow = imported("pyarrow", WHO, EXTRA)
     try:
         yield
-    except (arrow.ArrowException, files.UnusableFileError, OSError) as error:
+    except (arrow.ArrowException, files.UnusableFileError, UnicodeError, OSError) as error:
         # Of damaged pages Arrow gives an OSError without a number. One with a number is the system's: no file, no room.
         if isinstance(error, OSError) and error.errno is not None:
             raise

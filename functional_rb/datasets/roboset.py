@@ -38,7 +38,8 @@ class Roboset:
         self._trials: list[tuple[str, str]] = []
         for file_path in self.files:
             with hdf5.opened(file_path) as file:
-                trials = sorted((number, trial) for trial in file if (number := _number(trial)) is not None)
+                numbers = {trial: _number(trial) for trial in hdf5.names(file, file_path)}
+                trials = sorted((number, trial) for trial, number in numbers.items() if number is not None)
                 self._trials += [(file_path, trial) for _, trial in trials]
         if not self._trials:
             raise DatasetError(f"{path}: expected groups Trial0, Trial1 and so on in its files, got none")
@@ -47,7 +48,7 @@ class Roboset:
             group = hdf5.member(file, trial, file_path)
             self._observations = _leaves(group, "observations", file_path)
             self._actions = _leaves(group, "actions", file_path)
-            self._infos = _leaves(group, "env_infos", file_path) if "env_infos" in group else {}
+            self._infos = _leaves(group, "env_infos", file_path) if hdf5.has(group, "env_infos", file_path) else {}
             self._reward = hdf5.data(group, "rewards", file_path).dtype
         self.counts = Counts(len(self._trials), nbytes=sum(map(os.path.getsize, self.files)))
 
@@ -74,7 +75,7 @@ class Roboset:
             _nest("observations", self._observations, group, n, where),
             _nest("actions", self._actions, group, n, where),
             None if n == 1 else lambda first, stop: rewards(first + shift, stop + shift).reshape(-1),
-            n > 1 and "done" in group and bool(_rows(group, ("done",), n, where)(n - 1, n).any()),
+            n > 1 and hdf5.has(group, "done", where) and bool(_rows(group, ("done",), n, where)(n - 1, n).any()),
             n > 1,  # else there is no step
             path,
             self._infos_of(group, n, where),
@@ -101,7 +102,7 @@ def _leaves(group: Any, name: str, where: str, depth: int = 0) -> dict[tuple[str
     if depth == DEPTH:
         raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other")
     found: dict[tuple[str, ...], tuple[tuple[int, ...], Any]] = {}
-    for key in part:
+    for key in hdf5.names(part, where):
         found |= {(key, *path): kind for path, kind in _leaves(part, key, where, depth + 1).items()}
     return found
 

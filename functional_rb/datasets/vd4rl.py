@@ -97,7 +97,7 @@ class _File:
 
     def __enter__(self) -> _File:
         self._file = self._arrays.__enter__()
-        self.names = tuple(self._file.names if isinstance(self._file, npy.Npz) else self._file)
+        self.names = tuple(self._file.names if isinstance(self._file, npy.Npz) else hdf5.names(self._file, self._path))
         self._kept: dict[str, Any] = {}
         return self
 

@@ -50,41 +50,88 @@ def test_images_videos_and_texts_are_read(version: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(episode.infos["frame_index"], np.arange(len(t) - 1))
 
 
-def test_frames_are_the_nearest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyAV is stood in for by what it has of it: a frame every 0.1 s, decoded from a key frame on."""
+class Frame:
+    """What PyAV has of a frame."""
 
-    class Frame:
-        def __init__(self, pts: int) -> None:
-            self.pts = pts
+    height = width = 4
 
-        def to_ndarray(self, format: str) -> np.ndarray:
-            assert format == "rgb24"
-            return others.images(np.array([self.pts]))[0]
+    def __init__(self, pts: int) -> None:
+        self.pts = pts
 
-    class Container:
-        streams = types.SimpleNamespace(video=[types.SimpleNamespace(time_base=0.1, average_rate=10)])
-        first = 0
+    def to_ndarray(self, format: str) -> np.ndarray:
+        assert format == "rgb24"
+        return others.images(np.array([self.pts]))[0]
 
-        def __enter__(self) -> Container:
-            return self
 
-        def __exit__(self, *_: object) -> None:
-            pass
+class Container:
+    """What PyAV has of a video: a frame every 0.1 s, and every fourth of the 40 is a key frame."""
 
-        def seek(self, offset: int, stream: Any, backward: bool) -> None:
-            assert backward
-            self.first = offset // 4 * 4  # a key frame
+    def __init__(self, decoded: list[int]) -> None:
+        stream = types.SimpleNamespace(time_base=0.1, average_rate=10)
+        self.streams, self.first, self.decoded = types.SimpleNamespace(video=[stream]), 0, decoded
 
-        def decode(self, stream: Any) -> Any:
-            return map(Frame, range(self.first, 20))
+    def seek(self, offset: int, stream: Any, backward: bool) -> None:
+        assert backward
+        self.first = offset // 4 * 4
 
-    monkeypatch.setitem(sys.modules, "av", types.SimpleNamespace(open=lambda path: Container()))
-    found = videos.decoder("pyav")("a.mp4", np.array([0.9, 1.0, 1.11, 1.39]))
-    assert found[:, 0, 0, 0].tolist() == [9, 10, 11, 14]
-    with pytest.raises(DatasetError, match=r"a.mp4: expected a frame at second 2.5"):
-        videos.pyav("a.mp4", np.array([1.0, 2.5]))
+    def decode(self, stream: Any) -> Any:
+        for pts in range(self.first, 40):
+            self.decoded.append(pts)
+            yield Frame(pts)
+
+    def close(self) -> None:
+        self.decoded.append(-1)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The frames that a library in place of PyAV has decoded; -1 where a video was closed."""
+    found: list[int] = []
+    stands_in = types.SimpleNamespace(open=lambda path: Container(found), FFmpegError=OSError)
+    monkeypatch.setitem(sys.modules, "av", stands_in)
+    return found
+
+
+def test_frames_are_the_nearest_ones(decoded: list[int], tmp_path: Path) -> None:
+    path, shape = str(tmp_path / "a.mp4"), (4, 4, 3)
+    Path(path).touch()
+    with videos.decoding("pyav", 1) as decode:
+        found = decode(path, np.array([0.9, 1.0, 1.11, 1.39]), shape)
+        assert found[:, 0, 0, 0].tolist() == [9, 10, 11, 14]
+        with pytest.raises(DatasetError, match=r"a.mp4: expected a frame at second 4.5"):
+            decode(path, np.array([1.0, 4.5]), shape)
+        with pytest.raises(DatasetError, match=r"second 1.0: expected a frame of shape \(5, 4, 3\), got \(4, 4, 3\)"):
+            decode(path, np.array([1.0]), (5, 4, 3))
+        with pytest.raises(FileNotFoundError):
+            decode(f"{path}.none", np.array([1.0]), shape)
     with pytest.raises(ValueError, match="expected 'pyav' or 'module:function'"):
-        videos.decoder("other")
+        videos.decoding("other", 1)
+
+
+def test_frames_are_decoded_on_from_those_before(
+    decoded: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, while pieces follow each other, of several videos by turns; and the last may be asked for again."""
+    paths = [str(tmp_path / name) for name in ("a.mp4", "b.mp4", "c.mp4")]
+    for path in paths:
+        Path(path).touch()
+    with videos.decoding("pyav", 2) as decode:
+        for first, stop in ((6, 9), (8, 11), (11, 13), (12, 13), (20, 22)):
+            for path in paths[:2]:
+                found = decode(path, np.arange(first, stop) / 10, (4, 4, 3))
+                assert found[:, 0, 0, 0].tolist() == [*range(first, stop)]
+        assert sorted(decoded) == sorted(2 * [*range(4, 22)])
+        decoded.clear()
+        decode(paths[0], np.array([1.9]), (4, 4, 3))  # that has gone by
+        assert decoded == [16, 17, 18, 19]
+        monkeypatch.setattr(videos, "AHEAD", 0.5)
+        decoded.clear()
+        assert decode(paths[0], np.array([3.5]), (4, 4, 3))[0, 0, 0, 0] == 35
+        assert decoded == [32, 33, 34, 35]
+        decoded.clear()
+        decode(paths[2], np.array([0.0, 0.1, 0.2]), (4, 4, 3))
+        assert decoded == [0, 1, 2, -1]  # the one that was read before the others is closed
+    assert decoded == [0, 1, 2, -1, -1, -1]
 
 
 def grey(frame: np.ndarray) -> np.ndarray:
@@ -104,12 +151,14 @@ def test_real_videos_are_decoded_by_pyav(tmp_path: Path, codec: str) -> None:
             picture = av.VideoFrame.from_ndarray(np.full((64, 64, 3), number, np.uint8), format="rgb24")
             container.mux(stream.encode(picture))
         container.mux(stream.encode())
-    for chosen in (np.arange(40), np.arange(13, 29), np.array([39])):
-        found = videos.decoder("pyav")(path, chosen / 10)
-        assert found.shape == (len(chosen), 64, 64, 3)
-        np.testing.assert_allclose(found.mean((1, 2, 3)), grey(chosen), atol=2)
-    with pytest.raises(DatasetError, match=r"expected a frame at second 4\.2"):
-        videos.pyav(path, np.array([3.9, 4.2]))
+    shape = (64, 64, 3)
+    with videos.decoding("pyav", 1) as decode:
+        for first, stop in ((0, 40), (13, 29), (28, 31), (31, 39), (39, 40), (2, 5)):
+            chosen = np.arange(first, stop)
+            found = decode(path, chosen / 10, shape)
+            np.testing.assert_allclose(found.mean((1, 2, 3)), grey(chosen), atol=2)
+        with pytest.raises(DatasetError, match=r"expected a frame at second 4\.2"):
+            decode(path, np.array([3.9, 4.2]), shape)
 
 
 def wrong_size(path: str, times: np.ndarray) -> np.ndarray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -52,7 +54,8 @@ class NpyStream:
             self.shape, self._fortran, self.dtype = read(stream, max_header_size=HEADER)
         except DatasetError:
             raise
-        except (ValueError, KeyError, TypeError, SyntaxError, RecursionError) as error:
+        # TokenError: of headers that Python 2 may have written.
+        except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
             raise DatasetError(f"{where}: expected an array as numpy.save writes it: {error!r:.200}") from None
         if self.dtype.hasobject and not objects:
             raise DatasetError(f"{where}: an array of objects is a pickle, which may run any code; expected numbers")
@@ -131,6 +134,10 @@ class Npz:
                 yield NpyStream(stream, where)
         # RuntimeError: it has a password; NotImplementedError: so it says of patches and strong encryption.
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+            raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # so the system answers who wants to go to a place before the file
+                raise
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
 
     def read(self, name: str, most: int = MOST) -> Array:
