@@ -119,14 +119,15 @@ class Kernels:
             if memory.tree is not None:
                 tree, size = self._library.placed(memory.tree), memory.tree.nbytes // 4
             storage = Held([memory.rows, *memory.wide], self._library.address)
-            memory.addressed = Stored(descriptor.encode(spec), storage, tree, size)
+            stored = Stored(descriptor.encode(spec), storage, tree, size)
             if spec.plan.fused_epochs:
                 names, first = list(memory.auxiliary), 1 + len(memory.wide)
-                memory.addressed = memory.addressed._replace(
+                stored = stored._replace(
                     epoch=descriptor.encode_epoch(spec),
                     deck=tuple(self._library.placed(memory.auxiliary[name]) for name in DECK),
                     deck_among=tuple(first + names.index(name) for name in DECK),
                 )
+            memory.addressed = stored  # not before it is whole, as an interrupt may come
         assert isinstance(memory.addressed, Stored)
         return memory.addressed
 

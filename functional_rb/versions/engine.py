@@ -211,6 +211,8 @@ class Engine:
             return self.library.sent(found, target)
 
     # ---------------------------------------------------------------- in place
+    #
+    # Before the first write the state is consumed: an interrupt in its midst leaves none that can be read and is wrong.
 
     def own_(self, state: Any) -> Any:
         """Make a state the only owner of its memory."""
@@ -228,6 +230,7 @@ class Engine:
                 library.make_room(memory, spec, counters, batch)
             fused = spec.plan.fused and library.uses_kernels(memory)
             write = self._write_objects if spec.plan.objects else self._write
+            state.consume()
             counters = write(memory, spec, counters, leaves, batch, mask, priorities, key, fused)
         return self._followed_by(state, version, counters, batch)
 
@@ -243,17 +246,18 @@ class Engine:
             # Transforms call functions of the user's, which may fail.
             if spec.transforms and not library.is_tracing():
                 saved = library.kernels.room_to_draw(spec, memory, batch) if fused else Log()
+            state.consume()
             try:
                 counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, fused, saved, wanted)
                 sample = finish(*library.sent_sample(leaves, selection, state._target))
-            except Exception:
+            except Exception:  # where nothing can be drawn, nothing was written
                 if saved is not None:
                     take_back(memory, [saved], spec.capacity)
+                state.name(version)
                 raise
         else:
             version = readable(state)
             sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
-        # Consumed only now: where nothing can be drawn, that is an error, and nothing has changed.
         return self._followed_by(state, version, counters), sample
 
     def update_(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
@@ -265,6 +269,7 @@ class Engine:
             library.make_room_at(memory, spec, handles)
         fused = self._updates_fused(memory, spec, priorities, replacements)
         rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
+        state.consume()
         counters = rewrite(memory, spec, state._counters, handles, priorities, replacements, fused)
         return self._followed_by(state, version, counters, rewritten=bool(replacements))
 
@@ -275,6 +280,7 @@ class Engine:
             arrays = functions.clear(self.library.ops, memory.state_arrays(state._counters), state.spec)
             pairs = [(memory.rows, arrays.rows), (memory.tree, arrays.tree)]
             pairs += [(array, arrays.auxiliary[name]) for name, array in memory.auxiliary.items()]
+            state.consume()
             for array, new in pairs:
                 if new is not array:
                     array[...] = new
@@ -316,9 +322,8 @@ class Engine:
         # What is traced knows nothing of saves: it would be compiled again after each.
         if not rewritten and not self.library.is_tracing():
             past = _after_adding(state, added)
-        following = type(state)(version, counters, state.spec, past, state._target)
         state.consume()
-        return following
+        return type(state)(version, counters, state.spec, past, state._target)
 
     # ---------------------------------------------------------------- in memory
 

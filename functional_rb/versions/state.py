@@ -92,6 +92,10 @@ class VersionedState(core.State):
         """Refuse any further use of this state."""
         object.__setattr__(self, "_version", None)
 
+    def name(self, version: Version) -> None:
+        """Name a version again, with which nothing has happened since the state was consumed."""
+        object.__setattr__(self, "_version", version)
+
     def remember(self, save_history: SaveHistory) -> None:
         """Come after these saves: what is made of the state from now on does too."""
         object.__setattr__(self, "_save_history", save_history)

@@ -1,0 +1,104 @@
+"""Interrupts where they may come: at every line of the library's own, as Ctrl-C lets Python raise it between two."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import functional_rb
+
+_ROOT = Path(functional_rb.__file__).parents[1]
+_OURS = tuple(str(_ROOT / name) + "/" for name in ("functional_rb", "jax_backend", "torch_backend"))
+
+
+def interrupted(line: int, work: Callable[..., Any], *args: Any) -> bool:
+    """Call a function that is interrupted at the so many-th line, from 0, that it comes to in this thread.
+
+    Returns:
+        Whether it came to that line, and so was interrupted.
+    """
+    return _traced(line, work, args)[0]
+
+
+def lines(work: Callable[..., Any], *args: Any) -> int:
+    """How many lines of the library a function comes to."""
+    return _traced(-1, work, args)[1]
+
+
+def chosen(count: int, most: int | None, seed: int = 0) -> Iterable[int]:
+    """Some of so many lines, spread over all of them; another choice for another seed."""
+    if most is None or count <= most:
+        return range(count)
+    return sorted({(seed * 7919 + k * count) // most % count for k in range(most)})
+
+
+def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, int]:
+    seen = 0
+    raised: list[KeyboardInterrupt] = []
+
+    def at_line(frame: types.FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        if event == "line" and not _is_sheltered(frame):
+            seen += 1
+            if seen == line + 1:
+                raised.append(KeyboardInterrupt(f"{frame.f_code.co_filename}:{frame.f_lineno}"))
+                raise raised[0]
+        return at_line
+
+    def at_call(frame: types.FrameType, event: str, _: Any) -> Any:
+        return at_line if frame.f_code.co_filename.startswith(_OURS) else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        work(*args)
+    except BaseException as error:
+        if not any(cause in raised for cause in _causes(error)):  # XLA wraps what comparing specs raises
+            raise
+    finally:
+        sys.settrace(before)
+    return bool(raised), seen
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_sheltered(frame: types.FrameType) -> bool:
+    """Whether an event tells of a line before which no interrupt can come.
+
+    Python looks for signals where a call ends, a function begins, and a loop goes round. So none comes between the end
+    of a `with` block and the call of `__exit__`, of which an event tells; nor before the first line of a `finally`.
+    """
+    code = frame.f_code
+    return frame.f_lasti in _exits(code) or frame.f_lineno in _finals(code.co_filename)
+
+
+@functools.cache
+def _finals(path: str) -> frozenset[int]:
+    """The first line of each `finally`."""
+    nodes = ast.walk(ast.parse(Path(path).read_text()))
+    return frozenset(node.finalbody[0].lineno for node in nodes if isinstance(node, ast.Try) and node.finalbody)
+
+
+@functools.cache
+def _exits(code: types.CodeType) -> frozenset[int]:
+    """Where the calls `__exit__(None, None, None)` begin."""
+    found = [each for each in dis.get_instructions(code) if each.opname not in ("CACHE", "EXTENDED_ARG")]
+    offsets = set()
+    for k in range(len(found) - 3):
+        nones = all(each.opname == "LOAD_CONST" and each.argval is None for each in found[k : k + 3])
+        if nones and found[k + 3].opname in ("PRECALL", "CALL"):
+            offsets.add(found[k].offset)
+            while k and found[k - 1].opname in ("SWAP", "NOP"):  # the value that is returned stays on the stack
+                k -= 1
+                offsets.add(found[k].offset)
+    return frozenset(offsets)
