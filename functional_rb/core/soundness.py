@@ -37,17 +37,23 @@ def problem_of_range(what: str, numbers: Array, low: int, high: int) -> str | No
     return f"{what}: expected {low} to {high}, found {numbers[wrong[0]]}" if wrong.size else None
 
 
+def is_stored(found: Found, slots: Array) -> Array:
+    """In which of slots an item is stored, bool [n]."""
+    if not found.plan.in_order:
+        held: Array = found.auxiliary[handles.CURRENT][slots] >= 0
+        return held
+    length, lane = found.plan.ring.length, slots // found.plan.ring.length
+    cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in found.numbers.ends)
+    stored: Array = (slots - (cursors - sizes)) % length < sizes
+    return stored
+
+
 def problem_of_weights(found: Found) -> str | None:
     """Why the leaves of the sum tree are not those of stored items alone, or None."""
     if found.leaves is None:
         return None
     slots = np.flatnonzero(found.leaves)
-    if not found.plan.in_order:
-        stored = found.auxiliary[handles.CURRENT][slots] >= 0
-    else:
-        length, lane = found.plan.ring.length, slots // found.plan.ring.length
-        cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in found.numbers.ends)
-        stored = (slots - (cursors - sizes)) % length < sizes
+    stored = is_stored(found, slots)
     if stored.all():
         return None
     return f"slot {slots[~stored][0]} has a weight, and no item is stored there"

@@ -96,9 +96,9 @@ def refresh_range(plan: Any, tree: Any, first: Any, count: Any) -> None:
 
 @compiled
 def refresh(plan: Any, tree: Any, leaves: Any) -> None:
-    """Compute all nodes above given leaves."""
+    """Compute all nodes above given leaves, whose vector is written over."""
     bits = tree.view(np.int32)
-    nodes = leaves.copy()
+    nodes = leaves
     for level in range(1, plan[LEVELS]):
         if level_field(plan, level, LEVEL_NODES) > SPARSE * nodes.size:
             kept = refresh_each(plan, tree, bits, level, nodes)
@@ -137,10 +137,14 @@ def refresh_marked(plan: Any, tree: Any, bits: Any, level: Any, nodes: Any) -> A
 
 @compiled
 def set_leaves(plan: Any, tree: Any, leaves: Any, values: Any) -> None:
-    """Do what `sum_tree.set_leaves` does, in place."""
+    """Do what `sum_tree.set_leaves` does, in place; what is no leaf is left out."""
+    capacity, count, changed = level_field(plan, 0, LEVEL_NODES), 0, np.empty(leaves.size, np.int32)
     for i in range(leaves.size):
-        tree[leaves[i]] = values[i]
-    refresh(plan, tree, leaves)
+        if 0 <= leaves[i] < capacity:
+            tree[leaves[i]] = values[i]
+            changed[count] = leaves[i]
+            count += 1
+    refresh(plan, tree, changed[:count])
 
 
 @compiled

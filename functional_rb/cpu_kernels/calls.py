@@ -22,7 +22,7 @@ from functional_rb.cpu_kernels.buffer import (
 )
 from functional_rb.cpu_kernels.cache import entry_point
 from functional_rb.cpu_kernels.descriptor import CAPACITY, LEAVES, LEVELS, MODULUS
-from functional_rb.cpu_kernels.raw_memory import INT32, bits_of, bools, floats, ints, table
+from functional_rb.cpu_kernels.raw_memory import INT32, bits_of, bools, bounded, floats, ints, table
 
 
 @entry_point
@@ -224,19 +224,28 @@ def set_leaves(tree: Any, slots: Any, values: Any, plan: Any, tree_size: Any, co
 
 
 @entry_point
-def read(slots: Any, storage: Any, leaves: Any, plan: Any, count: Any) -> None:
-    """Do what `buffer.load_items` does."""
-    buffer.load_items(plan, storage, ints(slots, count), leaves)
+def read(slots: Any, storage: Any, leaves: Any, plan: Any, capacity: Any, count: Any) -> None:
+    """Do what `buffer.load_items` does, of as many rows as the capacity; in place of a slot that is none the first."""
+    given, slots = ints(slots, count), np.empty(count, np.int32)
+    for i in range(count):
+        slots[i] = bounded(given[i], capacity)
+    buffer.load_items(plan, storage, slots, leaves)
 
 
 @entry_point
-def store(slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: Any, count: Any, batch: Any) -> None:
-    """Do what `row_layout.store` does, in place, to int32 [count] slots; source and live are 0 if there are none."""
+def store(
+    slots: Any, source: Any, live: Any, storage: Any, leaves: Any, plan: Any, capacity: Any, count: Any, batch: Any
+) -> None:
+    """Do what `row_layout.store` does, in place, to int32 [count] slots; source and live are 0 if there are none.
+
+    The storage has so many rows as its capacity is; slots, or rows of the batch, that are none are left out.
+    """
     slots, source, live = ints(slots, count), ints(source, count), bools(live, count)
     for i in range(count):
         if live.size == 0 or live[i] != 0:
             row = np.int64(source[i]) if source.size != 0 else batch - count + i
-            buffer.store_item(plan, storage, np.int64(slots[i]), leaves, row)
+            if 0 <= slots[i] < capacity and 0 <= row < batch:
+                buffer.store_item(plan, storage, np.int64(slots[i]), leaves, row)
 
 
 @entry_point

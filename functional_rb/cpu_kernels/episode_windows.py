@@ -27,7 +27,7 @@ from functional_rb.cpu_kernels.descriptor import (
     STRICT,
     WINDOW_LENGTH,
 )
-from functional_rb.cpu_kernels.raw_memory import INT32, UINT8, bools, ints, table
+from functional_rb.cpu_kernels.raw_memory import INT32, UINT8, bools, bounded, ints, table
 from functional_rb.cpu_kernels.ring import back_of, lane_of, lanes_of, modulo, place_of
 from functional_rb.structures import episode_windows
 
@@ -50,7 +50,7 @@ def steps_in_episodes(
             if starts or (ends.size != 0 and column != 0 and ends[first + column - 1] != 0):
                 began = np.int64(column)
             in_episode[first + column] = column - began
-        newest = first + max(np.int64(written[lane]) - 1, np.int64(0))
+        newest = first + bounded(np.int64(written[lane]) - 1, steps)
         following = np.int64(in_episode[newest]) + 1
         if following >= LONGEST or (ends.size != 0 and ends[newest] != 0):
             following = np.int64(0)
@@ -150,9 +150,10 @@ def weights_at(cursors: Any, sizes: Any, in_episode: Any, slots: Any, numbers: A
         ints(numbers, count),
     )
     for i in range(count):
-        lane = lane_of(plan, slots[i])
+        slot = bounded(slots[i], in_episode.size)
+        lane = lane_of(plan, slot)
         head = modulo(cursors[lane], length)
-        back = back_of(plan, head, slots[i] - lane * length)
+        back = back_of(plan, head, slot - lane * length)
         numbers[i] = weight(plan, in_episode[lane * length : (lane + 1) * length], head, np.int64(sizes[lane]), back)
 
 
@@ -229,12 +230,14 @@ def cut(
     length = np.int64(plan[RING_LENGTH])
     slots, handles, mask, is_first, is_last, truncated = told
     for i in range(starts.size):
-        lane = lane_of(plan, starts[i])
+        first = bounded(starts[i], in_episode.size)
+        lane = lane_of(plan, first)
         own = in_episode[lane * length : (lane + 1) * length]
         head = modulo(cursors[lane], length)
-        back = back_of(plan, head, starts[i] - lane * length)
+        back = back_of(plan, head, first - lane * length)
         counts = live.size == 0 or live[i] != 0
         start, back, steps = begin(plan, own, head, np.int64(sizes[lane]), back, draws[i], counts)
+        back = min(max(back, np.int64(1)), length)
         place = place_of(plan, head, back)
         real, following = count_steps(own, place, back, start, steps, np.int64(next_in_episode[lane]))
         name_steps(plan, cursors[lane], lane, place, back, real, slots[i], handles[i])
@@ -287,9 +290,10 @@ def following(cursors: Any, in_episode: Any, slots: Any, found: Any, real: Any, 
     cursors, in_episode = ints(cursors, np.int64(plan[RING_LANES])), ints(in_episode, np.int64(plan[RING_CAPACITY]))
     slots, found, real = ints(slots, count), table(found, INT32, (count, n)), table(real, UINT8, (count, n))
     for i in range(count):
-        lane = lane_of(plan, slots[i])
+        slot = bounded(slots[i], in_episode.size)
+        lane = lane_of(plan, slot)
         own = in_episode[lane * length : (lane + 1) * length]
-        place = slots[i] - lane * length
+        place = slot - lane * length
         back = back_of(plan, modulo(cursors[lane], length), place)
         start = np.int64(own[place])
         for k in range(n):
@@ -312,9 +316,10 @@ def extent(
     in_episode, slots = ints(in_episode, np.int64(plan[RING_CAPACITY])), ints(slots, count)
     before, after = ints(before, count), ints(after, count)
     for i in range(count):
-        lane = lane_of(plan, slots[i])
+        slot = bounded(slots[i], in_episode.size)
+        lane = lane_of(plan, slot)
         own = in_episode[lane * length : (lane + 1) * length]
-        head, place = modulo(cursors[lane], length), slots[i] - lane * length
+        head, place = modulo(cursors[lane], length), slot - lane * length
         back, start = back_of(plan, head, place), np.int64(own[place])
         before[i] = min(start, max(np.int64(sizes[lane]) - back, np.int64(0)))
         beyond = np.int64(1)

@@ -21,7 +21,7 @@ from functional_rb.cpu_kernels.descriptor import (
     EPOCH_LANES,
     EPOCH_REMAINING,
 )
-from functional_rb.cpu_kernels.raw_memory import INT32, bools, floats, ints, table
+from functional_rb.cpu_kernels.raw_memory import INT32, bools, bounded, floats, ints, table
 
 
 @entry_point
@@ -58,10 +58,10 @@ def draw_epoch(
     capacity, size = np.int64(plan[CAPACITY]), np.int64(epoch[EPOCH_COUNTERS])
     order, place = ints(order, capacity), ints(place, capacity)
     counters, new_counters = ints(counters, size), ints(new_counters, size)
-    asked = batch if wanted == 0 else min(np.int64(ints(wanted, 1)[0]), batch)
+    asked = batch if wanted == 0 else min(max(np.int64(ints(wanted, 1)[0]), np.int64(0)), batch)
     whole = asked if epoch[EPOCH_DROP_LAST] else min(asked, np.int64(1))
     remaining = np.int64(counters[epoch[EPOCH_REMAINING]])
-    left = min(np.int64(counters[SIZE]) if remaining < whole else remaining, capacity)
+    left = min(max(np.int64(counters[SIZE]) if remaining < whole else remaining, np.int64(0)), capacity)
     given = np.int64(0) if left < whole else left
     taken = min(given, asked)
     positions, slots = np.zeros(batch, np.int32), np.empty(batch, np.int32)
@@ -76,12 +76,6 @@ def draw_epoch(
         new_counters[k] = counters[k]
     count_epoch(epoch, new_counters, whole, given, taken)
     return taken > 0
-
-
-@compiled
-def bounded(slot: Any, capacity: Any) -> Any:
-    """A slot, whatever is in an array that others may have made: kernels write where it says."""
-    return np.int64(np.uint32(slot) % np.uint32(capacity))
 
 
 @compiled

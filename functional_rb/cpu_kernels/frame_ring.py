@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
 from functional_rb.cpu_kernels.descriptor import Vector
-from functional_rb.cpu_kernels.raw_memory import bools, ints
+from functional_rb.cpu_kernels.raw_memory import bools, bounded, ints
 from functional_rb.structures.frame_ring import Chain
 
 LENGTH: Final = 0
@@ -52,8 +52,9 @@ def places(at: Any, slots: Any, found: Any, plan: Any, capacity: Any, count: Any
     depth = np.int64(plan[DEPTH])
     at, slots, found = ints(at, capacity), ints(slots, count), ints(found, count * depth)
     for i in range(count):
-        first = np.int64(slots[i]) // length * room
-        code = np.int64(at[slots[i]])
+        slot = bounded(slots[i], capacity)
+        first = slot // length * room
+        code = np.int64(at[slot])
         newest = (code >> 1) + (np.int64(plan[JUMP]) if code & 1 else np.int64(plan[STEP]))
         for j in range(depth):
             sequence_number = newest - depth + 1 + j
@@ -109,7 +110,7 @@ def plan_frames(
             slots[lane * n + k] = lane * room + sequence_number % room
             source[lane * n + k], live[lane * n + k] = 0, 1 if end - n + k >= 0 else 0
         first = n - end  # the place of the lane's first new frame; those before place 0 are overwritten at once
-        for t in range(written[lane]):
+        for t in range(min(np.int64(written[lane]), steps)):
             own, following = takes(plan, shares, moves, t * lanes + lane)
             for rank in range(own + following):
                 which = depth - own + rank if rank < own else 2 * depth - following + rank - own

@@ -155,7 +155,7 @@ class PartKernels:
         slots = self._ready(slots, self._int32)
         leaves = self._library.leaves(layout, slots.shape[0])
         storage, encoded = self._held(rows, wide), descriptor.encode_layout(layout)
-        self._call_storage(calls.read, (slots,), storage, leaves, encoded, slots.shape[0])
+        self._call_storage(calls.read, (slots,), storage, leaves, encoded, rows.shape[0], slots.shape[0])
         return leaves
 
     def store(
@@ -175,7 +175,8 @@ class PartKernels:
         leaves = [self._ready(leaf, dtypes[kind.dtype]) for leaf, kind in zip(leaves, layout.leaves, strict=True)]
         batch = leaves[0].shape[0] if leaves else 0
         storage, encoded = self._held(rows, wide), descriptor.encode_layout(layout)
-        self._call_storage(calls.store, (slots, *marked), storage, leaves, encoded, slots.shape[0], batch)
+        sizes = rows.shape[0], slots.shape[0], batch
+        self._call_storage(calls.store, (slots, *marked), storage, leaves, encoded, *sizes)
         return rows, tuple(wide)
 
     def pack_rows(self, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:

@@ -170,6 +170,12 @@ def bits_of(typingctx: Any, value: Any) -> Any:
 
 
 @compiled
+def bounded(place: Any, size: Any) -> Any:
+    """A place among so many, the first for one outside: in an array that others may have made may be anything."""
+    return np.int64(place) if 0 <= place < size else np.int64(0)
+
+
+@compiled
 def table(address: Any, example: Any, shape: Any) -> Any:
     """What lies at an address as an array of elements like a scalar, in a shape."""
     return numba.carray(pointer_to(address, example), shape)

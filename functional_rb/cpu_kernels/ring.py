@@ -77,7 +77,7 @@ def choose_slots(
         if mask.size:
             marked = np.int64(0)
             for row in range(lane, steps * lanes, lanes):
-                marked += mask[row]
+                marked += np.int64(mask[row] != 0)
         skipped = max(marked - n, np.int64(0))
         cursor = np.int64(cursors[lane])
         place = modulo(cursor + skipped if cursor + skipped < limit else cursor + skipped - limit, length)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.cpu_kernels.cache import compiled, entry_point
-from functional_rb.cpu_kernels.raw_memory import INT32, bools, ints, table
+from functional_rb.cpu_kernels.raw_memory import INT32, bools, bounded, ints, table
 
 SPREAD = np.int64(0x9E3779B1)
 """An odd number near 2^32 divided by the golden ratio, which spreads keys over a table (Knuth, vol. 3, section 6.4)."""
@@ -23,8 +23,8 @@ def members(order: Any, place: Any, count: Any, slots: Any, marked: Any, found: 
     order, place, size = ints(order, capacity), ints(place, capacity), ints(count, 1)[0]
     slots, marked, found = ints(slots, batch), bools(marked, batch), bools(found, batch)
     for i in range(batch):
-        position = place[slots[i]]
-        found[i] = marked[i] != 0 and position < size and order[position] == slots[i]
+        position = place[bounded(slots[i], capacity)]
+        found[i] = marked[i] != 0 and position < size and order[bounded(position, capacity)] == slots[i]
 
 
 @entry_point
@@ -51,17 +51,20 @@ def move_back(
 def exchange(order: Any, boundary: Any, positions: Any, at: Any, slots: Any) -> Any:
     """Which slots lie where once distinct positions have come behind a boundary, as many as there is room for.
 
-    Returns how many slots these are.
+    Positions that lie nowhere, or are there twice, as others may have made them, stay where they are. Returns how many
+    slots these are.
     """
     stays = np.zeros(positions.size, np.uint8)
     for i in range(positions.size):
-        if positions[i] >= boundary:
+        if 0 <= positions[i] - boundary < positions.size:
             stays[positions[i] - boundary] = 1
-    count, filler = np.int64(0), np.int64(0)
+    count, filler, last = np.int64(0), np.int64(0), min(np.int64(positions.size), order.size - boundary)
     for i in range(positions.size):
-        if positions[i] < boundary:
-            while stays[filler] != 0:
+        if 0 <= positions[i] < min(boundary, order.size):
+            while filler < last and stays[filler] != 0:
                 filler += 1
+            if filler >= last:
+                break
             at[count], slots[count] = positions[i], order[boundary + filler]
             at[count + 1], slots[count + 1] = boundary + filler, order[positions[i]]
             count, filler = count + 2, filler + 1

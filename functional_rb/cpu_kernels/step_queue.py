@@ -72,7 +72,7 @@ def plan_line(
     columns = rows // lanes
     line = np.empty(columns, np.int32)
     for lane in range(lanes):
-        count = fill_line(line, lane, lanes, n, np.int64(held[lane]), mask)
+        count = fill_line(line, lane, lanes, n, min(max(np.int64(held[lane]), np.int64(0)), n - 1), mask)
         done = look_ahead(line, count, lane, lanes, ended, ids, window, real, complete)
         for k in range(n - 1):
             waiting[lane * (n - 1) + k] = line[min(done + k, columns - 1)]

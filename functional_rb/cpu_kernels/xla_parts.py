@@ -46,7 +46,8 @@ def read(call: Any) -> None:
     plan = vector(call, 0)
     wide = np.int64(plan[WIDE])
     storage, leaves = sources(call, 1, 1 + wide), targets(call, 0, np.int64(plan[LEAVES]))
-    calls.read(source(call, 2 + wide), storage, leaves, plan, length(operand(call, 2 + wide)))
+    capacity, count = rows_of(operand(call, 1)), length(operand(call, 2 + wide))
+    calls.read(source(call, 2 + wide), storage, leaves, plan, capacity, count)
 
 
 @handler
@@ -56,8 +57,8 @@ def store(call: Any) -> None:
     wide = np.int64(plan[WIDE])
     slots, chosen, live = source(call, 2 + wide), source(call, 3 + wide), source(call, 4 + wide)
     storage, leaves = targets(call, 0, 1 + wide), sources(call, 5 + wide, np.int64(plan[LEAVES]))
-    count, batch = length(operand(call, 2 + wide)), rows_of(operand(call, 5 + wide))
-    calls.store(slots, chosen, live, storage, leaves, plan, count, batch)
+    capacity, count, batch = rows_of(result(call, 0)), length(operand(call, 2 + wide)), rows_of(operand(call, 5 + wide))
+    calls.store(slots, chosen, live, storage, leaves, plan, capacity, count, batch)
 
 
 @handler

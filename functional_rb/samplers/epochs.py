@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from functional_rb.core import soundness
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
@@ -89,13 +91,24 @@ def abandon(ops: Ops, draft: Draft) -> None:
     draft.count(remaining=ops.full_like(more[REMAINING], 0), epochs_done=epochs_done)
 
 
-def problem_of_sparse_set(found: Found) -> str | None:
-    """Why a sparse set and its numbers cannot be of such a buffer; or None."""
+def problem_of_sparse_set(found: Found, count: int) -> str | None:
+    """Why a sparse set of so many slots, and its numbers, cannot be of such a buffer; or None.
+
+    Each member lies in one position, which its place tells, and stands for a stored item.
+    """
     last, left = found.plan.capacity - 1, found.numbers.more[REMAINING]
+    order, place = found.auxiliary[ORDER], found.auxiliary[PLACE]
     for name in (ORDER, PLACE):
         if problem := soundness.problem_of_range(name, found.auxiliary[name], 0, last):
             return problem
-    return soundness.problem_of_range(REMAINING, left, 0, found.plan.capacity)
+    members = order[:count]
+    wrong = np.flatnonzero(place[members] != np.arange(count))
+    if wrong.size:
+        return f"{ORDER} has slot {members[wrong[0]]} at {wrong[0]}, and {PLACE} {place[members[wrong[0]]]}"
+    gone = np.flatnonzero(~soundness.is_stored(found, members))
+    if gone.size:
+        return f"{ORDER} has slot {members[gone[0]]}, and no item is stored there"
+    return soundness.problem_of_range(REMAINING, left, 0, count)
 
 
 def add_epochs(ops: Ops, epochs_done: Array, *done: Array) -> Array:

@@ -176,8 +176,9 @@ class SlicesWithoutReplacement(Trajectories):
 
     def problem(self, found: Found) -> str | None:
         """The sparse set is one of slots."""
-        count = soundness.problem_of_range(COUNT, found.numbers.more[COUNT], 0, found.plan.capacity)
-        return count or problem_of_sparse_set(found)
+        count = found.numbers.more[COUNT]
+        problem = soundness.problem_of_range(COUNT, count, 0, found.plan.capacity)
+        return problem or problem_of_sparse_set(found, int(count[0]))
 
     def _moves(self, ops: Ops, draft: Draft, changes: Changes, entries: Entries, fresh: Array) -> Moves:
         """The trajectory that goes on in each lane, whose last start moves forward.

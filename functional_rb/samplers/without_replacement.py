@@ -140,7 +140,7 @@ class WithoutReplacement(SamplerBase):
     def problem(self, found: Found) -> str | None:
         """The sparse set is one of slots, and an epoch goes over sequence numbers."""
         if self.shuffle:
-            return problem_of_sparse_set(found)
+            return problem_of_sparse_set(found, int(np.sum(found.numbers.ends.sizes)))
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
         return soundness.problem_of_range("the epoch", places, 0, found.plan.ring.limit - 1)
 

@@ -235,6 +235,7 @@ STEPS = {"x": frb.Unbounded(()), "done": frb.Binary()}
 TURNS = frb.BufferSpec(STEPS, 40, frb.Prioritized())
 LANES = frb.BufferSpec(STEPS, 8, frb.Slices(2, strict_length=False), lanes=2)
 WITHOUT_REPLACEMENT = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement())
+WINDOWS = frb.BufferSpec(STEPS, 8, frb.SlicesWithoutReplacement(2, strict_length=False, weighting="window"))
 IN_ORDER = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement(shuffle=False))
 BEST = frb.BufferSpec(STEPS, 8, writer=frb.MaxValue("x"))
 WAITING = frb.BufferSpec(
@@ -273,7 +274,36 @@ FORGED = {
         -3,
         "deck_place: expected 0 to 7, found -3",
     ),
-    "more left than there are": (WITHOUT_REPLACEMENT, "counters", BASE + 1, 9, "remaining: expected 0 to 8, found 9"),
+    "a slot twice in the sparse set": (
+        WITHOUT_REPLACEMENT,
+        "kept_deck_order",
+        1,
+        0,
+        "deck_order has slot 0 at 1, and deck_place 0",
+    ),
+    "a place of another slot": (
+        WITHOUT_REPLACEMENT,
+        "kept_deck_place",
+        2,
+        3,
+        "deck_order has slot 2 at 2, and deck_place 3",
+    ),
+    "a slot of the sparse set where nothing is stored": (
+        WITHOUT_REPLACEMENT,
+        "kept_deck_order",
+        0,
+        6,
+        "deck_order has slot 6, and no item is stored there",
+    ),
+    "windows to be drawn where nothing is stored": (
+        WINDOWS,
+        "kept_deck_order",
+        0,
+        6,
+        "deck_order has slot 6, and no item is stored there",
+    ),
+    "more windows than there are": (WINDOWS, "counters", BASE + 3, 9, "count: expected 0 to 8, found 9"),
+    "more left than there are": (WITHOUT_REPLACEMENT, "counters", BASE + 1, 5, "remaining: expected 0 to 4, found 5"),
     "an epoch that goes on beyond": (IN_ORDER, "counters", BASE + 1, -1, "the epoch: expected 0 to"),
     "a handle of another slot": (BEST, "kept_handle", 1, 2, "the handle of slot 1 is 2"),
     "a handle too few": (BEST, "kept_handle", 1, -1, "3 slots have items, and its size is 4"),
