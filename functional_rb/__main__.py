@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import logging
 import sys
@@ -12,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from functional_rb.base import extras
 from functional_rb.base.errors import CheckpointError
 from functional_rb.datasets import command as command_of_datasets
 from functional_rb.datasets.description import is_dataset
@@ -77,8 +77,8 @@ def _inspect(given: argparse.Namespace) -> int:
 
 
 def _compile() -> int:
-    if importlib.util.find_spec("numba") is None:
-        print("compile: numba is missing; pip install 'functional-rb[jax]' or 'functional-rb[torch]'", file=sys.stderr)
+    if not extras.is_there("numba"):
+        print(extras.missing("numba", "compile"), file=sys.stderr)
         return 1
     from functional_rb.cpu_kernels import beforehand, cache
     from functional_rb.cpu_kernels.folder import folder
@@ -89,7 +89,7 @@ def _compile() -> int:
     logging.getLogger("functional_rb").setLevel(logging.ERROR)  # what is going on is known
     started = time.monotonic()
     beforehand.compile_entries()
-    if importlib.util.find_spec("jax") is not None:
+    if extras.is_there("jax"):
         beforehand.compile_handlers()
     done = cache.done
     print(

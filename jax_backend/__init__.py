@@ -1,5 +1,6 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
+from jax_backend import compat as compat  # first, as it refuses what is missing or too old
 from jax_backend import containers as containers  # of its library, which it tells the core
 from jax_backend import forests as forests
 from jax_backend import maps as maps

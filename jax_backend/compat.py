@@ -6,10 +6,18 @@ Each piece says from which version of JAX on it can be replaced by what JAX itse
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
-import jax
-from jax import lax
+from functional_rb.base import extras
+
+OLDEST: Final = "0.6"
+"""The oldest JAX that the tests run on, see docs/install.md."""
+
+extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend")
+
+import jax  # noqa: E402  # one that is missing or too old has been refused
+from jax import lax  # noqa: E402
 
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:
@@ -53,3 +61,22 @@ def explicit_axes(mesh: Any) -> tuple[Any, ...]:
     """The names of a mesh's explicit axes; meshes tell them from JAX 0.8 on."""
     found: tuple[Any, ...] = getattr(mesh, "explicit_axes", ())
     return found
+
+
+def enable_x64(on: bool) -> AbstractContextManager[None]:
+    """Switch 64-bit dtypes on or off for a block: `jax.enable_x64` is there from JAX 0.8 on."""
+    library: Any = jax  # the type checker knows only the version that it finds installed
+    if not hasattr(library, "enable_x64"):
+        from jax import experimental
+
+        library = experimental
+    found: AbstractContextManager[None] = library.enable_x64(on)
+    return found
+
+
+def tree_of(registry: Any, node: tuple[Any, Any], children: Sequence[Any]) -> Any:
+    """The structure of a node and its children: JAX 0.7 renamed the function, and gave it a name before."""
+    kind: Any = jax.tree_util.PyTreeDef
+    if hasattr(kind, "from_node_data_and_children"):
+        return kind.from_node_data_and_children(registry, node, children)
+    return kind.make_from_node_data_and_children(registry, node, children)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.extras import is_there
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -34,7 +34,7 @@ from jax_backend.custom_call import ABSENT, Kernel, barrier, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-HAVE_KERNELS = importlib.util.find_spec("numba") is not None
+HAVE_KERNELS = is_there("numba")
 
 compat.on_each_change(switch.tell, switch.on)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from functional_rb.base.containers import Apart, add_library, names_of
+from jax_backend import compat
 
 _REGISTRY = jax.tree_util.default_registry
 _LEAF = jax.tree.structure(0)
@@ -31,7 +32,7 @@ class _Trees:
 
     def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
         """A container of this class, made of its parts."""
-        treedef = jax.tree_util.PyTreeDef.from_node_data_and_children(_REGISTRY, (kind, static), [_LEAF] * len(names))
+        treedef = compat.tree_of(_REGISTRY, (kind, static), [_LEAF] * len(names))
         return treedef.unflatten([parts[name] for name in names])
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:

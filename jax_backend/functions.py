@@ -18,7 +18,7 @@ from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
-from jax_backend import engines, execute, hosted, inplace, mixtures, restore, rules, values
+from jax_backend import compat, engines, execute, hosted, inplace, mixtures, restore, rules, values
 from jax_backend.binder import Binder
 
 P = ParamSpec("P")
@@ -64,7 +64,7 @@ def key(seed: int | jax.Array) -> jax.Array:
     if not isinstance(seed, (int, np.integer)) or -(2**31) <= seed < 2**32:
         return jax.random.key(seed)
     # In its 32-bit mode JAX drops the upper bits, and gives the key of another seed.
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+    with jax.ensure_compile_time_eval(), compat.enable_x64(True):
         return jax.random.key((int(seed) + 2**63) % 2**64 - 2**63)
 
 

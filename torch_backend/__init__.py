@@ -1,5 +1,6 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
+from torch_backend import compat as compat  # first, as it refuses what is missing or too old
 from torch_backend import containers as containers  # of its library, which it tells the core
 from torch_backend import forests as forests
 from torch_backend import maps as maps

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from functional_rb.base.extras import imported
 from functional_rb.text.backend import EmptyCache, Step
 from torch_backend import skeletons, wrapped_models
 
@@ -63,10 +64,7 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         >>> made.tokens.shape
         torch.Size([4, 4])
     """
-    try:
-        from transformers import DynamicCache, StaticCache
-    except ImportError as error:
-        raise ImportError("text.causal_lm needs transformers; pip install 'functional-rb[text]'") from error
+    transformers = imported("transformers", "text.causal_lm")
     inner: Any = model
     if isinstance(model, torch.nn.Module) and not hasattr(model, "get_output_embeddings"):
         inner = wrapped_models.innermost(model)
@@ -80,8 +78,9 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         )
 
     def cache(rows: int, tokens: int) -> _Cache:
-        past = StaticCache(config, max_cache_len=tokens) if static else DynamicCache(config=config)
-        return _Cache(past)
+        if static:
+            return _Cache(transformers.StaticCache(config, max_cache_len=tokens))
+        return _Cache(transformers.DynamicCache(config=config))
 
     return CausalLM(_Step(model), cache)
 

@@ -13,6 +13,7 @@ import torch
 
 from functional_rb.base import dtypes
 from functional_rb.base.containers import Registered
+from functional_rb.base.extras import imported
 from functional_rb.base.object_arrays import gather, is_non_tensor, is_object_array
 from functional_rb.buffer import checks
 from functional_rb.core.handles import NO_HANDLE
@@ -153,8 +154,7 @@ def build_mapping(
         return parts
     if isinstance(container, Registered):
         return container.together(parts)
-    from tensordict import TensorDict
-
+    tensordict = imported("tensordict", "a TensorDict in a spec")
     parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
     options: dict[str, Any] = {}
     names_below: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def build_mapping(
             options["device"] = next((part.device for part in parts.values() if part.device is not None), None)
         names_below = _names_below(parts) if container.named_below else {}
         container = container.type
-    made = TensorDict(parts, batch_size=list(batch_shape), **options)
+    made = tensordict.TensorDict(parts, batch_size=list(batch_shape), **options)
     if hasattr(container, "from_tensordict"):
         # A tensorclass: its constructor would convert what its fields hold by their annotations.
         made = container.from_tensordict(made)
@@ -188,12 +188,11 @@ def _name_below(made: Any, names: Mapping[str, Any]) -> None:
 
 def _non_tensor(objects: Any) -> Any:
     """An object array as TensorDicts hold it."""
-    from tensordict import NonTensorData, NonTensorStack
-
+    tensordict = imported("tensordict", "a TensorDict in a spec")
     if not objects.size:
-        return NonTensorData(None, batch_size=objects.shape)
+        return tensordict.NonTensorData(None, batch_size=objects.shape)
     if not objects.ndim:
-        return NonTensorData(objects.item())
+        return tensordict.NonTensorData(objects.item())
     if objects.ndim == 1:
-        return NonTensorStack(*(NonTensorData(part) for part in objects.tolist()))
-    return NonTensorStack(*map(_non_tensor, objects))
+        return tensordict.NonTensorStack(*(tensordict.NonTensorData(part) for part in objects.tolist()))
+    return tensordict.NonTensorStack(*map(_non_tensor, objects))

@@ -10,6 +10,7 @@ import torch
 
 from functional_rb.base import nest
 from functional_rb.base.containers import RECORDS
+from functional_rb.base.extras import imported
 from functional_rb.interop import records
 from functional_rb.interop.records import batch_shape as batch_shape
 from functional_rb.interop.records import state_dict as state_dict
@@ -39,12 +40,15 @@ def to_tensordict(data: Any, batch_size: Any = None, into: Any = None) -> Any:
     Returns:
         A TensorDict, or an instance of the class, over the same memory; fields that are None are left out.
 
+    Raises:
+        ImportError: if tensordict is not installed.
+
     Example:
         >>> text = frb.RewardData(torch.zeros(2, 8, dtype=torch.int32), torch.ones(2, 8, dtype=torch.bool))
         >>> rb.records.to_tensordict(text, batch_size=2).batch_size
         torch.Size([2])
     """
-    from tensordict import TensorDict
+    tensordict = imported("tensordict", "records.to_tensordict")
 
     def as_dict(part: Any) -> Any:
         found = None if isinstance(part, torch.Tensor) else nest.parts_of(part)
@@ -53,7 +57,7 @@ def to_tensordict(data: Any, batch_size: Any = None, into: Any = None) -> Any:
         return {str(key): as_dict(x) for key, x in zip(found[0].keys, found[1], strict=True) if x is not None}
 
     shape = batch_shape(data) if batch_size is None else batch_size
-    made = TensorDict(as_dict(data), batch_size=shape)
+    made = tensordict.TensorDict(as_dict(data), batch_size=shape)
     return made if into is None else into.from_tensordict(made)
 
 

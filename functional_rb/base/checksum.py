@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from functional_rb.base.extras import imported
+
 DIGEST = 16
 """Bytes of a checksum."""
 
@@ -30,10 +32,4 @@ def hasher() -> Any:
 
 
 def _xxhash() -> Any:
-    try:
-        import xxhash
-    except ImportError as error:
-        raise ImportError(
-            "checkpoints need the xxhash library; pip install 'functional-rb[checkpoint]'", name="xxhash"
-        ) from error
-    return xxhash
+    return imported("xxhash", "a checksum of files")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import sys
 import threading
 import time
 from typing import Any
+
+from functional_rb.base.extras import imported, is_there
 
 DELAY = 1.0
 """Seconds before it is shown."""
@@ -30,7 +30,7 @@ class Progress:
         self._bar: Any = None
         self._make: Any = None
         if shown is None:
-            shown = sys.stderr is not None and sys.stderr.isatty() and importlib.util.find_spec("tqdm") is not None
+            shown = sys.stderr is not None and sys.stderr.isatty() and is_there("tqdm")
         if shown:
             self._make = _bar()
         self._begun = time.monotonic()
@@ -61,12 +61,6 @@ def _bar() -> Any:
 
     That of tqdm is shared with forked processes: if one of them is killed while it holds it, this one waits for ever.
     """
-    try:
-        tqdm = importlib.import_module("tqdm").tqdm
-    except ImportError as error:
-        raise ImportError(
-            "progress=True needs the tqdm library; pip install 'functional-rb[checkpoint]'", name="tqdm"
-        ) from error
-    made: Any = type("Bar", (tqdm,), {})
+    made: Any = type("Bar", (imported("tqdm", "progress=True").tqdm,), {})
     made.set_lock(threading.RLock())
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,18 +14,6 @@ Path = tuple[str | int, ...]
 
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 """The dtypes of 64 bits (of each part, if complex), and those of 32 bits in their place."""
-
-
-def imported(name: str, who: str, package: str) -> Any:
-    """Import another library, which this package imports nowhere else.
-
-    Raises:
-        ImportError: if it is not installed, with the remedy.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{who} needs {package}: pip install {package} ({error})") from error
 
 
 def shown(path: Path) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.convert.common import Path, at, imported, narrowed_bounds, need_integers, shown, stored_dtype
+from functional_rb.base.extras import imported
+from functional_rb.convert.common import Path, at, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
     ArraySpec,
     Binary,
@@ -52,7 +53,7 @@ def from_dm_env(spec: Any, narrow: bool = False) -> Any:
         >>> from_dm_env({"x": specs.BoundedArray((2,), "float32", -1, 1), "a": specs.DiscreteArray(3)})
         Composite({'x': Bounded(-1.0, 1.0, (2,)), 'a': Categorical(3)})
     """
-    return _read(imported("dm_env.specs", FROM, "dm-env"), spec, narrow, ())
+    return _read(imported("dm_env.specs", FROM), spec, narrow, ())
 
 
 def to_dm_env(spec: Any) -> Any:
@@ -73,7 +74,7 @@ def to_dm_env(spec: Any) -> Any:
         >>> to_dm_env({"x": Bounded(-1, 1, (2,))})["x"].maximum
         array(1., dtype=float32)
     """
-    return _write(imported("dm_env.specs", TO, "dm-env"), spec, ())
+    return _write(imported("dm_env.specs", TO), spec, ())
 
 
 def _read(specs: Any, spec: Any, narrow: bool, path: Path) -> Any:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.convert.common import Path, at, imported, narrowed_bounds, need_integers, shown, stored_dtype
+from functional_rb.base.extras import imported
+from functional_rb.convert.common import Path, at, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
     ArraySpec,
     Binary,
@@ -70,7 +71,7 @@ def from_gymnasium(
 
 def spec_of_space(space: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path) -> Any:
     """`from_gymnasium` for a space that lies at some path of a larger nest."""
-    spaces = imported("gymnasium", who, "gymnasium").spaces
+    spaces = imported("gymnasium", who).spaces
     return _FromSpaces(spaces, narrow, max_length, max_edges, who).spec(space, path)
 
 
@@ -101,7 +102,7 @@ def to_gymnasium(spec: Any) -> Any:
 
 def space_of_spec(spec: Any, who: str, path: Path) -> Any:
     """`to_gymnasium` for a spec that lies at some path of a larger nest."""
-    return _ToSpaces(imported("gymnasium", who, "gymnasium").spaces, who).space(spec, path)
+    return _ToSpaces(imported("gymnasium", who).spaces, who).space(spec, path)
 
 
 class _FromSpaces:

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.convert.common import Path, at, imported, shown
+from functional_rb.base.extras import imported
+from functional_rb.convert.common import Path, at, shown
 from functional_rb.specs import (
     ArraySpec,
     Binary,
@@ -51,7 +52,7 @@ def from_torchrl(spec: Any) -> Any:
         >>> from_torchrl(data.Composite(a=data.OneHot(3), b=data.Bounded(-1, 1, (2,))))  # doctest: +SKIP
         Composite({'a': OneHot(3), 'b': Bounded(-1.0, 1.0, (2,))})
     """
-    return _FromTorchrl(imported("torchrl.data.tensor_specs", FROM, "torchrl")).spec(spec, ())
+    return _FromTorchrl(imported("torchrl.data.tensor_specs", FROM)).spec(spec, ())
 
 
 def to_torchrl(spec: Any) -> Any:
@@ -71,8 +72,8 @@ def to_torchrl(spec: Any) -> Any:
         >>> to_torchrl({"a": OneHot(3), "b": Bounded(-1, 1, (2,))})["b"].high  # doctest: +SKIP
         tensor([1., 1.])
     """
-    specs = imported("torchrl.data.tensor_specs", TO, "torchrl")
-    return _ToTorchrl(specs, imported("torch", TO, "torch")).spec(freeze(spec), ())
+    specs = imported("torchrl.data.tensor_specs", TO)
+    return _ToTorchrl(specs, imported("torch", TO)).spec(freeze(spec), ())
 
 
 class _FromTorchrl:

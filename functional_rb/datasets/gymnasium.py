@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.convert.common import imported, stored_dtype
+from functional_rb.base.extras import imported
+from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.datasets.episode import Episode, StepSpec
 from functional_rb.datasets.pieces import steps_of_piece
@@ -145,7 +146,7 @@ def open_gymnasium(
     Raises:
         ValueError: for an environment that Gymnasium does not know.
     """
-    gymnasium = imported("gymnasium", WHO, "gymnasium")
+    gymnasium = imported("gymnasium", WHO)
     try:
         made = gymnasium.make(rest, **dict(env or {}))
     except gymnasium.error.Error as error:

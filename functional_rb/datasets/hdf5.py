@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets import hdf5_chunks
 from functional_rb.datasets.episode import Array, DatasetError
 
 METADATA = 2**21
 """Bytes of groups and the like that HDF5 keeps of a file."""
-EXTRA = "functional-rb[datasets]"
 
 
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
@@ -52,7 +51,7 @@ def opened(path: str) -> Iterator[Any]:
         FileNotFoundError: if there is no such file.
         DatasetError: if it is no file of HDF5.
     """
-    h5py = imported("h5py", "datasets", EXTRA)
+    h5py = imported("h5py", "datasets")
     try:
         os.close(files.open_regular(path)[0])
         file = h5py.File(path, "r")
@@ -105,7 +104,7 @@ def member(group: Any, name: str, where: str) -> Any:
     Raises:
         DatasetError: if there is none, or it is a link, or lies elsewhere, or cannot be read.
     """
-    h5py = imported("h5py", "datasets", EXTRA)
+    h5py = imported("h5py", "datasets")
     with damage(where, repr(name)):
         try:
             kind = group.id.links.get_info(name.encode()).type
@@ -219,7 +218,7 @@ def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
     Raises:
         DatasetError: if they cannot be read.
     """
-    h5s = imported("h5py", "datasets", EXTRA).h5s
+    h5s = imported("h5py", "datasets").h5s
     with damage(where, repr(dataset.name)):
         shape, dtype = dataset.shape, dataset.dtype
         inflated = hdf5_chunks.rows(dataset, first, min(stop, shape[0]))

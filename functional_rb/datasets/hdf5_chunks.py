@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array
 
 LEAST = 2**20
@@ -55,7 +55,7 @@ def _is_deflated(dataset: Any) -> bool:
     """Whether chunks are deflated, and nothing else is done to numbers that lie there as NumPy has them."""
     if dataset.chunks is None or dataset.dtype.kind not in "iuf":
         return False
-    h5t, plan = imported("h5py", "datasets", "functional-rb[datasets]").h5t, dataset.id.get_create_plist()
+    h5t, plan = imported("h5py", "datasets").h5t, dataset.id.get_create_plist()
     filters = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
     return filters == [DEFLATE] and h5t.py_create(dataset.dtype).equal(dataset.id.get_type())
 

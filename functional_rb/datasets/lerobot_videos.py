@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
 Decode = Callable[[str, Array, tuple[int, ...]], Array]
@@ -65,7 +65,7 @@ class Pyav:
         Raises:
             ImportError: if PyAV is missing.
         """
-        imported("av", WHO, "av")
+        imported("av", WHO)
         self._most = max(videos, 1)
         self._open: dict[str, _Video] = {}  # the one that was read last comes last
 
@@ -115,7 +115,7 @@ class _Video:
             os.close(files.open_regular(path)[0])
         except files.UnusableFileError as error:
             raise DatasetError(str(error)) from None
-        self._path, self._av = path, imported("av", WHO, "av")
+        self._path, self._av = path, imported("av", WHO)
         with self._damage():
             self._container = self._av.open(path)
         self._frames: Iterator[Any] | None = None  # nothing is decoded

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError, Episode
 from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, specs_of_infos
 from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 METADATA = "metadata.json"
-WHO, EXTRA = "datasets: minari", "functional-rb[datasets]"
+WHO = "datasets: minari"
 
 
 class Arrow:
@@ -115,12 +115,12 @@ class Arrow:
 
     def _batches(self, k: int, most: int) -> Iterator[Any]:
         """The tables of an episode as batches of rows."""
-        arrow = imported("pyarrow", WHO, EXTRA)
+        arrow = imported("pyarrow", WHO)
         for path in self._tables[k]:
             try:
                 os.close(files.open_regular(path)[0])
                 if self._kind == "parquet":
-                    with imported("pyarrow.parquet", WHO, EXTRA).ParquetFile(path) as file:
+                    with imported("pyarrow.parquet", WHO).ParquetFile(path) as file:
                         yield from file.iter_batches(batch_size=most)
                     continue
                 with arrow.memory_map(path) as source, arrow.ipc.open_file(source) as file:
@@ -142,7 +142,7 @@ class _Window:
 
     def rows(self, first: int, stop: int) -> Any:
         """Rows [first, stop) of those that are there; those before them are given up."""
-        arrow = imported("pyarrow", WHO, EXTRA)
+        arrow = imported("pyarrow", WHO)
         while self._stop < stop and (batch := next(self._batches, None)) is not None:
             self._parts.append(batch)
         while self._parts and self._first + len(self._parts[0]) <= first:

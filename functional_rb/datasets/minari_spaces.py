@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.pieces import spec_of_values
@@ -46,7 +46,7 @@ def space_of(text: Any, where: str) -> Any:
         ImportError: if Gymnasium is missing.
         DatasetError: for another text.
     """
-    spaces = imported("gymnasium", "datasets: minari", "gymnasium").spaces
+    spaces = imported("gymnasium", "datasets: minari").spaces
     if not isinstance(text, str):
         raise DatasetError(
             f"{where}: expected a space in JSON, got {text!r:.60}; write the dataset anew with a newer minari"

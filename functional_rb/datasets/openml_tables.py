@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import BLOCK, Inflated
@@ -136,7 +136,7 @@ class Parquet:
         Raises:
             DatasetError: for a file of something else.
         """
-        self._path, self._types = path, imported("pyarrow", "datasets: openml", "functional-rb[datasets]").types
+        self._path, self._types = path, imported("pyarrow", "datasets: openml").types
         kinds = Rows(path, []).kinds
         self._names = [*kinds]
         self.columns = [self._column(name, kind) for name, kind in kinds.items()]

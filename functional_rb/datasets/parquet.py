@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
-WHO, EXTRA = "datasets: parquet", "functional-rb[datasets]"
+WHO = "datasets: parquet"
 BATCH = 1024
 """Rows that are read at a time."""
 
@@ -35,7 +35,7 @@ class Rows:
             ImportError: if pyarrow is missing.
             DatasetError: for a file of something else, or without these columns.
         """
-        self._arrow = imported("pyarrow", WHO, EXTRA)
+        self._arrow = imported("pyarrow", WHO)
         with _errors(path):
             self._file, self._columns = _opened(path, columns), list(columns)
             schema = self._file.schema_arrow
@@ -134,7 +134,7 @@ def bytes_of(column: Any, where: str) -> list[bytes]:
 def _opened(path: str, columns: Sequence[str]) -> Any:
     """A file of Parquet that has these columns."""
     os.close(files.open_regular(path)[0])
-    file = imported("pyarrow.parquet", WHO, EXTRA).ParquetFile(path)
+    file = imported("pyarrow.parquet", WHO).ParquetFile(path)
     there = file.schema_arrow.names
     if missing := sorted(set(columns) - set(there)):
         raise DatasetError(f"{path}: expected columns {missing[:10]}, there are {there[:30]}")
@@ -144,7 +144,7 @@ def _opened(path: str, columns: Sequence[str]) -> Any:
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
     """Errors of Arrow as those of datasets."""
-    arrow = imported("pyarrow", WHO, EXTRA)
+    arrow = imported("pyarrow", WHO)
     try:
         yield
     except (arrow.ArrowException, files.UnusableFileError, UnicodeError, OSError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from functional_rb.base.extras import imported
 from functional_rb.inspection.report import Report
 
 
@@ -30,11 +31,7 @@ def new_figure(width: float, height: float, who: str) -> Any:
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"{who} needs matplotlib: pip install 'functional-rb[plot]'") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return imported("matplotlib.figure", who).Figure(figsize=(width, height), layout="constrained")
 
 
 def histograms(figure: Any, shown: list[tuple[str, str, Report]]) -> None:

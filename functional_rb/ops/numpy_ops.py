@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from functional_rb.base.extras import imported
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
 
@@ -31,11 +32,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     """
     if name != "bfloat16":
         return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise ImportError("bfloat16 on the host needs ml_dtypes; pip install 'functional-rb[jax]'") from error
-    return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(imported("ml_dtypes", "bfloat16 on the host").bfloat16)
 
 
 def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.dtype[Any]) -> Vector:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base import extras
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
@@ -158,11 +158,8 @@ def check_spec(spec: BufferSpec) -> None:
     if spec.compact is not None:
         raise ValueError(f"Memmap(shared=True): expected compact=None, got {spec.compact}; {instead} leave it out")
     need_posix()
-    if importlib.util.find_spec("numba") is None:
-        raise ImportError(
-            "Memmap(shared=True): its protocol is compiled by numba, which is missing; "
-            "pip install 'functional-rb[torch]' or 'functional-rb[jax]'"
-        )
+    if not extras.is_there("numba"):
+        raise extras.missing("numba", "Memmap(shared=True): its protocol, which is compiled,")
 
 
 def check_agreed(old: BufferSpec, new: BufferSpec) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-import importlib.util
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.extras import is_there
 from functional_rb.buffer import earlier, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -59,7 +59,7 @@ class NumPy(Library):
     @functools.cached_property
     def have_kernels(self) -> bool:
         """Whether numba is installed; looked for when first asked."""
-        return importlib.util.find_spec("numba") is not None
+        return is_there("numba")
 
     @functools.cached_property
     def kernels(self) -> Any:

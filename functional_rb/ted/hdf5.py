@@ -13,6 +13,7 @@ import numpy as np
 
 from functional_rb.base import files
 from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.base.extras import imported
 from functional_rb.base.nest import Key, Path, show
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted import padded, reading
@@ -59,7 +60,7 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
         ...     h5_combine(f"{scratch}/x.h5").spec == form.spec
         True
     """
-    h5py = _h5py("h5_split")
+    h5py = imported("h5py", "ted.h5_split")
     target = File(files.as_path(path, "ted.h5_split"))
     if target.exists():
         raise FileExistsError(f"ted.h5_split: {target} is there already; give another path, or remove it")
@@ -90,7 +91,7 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
         FileNotFoundError: if the file is missing.
         ValueError: for a file that is damaged, not HDF5, or without trajectories in this form, naming the file.
     """
-    h5py, where, reward = _h5py("h5_combine"), files.as_path(path, "ted.h5_combine"), path_of(reward_key)
+    h5py, where, reward = imported("h5py", "ted.h5_combine"), files.as_path(path, "ted.h5_combine"), path_of(reward_key)
     with reading.naming(where):
         descriptor, size = files.open_regular(where)
         try:
@@ -98,14 +99,6 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
                 return flat_to_nested(_read(_Trajectories(h5py, file, where, descriptor, size), reward, known))
         finally:
             os.close(descriptor)
-
-
-def _h5py(function: str) -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError(f"ted.{function} needs h5py: pip install 'functional-rb[hdf5]'") from error
-    return h5py
 
 
 def _write(flat: Flat, file: Any, compression: str | None) -> None:

@@ -4,10 +4,12 @@
 tests draw from, `ListModel` a buffer in plain Python. Nothing else in the library imports this package.
 """
 
+from functional_rb.base.extras import missing
+
 try:
     import hypothesis as _hypothesis  # noqa: F401  # what the modules below cannot do without
 except ImportError as error:
-    raise ImportError("functional_rb.testing needs hypothesis; pip install 'functional-rb[testing]'") from error
+    raise missing("hypothesis", "functional_rb.testing", error) from error
 
 from functional_rb.testing import strategies
 from functional_rb.testing.conformance import check_sampler, check_transform, check_writer

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base.extras import is_there
 from functional_rb.buffer import functions
 from functional_rb.ops import numpy_ops
 
@@ -129,4 +129,4 @@ class JaxCarrier:
 
 def installed(backend: str) -> bool:
     """Whether a backend, "jax" or "torch", can be imported."""
-    return importlib.util.find_spec(backend) is not None
+    return is_there(backend)

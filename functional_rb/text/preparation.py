@@ -79,7 +79,7 @@ def preference(
         ValueError: for a row that cannot be used, naming row and column; for missing columns, and for arguments out of
             range.
         TypeError: for a source or a tokenizer of another kind.
-        ImportError: if a library is missing; pip install 'functional-rb[text]'.
+        ImportError: if a library is missing, with the remedy.
         StorageFullError: if the disk is full; what was written stays, and the next call goes on with it.
 
     Example:

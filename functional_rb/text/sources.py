@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from functional_rb.base.extras import imported
 from functional_rb.base.files import as_path
 
 PIECE = 1000
@@ -297,13 +298,7 @@ def import_pyarrow() -> Any:
     Raises:
         ImportError: if it is missing, saying what to install.
     """
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise ImportError(
-            "parquet and arrow files need the pyarrow library; pip install 'functional-rb[text]'", name="pyarrow"
-        ) from error
-    return pyarrow
+    return imported("pyarrow", "text: a file of parquet or arrow")
 
 
 def _arrow(path: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.extras import imported
 from functional_rb.trees import reading
 from functional_rb.trees.view import Bools, Ints, TreeView, view
 
@@ -136,11 +137,7 @@ def plot(
     Raises:
         ImportError: if plotly is not installed.
     """
-    try:
-        import plotly.graph_objects
-    except ImportError as error:
-        raise ImportError("trees.plot draws with plotly; pip install 'functional-rb[trees]'") from error
-    made = plotly.graph_objects.Figure(figure(tree, labels, max_nodes))
+    made = imported("plotly.graph_objects", "trees.plot").Figure(figure(tree, labels, max_nodes))
     if path is not None:
         made.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})
     return made

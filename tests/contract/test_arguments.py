@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from jax_backend import compat
 from tests.support.backends import Backend
 
 ITEM = {"x": frb.Unbounded((2,)), "id": frb.Unbounded((), "int32")}
@@ -106,7 +107,7 @@ def test_seeds_of_jax_are_its_own_and_can_be_traced() -> None:
 
     for seed in (0, 7, -1, 2**31 - 1, 2**32 - 1):
         assert (jax.random.key_data(rb.key(seed)) == jax.random.key_data(jax.random.key(seed))).all()
-    with jax.enable_x64(True):
+    with compat.enable_x64(True):
         wide = jax.random.key_data(jax.random.key(2**40))
     assert (jax.random.key_data(jax.jit(lambda: rb.key(2**40))()) == wide).all()
     assert (jax.random.key_data(jax.jit(rb.key)(3)) == jax.random.key_data(rb.key(3))).all()

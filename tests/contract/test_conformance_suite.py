@@ -364,4 +364,7 @@ except ImportError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert run.stdout == "functional_rb.testing needs hypothesis; pip install 'functional-rb[testing]'\n"
+    assert (
+        run.stdout
+        == "functional_rb.testing needs hypothesis: pip install '.[testing]' in a checkout of functional_rb\n"
+    )

@@ -283,7 +283,7 @@ def test_pieces_of_trajectories_with_objects() -> None:
 
 def test_bfloat16_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(ImportError, match=r"needs ml_dtypes; pip install 'functional-rb\[jax\]'"):
+    with pytest.raises(ImportError, match=r"needs ml_dtypes: pip install '\.\[jax\]' in a checkout"):
         host_ops.dtype_of.__wrapped__("bfloat16")
 
 

@@ -17,7 +17,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from jax_backend import compile, execute
+from jax_backend import compat, compile, execute
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
@@ -417,7 +417,7 @@ def test_64_bit_leaves_need_the_64_bit_mode() -> None:
     indirect=["kernels"],
 )
 def test_64_bit_leaves_in_the_64_bit_mode(kernels: bool, sampler: Any, capacity: int) -> None:
-    with jax.enable_x64(True):
+    with compat.enable_x64(True):
         state = rb.init(frb.BufferSpec(LONG_ITEM, capacity, sampler))
         state = rb.add(state, LONG_BATCH, mask=np.asarray([True, False, True]))
         state = rb.add(state, LONG_BATCH)
@@ -442,7 +442,7 @@ def test_the_mode_does_not_change_the_bits(kernels: bool) -> None:
         return jax.tree.map(np.asarray, (state, sample))
 
     narrow = life()
-    with jax.enable_x64(True):
+    with compat.enable_x64(True):
         assert_same_bits(life(), narrow)
         # What JAX calls an int is now another dtype: it is never converted silently.
         with pytest.raises(TypeError, match="leaf 'id': expected dtype int32, got int64"):

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from jax_backend import compat
 from tests.support import backends, lives
 from tests.support.effort import effort
 from tests.support.lives import live_on_torch
@@ -242,7 +243,7 @@ def test_dtypes_are_the_same_in_the_64_bit_mode(member: Member) -> None:
             return lives.step(backend, lives.begin(backend, spec), given, keys)
 
         keys = lives.keys(backend, 0)
-        with jax.enable_x64(True):
+        with compat.enable_x64(True):
             state, seen = jax.eval_shape(life, keys)
         wide = [leaf.dtype for leaf in jax.tree.leaves((state, seen)) if leaf.dtype.itemsize > 4]
         assert wide == []

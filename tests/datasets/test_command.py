@@ -162,4 +162,4 @@ def test_pictures_are_files(
     assert f"directory of a converted dataset, got '{source}'; convert it by" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["datasets", "info", made, "--picture", str(out)]) == 1
-    assert "datasets info --picture needs matplotlib: pip install 'functional-rb[plot]'" in capsys.readouterr().err
+    assert "datasets info --picture needs matplotlib: pip install '.[plot]' in a checkout" in capsys.readouterr().err

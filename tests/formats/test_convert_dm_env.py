@@ -131,5 +131,5 @@ def test_specs_that_dm_env_lacks_are_refused(spec: Any, message: str) -> None:
 def test_dm_env_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_env.specs", None)
     for call in (lambda: frb.from_dm_env(specs.DiscreteArray(2)), lambda: frb.to_dm_env(frb.Binary())):
-        with pytest.raises(ImportError, match=r"_dm_env needs dm-env: pip install dm-env"):
+        with pytest.raises(ImportError, match=r"_dm_env needs dm_env: pip install dm-env"):
             call()

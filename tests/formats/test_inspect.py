@@ -307,7 +307,7 @@ def test_pictures_without_matplotlib(
     saved(torch, tmp_path, sampler=PRIORITIZED)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["inspect", str(tmp_path), "--plot", "out.png"]) == 1
-    assert "pip install 'functional-rb[plot]'" in capsys.readouterr().err
+    assert "pip install '.[plot]' in a checkout" in capsys.readouterr().err
 
 
 def test_the_program_needs_numpy_alone(torch: Backend, tmp_path: Path) -> None:

@@ -90,11 +90,12 @@ def test_core_requires_numpy_only() -> None:
 def test_extras_are_those_promised() -> None:
     extras = PROJECT["optional-dependencies"]
     assert set(extras) == {
-        *("jax", "torch", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
+        *("jax", "torch", "tensordict", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
         *("examples", "bench", "dev"),
     }
     assert names(extras["jax"]) == {"jax", "numba"}
-    assert names(extras["torch"]) == {"torch", "tensordict", "numba"}
+    assert names(extras["torch"]) == {"torch", "numba"}
+    assert names(extras["tensordict"]) == {"functional-rb", "tensordict"}
     for extra in extras.keys() - {"text", "dev"}:
         assert not names(extras[extra]) & (OF_TEXT - {"pyarrow"})
     for extra in ("examples", "bench", "dev"):

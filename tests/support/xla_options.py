@@ -19,7 +19,7 @@ QUICKLY: Final[dict[str, int | bool]] = {
 AS_USERS: Final[dict[str, int | bool]] = {FUSION: True} if HAS_FUSION else {}
 """For `compile(...)`: XLA fuses as it does for users."""
 
-FLAGS: Final = " ".join(
-    f"--{name}={str(value).lower()}" for name, value in {**QUICKLY, "xla_cpu_parallel_codegen_split_count": 1}.items()
-)
+_WHOLE: Final[dict[str, int | bool]] = {"xla_cpu_parallel_codegen_split_count": 1} if _JAX >= (0, 7) else {}
+
+FLAGS: Final = " ".join(f"--{name}={str(value).lower()}" for name, value in (QUICKLY | _WHOLE).items())
 """For `XLA_FLAGS`: every program that names no options of its own is compiled quickly."""

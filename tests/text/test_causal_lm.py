@@ -256,5 +256,5 @@ def test_what_would_be_wrong_is_refused(models: dict[str, Any], monkeypatch: pyt
     finally:
         undropped.eval()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"needs transformers; pip install 'functional-rb\[text\]'"):
+    with pytest.raises(ImportError, match=r"needs transformers: pip install '\.\[text\]' in a checkout"):
         rb.text.causal_lm(model)

@@ -304,5 +304,5 @@ def test_a_page_is_written(tmp_path: Any) -> None:
 
 def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(ImportError, match=r"pip install 'functional-rb\[trees\]'"):
+    with pytest.raises(ImportError, match=r"needs plotly: pip install '\.\[trees\]' in a checkout"):
         trees.plot(tree_of("fork"))

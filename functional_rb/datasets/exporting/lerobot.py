@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, Episode
-from functional_rb.datasets.exporting.lerobot_features import COUNTED, EXTRA, Feature, Features
+from functional_rb.datasets.exporting.lerobot_features import COUNTED, Feature, Features
 from functional_rb.datasets.exporting.lerobot_files import VERSIONS, Files
 from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.statistics import Moments
@@ -100,7 +100,7 @@ class _Writing:
         for feature, values in columns.items():
             _join(self._own, feature.name, feature.moments(values))
         arrays = [feature.column(columns[feature]) for feature in self._features.all]
-        files.add(imported("pyarrow", WHO, EXTRA).Table.from_arrays(arrays, schema=self.schema))
+        files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self.schema))
         self.index += len(piece)
         if not piece.goes_on:
             self._end(self._all_tasks(piece), files)
@@ -155,7 +155,7 @@ def _stats(features: Features, found: Found, rows: int) -> dict[str, Any]:
 
 def _schema(features: list[Feature]) -> Any:
     """Of tables, with what the library `datasets` reads them by."""
-    arrow = imported("pyarrow", WHO, EXTRA)
+    arrow = imported("pyarrow", WHO)
     told = {"info": {"features": {feature.name: feature.of_datasets() for feature in features}}}
     fields = [arrow.field(feature.name, feature.type()) for feature in features]
     return arrow.schema(fields, {"huggingface": json.dumps(told)})

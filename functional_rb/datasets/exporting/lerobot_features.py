@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError, Episode
 from functional_rb.datasets.exporting.steps import WHO, Fields, Unit
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.statistics import Moments
 from functional_rb.specs import ArraySpec, Text
 
-EXTRA = "functional-rb[datasets]"
 NAME = "LeRobot"
 COUNTED = {
     "timestamp": "float32",
@@ -63,7 +62,7 @@ class Feature:
 
     def type(self) -> Any:
         """Of Arrow."""
-        arrow = imported("pyarrow", WHO, EXTRA)
+        arrow = imported("pyarrow", WHO)
         if self.dtype == "image":
             return arrow.struct({"bytes": arrow.binary(), "path": arrow.string()})
         value = arrow.from_numpy_dtype(np.dtype(self.dtype))
@@ -75,7 +74,7 @@ class Feature:
 
     def column(self, values: Array) -> Any:
         """Values [n, *shape] as an array of Arrow."""
-        arrow = imported("pyarrow", WHO, EXTRA)
+        arrow = imported("pyarrow", WHO)
         if self.dtype == "image":
             rows = [{"bytes": content, "path": None} for content in images.encoded(values)]
             return arrow.array(rows, self.type())

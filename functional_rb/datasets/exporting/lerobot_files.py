@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from functional_rb.convert.common import imported
-from functional_rb.datasets.exporting.lerobot_features import EXTRA, Feature
+from functional_rb.base.extras import imported
+from functional_rb.datasets.exporting.lerobot_features import Feature
 from functional_rb.datasets.exporting.steps import WHO
 
 CHUNK = 1000
@@ -113,7 +113,7 @@ class Version3:
 
     def finish(self, info: Mapping[str, Any], tasks: Sequence[str], stats: Stats) -> None:
         """Tell of the dataset."""
-        arrow = imported("pyarrow", WHO, EXTRA)
+        arrow = imported("pyarrow", WHO)
         self._table.close()
         self._tell()
         self._told.close()
@@ -141,13 +141,13 @@ class Version3:
     def _tell(self) -> None:
         """Write what is told of some episodes."""
         if self._episodes:
-            table = imported("pyarrow", WHO, EXTRA).Table.from_pylist(self._episodes, self._schema())
+            table = imported("pyarrow", WHO).Table.from_pylist(self._episodes, self._schema())
             self._told.write(self._path("meta/episodes", 0), table)
             self._episodes = []
 
     def _schema(self) -> Any:
         """Of the table that tells of episodes."""
-        arrow = imported("pyarrow", WHO, EXTRA)
+        arrow = imported("pyarrow", WHO)
         whole = arrow.int64()
         types = {"episode_index": whole, "tasks": arrow.list_(arrow.string()), "length": whole}
         types |= dict.fromkeys(("dataset_from_index", "dataset_to_index"), whole)
@@ -179,7 +179,7 @@ class _Table:
         """Append rows; the first ones open the file."""
         if self._writer is None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._writer = imported("pyarrow.parquet", WHO, EXTRA).ParquetWriter(path, rows.schema)
+            self._writer = imported("pyarrow.parquet", WHO).ParquetWriter(path, rows.schema)
         self._writer.write_table(rows)
 
     def close(self) -> None:

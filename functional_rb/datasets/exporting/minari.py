@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.convert.gymnasium import space_of_spec
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.exporting.steps import WHO, Fields
@@ -18,7 +18,6 @@ from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Text
 from functional_rb.ted.check import as_dict
 
-EXTRA = "functional-rb[datasets]"
 NAME = "Minari"
 DATA = "data"
 """The folder within a dataset's that has the files."""
@@ -62,7 +61,7 @@ def write(reader: Stored, facts: Mapping[str, Any], target: str, folder: str) ->
         ImportError: if minari is missing.
         ValueError: for a name that is no identity of Minari's.
     """
-    minari = imported("minari", WHO, EXTRA)
+    minari = imported("minari", WHO)
     fields = Fields.of(reader)
     _check(fields)
     observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))
@@ -70,7 +69,7 @@ def write(reader: Stored, facts: Mapping[str, Any], target: str, folder: str) ->
     _check_facts(known)
     told = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
     told |= {name: {told[name]} if isinstance(told[name], str) else set(told[name]) for name in SETS if name in told}
-    storage = imported("minari.dataset.minari_storage", WHO, EXTRA).MinariStorage
+    storage = imported("minari.dataset.minari_storage", WHO).MinariStorage
     made = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
     made.update_metadata(told)
     made.update_episodes(_buffers(reader, fields))
@@ -105,7 +104,7 @@ def _identity(facts: Mapping[str, Any], target: str) -> str:
     inside = os.path.relpath(target, os.path.abspath(own))
     found = facts.get("dataset_id", os.path.basename(target) if inside.startswith(os.pardir) else inside)
     try:
-        imported("minari.dataset.minari_dataset", WHO, EXTRA).parse_dataset_id(found)
+        imported("minari.dataset.minari_dataset", WHO).parse_dataset_id(found)
     except (ValueError, TypeError):  # TypeError: without a version
         raise ValueError(
             f"{WHO}: expected a folder whose name is an identity of Minari's, with a version, as 'doors-v0', got "
@@ -116,7 +115,7 @@ def _identity(facts: Mapping[str, Any], target: str) -> str:
 
 def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
     """The pieces of episodes as Minari takes them."""
-    buffer = imported("minari.data_collector", WHO, EXTRA).EpisodeBuffer
+    buffer = imported("minari.data_collector", WHO).EpisodeBuffer
     number, goes_on = 0, False
     for piece in reader.episodes():
         yield buffer(

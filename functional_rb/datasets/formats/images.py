@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.convert.common import imported
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
 KINDS = ("PNG", "JPEG")
@@ -83,4 +83,4 @@ def _opened(content: Any, where: str, kinds: Sequence[str]) -> Any:
 
 
 def _pillow() -> Any:
-    return imported("PIL.Image", "datasets: images", "functional-rb[datasets] pillow")
+    return imported("PIL.Image", "datasets: images")

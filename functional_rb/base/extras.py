@@ -1,0 +1,90 @@
+"""Libraries that the core does without: what brings each, and what is said where one is missing or too old."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from typing import Any, Final
+
+COMMAND: Final = "pip install '.[{}]' in a checkout of functional_rb"
+"""How an extra is installed; every error that names one says it in these words."""
+
+EXTRAS: Final = {
+    "h5py": "hdf5",
+    "hypothesis": "testing",
+    "jax": "jax",
+    "matplotlib": "plot",
+    "minari": "datasets",
+    "ml_dtypes": "jax",
+    "numba": "jax",
+    "PIL": "datasets",
+    "plotly": "trees",
+    "pyarrow": "datasets",
+    "tensordict": "tensordict",
+    "torch": "torch",
+    "tqdm": "checkpoint",
+    "transformers": "text",
+    "xxhash": "checkpoint",
+}
+"""The extra of pyproject.toml that brings a module; what is not here is no part of any."""
+
+PACKAGES: Final = {"av": "av", "dm_env": "dm-env", "gymnasium": "gymnasium", "torchrl": "torchrl"}
+"""The packages of modules that no extra brings, because their users have them."""
+
+
+def remedy(module: str) -> str:
+    """How to install the library that a module belongs to."""
+    library = module.partition(".")[0]
+    return COMMAND.format(EXTRAS[library]) if library in EXTRAS else f"pip install {PACKAGES[library]}"
+
+
+def is_there(module: str) -> bool:
+    """Whether a library can be found, without importing it."""
+    return importlib.util.find_spec(module) is not None
+
+
+def imported(module: str, who: str) -> Any:
+    """Import a module of a library that the core does without.
+
+    Args:
+        module: its name, with dots.
+        who: what needs it, with which the error begins.
+
+    Raises:
+        ImportError: if it is not installed, with the remedy.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise missing(module, who, error) from error
+
+
+def missing(module: str, who: str, why: ImportError | None = None) -> ImportError:
+    """The error for a library that is not installed, or cannot be imported for a reason that is told."""
+    library = module.partition(".")[0]
+    reason = "" if why is None or getattr(why, "name", None) == library else f" ({why})"
+    return ImportError(f"{who} needs {library}: {remedy(module)}{reason}", name=library)
+
+
+def check_version(module: Any, oldest: str, who: str) -> None:
+    """Refuse a library that is older than what the tests run on.
+
+    Args:
+        module: the library, which tells its `__version__`.
+        oldest: the oldest version that works, as numbers with dots.
+        who: what needs it, with which the error begins.
+
+    Raises:
+        ImportError: with both versions and the remedy.
+    """
+    if _numbers(module.__version__) < _numbers(oldest):
+        name, found = module.__name__, module.__version__
+        raise ImportError(
+            f"{who} needs {name} {oldest} or newer, and {found} is installed: pip install '{name}>={oldest}'", name=name
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """What a version begins with: 2.8 of "2.8.0rc1+cu128", in two numbers, as bounds have."""
+    return tuple(int(x) for x in re.findall(r"\d+", version)[:2])
