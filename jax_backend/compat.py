@@ -46,7 +46,12 @@ def varying_axes(x: Any) -> frozenset[str]:
     """The axes of a mesh along which an array of `jax.shard_map` varies: JAX 0.10 moved the field `vma`."""
     kind = jax.typeof(x)
     where = getattr(kind, "manual_axis_type", None)
-    return frozenset(getattr(kind, "vma", ()) if where is None else where.varying)
+    return frozenset(getattr(kind, "vma", None) or () if where is None else where.varying)
+
+
+def in_shard_map() -> bool:
+    """Whether something is traced for each device by itself; meshes tell their manual axes from JAX 0.7 on."""
+    return bool(getattr(jax.sharding.get_abstract_mesh(), "manual_axes", ()))
 
 
 def made_varying(x: jax.Array, axes: Sequence[str]) -> jax.Array:

@@ -56,7 +56,7 @@ def program(function: F, by_row: bool = False) -> F:
 
     Args:
         function: what is traced. If it takes a state, that comes first.
-        by_row: whether it gives a row for each of the storage, divided as that is.
+        by_row: whether it gives a row for each of the storage, or of its first array, divided as that is.
 
     Returns:
         The function, with one argument more: `kernels`, a keyword, whether to use any; by default not.

@@ -13,7 +13,7 @@ from jax import lax
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import TABLES
 from functional_rb.ops.protocol import Carry, T
-from jax_backend import rules
+from jax_backend import compat, rules
 
 
 def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
@@ -73,9 +73,17 @@ def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
     return x.at[index].set(values, mode="promise_in_bounds")
 
 
-def set_where(x: jax.Array, index: jax.Array, live: jax.Array, values: jax.Array) -> jax.Array:
-    """XLA leaves out what lies behind the end."""
-    return x.at[jnp.where(live, index, x.shape[0])].set(values, mode="drop")
+def take_each(x: jax.Array, index: jax.Array) -> jax.Array:
+    """One gather with a batch axis, which XLA divides as the arrays are."""
+    return jax.vmap(take)(x, index)
+
+
+def set_each(x: jax.Array, index: jax.Array, live: jax.Array | None, values: jax.Array) -> jax.Array:
+    """One scatter with a batch axis; XLA leaves out what lies behind the end."""
+    if live is None:
+        return jax.vmap(set_at)(x, index, values)
+    index = jnp.where(live, index, x.shape[1])
+    return jax.vmap(lambda row, place, value: row.at[place].set(value, mode="drop"))(x, index, values)
 
 
 def set_flat(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
@@ -161,13 +169,32 @@ def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
 
 def while_loop(condition: Callable[..., jax.Array], body: Callable[..., Carry], carry: Carry) -> Carry:
     """One loop of the compiled program."""
-    final: Carry = lax.while_loop(lambda carry: condition(*carry), lambda carry: body(*carry), carry)
+
+    def turn(carry: Carry) -> Carry:
+        return body(*carry)
+
+    final: Carry = lax.while_loop(lambda carry: condition(*carry), turn, _varying_as_made(turn, carry))
     return final
 
 
 def repeat(n: int, body: Callable[..., T], carry: T) -> T:
     """One loop of the compiled program, which counts."""
-    return lax.fori_loop(0, n, body, carry)
+    return lax.fori_loop(0, n, body, _varying_as_made(lambda carry: body(jnp.int32(0), carry), carry))
+
+
+def _varying_as_made(body: Callable[[T], T], carry: T) -> T:
+    """What a loop begins with, varying between the devices of `shard_map` where what its body makes of it does."""
+
+    def joined(before: jax.Array, after: jax.ShapeDtypeStruct) -> jax.Array:
+        further = compat.varying_axes(after) - compat.varying_axes(before)
+        return compat.made_varying(before, sorted(further)) if further else before
+
+    while compat.in_shard_map():
+        found = jax.tree.map(joined, carry, jax.eval_shape(body, carry))
+        if all(a is b for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(carry), strict=True)):
+            break
+        carry = found
+    return carry
 
 
 def argmax_by(x: jax.Array, order: jax.Array) -> jax.Array:

@@ -95,7 +95,11 @@ def explicit_transfers() -> Iterator[None]:
 
 
 def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any], by_row: bool) -> Any:
-    """What a function returns of arguments whose first may be a state; by row, if it gives one for each of storage."""
+    """What a function returns of arguments whose first may be a state.
+
+    By row, if what it gives is divided along the first axis as the rows of the state are, or else as the first array
+    that it is given.
+    """
     mesh = _mesh((args, others))
     explicit = compat.explicit_axes(mesh)
     if not explicit:
@@ -105,9 +109,10 @@ def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], other
         given, more = jax.tree.map(lambda x: _placed(x, P()), (args, others))
         out = function(*given, **more)
     with jax.sharding.use_abstract_mesh(mesh):
-        if not args or not isinstance(args[0], State):
-            return _whole(out)
-        return _by_row(out, args[0]) if by_row else _like_state(out, args[0])
+        state = args[0] if args and isinstance(args[0], State) else None
+        if by_row:
+            return _by_row(out, jax.tree.leaves(args)[0] if state is None else state.rows)
+        return _whole(out) if state is None else _like_state(out, state)
 
 
 def _mesh(arrays: Any) -> Any:
@@ -127,8 +132,8 @@ def _whole(tree: Any) -> Any:
     return jax.tree.map(lambda x: _placed(x, P()), tree)
 
 
-def _by_row(tree: Any, state: State) -> Any:
-    rows = jax.typeof(state.rows).sharding.spec
+def _by_row(tree: Any, like: jax.Array) -> Any:
+    rows = jax.typeof(like).sharding.spec
     return jax.tree.map(lambda x: _placed(x, P(*rows[:1])), tree)
 
 

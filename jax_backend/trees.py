@@ -86,38 +86,43 @@ class _Backend:
 _backend = _Backend()
 
 
+def _program(function: compile.F) -> compile.F:
+    """A function of trees: all that it gives has a row for each."""
+    return compile.program(function, by_row=True)
+
+
 @functools.partial(jax.jit, static_argnames="spec")
-@compile.program
+@_program
 def _init(root: Evaluated, spec: TreeSpec) -> Tree:
     return core.init(ops, spec, root, None)
 
 
 @functools.partial(jax.jit, static_argnames=("score", "max_depth"), inline=True)
-@compile.program
+@_program
 def _select(tree: Tree, key: jax.Array, score: Score, max_depth: int) -> Leaf:
     bits = compile.draws(key, tree.batch[0], 1)[:, 0]
     return core.select_by(ops, tree, score, bits, max_depth)
 
 
 @functools.partial(jax.jit, inline=True)
-@compile.program
+@_program
 def _expand(tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
     return core.expand(ops, tree, leaf, found)
 
 
 @functools.partial(jax.jit, static_argnames="score", inline=True)
-@compile.program
+@_program
 def _backup(tree: Tree, leaf: Leaf, score: Score) -> Tree:
     return core.backup(ops, tree, leaf, score)
 
 
 @functools.partial(jax.jit, inline=True)
-@compile.program
+@_program
 def _content(tree: Tree, leaf: Leaf) -> tuple[list[jax.Array], Any]:
     return core.content_of(ops, tree, leaf)
 
 
-@compile.program
+@_program
 def _searched(
     tree: Tree, key: jax.Array, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
 ) -> tuple[Tree, jax.Array, jax.Array]:
@@ -141,19 +146,19 @@ _search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "
 
 
 @jax.jit
-@compile.program
+@_program
 def _summary(tree: Tree) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     return core.summary(ops, tree)
 
 
 @jax.jit
-@compile.program
+@_program
 def _subtree(tree: Tree, slot: jax.Array) -> Tree:
     return reuse.subtree(ops, tree, tree_nodes.empty(ops, tree.spec, tree.batch[0], None), slot)
 
 
 @jax.jit
-@compile.program
+@_program
 def _reset(tree: Tree, mask: jax.Array, root: Evaluated) -> Tree:
     return reuse.reset(ops, tree, core.init(ops, tree.spec, root, None), mask)
 

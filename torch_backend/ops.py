@@ -89,9 +89,22 @@ def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.
     return x
 
 
-def set_where(x: torch.Tensor, index: torch.Tensor, live: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    live = live.reshape(-1, *(1,) * (values.dim() - 1))
-    return set_at(x, index, where(live, values, take(x, index)))
+def take_each(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return take(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), _places(x, index))
+
+
+def set_each(x: torch.Tensor, index: torch.Tensor, live: torch.Tensor | None, values: torch.Tensor) -> torch.Tensor:
+    """Set one element of each row, in place."""
+    if live is not None:
+        values = where(live.reshape(-1, *(1,) * (values.dim() - 1)), values, take_each(x, index))
+    set_at(x.view(x.shape[0] * x.shape[1], *x.shape[2:]), _places(x, index), values)
+    return x
+
+
+def _places(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Where elements of rows [B, n] lie among those of all."""
+    first = arange(x.shape[0], like=index) * x.shape[1]
+    return index + first.view(-1, *(1,) * (index.dim() - 1))
 
 
 def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

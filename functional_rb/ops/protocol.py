@@ -126,8 +126,19 @@ class TreeOps(Ops, Protocol):
     def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
         """NumPy's numbers as an array on the device of `like`; a single number may become a Python number."""
 
-    def set_where(self, x: Array, index: Array, live: Array, values: Array) -> Array:
-        """`x` with `x[index] = values` where live, bool like the index; in place where the backend may."""
+    def take_each(self, x: Array, index: Array) -> Array:
+        """Of each row of `x` [B, n, ...] what an index int32 [B] or [B, m] names: [B, ...] or [B, m, ...].
+
+        Rows stay apart, so that a batch that is divided between devices stays divided.
+        """
+        ...
+
+    def set_each(self, x: Array, index: Array, live: Array | None, values: Array) -> Array:
+        """`x` [B, n, ...] with one element of each row set to values [B, ...], where live bool [B] (None: everywhere).
+
+        In place where the backend may.
+        """
+        ...
 
     def argmax(self, x: Array) -> Array:
         """The position int32 of the first largest number along the last axis."""

@@ -1,7 +1,4 @@
-"""Reading and writing one node, or one edge, of each tree of a batch.
-
-Arrays are indexed as if they had no batch axis, at `b * N + node`: one gather or scatter for the whole batch.
-"""
+"""Reading and writing one node, or one edge, of each tree of a batch: one gather or scatter for the whole batch."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import Any, Final
 
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures import row_layout
-from functional_rb.structures.row_layout import Layout
 from functional_rb.trees.scores import Edges
 from functional_rb.trees.spec import Content, TreeSpec
 from functional_rb.trees.state import NONE, ROOT, Tree
@@ -64,27 +60,35 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
     )
 
 
-def node_index(ops: TreeOps, tree: Tree, node: Array) -> Array:
-    """Where node int32 [B] of each tree lies among the nodes of all."""
-    return ops.arange(node.shape[0], like=node) * tree.spec.capacity + node
+def get(ops: TreeOps, array: Array, node: Array) -> Array:
+    """What an array [B, N, ...] has of a node int32 [B], or of nodes [B, M], of each tree."""
+    return ops.take_each(array, node)
 
 
-def get(ops: TreeOps, array: Array, index: Array, axes: int = 2) -> Array:
-    """The elements of an array at indices over its first axes together."""
-    return ops.take(array.reshape(-1, *array.shape[axes:]), index)
+def put(ops: TreeOps, array: Array, node: Array, values: Array, live: Array | None = None) -> Array:
+    """An array [B, N, ...] with values [B, ...] of a node int32 [B] of each tree; where not live they stay."""
+    return ops.set_each(array, node, live, values)
 
 
-def put(ops: TreeOps, array: Array, index: Array, values: Array, live: Array | None = None, axes: int = 2) -> Array:
-    """An array with elements set at indices over its first axes together; where not live they stay."""
-    flat = array.reshape(-1, *array.shape[axes:])
-    new = ops.set_at(flat, index, values) if live is None else ops.set_where(flat, index, live, values)
-    return new.reshape(array.shape)
+def get_edge(ops: TreeOps, array: Array, edge: Array) -> Array:
+    """What an array [B, N, A, ...] has of an edge of each tree, see `edge_index`."""
+    return ops.take_each(as_edges(array), edge)
+
+
+def put_edge(ops: TreeOps, array: Array, edge: Array, values: Array, live: Array | None = None) -> Array:
+    """An array [B, N, A, ...] with values [B, ...] of an edge of each tree; where not live they stay."""
+    return ops.set_each(as_edges(array), edge, live, values).reshape(array.shape)
+
+
+def as_edges(array: Array) -> Array:
+    """An array [B, N, A, ...] by edges, [B, N * A, ...]."""
+    batch, nodes, slots, *shape = array.shape
+    return array.reshape(batch, nodes * slots, *shape)
 
 
 def edges_of(ops: TreeOps, tree: Tree, node: Array) -> Edges:
     """What is known of the edges of a node int32 [B] of each tree."""
-    at = node_index(ops, tree, node)
-    return _edges(tree, lambda array: get(ops, array, at))
+    return _edges(tree, lambda array: get(ops, array, node))
 
 
 def root_edges(tree: Tree) -> Edges:
@@ -109,23 +113,44 @@ def _edges(tree: Tree, of_node: Callable[[Array], Array]) -> Edges:
     )
 
 
-def read(ops: TreeOps, layout: Layout, rows: Array, wide: tuple[Array, ...], index: Array, axes: int) -> list[Array]:
-    """The leaves of the content at indices over the first axes together."""
-    flat = [array.reshape(-1, *array.shape[axes:]) for array in (rows, *wide)]
-    return row_layout.read(ops, layout, flat[0], flat[1:], index)
+def read(ops: TreeOps, content: Content, rows: Array, wide: tuple[Array, ...], node: Array) -> list[Array]:
+    """The leaves [B, *shape] of the content of a node int32 [B] of each tree."""
+    found = [get(ops, array, node) for array in (rows, *wide)]
+    return row_layout.unpack(ops, content.layout, found[0], found[1:])
+
+
+def read_edge(ops: TreeOps, content: Content, rows: Array, wide: tuple[Array, ...], edge: Array) -> list[Array]:
+    """The leaves [B, *shape] of the content of an edge of each tree."""
+    found = [get_edge(ops, array, edge) for array in (rows, *wide)]
+    return row_layout.unpack(ops, content.layout, found[0], found[1:])
 
 
 def store(
     ops: TreeOps,
-    layout: Layout,
+    content: Content,
     rows: Array,
     wide: tuple[Array, ...],
-    index: Array,
+    node: Array,
     live: Array,
     leaves: list[Array],
-    axes: int,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Rows and wide arrays with the content set at indices over the first axes together, where it is live."""
-    flat = [array.reshape(-1, *array.shape[axes:]) for array in (rows, *wide)]
-    new, others = row_layout.store(ops, layout, flat[0], flat[1:], index, None, live, leaves)
-    return new.reshape(rows.shape), tuple(x.reshape(old.shape) for x, old in zip(others, wide, strict=True))
+    """Rows and wide arrays with the content of a node int32 [B] of each tree, or that of all of its edges, where live.
+
+    Args:
+        ops: the backend.
+        content: what is stored.
+        rows: int32 [B, N, W] of nodes, [B, N, A, W] of edges.
+        wide: the arrays of the leaves that are not packed.
+        node: of each tree.
+        live: bool [B], where it is written.
+        leaves: [B, *shape] of nodes, [B, A, *shape] of edges.
+    """
+    lead = (rows.shape[0], *rows.shape[2:-1])
+    flat = [leaf.reshape(math.prod(lead), *leaf.shape[len(lead) :]) for leaf in leaves]
+    like = ops.arange(math.prod(lead), like=node)
+    packed, apart = row_layout.pack(ops, content.layout, flat, like)
+    new = (packed, *apart)
+    found = [
+        put(ops, old, node, x.reshape(*lead, *x.shape[1:]), live) for old, x in zip((rows, *wide), new, strict=True)
+    ]
+    return found[0], tuple(found[1:])

@@ -9,7 +9,7 @@ from typing import Any
 
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
-from functional_rb.trees.nodes import BATCH, get, node_index
+from functional_rb.trees.nodes import BATCH, get, get_edge
 from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
 
 
@@ -28,8 +28,8 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
     count = spec.capacity
     inside = (slot >= 0) & (slot < spec.children)
     root = ops.full_like(slot, ROOT)
-    first = node_index(ops, tree, root) * spec.children + ops.where(inside, slot, root)
-    top = ops.where(inside & (tree.size > 0), get(ops, tree.children, first, axes=3), root + NONE)
+    first = get_edge(ops, tree.children, ops.where(inside, slot, root))  # the root is node 0, so its slots come first
+    top = ops.where(inside & (tree.size > 0), first, root + NONE)
     kept = _below(ops, tree, top)
     # Of each node its number in the new tree, and of each new node the number that it had.
     number = ops.cumsum(ops.cast(kept, "int32")) - 1
@@ -37,23 +37,20 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
     order = ops.argsort(ops.cast(~kept, "int32"))
     size = ops.total(kept)
     live = ops.arange(count, like=slot)[None] < size[:, None]
-    source = (ops.arange(batch, like=slot)[:, None] * count + order).reshape(-1)
 
     def renumbered(nodes: Array) -> Array:
-        flat = nodes.reshape(batch, -1)
-        at = ops.arange(batch, like=slot)[:, None] * count + ops.maximum(flat, ops.full_like(flat, ROOT))
-        known = ops.take(number.reshape(-1), at.reshape(-1)).reshape(nodes.shape)
+        flat = nodes.reshape(batch, math.prod(nodes.shape[1:]))
+        known = get(ops, number, ops.maximum(flat, ops.full_like(flat, ROOT))).reshape(nodes.shape)
         return ops.where(nodes >= 0, known, ops.full_like(nodes, NONE))
 
     def moved(old: Array, new: Array) -> Array:
-        values = ops.take(old.reshape(batch * count, *old.shape[2:]), source)
-        empty = new.reshape(batch * count, *new.shape[2:])
-        return ops.where(along(live.reshape(-1), values), values, empty).reshape(old.shape)
+        mask = live.reshape(batch, count, *[1] * (old.ndim - 2))
+        return ops.where(mask, get(ops, old, order), new)
 
     # The new root has no parent, though it has a number itself.
     below_top = kept & (number > ROOT)
     none = ops.full_like(tree.parent, NONE)
-    depth_of_top = get(ops, tree.depth, node_index(ops, tree, ops.maximum(top, root)))
+    depth_of_top = get(ops, tree.depth, ops.maximum(top, root))
     changed = dataclasses.replace(
         tree,
         parent=ops.where(below_top, renumbered(tree.parent), none),
@@ -71,14 +68,13 @@ def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
 
     Each node looks at an ancestor twice as far away in each round, and stops at the node that is asked for.
     """
-    batch, count = tree.parent.shape
+    count = tree.spec.capacity
     nodes = ops.arange(count, like=top)[None] + ops.full_like(tree.parent, 0)
-    first = ops.arange(batch, like=top)[:, None] * count
     is_top = nodes == top[:, None]
     root = ops.full_like(tree.parent, ROOT)
     above = ops.where(is_top, nodes, ops.maximum(tree.parent, root))
     for _ in range(max(count - 1, 1).bit_length()):
-        above = ops.take(above.reshape(-1), (first + above).reshape(-1)).reshape(above.shape)
+        above = get(ops, above, above)
     stored = nodes < tree.size[:, None]
     return stored & (above == top[:, None])
 

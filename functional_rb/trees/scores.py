@@ -416,8 +416,7 @@ def _counts(ops: TreeOps, edges: Edges) -> tuple[Array, Array]:
 
 def of_slot(ops: TreeOps, x: Array, slot: Array) -> Array:
     """The number of one slot of each row, [B] of [B, A]."""
-    rows = ops.arange(x.shape[0], like=slot)
-    return ops.take(x.reshape(-1), rows * x.shape[1] + slot)
+    return ops.take_each(x, slot)
 
 
 def log_softmax(ops: TreeOps, logits: Array, valid: Array) -> Array:

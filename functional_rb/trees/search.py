@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.trees import nodes
-from functional_rb.trees.nodes import edges_of, get, node_index, put, root_edges
+from functional_rb.trees.nodes import as_edges, edges_of, get, get_edge, put, put_edge, root_edges
 from functional_rb.trees.policies import Policy, visit_shares
 from functional_rb.trees.scores import Score, log_softmax, next_bits
 from functional_rb.trees.spec import TreeSpec
@@ -88,7 +88,7 @@ def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
     """Trees of one node each, the root."""
     batch = root.value.shape[0]
     tree = nodes.empty(ops, spec, batch, device)
-    at = node_index(ops, tree, tree.size)
+    at = tree.size
     live = tree.size == 0
     tree = _written(ops, tree, at, live, root)
     return dataclasses.replace(
@@ -140,21 +140,21 @@ def _searched(ops: TreeOps, tree: Tree) -> Array:
 
 def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
     """The node behind a slot, int32 [B]; -1 if none is stored, or the node is -1."""
-    child = get(ops, tree.children, edge_index(ops, tree, node, slot)[1], axes=3)
+    child = get_edge(ops, tree.children, edge_index(ops, tree, node, slot)[1])
     return ops.where(node >= 0, child, ops.full_like(node, NONE))
 
 
 def _inner(ops: TreeOps, tree: Tree, node: Array, max_depth: int) -> Array:
     """Whether nodes int32 [B] are stored, not terminal, and less deep than the largest depth."""
-    at = node_index(ops, tree, ops.maximum(node, ops.full_like(node, ROOT)))
+    at = ops.maximum(node, ops.full_like(node, ROOT))
     inner = (node >= 0) & ~get(ops, tree.terminal, at)
     return inner if max_depth >= tree.spec.capacity else inner & (get(ops, tree.depth, at) < max_depth)
 
 
 def edge_index(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> tuple[Array, Array]:
-    """Where nodes and their edges lie among those of all trees; for -1 the root and its first slot."""
+    """Where nodes and their edges lie among those of their tree; for -1 the root and its first slot."""
     root = ops.full_like(node, ROOT)
-    at = node_index(ops, tree, ops.maximum(node, root))
+    at = ops.maximum(node, root)
     return at, at * tree.spec.children + ops.maximum(slot, root)
 
 
@@ -168,18 +168,17 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     new = (leaf.node >= 0) & (leaf.child < 0)
     room = tree.size < spec.capacity
     live = new & room
-    child = ops.minimum(tree.size, ops.full_like(tree.size, spec.capacity - 1))
-    at = node_index(ops, tree, child)
+    at = ops.minimum(tree.size, ops.full_like(tree.size, spec.capacity - 1))
     above, edge = edge_index(ops, tree, leaf.node, leaf.slot)
-    before = get(ops, tree.children, edge, axes=3)  # all that is written of edges is written at the same ones
+    before = get_edge(ops, tree.children, edge)  # all that is written of edges is written at the same ones
     tree = dataclasses.replace(
         tree,
         parent=put(ops, tree.parent, at, leaf.node, live),
         slot=put(ops, tree.slot, at, leaf.slot, live),
         depth=put(ops, tree.depth, at, get(ops, tree.depth, above) + 1, live),
-        children=put(ops, tree.children, edge, ops.where(live, child, before), new, axes=3),
-        reward=put(ops, tree.reward, edge, found.reward, new, axes=3),
-        discount=put(ops, tree.discount, edge, found.discount, new, axes=3),
+        children=put_edge(ops, tree.children, edge, ops.where(live, at, before), new),
+        reward=put_edge(ops, tree.reward, edge, found.reward, new),
+        discount=put_edge(ops, tree.discount, edge, found.discount, new),
         size=tree.size + ops.cast(live, "int32"),
         refused=tree.refused + ops.cast(new & ~room, "int32"),
     )
@@ -188,24 +187,20 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     # takes longer than the steps themselves. So some are not ready before others are done.
     child = _behind(ops, tree, leaf.node, leaf.slot)
     stored = child >= 0
-    at = node_index(ops, tree, ops.maximum(child, ops.full_like(child, ROOT)))
+    at = ops.maximum(child, ops.full_like(child, ROOT))
     tree = _written(ops, tree, at, live, found)
     return tree, leaf._replace(child=child, value=ops.where(stored, get(ops, tree.prediction, at), found.value))
 
 
 def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:
-    """Trees with what a model says of nodes written at indices among all nodes, where live."""
+    """Trees with what a model says of a node int32 [B] of each, where live."""
     spec = tree.spec
-    layout = spec.node_content.layout
-    rows, wide = nodes.store(ops, layout, tree.rows, tree.wide, at, live, found.node, 2)
+    rows, wide = nodes.store(ops, spec.node_content, tree.rows, tree.wide, at, live, found.node)
     action_rows, action_wide = tree.action_rows, tree.action_wide
     if spec.action_content is not None:
-        slots = ops.arange(spec.children, like=at)
-        edges = (at[:, None] * spec.children + slots[None]).reshape(-1)
-        all_live = (live[:, None] & (slots >= 0)[None]).reshape(-1)
-        leaves = [x.reshape(-1, *x.shape[2:]) for x in found.actions]
-        layout = spec.action_content.layout
-        action_rows, action_wide = nodes.store(ops, layout, action_rows, action_wide, edges, all_live, leaves, 3)
+        action_rows, action_wide = nodes.store(
+            ops, spec.action_content, action_rows, action_wide, at, live, found.actions
+        )
     return dataclasses.replace(
         tree,
         prediction=put(ops, tree.prediction, at, found.value, live),
@@ -256,38 +251,36 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         going = node >= 0
         visits, value, edge_visits, edge_value, statistics, low, high = tallies
         at, edge = edge_index(ops, tree, node, slot)
-        reward, discount = (get(ops, x, edge, axes=3) for x in (tree.reward, tree.discount))
+        reward, discount = (get_edge(ops, x, edge) for x in (tree.reward, tree.discount))
         returns = reward + discount * passed
-        edge_visits, edge_value = _visited(ops, edge_visits, edge_value, edge, passed, going, 3)
-        visits, value = _visited(ops, visits, value, at, returns, going, 2)
-        q = reward + discount * get(ops, edge_value, edge, axes=3)
+        of_edges = _visited(ops, as_edges(edge_visits), as_edges(edge_value), edge, passed, going)
+        edge_visits, edge_value = (x.reshape(edge_visits.shape) for x in of_edges)
+        visits, value = _visited(ops, visits, value, at, returns, going)
+        q = reward + discount * get_edge(ops, edge_value, edge)
         low = ops.where(going, ops.minimum(low, q), low)
         high = ops.where(going, ops.maximum(high, q), high)
         tallies = Tallies(visits, value, edge_visits, edge_value, statistics, low, high)
         if score.statistics:
             edges = edges_of(ops, tallies.put_into(tree), ops.maximum(node, ops.full_like(node, ROOT)))
             learned = score.learned(ops, edges, ops.maximum(slot, ops.full_like(slot, 0)), returns)
-            changed = {name: put(ops, statistics[name], edge, x, going, axes=3) for name, x in learned.items()}
+            changed = {name: put_edge(ops, statistics[name], edge, x, going) for name, x in learned.items()}
             tallies = tallies._replace(statistics=statistics | changed)
         return get(ops, tree.parent, at), get(ops, tree.slot, at), returns, tallies
 
     carry = (leaf.node, leaf.slot, leaf.value, Tallies.of(tree))
     tallies: Tallies = ops.while_loop(goes_on, up, carry)[3]
-    at = node_index(ops, tree, ops.maximum(leaf.child, ops.full_like(leaf.child, ROOT)))
-    visits, value = _visited(ops, tallies.visits, tallies.value, at, leaf.value, leaf.child >= 0, 2)
+    at = ops.maximum(leaf.child, ops.full_like(leaf.child, ROOT))
+    visits, value = _visited(ops, tallies.visits, tallies.value, at, leaf.value, leaf.child >= 0)
     return tallies._replace(visits=visits, value=value).put_into(tree)
 
 
-def _visited(
-    ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, live: Array, axes: int
-) -> tuple[Array, Array]:
+def _visited(ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, live: Array) -> tuple[Array, Array]:
     """Visits and mean values, with one visit more at indices where live, that brought a new value."""
-    one_more = get(ops, visits, at, axes) + ops.cast(live, "int32")
-    visits = put(ops, visits, at, one_more, axes=axes)
+    visits = put(ops, visits, at, get(ops, visits, at) + ops.cast(live, "int32"))
     # Read again of what has been written: XLA would else copy all visits to read them after that.
-    count, mean = ops.cast(get(ops, visits, at, axes), "float32"), get(ops, value, at, axes)
+    count, mean = ops.cast(get(ops, visits, at), "float32"), get(ops, value, at)
     mean = ops.where(live, (mean * (count - 1.0) + new) / count, mean)
-    return visits, put(ops, value, at, mean, axes=axes)
+    return visits, put(ops, value, at, mean)
 
 
 def select_by(ops: TreeOps, tree: Tree, score: Score, bits: Array, max_depth: int) -> Leaf:
@@ -318,10 +311,10 @@ def content_of(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[
     """The leaves of the nodes of some edges, and those of their actions; without actions in the spec, the slots."""
     at, edge = edge_index(ops, tree, leaf.node, leaf.slot)
     spec = tree.spec
-    content = nodes.read(ops, spec.node_content.layout, tree.rows, tree.wide, at, 2)
+    content = nodes.read(ops, spec.node_content, tree.rows, tree.wide, at)
     if spec.action_content is None:
         return content, ops.maximum(leaf.slot, ops.full_like(leaf.slot, 0))
-    return content, nodes.read(ops, spec.action_content.layout, tree.action_rows, tree.action_wide, edge, 3)
+    return content, nodes.read_edge(ops, spec.action_content, tree.action_rows, tree.action_wide, edge)
 
 
 def summary(ops: TreeOps, tree: Tree) -> tuple[Array, Array, Array, Array]:

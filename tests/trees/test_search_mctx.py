@@ -139,8 +139,16 @@ def test_a_largest_depth_is_mctxs() -> None:
 
 
 def test_a_search_is_its_simulations() -> None:
-    """`search` is `select`, `step`, `expand` and `backup` one after the other, bit for bit."""
+    """`search` is `select`, `step`, `expand` and `backup` one after the other, bit for bit.
+
+    The model's numbers are on a grid: XLA may round a model itself otherwise in another program.
+    """
     x, prior, value, _ = start()
+
+    def step(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+        x, prior, value, reward = (jnp.round(64 * y) / 64 for y in model(node["x"], action))
+        return frb.Expansion({"x": x}, prior, value, reward, 0.5)
+
     spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 6, SLOTS)
     first = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value))
     policy = frb.trees.policies.MostVisited(frb.PUCT())

@@ -114,3 +114,21 @@ def test_trees_cross_between_backends() -> None:
         assert (type(one), one.spec) == (frb.Tree, SPEC)
         np.testing.assert_array_equal(np.asarray(one.wide[0]), np.asarray(tree.wide[0]))
         np.testing.assert_array_equal(np.asarray(one.statistics["squares"]), np.asarray(tree.statistics["squares"]))
+
+
+def test_nodes_may_have_no_content(library: Backend) -> None:
+    """What a model needs may be the path alone, or nothing, as in a bandit."""
+    rb, spec = library.rb, frb.TreeSpec(node=(), capacity=5, children=2, action=())
+    zeros, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
+    root = frb.Expansion((), library.array(prior), library.array(zeros), actions=())
+    tree = rb.trees.init(spec, root)
+    asked = []
+
+    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+        asked.append((node, action))
+        return root
+
+    tree, proposal = rb.trees.search(tree, rb.key(0), step, 4)
+    assert set(asked) == {((), ())}
+    assert (proposal.action, library.numpy(tree.size).tolist()) == ((), [5, 5, 5])
+    assert library.numpy(rb.trees.subtree(tree, proposal.slot).size).min() > 0

@@ -1,0 +1,81 @@
+"""Trees whose batch is divided between devices. JAX is told at its start how many it has, so this is a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = r"""
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import functional_rb as frb
+import jax_backend as rb
+
+BATCH, SLOTS = 16, 3
+ACTION = {"push": frb.Unbounded(())}
+SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, 6, SLOTS, action=ACTION, statistics="squares")
+
+
+def told(x, reward):
+    pushes = {"push": x[:, :1] + jnp.arange(3.0)}
+    return frb.Expansion({"x": x}, x[:, :1] * jnp.arange(3.0), x[:, 1], reward, 0.5, actions=pushes)
+
+
+def step(node, action, key):
+    x = jnp.sin(node["x"] + action["push"][:, None])
+    return told(x, x[:, 0])
+
+
+def searched(x, key, policy):
+    tree, proposal = rb.trees.search(rb.trees.init(SPEC, told(x, 0.0)), key, step, 5, policy)
+    tree = rb.trees.subtree(tree, proposal.slot)
+    return rb.trees.reset(tree, tree.size == 0, told(x, 0.0)), proposal
+
+
+def check(mesh, policy):
+    program = functools.partial(searched, policy=policy)
+    by_tree = NamedSharding(mesh, P("d"))
+    x = jnp.linspace(-1, 1, 2 * BATCH).reshape(BATCH, 2)
+    alone = jax.jit(program)(x, rb.key(3))
+    x = jax.device_put(x, by_tree)
+    compiled = jax.jit(program).lower(x, rb.key(3)).compile()
+    moved = re.findall(r" (all-gather|all-to-all|collective-permute|all-reduce)\(", compiled.as_text())
+    assert set(moved) == {"all-reduce"}, moved  # whether any tree goes on
+    found = compiled(x, rb.key(3))
+    for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert b.sharding.is_equivalent_to(by_tree, b.ndim), b.sharding
+    keys = jax.device_put(rb.split(rb.key(3), 8), by_tree)
+    each = jax.shard_map(lambda x, keys: program(x, keys[0]), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
+    tree, proposal = jax.jit(each)(x, keys)
+    first = program(jax.device_get(x)[2:4], rb.split(rb.key(3), 8)[1])
+    np.testing.assert_array_equal(np.asarray(tree.visits)[2:4], first[0].visits)
+    np.testing.assert_allclose(np.asarray(proposal.weights)[2:4], first[1].weights, rtol=1e-4, atol=1e-5)
+
+
+for kind, policy in ((AxisType.Auto, frb.MuZero(frb.UCB1Tuned())), (AxisType.Explicit, frb.GumbelMuZero())):
+    check(jax.make_mesh((8,), ("d",), axis_types=(kind,)), policy)
+print("divided")
+"""
+
+
+def test_a_batch_stays_divided_and_each_device_may_begin_trees_of_its_own() -> None:
+    """Under plain `jit` nothing is gathered, and `shard_map` with all that JAX checks takes `init` and `search`."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout == "divided\n"
