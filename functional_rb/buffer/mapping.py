@@ -75,10 +75,16 @@ def carried_out(
     function, given = transform.function, transform.given
     if isinstance(function, ItemFunction):
         assert transform.after is not None
-        found = function.apply(ops, dict(zip(transform.paths, leaves, strict=True)), lead, draws, mask)
-        check_leaves(transform.who, transform.expected, found, lead)
-        structure = transform.after.structure
-        return nest.unflatten(structure, [found[path] for path in transform.expected], build_mapping, lead)
+        given_as = lead if transform.steps is None else (lead[0] // transform.steps, transform.steps)
+        if given_as != lead:  # what has one number for a slice, or looks along it, must know which steps are its own
+            leaves = [leaf.reshape(*given_as, *leaf.shape[1:]) for leaf in leaves]
+            mask = None if mask is None else mask.reshape(given_as)
+        found = function.apply(ops, dict(zip(transform.paths, leaves, strict=True)), given_as, draws, mask)
+        check_leaves(transform.who, transform.expected, found, given_as)
+        made = [found[path] for path in transform.expected]
+        if given_as != lead:
+            made = [leaf.reshape(*lead, *leaf.shape[2:]) for leaf in made]
+        return nest.unflatten(transform.after.structure, made, build_mapping, lead)
     items = nest.unflatten(given.structure, leaves, build_mapping, lead)
     if transform.masked:
         function = functools.partial(function, mask=mask)

@@ -125,7 +125,7 @@ def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | Non
     lead = spec.sampler.leading_shape(checks.batch_size(spec, batch_size))
     one = spec.stored
     if spec.on_sample is not None:
-        one = spec.on_sample.spec_after(spec.stored, len(lead))
+        one = spec.on_sample.spec_after(spec.stored, len(lead) + (spec.on_sample.steps is not None))
         if one is None:
             return mapping.batch_spec(backend, spec.on_sample, lead)
     return with_lead(one, lambda shape: (*lead, *shape))

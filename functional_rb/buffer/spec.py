@@ -139,7 +139,9 @@ class BufferSpec(Description):
         """Bind a function of the items that are sampled, and tell the transforms of the core from these."""
         last = next((transform for transform in self.transforms if isinstance(transform, MapOfSampled)), None)
         lead = len(self.sampler.leading_shape(plan.ring.lanes))
-        object.__setattr__(self, "on_sample", None if last is None else last.bound(self.stored, plan.outline, lead))
+        steps = self.sampler.steps_in_a_row
+        bound = None if last is None else last.bound(self.stored, plan.outline, lead, steps)
+        object.__setattr__(self, "on_sample", bound)
         inner = tuple(transform for transform in self.transforms if not isinstance(transform, MapItems))
         object.__setattr__(self, "inner", inner)
 

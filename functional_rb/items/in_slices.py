@@ -20,7 +20,7 @@ LONGEST: Final = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class InSlices(WithKeys, ItemFunction):
-    """A function of slices [B, T].
+    """A function of slices [B, T]; those that come in one row are given to it as such.
 
     Attributes:
         end_keys: bool leaves that mark an episode's last step, as `frb.Slices` has them; None for the usual ones.
@@ -48,7 +48,7 @@ class InSlices(WithKeys, ItemFunction):
         if lead != 2:
             raise ValueError(
                 f"{self.who}: needs slices [B, T], and these are single items; "
-                "use sampler=frb.Slices(...), not flat, and at='sample'"
+                "use sampler=frb.Slices(...), and at='sample'"
             )
         found = self._boundaries(leaves)
         for key in (*found.end_keys, *(() if found.trajectory_key is None else (found.trajectory_key,))):

@@ -147,6 +147,11 @@ class SamplerBase(abc.ABC):
         """The leading axes of the items of a sample."""
         return (batch,)
 
+    @property
+    def steps_in_a_row(self) -> int | None:
+        """Of windows whose steps come in one row, with a single leading axis, how many each has; None for all else."""
+        return None
+
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Take note of a batch about to be written: the storage and `draft.counters.ends` are still the old."""
 

@@ -145,6 +145,11 @@ class Trajectories(WithKeys, SamplerBase):
         slices = self.slices_of(batch)
         return (slices * self.length,) if self.flat else (slices, self.length)
 
+    @property
+    def steps_in_a_row(self) -> int | None:
+        """The length of flat slices."""
+        return self.length if self.flat else None
+
     def changed(self, ops: Ops, draft: Draft, write: Write) -> Entries:
         """The entries of the index that a write may have changed, now that its steps in their episodes are known."""
         ring = draft.plan.ring

@@ -27,6 +27,7 @@ class MapItems(Transform):
         item_words: random words that an `ItemFunction` takes for each item.
         draws: whether it takes a key.
         given: the items that it is given, taken apart; once it is `bound`.
+        steps: of slices that come in one row, how many steps each has; None for all else.
         paths: the paths of their leaves.
         after: the items that it gives, where that is known beforehand.
         expected: the specs of their leaves by path, in the order of `after`.
@@ -45,6 +46,7 @@ class MapItems(Transform):
     item_words: int = dataclasses.field(init=False, repr=False, compare=False)
     draws: bool = dataclasses.field(init=False, repr=False, compare=False)
     given: Outline = dataclasses.field(init=False, repr=False, compare=False)
+    steps: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False, compare=False)
     after: Outline | None = dataclasses.field(init=False, repr=False, compare=False)
     expected: Specs = dataclasses.field(init=False, repr=False, compare=False)
@@ -96,13 +98,14 @@ class MapItems(Transform):
             return self.function.gives
         return item_after(self.function, item, lead) if isinstance(self.function, ItemFunction) else self.gives
 
-    def bound(self, item: Any, given: Outline, lead: int) -> Self:
+    def bound(self, item: Any, given: Outline, lead: int, steps: int | None = None) -> Self:
         """The same for items of a spec.
 
         Args:
             item: their spec.
             given: the same, taken apart.
             lead: how many axes a batch has in front.
+            steps: of slices that come in one row, how many each has: an `ItemFunction` is given them as [B, T].
 
         Raises:
             ValueError: if the function cannot take such items, or what it gives has to be told and is not.
@@ -110,7 +113,8 @@ class MapItems(Transform):
         made = dataclasses.replace(self)
         object.__setattr__(made, "given", given)
         object.__setattr__(made, "paths", given.structure.paths)
-        found = self.spec_after(item, lead)
+        object.__setattr__(made, "steps", steps)
+        found = self.spec_after(item, lead if steps is None else lead + 1)
         after = None if found is None else Outline.of(found, made.who)
         object.__setattr__(made, "after", after)
         expected = {} if after is None else dict(zip(after.structure.paths, after.leaves, strict=True))
@@ -163,7 +167,8 @@ def map_items(
 
     Args:
         fn: one of `frb.items`, or another `ItemFunction` or `HostFunction`; or any pure function `fn(items)` of a batch
-            of items, in the containers that these have, leaves [B, *shape], of slices [B, T, *shape]. It gives a nest
+            of items, in the containers that these have, leaves [B, *shape], of slices [B, T, *shape]. Of flat slices
+            an `ItemFunction` sees [B, T, *shape] too, and another function their one row. It gives a nest
             of arrays of the backend with the same first axis. On JAX it is traced. What is to be pickled or saved takes
             a function of a module, or a `functools.partial` of one.
         at: "sample" or "add".
