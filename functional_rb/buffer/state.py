@@ -172,6 +172,10 @@ class Sample(NamedTuple, Generic[Items]):
     def truncated(self) -> None:
         """None: of slices only."""
 
+    @property
+    def slice_start(self) -> None:
+        """None: of slices only."""
+
 
 class MaskedSample(NamedTuple, Generic[Items]):
     """A batch drawn from a buffer, by a sampler that may have less to give than was asked for.
@@ -204,6 +208,10 @@ class MaskedSample(NamedTuple, Generic[Items]):
     def truncated(self) -> None:
         """None: of slices only."""
 
+    @property
+    def slice_start(self) -> None:
+        """None: of slices only."""
+
 
 class SliceSample(NamedTuple, Generic[Items]):
     """A batch of slices.
@@ -217,6 +225,7 @@ class SliceSample(NamedTuple, Generic[Items]):
         is_first: bool [B, length], whether a step is the first of its trajectory.
         is_last: bool [B, length], whether it is known to be the last of its trajectory.
         truncated: bool [B, length], whether the slice ends there though the trajectory goes on.
+        slice_start: bool [B, length], whether the slice begins there; computed of the mask, as it is asked for.
         extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
     """
 
@@ -229,6 +238,17 @@ class SliceSample(NamedTuple, Generic[Items]):
     is_last: Array
     truncated: Array
     extras: Mapping[str, Array] = NO_EXTRAS
+
+    @property
+    def slice_start(self) -> Array:
+        """Bool in the shape of the mask, whether a slice begins with a step: where a recurrent state begins anew.
+
+        A slice never crosses the end of a trajectory, so these are the only such steps, in flat slices too, of which
+        each begins right behind the one before. Each slice that is real has one; it is the first step of its
+        trajectory only if `is_first` says so.
+        """
+        first = self.mask.reshape(*self.weights.shape, -1)
+        return ((first.cumsum(-1) == 1) & first).reshape(self.mask.shape)
 
 
 AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]

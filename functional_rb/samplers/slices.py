@@ -24,8 +24,9 @@ class Slices(Trajectories):
     """Slices of `length` consecutive steps of one trajectory in one lane, with replacement: leaves [B, length, *shape].
 
     A slice never crosses the end of an episode nor the write cursor. It is drawn from an index kept as items are added,
-    in O(log n). `sample.mask` marks real steps (a short slice is padded behind them), `is_first` and `is_last` the
-    ends of trajectories, `truncated` the last step of a slice whose trajectory goes on. All weights are 1; the
+    in O(log n). `sample.mask` marks real steps (a short slice is padded behind them), `slice_start` the first of each
+    slice, `is_first` and `is_last` the ends of trajectories, `truncated` the last step of a slice whose trajectory goes
+    on. All weights are 1; the
     probability of a step is that of the window, or of the trajectory.
 
     Attributes:
