@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
@@ -20,13 +21,14 @@ from functional_rb.mixture.functions import Place, with_buffers
 from functional_rb.mixture.layout import Form, Layout, layout_at_once
 from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
-from functional_rb.mixture.value import Mixture
+from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
 from jax_backend import carried, compile, convert, copies, engines, execute, hosted, keys
 from jax_backend import ops as ops
 from jax_backend.custom_call import barrier
 
 mapper, engine, in_place, carry_out = execute, engines.of, engines.in_place, carried.carry_out
+check_state = checks.check_state
 
 
 def _keys(key: jax.Array, n: int) -> list[jax.Array]:
@@ -197,6 +199,14 @@ def rows_of(indices: jax.Array, paths: Sequence[Place]) -> None:
     """None: programs are compiled for a number of rows."""
 
 
+def stacked(numbers: Sequence[Any]) -> jax.Array:
+    """Numbers, some of which may be traced, as an array."""
+    return jnp.stack([jnp.asarray(x, jnp.float32) for x in numbers])
+
+
 def numbers_of(p: Any) -> Sequence[float] | None:
     """The numbers in an array that is at hand."""
     return None if isinstance(p, jax.core.Tracer) else np.asarray(p).tolist()
+
+
+register_array(jax.Array, numbers_of)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.counters import SIZE
@@ -22,7 +23,7 @@ from functional_rb.mixture.functions import Place, is_own
 from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
 from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
-from functional_rb.mixture.value import Mixture
+from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import readable
@@ -32,7 +33,7 @@ from torch_backend.convert import is_batched
 from torch_backend.library import HAVE_KERNELS, KERNELS, TORCH, numbers
 from torch_backend.state import State as TorchState
 
-mapper, engine, is_compiling = execute, engines.of, torch.compiler.is_compiling
+mapper, engine, is_compiling, check_state = execute, engines.of, torch.compiler.is_compiling, checks.check_state
 
 
 class _Eager:
@@ -58,7 +59,7 @@ class _Eager:
 
     def shares(self, mixture: Mixture) -> Any:
         assert mixture.p is not None
-        return _numpy(mixture.p).astype(np.float32)
+        return _numpy(torch.as_tensor(mixture.p)).astype(np.float32)
 
     def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
         number = None if wanted is None else torch.tensor(int(wanted), dtype=torch.int32)
@@ -103,7 +104,7 @@ class _Traced(_Eager):
 
     def shares(self, mixture: Mixture) -> Any:
         assert mixture.p is not None
-        return mixture.p.to(torch.float32)
+        return torch.as_tensor(mixture.p, dtype=torch.float32)
 
     def computed(self, plan: Assignment) -> Assignment:
         return plan
@@ -294,6 +295,15 @@ def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Ten
     return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 
 
+def stacked(numbers: Sequence[Any]) -> torch.Tensor:
+    """Numbers, some of which may be traced, as an array where the first array among them is."""
+    device = next(x.device for x in numbers if isinstance(x, torch.Tensor))
+    return torch.stack([torch.as_tensor(x, dtype=torch.float32, device=device) for x in numbers])
+
+
 def numbers_of(p: torch.Tensor) -> Sequence[float] | None:
     """The numbers in an array, unless it is traced."""
     return None if is_compiling() or is_batched(p) else p.tolist()
+
+
+register_array(torch.Tensor, numbers_of)

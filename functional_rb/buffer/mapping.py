@@ -89,7 +89,7 @@ def carried_out(
     if transform.masked:
         function = functools.partial(function, mask=mask)
     try:
-        return call_users(ops, function, items, key) if transform.keyed else call_users(ops, function, items)
+        found = call_users(ops, function, items, key) if transform.keyed else call_users(ops, function, items)
     except Exception as error:
         shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in zip(given.names, leaves, strict=True))
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
@@ -97,6 +97,12 @@ def carried_out(
             f"{type(error).__name__}: {error!s:.300}; it has to be a pure function of arrays of this backend (for a "
             f"state that came from the other one: rb.with_spec(state, spec), with a function of this one)"
         ) from error
+    if found is None:
+        raise TypeError(
+            f"{transform.who}: expected the function to return the items, a nest of arrays, got None; return them also "
+            f"where they were changed in place"
+        )
+    return found
 
 
 def on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tuple[list[Any], Structure]:
@@ -154,6 +160,8 @@ def flattened(
             leaves = nest.flatten_as(structure, items)
         except ValueError as error:
             raise ValueError(f"{transform.who}: {error}") from None
+    if not leaves:
+        raise ValueError(f"{transform.who}: expected the function to return some leaf, got {items!r}; return the items")
     for k, leaf in enumerate(leaves):
         if not (is_array(leaf) or is_non_tensor(leaf) or is_object_array(leaf)):
             raise TypeError(

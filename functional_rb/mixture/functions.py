@@ -21,7 +21,7 @@ from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.state import State
 from functional_rb.core.counters import SIZE
 from functional_rb.mixture.drawing import NOTHING, Drawn
-from functional_rb.mixture.layout import form_of, layout_at_once
+from functional_rb.mixture.layout import form_of, stored_layout
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
@@ -68,6 +68,9 @@ class Backend(Protocol):
 
     def rows_of(self, indices: Array, paths: Sequence[Place]) -> Sequence[Array] | None:
         """The rows of handles [B, columns] that each buffer has, int32 [m] each; None where m cannot be known."""
+
+    def stacked(self, numbers: Sequence[Any]) -> Array:
+        """Numbers, some of which are scalar arrays, as an array float32."""
 
     def numbers_of(self, p: Array) -> Sequence[float] | None:
         """The numbers in an array; None where they cannot be known yet."""
@@ -163,8 +166,8 @@ def either(core: Callable[..., Any], of_mixture: Callable[..., Any]) -> Callable
 
 
 def get(backend: Backend, mixture: Mixture, indices: Any) -> Any:
-    """The leaves [B, *shape] that samples have of what handles [B, columns] name; see `reading.get`."""
-    layout = layout_at_once(form_of(mixture))
+    """What handles [B, columns] name, of the leaves [B, *shape] that all buffers store; see `reading.get`."""
+    layout = stored_layout(form_of(mixture))
 
     def found(engine: Engine, state: State, handles: Array) -> list[Array]:
         leaves = engine.get(state, handles)
@@ -261,13 +264,29 @@ def _counters(backend: Backend, mixture: Mixture, function: str) -> list[Array]:
 
 def total(ops: Ops, _: None, counters: Sequence[Array]) -> Array:
     """How many items are stored together, by the counters of each buffer."""
-    return functools.reduce(functools.partial(saturating_add, ops), [each[SIZE] for each in counters])
+    return sum_of(ops, None, [each[SIZE] for each in counters])
 
 
 def sizes_of_all(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
     """The same for each of a mixture's states, int32 [K], by the places of the buffers."""
     buffers = list(zip(paths, counters, strict=True))
     return ops.stack([total(ops, None, [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
+
+
+def summed(core: Callable[[Any, Any], Array]) -> Callable[[Any, Any], Array]:
+    """A function of the core that counts something of a state; of a mixture, what its buffers count together."""
+
+    def of_mixture(backend: Backend, mixture: Mixture) -> Array:
+        check_buffers(backend, mixture, core.__name__)
+        counts = [core(backend.engine(state), state) for state in mixture.buffers]
+        return backend.carry_out(sum_of, None, counts)
+
+    return either(core, of_mixture)
+
+
+def sum_of(ops: Ops, _: None, counts: Sequence[Array]) -> Array:
+    """The sum of int32 scalars, 2^31 - 1 if it is more."""
+    return functools.reduce(functools.partial(saturating_add, ops), counts)
 
 
 def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Array:

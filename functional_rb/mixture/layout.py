@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 from functional_rb.base.nest import LEAF, Structure, show
@@ -98,6 +99,46 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
 
 layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
 """The same, found once for a form; torch.compile does not trace such caches."""
+
+
+@functools.lru_cache(maxsize=256)
+def stored_layout(form: Form) -> Layout:
+    """The layout of what is stored, where functions of items may give samples other leaves.
+
+    Raises:
+        ValueError: if the buffers store different items, or with such functions, if they store no leaf alike.
+    """
+    specs = specs_of(form)
+    if all(spec.on_sample is None for spec in specs):
+        return layout_of(form)
+    members, wanted = [layout_of(spec) for spec in specs], _wanted(form)
+    first = members[0]
+    kept = [k for k, name in enumerate(first.names) if _stored_alike(members, k) and all(name in one for one in wanted)]
+    if not kept:
+        raise ValueError(
+            "get: expected a leaf of samples that all buffers store alike, as get reads what is stored, and not what "
+            "functions of items make of it; read each buffer by itself: rb.get(mixture[k], handles)"
+        )
+    if len(kept) == len(first.names) and all(one.structure == first.structure for one in members):
+        return first
+    names = tuple(first.names[k] for k in kept)
+    structure, order = _in_dicts(names)
+    return Layout(structure, tuple(names[k] for k in order), tuple(first.leaves[kept[k]] for k in order), ())
+
+
+def _wanted(form: Form) -> list[tuple[str, ...]]:
+    """The leaves that a mixture, and those in it, name, each."""
+    if isinstance(form, BufferSpec):
+        return []
+    inner = [names for one in form[1] for names in _wanted(one)]
+    return inner if form[0].leaves is None else [form[0].leaves, *inner]
+
+
+def _stored_alike(members: Sequence[Layout], k: int) -> bool:
+    """Whether all store the first one's k-th leaf, in the same shape and dtype."""
+    first = members[0]
+    name = first.names[k]
+    return all(name in one.names and one.leaves[one.names.index(name)] == first.leaves[k] for one in members)
 
 
 def _check_same(first: Layout, other: Layout, k: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from functional_rb.mixture.shares import LARGEST_BATCH
 from functional_rb.mixture.value import Mixture, check_numbers, check_shape
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
+from functional_rb.transforms.returns import NStep
 
 IDS = "buffer_ids"
 """The entry of a sample's extras that tells which buffer gave each draw."""
@@ -137,6 +138,7 @@ def _identity(mixture: Mixture) -> tuple[Any, ...]:
 
 def _facts_of(form: Form, mapper: Any, layout: Callable[..., Layout]) -> Facts:
     specs = specs_of(form)
+    _check_n_step(specs)
     steps, flat, _ = _kind(specs[0])
     mapped = any(spec.on_sample is not None for spec in specs)
     short = any(steps_of(spec) is not None or not spec.sampler.single_law or spec.sampler.remembers for spec in specs)
@@ -144,6 +146,19 @@ def _facts_of(form: Form, mapper: Any, layout: Callable[..., Layout]) -> Facts:
     betas = tuple(sorted({getattr(sampler, "beta", 0.0) for sampler in weighing}))
     without_chance = next((sampler for sampler in weighing if not sampler.single_law), None)
     return Facts(specs, layout(form, mapper), steps, flat, mapped, short, betas, without_chance, set(), {})
+
+
+def _check_n_step(specs: Sequence[BufferSpec]) -> None:
+    """Refuse n-step returns beside single steps: a sample could not tell by what each row is to be bootstrapped."""
+    found = [next((one for one in spec.transforms if isinstance(one, NStep)), None) for spec in specs]
+    several = next((one for one in found if one is not None), None)
+    if several is None or None not in found:
+        return
+    raise ValueError(
+        f"sample: buffer {found.index(None)} of the mixture gives single steps, while others give n-step returns, "
+        f"whose extras discount and nonterminal all rows need; give it transforms="
+        f"frb.n_step(1, gamma={several.gamma}), by rb.with_spec(state, dataclasses.replace(state.spec, transforms=...))"
+    )
 
 
 def given_size(batch_size: int | None) -> int:
@@ -158,13 +173,26 @@ def given_size(batch_size: int | None) -> int:
 def _shares(backend: Backend, engine: Engine, p: Any, count: int) -> Any:
     """Shares that are given with a call, as an array."""
     if not hasattr(p, "dtype"):
-        p = np.asarray(p, np.float32)
+        p = _of_numbers(backend, p, count)
     p = engine.as_vector(p, "p")
     check_shape(p, count, "sample")
     numbers = backend.numbers_of(p)
     if numbers is not None:
         check_numbers(numbers, "sample")
     return p
+
+
+def _of_numbers(backend: Backend, p: Any, count: int) -> Any:
+    """A list of numbers as an array; some of them may be arrays themselves, and traced."""
+    try:
+        given = list(p)
+    except TypeError:
+        raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}") from None
+    if any(hasattr(x, "dtype") and tuple(x.shape) != () for x in given) or any(isinstance(x, str) for x in given):
+        raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}")
+    if all(isinstance(x, (int, float, np.generic)) for x in given):
+        return np.asarray(given, np.float32)
+    return backend.stacked(given)
 
 
 def check_draw(form: Form, size: int) -> None:

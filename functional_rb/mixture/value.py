@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, Self
+
+import numpy as np
 
 from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, checked_keys, show_key
@@ -14,6 +16,22 @@ from functional_rb.ops.protocol import Array
 
 How = Literal["exact", "items", "buffers"]
 WAYS: Final = ("exact", "items", "buffers")
+
+_readers: dict[type, Callable[[Any], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
+"""How the numbers of arrays are read, by the arrays' type."""
+
+
+def register_array(kind: type, read: Callable[[Any], Sequence[float] | None]) -> None:
+    """Tell how to read the numbers of a backend's arrays; None while they are traced."""
+    _readers[kind] = read
+
+
+def numbers_at_hand(array: Any) -> Sequence[float] | None:
+    """The numbers of an array; None where they cannot be known yet."""
+    for kind, read in _readers.items():
+        if isinstance(array, kind):
+            return read(array)
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +105,9 @@ class Mixture(StateHolder):
 
         Raises:
             TypeError: for what is no state, or a leaf's key that is none.
-            ValueError: for no states at all, shares that are not one for each buffer, negative, not finite or all zero,
-                an unknown `how`, or `parts` and `stacked` without "buffers".
+            ValueError: for no states at all, shares that are not one for each buffer, negative, not finite or all zero
+                (of an array that is traced nothing is known: such shares count as 0), an unknown `how`, or `parts` and
+                `stacked` without "buffers".
         """
         if spec is not None:
             self._set(states, p, spec)
@@ -110,6 +129,11 @@ class Mixture(StateHolder):
         array = p if hasattr(p, "dtype") else None
         if array is not None:
             check_shape(array, count, "Mixture")
+            found = numbers_at_hand(array)
+            if found is not None:
+                check_numbers(found, "Mixture")
+        if isinstance(array, np.ndarray):  # a value, whatever is written to the given one later
+            array = array.astype(np.float32)
         self._set(checked, array, MixtureSpec(plain, how, named, number, bool(stacked)))
 
     def _set(self, states: Any, p: Any, spec: MixtureSpec) -> None:
@@ -255,7 +279,10 @@ def _plain(p: Any, count: int) -> tuple[float, ...]:
     try:
         numbers = [float(x) for x in p]
     except (TypeError, ValueError):
-        raise TypeError(f"Mixture: p: expected {count} numbers, or an array of them, got {p!r}") from None
+        raise TypeError(
+            f"Mixture: p: expected {count} numbers, or an array of them, got {p!r}; of numbers that are traced make "
+            f"one array (jnp.stack, torch.stack), or give them to rb.sample(..., p=[...])"
+        ) from None
     if len(numbers) != count:
         raise ValueError(f"Mixture: p: expected {count} numbers, one share for each buffer, got {len(numbers)}")
     check_numbers(numbers, "Mixture")

@@ -421,6 +421,28 @@ def test_what_is_stored_must_be_as_told(library: Any) -> None:
         rb.init(frb.BufferSpec(STEP, 4, transforms=late))
 
 
+def test_a_function_that_returns_nothing_is_told(library: Any) -> None:
+    rb = library.rb
+
+    def forgetful(items: Any) -> None:
+        items["reward"] = items["reward"] * 2
+
+    stored = rb.add(rb.init(frb.BufferSpec(STEP, 4)), batch(3))
+    for function, error, message in (
+        (forgetful, TypeError, r"forgetful.*to return the items, a nest of arrays, got None; return them"),
+        (lambda items: {}, ValueError, r"to return some leaf, got \{\}"),
+    ):
+        spec = frb.BufferSpec(STEP, 4, transforms=frb.map_items(function))
+        calls = [lambda spec=spec: rb.sample(rb.with_spec(stored, spec), rb.key(0), 2)]
+        if error is TypeError:
+            calls += [lambda: rb.map_spec(forgetful, STEP), lambda spec=spec: rb.sample_spec(spec, 2)]
+            late = frb.BufferSpec(STEP, 4, transforms=frb.map_items(forgetful, at="add", gives=STEP))
+            calls.append(lambda late=late: rb.init(late))
+        for call in calls:
+            with pytest.raises(error, match=message):
+                call()
+
+
 def test_shapes_that_depend_on_values_are_refused_where_nothing_is_traced() -> None:
     import torch
 

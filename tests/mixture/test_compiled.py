@@ -109,7 +109,7 @@ def test_shares_may_be_traced_and_one_trace_serves_them_all() -> None:
     def step(mixture: frb.Mixture, key: Any, t: Any) -> Any:
         traces.append(t)
         share = jnp.clip(t / 4, 0.0, 1.0)
-        mixture, sample = rb.sample(mixture, key, 8, p=jnp.stack([1 - share, share]))
+        mixture, sample = rb.sample(mixture, key, 8, p=[1 - share, share])
         mixture = rb.update(mixture, sample.indices, sample.weights)
         return mixture, sample.extras["buffer_ids"].sum()
 
@@ -212,18 +212,18 @@ def test_torch_compiles_the_whole_of_it() -> None:
     queue = frb.BufferSpec(ITEM, capacity=8, sampler=frb.Queue())
     mixture = pair(rb, queue, p=[0.5, 0.5])
 
-    def step(mixture: frb.Mixture, key: torch.Tensor, p: torch.Tensor) -> Any:
-        mixture, sample = rb.sample_(mixture, key, 4, p=p)
+    def step(mixture: frb.Mixture, key: torch.Tensor, share: torch.Tensor) -> Any:
+        mixture, sample = rb.sample_(mixture, key, 4, p=[1 - share, share])
         mixture = rb.update_(mixture, sample.indices, items={"x": sample.items["x"] + 100})
         return mixture, sample.items["x"], sample.mask
 
     compiled = torch.compile(step, fullgraph=True, backend="eager")
     mixture = mixture.with_states([rb.own_(state) for state in mixture])
-    mixture, x, mask = compiled(mixture, rb.key(0), torch.tensor([0.25, 0.75]))
+    mixture, x, mask = compiled(mixture, rb.key(0), torch.tensor(0.75))
     assert x[1:].tolist() == [10, 11, 12]
     assert mask.tolist() == [True] * 4
     assert int(rb.size(mixture[1])) == 1
-    mixture, x, mask = compiled(mixture, rb.key(1), torch.tensor([0.5, 0.5]))
+    mixture, x, mask = compiled(mixture, rb.key(1), torch.tensor(0.5))
     assert x[2].tolist() == 13
     assert mask.tolist() == [True, True, True, False]
 

@@ -267,8 +267,78 @@ def test_functions_of_items_belong_to_their_buffers(library: Backend) -> None:
     mixture = frb.Mixture([filled(library, UNIFORM, 0, 5), rb.add(rb.init(doubled), items)], p=[0.5, 0.5])
     _, sample = rb.sample(mixture, rb.key(0), 6)
     assert library.numpy(sample.items["x"])[3:].tolist() == [100] * 3
-    with pytest.raises(ValueError, match=r"leaf 'x': expected shape \(\) and dtype float32 as in states\[0\]"):
+    with pytest.raises(ValueError, match="a leaf of samples that all buffers store alike"):
         rb.get(mixture, sample.indices)
+
+
+@pytest.mark.parametrize("how", ["exact", "items", "buffers"])
+def test_shares_may_be_an_array_of_numpy(library: Backend, how: str) -> None:
+    """Of the mixture or of the call; what is written to it later changes nothing."""
+    given = np.array([1.0, 3.0])
+    mixture = pair(library, p=given, how=how)
+    given[:] = np.nan
+    expected = numbers(library, library.rb.sample(pair(library, p=[1, 3], how=how), library.rb.key(0), 8)[1])
+    call = numbers(library, library.rb.sample(mixture, library.rb.key(0), 8, p=np.array([1, 3], np.float32))[1])
+    for found in (numbers(library, library.rb.sample(mixture, library.rb.key(0), 8)[1]), call):
+        for name, x in expected.items():
+            np.testing.assert_array_equal(found[name], x)
+
+
+def test_what_is_counted_is_counted_together(library: Backend) -> None:
+    rb, skewed = library.rb, frb.BufferSpec(ITEM, 4, frb.Prioritized(), frb.MaxValue("x"))
+    mixture = frb.Mixture([filled(library, SKEWED, 0, 6), frb.Mixture([filled(library, skewed, 0, 3)])])
+    handles = library.array(np.array([[0, 0, 0], [0, 0, 1], [1, 0, 0]], np.int32))
+    mixture = rb.add(mixture, {"x": library.array(np.ones(2, np.float32))}, to=0)  # over the first two
+    mixture = rb.update(mixture, handles, library.array(np.array([1, 1, np.nan], np.float32)))
+    mixture = rb.add(mixture, {"x": library.array(np.array([np.nan, 9, np.nan], np.float32))}, to=(1, 0))
+    counts = {name: int(getattr(rb, name)(mixture)) for name in ("stale", "rejected", "refused", "invalid", "lost")}
+    assert counts == {"stale": 2, "rejected": 1, "refused": 2, "invalid": 0, "lost": 0}
+    for name, count in counts.items():
+        assert sum(int(getattr(rb, name)(one)) for one in mixture.buffers) == count
+    for name in ("cursor", "epochs_done", "newest", "probabilities"):
+        with pytest.raises(TypeError, match=rf"{name}: expected a State, got Mixture.*rb\.{name}\(mixture\[k\]"):
+            getattr(rb, name)(mixture, *([] if name in ("cursor", "epochs_done") else [1]))
+    with pytest.raises(TypeError, match="epochs: expected a State, got Mixture"):
+        next(rb.epochs(mixture, rb.key(0)))
+
+
+def test_what_is_stored_is_read_where_functions_name_the_common_leaves(library: Backend) -> None:
+    rb = library.rb
+    item = {"pixels": frb.Unbounded((2,)), "x": frb.Unbounded(())}
+    renamed = frb.BufferSpec(item, 8, transforms=frb.map_items(lambda i: {"obs": i["pixels"] * 2, "x": i["x"] + 100}))
+    items = {"pixels": library.array(np.ones((3, 2), np.float32)), "x": library.array(np.arange(3, dtype=np.float32))}
+    other = {"obs": items["pixels"], "x": items["x"]}
+    plain = frb.BufferSpec({"obs": frb.Unbounded((2,)), "x": frb.Unbounded(())}, 8)
+    states = [rb.add(rb.init(renamed), items), rb.add(rb.init(plain), other)]
+    for leaves in (None, ["obs", "x"]):
+        mixture = frb.Mixture(states, p=[0.5, 0.5], leaves=leaves)
+        _, sample = rb.sample(mixture, rb.key(0), 6)
+        assert sorted(sample.items) == ["obs", "x"]
+        found = rb.get(mixture, sample.indices)
+        assert list(found) == ["x"]
+        x = library.numpy(sample.items["x"])
+        assert library.numpy(found["x"]).tolist() == np.where(x >= 100, x - 100, x).tolist()
+    with pytest.raises(ValueError, match=r"all buffers store alike.*rb\.get\(mixture\[k\], handles"):
+        rb.get(frb.Mixture(states, leaves=["obs"]), sample.indices)
+
+
+def test_single_steps_beside_n_steps_have_to_say_how_they_are_bootstrapped(library: Backend) -> None:
+    rb = library.rb
+    item = {"x": frb.Unbounded(()), "reward": frb.Unbounded(()), "done": frb.Binary(())}
+    steps = {"x": np.arange(4, dtype=np.float32), "reward": np.ones(4, np.float32), "done": np.arange(4) == 3}
+
+    def mixed(*transforms: Any) -> frb.Mixture:
+        specs = [frb.BufferSpec(item, 8, transforms=one) for one in transforms]
+        return frb.Mixture([rb.add(rb.init(spec), library.tree(steps)) for spec in specs], p=[0.5, 0.5])
+
+    for at in ("sample", "add"):
+        with pytest.raises(ValueError, match=r"buffer 1 of the mixture gives single.*frb\.n_step\(1, gamma=0\.5\)"):
+            rb.sample(mixed(frb.n_step(3, 0.5, at=at), ()), rb.key(0), 8)
+    _, sample = rb.sample(mixed(frb.n_step(3, 0.5), frb.n_step(1, 0.5)), rb.key(0), 8)
+    found, x = {name: library.numpy(x) for name, x in sample.extras.items()}, library.numpy(sample.items["x"])
+    length = np.where(found["buffer_ids"] == 0, np.minimum(3, 4 - x), 1)
+    assert found["discount"].tolist() == (0.5**length).tolist()
+    assert found["nonterminal"].tolist() == (x + length < 4).tolist()
 
 
 def test_a_mixture_is_a_value(library: Backend) -> None:
@@ -305,6 +375,9 @@ def errors(library: Backend) -> list[tuple[Any, type[Exception], str]]:
         (lambda: frb.Mixture([a, b], p="ab"), TypeError, "expected 2 numbers, or an array"),
         (lambda: frb.Mixture([a, b], p=array(np.ones(3, np.float32))), ValueError, r"shape \(2,\), one share"),
         (lambda: frb.Mixture([a, b], p=array(np.ones(2, np.int32))), TypeError, "expected dtype float32, got"),
+        (lambda: frb.Mixture([a, b], p=array(np.array([np.nan, 1], np.float32))), ValueError, "Mixture: p: .*finite"),
+        (lambda: frb.Mixture([a, b], p=array(np.array([-1, 2], np.float32))), ValueError, "Mixture: p: .*not negative"),
+        (lambda: frb.Mixture([a, b], p=np.array([np.inf, 2])), ValueError, "Mixture: p: .*finite numbers"),
         (lambda: frb.Mixture([a, b], how="both"), ValueError, "'exact', 'items', 'buffers', got 'both'"),
         (lambda: frb.Mixture([a, b], parts=2), ValueError, "with how='buffers' alone"),
         (lambda: frb.Mixture([a, b], how="items", stacked=True), ValueError, "reshape what is sampled"),
@@ -317,6 +390,12 @@ def errors(library: Backend) -> list[tuple[Any, type[Exception], str]]:
         (lambda: rb.sample(mixture, key, 2, beta=-1.0), ValueError, "in \\[0, 100\\]"),
         (lambda: rb.sample(mixture, key, 2, p=[0.0, 0.0]), ValueError, "one of them positive"),
         (lambda: rb.sample(mixture, key, 2, p=[1.0]), ValueError, r"sample: p: expected shape \(2,\)"),
+        (
+            lambda: rb.sample(mixture, key, 2, p=3),
+            TypeError,
+            "sample: p: expected 2 numbers, or an array .* got 3",
+        ),
+        (lambda: rb.sample(mixture, key, 2, p=["a", "b"]), TypeError, "sample: p: expected 2 numbers, or an array"),
         (lambda: rb.sample(a, key, 2, p=[1.0]), ValueError, "a single buffer gives all of the batch"),
         (
             lambda: rb.sample(frb.Mixture([a, b], how="buffers"), key, 5),

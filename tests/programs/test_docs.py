@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ast
 import builtins
+import operator
 import pkgutil
 import re
 import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import functional_rb
+import jax_backend
+import torch_backend
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
@@ -46,6 +51,27 @@ def run(page: Path, text: str, backend: Backend) -> list[int]:
     for name in named & namespace.keys():
         del namespace[name]
     return ran
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_in_sentences_and_tables_exist(page: Path) -> None:
+    """What is in blocks of code runs; elsewhere a name of `frb` has to exist, and one of `rb` on either backend."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    modules = {"frb": [functional_rb], "rb": [jax_backend, torch_backend]}
+    for root, path in set(re.findall(r"\b(frb|rb)((?:\.[A-Za-z_]\w*)+)", text)):
+        assert any(has(module, path) for module in modules[root]), f"{page.name}: {root}{path}"
+    spec = functional_rb.BufferSpec(functional_rb.Unbounded(()), 1)
+    for path in re.findall(r"frb\.BufferSpec\(spec, capacity\)((?:\.\w+)+)", text):
+        assert has(spec, path), f"{page.name}: BufferSpec{path}"
+
+
+def has(thing: Any, path: str) -> bool:
+    """Whether it has such an attribute, and that another one, and so on: `.a.b`."""
+    try:
+        operator.attrgetter(path[1:])(thing)
+    except AttributeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
