@@ -30,6 +30,7 @@ class _Backend:
 
     convert = staticmethod(execute.convert)
     build_mapping = staticmethod(execute.build_mapping)
+    cast = staticmethod(ops.cast)
 
     def check_tree(self, tree: Tree, function: str) -> None:
         """Refuse trees of torch."""

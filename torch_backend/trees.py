@@ -28,6 +28,7 @@ class _Backend:
     """`functional_rb.trees.api.Backend` on torch; what writes in place writes to a copy."""
 
     build_mapping = staticmethod(convert.build_mapping)
+    cast = staticmethod(ops.cast)
 
     def convert(self, leaf: Any, expected: Any, name: str) -> torch.Tensor:
         """Tensors without their autograd history."""

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from functional_rb.base import nest
+from functional_rb.base import dtypes, nest
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import ArraySpec, Unbounded
 from functional_rb.trees.policies import MostVisited, MuZero, Policy
@@ -57,6 +57,10 @@ class Backend(Protocol):
 
     def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
         """Make an array of the backend of a leaf, refusing what would change its dtype."""
+        ...
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        """Convert the values of an array of the backend."""
         ...
 
     def build_mapping(self, container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
@@ -398,12 +402,12 @@ def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ..
             raise ValueError(f"{function}: prior: expected shape [B, {spec.children}], got {list(shape)}")
         batch = shape[:1]
     edges = (*batch, spec.children)
-    prior = _array(backend, given.prior, FLOAT, edges, function, "prior")
+    prior = _numbers(backend, given.prior, FLOAT, edges, function, "prior")
 
     def filled(name: str, value: Any, expected: ArraySpec, shape: tuple[int, ...]) -> Array:
         if isinstance(value, (bool, int, float)):
             return backend.full(shape, value, expected.dtype, prior)
-        return _array(backend, value, expected, shape, function, name)
+        return _numbers(backend, value, expected, shape, function, name)
 
     if spec.action_content is None and given.actions is not None:
         raise ValueError(f"{function}: actions were given, but the spec has no action; give TreeSpec(action=...)")
@@ -444,6 +448,16 @@ def _array(
     if tuple(array.shape) != shape:
         raise ValueError(f"{function}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
     return array
+
+
+def _numbers(
+    backend: Backend, value: Any, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
+) -> Array:
+    """An array of this shape; floats of half precision, as models give them under autocast, are widened exactly."""
+    given = dtypes.shown(getattr(value, "dtype", expected.dtype))
+    if expected.dtype == "float32" and given in ("float16", "bfloat16"):
+        return backend.cast(_array(backend, value, Unbounded((), given), shape, function, name), "float32")
+    return _array(backend, value, expected, shape, function, name)
 
 
 def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:

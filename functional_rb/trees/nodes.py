@@ -12,7 +12,7 @@ from functional_rb.trees.scores import Edges
 from functional_rb.trees.spec import Content, TreeSpec
 from functional_rb.trees.state import NONE, ROOT, Tree
 
-BATCH: Final = ("low", "high", "size", "refused")
+BATCH: Final = ("low", "high", "size", "refused", "rejected")
 """The fields of whole trees; all others are of nodes or edges."""
 
 
@@ -56,6 +56,7 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
         high=-unknown,
         size=zeros((batch,)),
         refused=zeros((batch,)),
+        rejected=zeros((batch,)),
         spec=spec,
     )
 

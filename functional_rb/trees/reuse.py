@@ -60,7 +60,7 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
     )
     result = _each(moved, changed, blank, [name for name in FIELDS if name not in BATCH])
     low, high = _range(ops, result)
-    return dataclasses.replace(result, low=low, high=high, size=size, refused=blank.refused)
+    return dataclasses.replace(result, low=low, high=high, size=size, refused=blank.refused, rejected=blank.rejected)
 
 
 def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -88,6 +89,7 @@ def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
     """Trees of one node each, the root."""
     batch = root.value.shape[0]
     tree = nodes.empty(ops, spec, batch, device)
+    root, rejected = _sound(ops, root, ops.full_like(root.value, 0))
     at = tree.size
     live = tree.size == 0
     tree = _written(ops, tree, at, live, root)
@@ -96,6 +98,7 @@ def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
         visits=put(ops, tree.visits, at, ops.cast(live, "int32")),
         value=put(ops, tree.value, at, root.value),
         size=tree.size + 1,
+        rejected=rejected,
     )
 
 
@@ -170,6 +173,7 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     live = new & room
     at = ops.minimum(tree.size, ops.full_like(tree.size, spec.capacity - 1))
     above, edge = edge_index(ops, tree, leaf.node, leaf.slot)
+    found, rejected = _sound(ops, found, get(ops, tree.value, above))
     before = get_edge(ops, tree.children, edge)  # all that is written of edges is written at the same ones
     tree = dataclasses.replace(
         tree,
@@ -181,6 +185,7 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
         discount=put_edge(ops, tree.discount, edge, found.discount, new),
         size=tree.size + ops.cast(live, "int32"),
         refused=tree.refused + ops.cast(new & ~room, "int32"),
+        rejected=tree.rejected + ops.where(new, rejected, ops.full_like(rejected, 0)),
     )
     # Read of what has just been written, as is the prediction. Of what was there before, XLA would have to make a
     # copy; and where more than eight steps are ready at once, it hands half of them to another thread on CPUs, which
@@ -190,6 +195,34 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     at = ops.maximum(child, ops.full_like(child, ROOT))
     tree = _written(ops, tree, at, live, found)
     return tree, leaf._replace(child=child, value=ops.where(stored, get(ops, tree.prediction, at), found.value))
+
+
+def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Array]:
+    """What a model says without its numbers that are NaN or infinite, and how many those were, int32 [B].
+
+    Args:
+        ops: the backend.
+        found: what the model says of the nodes.
+        above: float32 [B], the mean values of the nodes above, which a value that is left out leaves as they are.
+    """
+
+    def finite(x: Array) -> Array:
+        return (x > -math.inf) & (x < math.inf)
+
+    zero = ops.full_like(above, 0)
+    known = [finite(x) for x in (found.value, found.reward, found.discount)]
+    reward, discount = ops.where(known[1], found.reward, zero), ops.where(known[2], found.discount, zero)
+    behind = discount != 0
+    instead = ops.where(behind, (above - reward) / ops.where(behind, discount, zero + 1.0), zero)
+    nothing = ops.full_like(found.prior, -math.inf)
+    rated = found.prior < math.inf
+    prior = ops.where(found.valid & rated, found.prior, nothing)
+    prior = ops.where((ops.largest(prior) > -math.inf)[:, None], prior, ops.full_like(prior, 0))
+    rejected = ops.total(found.valid & ~rated)
+    for x in known:
+        rejected = rejected + ops.cast(~x, "int32")
+    value = ops.where(known[0], found.value, instead)
+    return found._replace(prior=prior, value=value, reward=reward, discount=discount), rejected
 
 
 def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:

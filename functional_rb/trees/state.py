@@ -49,6 +49,7 @@ class Tree:
         high: float32 [...], the largest; minus infinity if none was.
         size: int32 [...], how many nodes are stored.
         refused: int32 [...], how many nodes a full tree did not store.
+        rejected: int32 [...], how many numbers of the model were NaN or infinite, and left out; see `Expansion`.
         spec: the description of the tree, static.
     """
 
@@ -75,6 +76,7 @@ class Tree:
     high: Array
     size: Array
     refused: Array
+    rejected: Array
     spec: TreeSpec
 
     @property
@@ -111,7 +113,10 @@ json.register_records((TreeSpec,))
 class Expansion(NamedTuple):
     """What a model tells of a batch of nodes, and of the edges that lead there: what `init` and `step` give.
 
-    B is the batch and A the number of slots.
+    B is the batch and A the number of slots. Numbers of float16 and bfloat16 become float32. Those that are NaN or
+    infinite are left out, and counted in `Tree.rejected`: a slot without a logit has the prior 0, and where none has
+    one all are alike; a reward or a discount is 0; a value is such that the mean of the node above stays as it was.
+    (A logit of minus infinity is one: its slot has the prior 0.)
 
     Attributes:
         node: the content of the nodes, a nest like `TreeSpec.node`, leaves [B, *shape].

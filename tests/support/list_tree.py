@@ -27,11 +27,14 @@ class Game:
     discount: float
 
     @classmethod
-    def random(cls, seed: int, states: int, slots: int, discount: float, ties: bool) -> Game:
+    def random(cls, seed: int, states: int, slots: int, discount: float, ties: bool, bad: bool = False) -> Game:
+        """Where it is bad, a quarter of the numbers are NaN or infinite."""
         numbers = np.random.default_rng(seed)
 
         def floats(*shape: int) -> np.ndarray:
             drawn = numbers.normal(size=shape) if not ties else numbers.integers(-1, 2, shape)
+            if bad:
+                drawn = np.where(numbers.random(shape) < 0.25, numbers.choice([np.nan, np.inf, -np.inf], shape), drawn)
             return drawn.astype(np.float32)
 
         return cls(
@@ -107,25 +110,40 @@ class ListTree:
         nodes: in the order in which they were stored.
         capacity: how many fit.
         refused: how many did not.
+        rejected: how many numbers of the game were NaN or infinite.
         seen: the Q values that were backed up.
     """
 
     def __init__(self, game: Game, state: int, capacity: int) -> None:
         self.game, self.capacity = game, capacity
         self.nodes: list[Node] = []
-        self.refused, self.seen = 0, list[float]()
-        self._append(state, -1, -1, 0)
-        self.nodes[0].values.append(float(game.value[state]))
+        self.refused, self.rejected, self.seen = 0, 0, list[float]()
+        self.rejected += sum(
+            ok and not x < math.inf for x, ok in zip(game.prior[state], game.valid[state], strict=True)
+        )
+        self._append(state, -1, -1, 0, self._or(float(game.value[state]), 0.0))
+        self.nodes[0].values.append(self.nodes[0].prediction)
 
-    def _append(self, state: int, parent: int, slot: int, depth: int) -> int:
+    def _or(self, number: float, instead: float) -> float:
+        """A number of the game, or what stands for it."""
+        if math.isfinite(number):
+            return number
+        self.rejected += 1
+        return instead
+
+    def _append(self, state: int, parent: int, slot: int, depth: int, value: float) -> int:
         game, valid = self.game, [bool(x) for x in self.game.valid[state]]
-        logits = [float(x) if ok else -math.inf for x, ok in zip(game.prior[state], valid, strict=True)]
+        logits = [
+            float(x) if ok and x < math.inf else -math.inf for x, ok in zip(game.prior[state], valid, strict=True)
+        ]
+        if max(logits) == -math.inf:
+            logits = [0.0 if ok else -math.inf for ok in valid]
         top = max(logits)
         weights = [math.exp(x - top) if math.isfinite(top) else 0.0 for x in logits]
         prior = [w / sum(weights) if sum(weights) else 0.0 for w in weights]
         terminal = bool(game.terminal[state]) or not any(valid)
         edges = [Edge() for _ in valid]
-        made = Node(state, parent, slot, depth, float(game.value[state]), terminal, prior, valid, edges)
+        made = Node(state, parent, slot, depth, value, terminal, prior, valid, edges)
         self.nodes.append(made)
         return len(self.nodes) - 1
 
@@ -156,10 +174,13 @@ class ListTree:
             value = self.nodes[here.children[slot]].prediction
         else:
             state = int(self.game.following[here.state, slot])
-            edge.reward, edge.discount = float(self.game.reward[here.state, slot]), self.game.discount
-            value = float(self.game.value[state])
+            edge.reward, edge.discount = self._or(float(self.game.reward[here.state, slot]), 0.0), self.game.discount
+            unchanged = (float(np.mean(here.values)) - edge.reward) / edge.discount
+            value = self._or(float(self.game.value[state]), unchanged)
+            logits = zip(self.game.prior[state], self.game.valid[state], strict=True)
+            self.rejected += sum(bool(ok) and not x < math.inf for x, ok in logits)
             if len(self.nodes) < self.capacity:
-                here.children[slot] = self._append(state, node, slot, here.depth + 1)
+                here.children[slot] = self._append(state, node, slot, here.depth + 1, value)
             else:
                 self.refused += 1
         if slot in here.children:
@@ -190,7 +211,7 @@ class ListTree:
             here.depth -= 1
         if self.nodes:
             self.nodes[0].slot = -1
-        self.refused = 0
+        self.refused = self.rejected = 0
         self.seen = [edge.q for here in self.nodes for edge in here.edges if edge.visits]
 
     def _is_below(self, node: int, top: int) -> bool:
@@ -284,7 +305,7 @@ def check_equal(tree: Any, numpy: Any, b: int, model: ListTree) -> None:
         return numpy(array)[b].tolist()
 
     count = len(model.nodes)
-    assert (rows(tree.size), rows(tree.refused)) == (count, model.refused)
+    assert (rows(tree.size), rows(tree.refused), rows(tree.rejected)) == (count, model.refused, model.rejected)
     edge_arrays = [rows(x) for x in (tree.children, tree.edge_visits, tree.valid)]
     floats = {name: numpy(getattr(tree, name))[b] for name in ("edge_value", "reward", "discount", "prior", "value")}
     for k, here in enumerate(model.nodes):

@@ -80,17 +80,19 @@ def simulate(
 @pytest.mark.parametrize("library", ["jax", "torch"])
 def test_search_subtree_and_search_again_equal_the_model(library: str, name: str, depth: int | None) -> None:
     # At first one value alone is known in this tree, and it was computed in two places.
-    @example(seed=1, states=[0, 0, 0], discount=0.9, ties=False, slots=[0, 0, 0])
+    @example(seed=1, states=[0, 0, 0], discount=0.9, ties=False, bad=False, slots=[0, 0, 0])
+    @example(seed=2, states=[0, 1, 2], discount=-1.0, ties=False, bad=True, slots=[0, 1, 2])
     @settings(max_examples=effort(5, 200))
     @given(
         st.integers(0, 2**31),
         st.lists(st.integers(0, STATES - 1), min_size=BATCH, max_size=BATCH),
         st.sampled_from([-1.0, 0.9]),
         st.booleans(),
+        st.booleans(),
         st.lists(st.integers(-1, SLOTS - 1), min_size=BATCH, max_size=BATCH),
     )
-    def search(seed: int, states: list[int], discount: float, ties: bool, slots: list[int]) -> None:
-        game = Game.random(seed, STATES, SLOTS, discount, ties)
+    def search(seed: int, states: list[int], discount: float, ties: bool, bad: bool, slots: list[int]) -> None:
+        game = Game.random(seed, STATES, SLOTS, discount, ties, bad)
         models = [ListTree(game, state, CAPACITY) for state in states]
         tree = begun(made, game, states, SCORES[name])
         tree = simulate(made, name, game, tree, models, 10, depth)

@@ -33,7 +33,7 @@ def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.Tree:
         "action_rows": (*edges, words),
         "action_wide": (),
         "statistics": {"squares": edges},
-        **dict.fromkeys(("low", "high", "size", "refused"), batch),
+        **dict.fromkeys(("low", "high", "size", "refused", "rejected"), batch),
     }
 
     def array(shape: Any) -> Any:
@@ -86,7 +86,7 @@ def test_trees_are_pytrees(library: Backend) -> None:
 
         leaves, structure = pytree.tree_flatten(tree)
         again = pytree.tree_unflatten(leaves, structure)
-    assert len(leaves) == 22
+    assert len(leaves) == 23
     assert again.spec == SPEC
     assert all(getattr(again, name) is getattr(tree, name) for name in ("parent", "children", "low"))
     assert repr(tree) == f"Tree({SPEC!r}, batch=(2,))"
@@ -132,3 +132,34 @@ def test_nodes_may_have_no_content(library: Backend) -> None:
     assert set(asked) == {((), ())}
     assert (proposal.action, library.numpy(tree.size).tolist()) == ((), [5, 5, 5])
     assert library.numpy(rb.trees.subtree(tree, proposal.slot).size).min() > 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_numbers_of_half_precision_are_widened(library: Backend, dtype: str) -> None:
+    """As models give them that compute in it."""
+    rb, spec = library.rb, frb.TreeSpec(node=(), capacity=5, children=2)
+    prior, value = (rb.zeros(frb.Unbounded(shape, dtype), batch=3) + 1.5 for shape in ((2,), ()))
+
+    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+        return frb.Expansion((), prior, value, reward=value, discount=value - 1)
+
+    tree = rb.trees.init(spec, frb.Expansion((), prior, value))
+    tree, _ = rb.trees.search(tree, rb.key(0), step, 2, frb.GumbelMuZero())
+    assert library.numpy(tree.prediction)[0, :3].tolist() == [1.5, 1.5, 1.5]
+    assert library.numpy(tree.value)[0, 0] == 1.5 + 0.5 * 1.5 - 0.25  # mean of 1.5 and twice 2.25
+    with pytest.raises(TypeError, match="float64"):
+        rb.trees.init(spec, frb.Expansion((), np.zeros((3, 2)), value))
+
+
+def test_a_model_that_gives_nothing_but_nan_is_searched_and_told_of(library: Backend) -> None:
+    rb, spec = library.rb, frb.TreeSpec(node=(), capacity=9, children=2)
+    nan = library.array(np.full(3, np.nan, np.float32))
+    told = frb.Expansion((), library.array(np.full((3, 2), np.inf, np.float32)), nan, nan, nan)
+    tree = rb.trees.init(spec, told._replace(reward=0.0, discount=1.0))
+    assert library.numpy(tree.rejected).tolist() == [3, 3, 3]
+    for policy in (frb.MuZero(), frb.GumbelMuZero()):
+        searched, proposal = rb.trees.search(tree, rb.key(0), lambda *_: told, 4, policy)
+        assert library.numpy(searched.rejected).tolist() == [3 + 4 * 5] * 3
+        np.testing.assert_allclose(library.numpy(proposal.weights).sum(-1), 1, rtol=1e-6)
+        assert np.isfinite(library.numpy(searched.value)).all()
+    assert library.numpy(rb.trees.subtree(searched, proposal.slot).rejected).tolist() == [0, 0, 0]
