@@ -131,7 +131,7 @@ class Choices(ArraySpec):
         raise TypeError(f"{type(self).__name__} has no choices")
 
     def _apart(self, index: Array) -> list[Array]:
-        return [index[..., i] for i in range(len(self.counts))] if self.several else [index]
+        return [index[..., i] for i in range(len(self.allowed))] if self.several else [index]
 
     def _same(self, ops: SpecOps, x: Array, near: Array) -> Array:
         """Whether values [N, *shape] equal the nearest values `near` of the domain, bool [N]."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.base.dtypes import whole_number
+from functional_rb.base.dtypes import kind_of, whole_number
+from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
@@ -68,10 +70,12 @@ class MultiCategorical(Numbers):
     def table(self, name: str) -> np.ndarray[Any, Any]:
         """The values of `nvec`, `start` or `mask` for every element.
 
-        Starts are in the dtype, as NumPy makes floats of a list of 0 and 2^64 - 1.
+        Starts are in a dtype of integers, that of the spec if it is one: NumPy makes floats of a list of 0 and
+        2^64 - 1, and the whole numbers that floats hold exactly fit into int64, but those of bfloat16 not into NumPy.
         """
         if name == "start":
-            return np.broadcast_to(np.asarray(self.start, self.dtype), self.shape)
+            dtype = self.dtype if kind_of(self.dtype) == "int" else "int64"
+            return np.broadcast_to(np.asarray(self.start, dtype), self.shape)
         return super().table(name)
 
     @property
@@ -84,8 +88,29 @@ class MultiCategorical(Numbers):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of choices of each element along the last axis, where all rows have the same."""
+        """The number of choices of each element along the last axis, where all rows have the same.
+
+        Raises:
+            ValueError: if they have not.
+        """
+        return self._counts_of_rows("counts", "read nvec for those of each element")
+
+    def _counts_of_rows(self, what: str, remedy: str) -> tuple[int, ...]:
+        if np.ndim(self.nvec) > 1:
+            raise ValueError(
+                f"MultiCategorical.{what}: expected the same numbers of choices in all rows, got nvec {self.nvec!r}; "
+                f"{remedy}"
+            )
         return tuple(int(n) for n in np.broadcast_to(np.asarray(self.nvec), self.shape[-1:]))
+
+    @functools.cached_property
+    def allowed(self) -> list[Allowed]:
+        """What is allowed, for each of the choices side by side; rows of their own numbers each have their own."""
+        if np.ndim(self.nvec) < 2:
+            return super().allowed
+        counts = self.table("nvec").reshape(-1, self.shape[-1]).T
+        of = np.arange(counts.shape[1]).reshape(self.choice_axes)
+        return [Allowed(np.arange(column.max()) < column[:, None], of) for column in counts]
 
     @property
     def choice_axes(self) -> tuple[int, ...]:
@@ -102,12 +127,8 @@ class MultiCategorical(Numbers):
             >>> MultiCategorical([3, 5]).to_one_hot()
             MultiOneHot((3, 5))
         """
-        if np.ndim(self.nvec) > 1:
-            raise ValueError(
-                f"MultiCategorical.to_one_hot: expected the same numbers of choices in all rows, got nvec "
-                f"{self.nvec!r}; use a part of an item for each row"
-            )
-        return MultiOneHot(self.counts, self.mask, (*self.shape[:-1], sum(self.counts)), dtype)
+        counts = self._counts_of_rows("to_one_hot", "use a part of an item for each row")
+        return MultiOneHot(counts, self.mask, (*self.shape[:-1], sum(counts)), dtype)
 
     def changed(self, k: int, change: Change) -> Any:
         """The spec after a change of shape: each element keeps its choices; a single element becomes `Categorical`."""
