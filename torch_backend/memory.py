@@ -54,7 +54,8 @@ class Memory(memory.Memory):
         """Tensors joined one after the other."""
         return torch.cat(list(arrays))
 
-    def has_ordinary_arrays(self) -> bool:
-        """Whether the arrays are ordinary tensors on the CPU, not batched, fake or traced ones."""
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.rows)
-        return type(self.rows) is torch.Tensor and self.rows.device.type == "cpu" and not wrapped
+    @staticmethod
+    def is_ordinary_array(array: torch.Tensor) -> bool:
+        """Whether it is an ordinary tensor on the CPU, not a batched, fake or traced one, in one piece."""
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(array)
+        return type(array) is torch.Tensor and array.device.type == "cpu" and not wrapped and array.is_contiguous()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from functional_rb.base.dtypes import shown
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
 from functional_rb.core.draft import HasArrays, by_name
@@ -66,9 +67,11 @@ def misfit(arrays: HasArrays, plan: Plan) -> str | None:
     expected = shapes_of(plan)
     whole = {name: shape if name != "tree" else plan.tree_shape for name, (shape, _) in expected.items()}
     for name, array in by_name(arrays, plan).items():
-        shape = tuple(getattr(array, "shape", ()))
+        shape, kind = tuple(getattr(array, "shape", ())), shown(getattr(array, "dtype", type(array)))
         if shape != whole.get(name):
             return f"state.{name} has the shape {shape}, and by the spec it is {whole.get(name)}"
+        if kind != expected[name][1]:
+            return f"state.{name} has the dtype {kind}, and by the spec it is {expected[name][1]}"
     return None
 
 

@@ -38,6 +38,7 @@ class Memory(memory.Memory):
         """Arrays joined one after the other."""
         return np.concatenate(arrays)
 
-    def has_ordinary_arrays(self) -> bool:
-        """Whether the rows of all arrays follow upon each other: what JAX hands in may have other strides."""
-        return all(isinstance(array, np.ndarray) and array.flags.c_contiguous for array in self.arrays)
+    @staticmethod
+    def is_ordinary_array(array: Any) -> bool:
+        """Whether its rows follow upon each other: what JAX hands in may have other strides."""
+        return isinstance(array, np.ndarray) and array.flags.c_contiguous

@@ -123,7 +123,7 @@ class Memory(abc.ABC):
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, if the buffer has such leaves.
         files: the mapped files that rows, wide arrays and frames lie in, if they do.
-        fits: whether the arrays have the shapes that the buffer's spec says. What a user's function over a pytree has
+        fits: whether the arrays have the shapes and dtypes that the spec says. What a user's function over a pytree has
             made may have others (a stack of states, say), and kernels would write beyond them.
         placement: where the memory belongs; None for arrays that are only handed on.
         addressed: the addresses of these arrays, as CPU kernels take them; None until a kernel has looked them up.
@@ -221,15 +221,16 @@ class Memory(abc.ABC):
     def joined(arrays: Sequence[Array]) -> Array:
         """Arrays one after the other, along their first axis."""
 
+    @staticmethod
     @abc.abstractmethod
-    def has_ordinary_arrays(self) -> bool:
-        """Whether the arrays are contiguous ones of the library's own, in the CPU's memory."""
+    def is_ordinary_array(array: Array) -> bool:
+        """Whether it is a contiguous one of the library's own, in the CPU's memory."""
 
     @property
     def is_ordinary(self) -> bool:
         """Whether compiled kernels can read and write the arrays, and these have the spec's shapes; asked once."""
         if self._ordinary is None:
-            self._ordinary = self.fits and self.has_ordinary_arrays()
+            self._ordinary = self.fits and all(map(self.is_ordinary_array, self.arrays))
         return self._ordinary
 
     def write_back(self, array: Array, saved: Sequence[Entry]) -> None:

@@ -81,7 +81,7 @@ class VersionedState(core.State):
             table = cls.library.table_type(spec)
         memory = cls.library.memory_type(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
         memory.files, memory.placement = files, cls.library.placement(spec)
-        memory.fits = misfit(arrays, spec.plan) is None
+        memory.fits = misfit(arrays, spec.plan) is None and memory.is_ordinary_array(arrays.counters)
         return cls(begin(memory, spec.capacity, table), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import torch
 from torch.utils import _pytree as pytree
 
 import functional_rb as frb
+import torch_backend
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import BATCH, MEMBERS
@@ -99,3 +101,47 @@ def test_no_number_in_a_swapped_leaf_leads_out_of_an_array(library: Backend, nam
             some = np.where(rng.random(array.shape) < 0.5, np.int32(wild), array)
             for forged in (np.full_like(array, wild), some):
                 all_functions(library, swapped(library, state, name, forged))
+
+
+def of_leaves(library: Backend, state: Any, change: Any) -> list[Any]:
+    """States with one leaf changed each, all leaves in turn."""
+    if library.library == "jax":
+        leaves, outline = jax.tree.flatten(state)
+        return [jax.tree.unflatten(outline, [*leaves[:k], change(x), *leaves[k + 1 :]]) for k, x in enumerate(leaves)]
+    leaves, context = pytree.tree_flatten(state)
+    return [pytree.tree_unflatten([*leaves[:k], change(x), *leaves[k + 1 :]], context) for k, x in enumerate(leaves)]
+
+
+WIDE = frb.BufferSpec({"x": frb.Unbounded((100,)), "image": frb.Unbounded((64, 64), "uint8")}, 500, frb.Prioritized())
+
+
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement()], ids=["tree", "deck"])
+def test_leaves_of_other_shapes_and_dtypes_are_not_read_as_what_they_should_be(library: Backend, sampler: Any) -> None:
+    rb, spec = library.rb, dataclasses.replace(WIDE, sampler=sampler)
+    given = rb.rand(spec.item, rb.key(1), (100,))
+    state = rb.add(rb.init(spec), given)
+    for change in (lambda x: x[:2], lambda x: library.array(np.zeros(x.shape, np.int8))):
+        for forged in of_leaves(library, state, change):
+            for use in (lambda s: rb.sample(s, rb.key(0), 64), lambda s: rb.add(s, given)):
+                with pytest.raises(REFUSED) if library.library == "jax" else contextlib.suppress(*REFUSED):
+                    use(forged)
+    if library.library == "jax":
+        with pytest.raises(ValueError, match=r"state\.rows has the dtype int8, and by the spec it is int32"):
+            rb.sample(dataclasses.replace(state, rows=state.rows.astype("int8")), rb.key(0), 64)
+
+
+def test_views_of_one_number_are_read_as_what_they_show() -> None:
+    """A tensor with one number in memory, as large as it likes: kernels would read, and write, behind it."""
+    rb = torch_backend
+    given = rb.rand(WIDE.item, rb.key(1), (100,))
+    for sampler in (frb.Uniform(), frb.WithoutReplacement()):  # sums that are none depend on who adds them up
+        leaves, context = pytree.tree_flatten(rb.add(rb.init(dataclasses.replace(WIDE, sampler=sampler)), given))
+        for k, leaf in enumerate(leaves):
+            one = leaf.reshape(-1)[0]
+            view, whole = (
+                pytree.tree_unflatten([*leaves[:k], x, *leaves[k + 1 :]], context)
+                for x in (one.expand(leaf.shape), one.expand(leaf.shape).clone(memory_format=torch.contiguous_format))
+            )
+            for use in (lambda s: rb.sample(s, rb.key(0), 64), lambda s: rb.items(rb.add_(s, given))):
+                ours, theirs = (pytree.tree_leaves(use(x)) for x in (view, whole))
+                assert all(map(torch.equal, ours, theirs))
