@@ -11,7 +11,9 @@ from functional_rb.base import dtypes, nest
 from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.episode import Array
 from functional_rb.datasets.stored import Stored
-from functional_rb.ted.check import as_dict, is_leaf
+
+ROOM = 2**20
+"""Bytes of which moments are taken at once, about."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,19 +82,15 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
         DatasetError: if no dataset is there.
     """
     reader = Stored(dataset)
-    found: dict[str, Moments] = {}
+    gathered = _Gathered()
     goes_on = False
-    for piece in reader.episodes():
-        observed = _rows_from(piece.observations, 1 if goes_on else 0)
-        parts = {"observations": observed, "actions": piece.actions, "rewards": piece.rewards, "infos": piece.infos}
-        for field, values in parts.items():
-            leaves, structure = nest.flatten(values, is_leaf)
-            for path, leaf in zip(structure.paths, leaves, strict=True):
-                if dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float") and len(leaf):
-                    name = "/".join(map(str, (field, *path)))
-                    own = Moments.of(leaf)
-                    found[name] = found[name].joined(own) if name in found else own
+    for piece in reader.pieces():
+        for field, (structure, leaves) in piece.parts.items():
+            if field not in ("terminated", "truncated"):
+                seen = field == "observations" and goes_on  # the first one with the piece before
+                gathered.add(field, structure, [leaf[1:] for leaf in leaves] if seen else leaves)
         goes_on = piece.goes_on
+    found = gathered.moments()
     summaries = list(reader.summaries())
     return {
         "steps": reader.description.steps,
@@ -104,10 +102,39 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _rows_from(values: Any, first: int) -> Any:
-    """A nest of arrays [n, ...] from one row on."""
-    leaves, structure = nest.flatten(values, is_leaf)
-    return nest.unflatten(structure, [leaf[first:] for leaf in leaves], as_dict)
+class _Gathered:
+    """Leaves of many short pieces, whose moments are taken at once."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[str, list[list[Array]]] = {}  # by field, and in the order of its leaves
+        self._structures: dict[str, nest.Structure] = {}
+        self._nbytes = 0
+        self._found: dict[str, Moments] = {}
+
+    def add(self, field: str, structure: nest.Structure, leaves: list[Array]) -> None:
+        """Gather the leaves [n, *shape] of a field of an episode."""
+        if field not in self._leaves:
+            self._structures[field], self._leaves[field] = structure, [[] for _ in leaves]
+        for gathered, leaf in zip(self._leaves[field], leaves, strict=True):
+            gathered.append(leaf)
+            self._nbytes += leaf.nbytes
+        if self._nbytes >= ROOM:
+            self._take()
+
+    def moments(self) -> dict[str, Moments]:
+        """Those of all leaves of numbers, by their names."""
+        self._take()
+        return self._found
+
+    def _take(self) -> None:
+        for field, gathered in self._leaves.items():
+            for path, arrays in zip(self._structures[field].paths, gathered, strict=True):
+                leaf = np.concatenate(arrays) if arrays else np.zeros(0)
+                if dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float") and len(leaf):
+                    name, own = "/".join(map(str, (field, *path))), Moments.of(leaf)
+                    self._found[name] = self._found[name].joined(own) if name in self._found else own
+                arrays.clear()
+        self._nbytes = 0
 
 
 def _of_numbers(numbers: list[float]) -> dict[str, float]:

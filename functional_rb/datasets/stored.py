@@ -30,8 +30,13 @@ from functional_rb.ops import numpy_ops
 from functional_rb.specs import Composite
 from functional_rb.storage.directory import file_name, shapes
 from functional_rb.structures import frame_ring, row_layout, stored_arrays
-from functional_rb.ted.check import FLAGS, NEXT, as_dict, is_leaf
+from functional_rb.ted.check import FLAGS, NEXT, as_dict
 from functional_rb.ted.steps import ACTION, REWARD
+
+BLOCKS = 8
+"""Short episodes are read so many times fewer steps at a time than a piece may have."""
+GAPS = 16
+"""Episodes that are not wanted are read over if they have so many times fewer steps than that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,40 +105,65 @@ class Stored:
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """Those that were chosen, in their order."""
-        most = steps_of_piece(self.spec(narrow=False))
-        with _Arrays(self.path, self.description) as arrays, open(os.path.join(self.path, ABOUT), "rb") as lines:
+        with open(os.path.join(self.path, ABOUT), "rb") as lines:
             begins = [0, *itertools.accumulate(map(len, lines))]  # of lines, which are read one by one
-            for number in self._chosen[first:]:
-                lines.seek(begins[number])
-                about = json.loads(lines.readline())
-                start, steps = int(self._table["first"][number]), int(self._table["steps"][number])
-                for begin, stop in spans(steps, most):
-                    yield self._piece(arrays, start + begin, start + stop, start + steps, about)
+            about, of = {}, -1
+            for piece in self.pieces(first):
+                if piece.number != of:
+                    of = piece.number
+                    lines.seek(begins[of])
+                    about = json.loads(lines.readline())
+                yield self._episode(piece, about)
+
+    def pieces(self, first: int = 0) -> Iterator[Piece]:
+        """The steps of the episodes that were chosen, from one on, as arrays apart."""
+        most = steps_of_piece(self.spec(narrow=False))
+        room = max(most // BLOCKS, 1)
+        numbers = list(self._chosen)[first:]
+        begins = self._table["first"][numbers].tolist()
+        ends = (self._table["first"] + self._table["steps"])[numbers].tolist()
+        with _Arrays(self.path, self.description) as arrays:
+            for k, number in enumerate(numbers):
+                for begin, stop in spans(ends[k] - begins[k], most):
+                    begin, stop = begins[k] + begin, begins[k] + stop
+                    if not arrays.hold(begin, stop):
+                        until, after = stop, k + 1  # short episodes that lie close to each other are read at once
+                        while stop == ends[k] and after < len(numbers) and ends[after] - begin <= room:
+                            if not 0 <= begins[after] - until <= room // GAPS:
+                                break
+                            until, after = ends[after], after + 1
+                        arrays.read(begin, until)
+                    yield Piece(number, stop < ends[k], arrays.parts(begin, stop))
 
     def steps_at(self, slots: Sequence[int]) -> Iterator[Episode]:
         """Single steps, by their slots, each as an episode."""
         with _Arrays(self.path, self.description) as arrays:
             for slot in slots:
-                yield self._piece(arrays, slot, slot + 1, slot + 1, {})
+                arrays.read(slot, slot + 1)
+                yield self._episode(Piece(-1, False, arrays.parts(slot, slot + 1)), {})
 
-    def _piece(self, arrays: _Arrays, first: int, stop: int, end: int, about: dict[str, Any]) -> Episode:
-        steps = arrays.read(first, stop)
-        after = steps[NEXT]
-        return Episode(
-            {name: _joined(steps[name], after[name]) for name in _observed(self.description.item)},
-            steps[ACTION],
-            after[REWARD],
-            after["terminated"],
-            after["truncated"],
-            steps.get(INFO, {}),
-            goes_on=stop < end,
-            about=about,
-            file=self.path,
-        )
+    def _episode(self, piece: Piece, about: dict[str, Any]) -> Episode:
+        made = {field: nest.unflatten(*part, as_dict) for field, part in piece.parts.items()}
+        return Episode(**made, goes_on=piece.goes_on, about=about, file=self.path)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """Some steps of a stored episode.
+
+    Attributes:
+        number: of the episode.
+        goes_on: whether the next piece is of the same episode.
+        parts: by the field of an `Episode`: its structure, and the leaves [n, *shape], of observations [n + 1, *shape].
+    """
+
+    number: int
+    goes_on: bool
+    parts: dict[str, tuple[nest.Structure, list[Array]]]
 
 
 class _Arrays:
-    """The files of a dataset, from which steps are read in their order: not mapped, so that none stays in memory."""
+    """The files of a dataset, read some steps at a time: not mapped, so that none stays in memory."""
 
     def __init__(self, path: str, description: Description) -> None:
         self._plan = description.spec().plan
@@ -141,6 +171,17 @@ class _Arrays:
             name: (open(os.path.join(path, file_name(name)), "rb"), shape[1:], np.dtype(dtype))  # noqa: SIM115  # closed below
             for name, (shape, dtype) in {**shapes(description.spec()), **_at(self._plan)}.items()
         }
+        self._first = self._stop = 0  # the steps that are held
+        self._leaves: dict[int, Array] = {}
+        self._frames: dict[int, tuple[Array, int]] = {}  # by leaf, and how many frames later it is
+        self._at = np.zeros(0, np.int64)  # of each step the place of its observation among the frames
+        names = _observed(description.item)
+        of = nest.unflatten(self._plan.structure, range(len(self._plan.structure.paths)), as_dict)
+        after = of[NEXT]
+        fields = {"observations": {name: of[name] for name in names}, "actions": of[ACTION], "rewards": after[REWARD]}
+        fields |= {"terminated": after["terminated"], "truncated": after["truncated"], "infos": of.get(INFO, {})}
+        self._fields = {field: nest.flatten(part, _is_number) for field, part in fields.items()}
+        self._after = nest.flatten_as(self._fields["observations"][1], {name: after[name] for name in names})
 
     def __enter__(self) -> _Arrays:
         """Until the files are closed."""
@@ -151,22 +192,52 @@ class _Arrays:
         for file, _, _ in self._files.values():
             file.close()
 
-    def read(self, first: int, stop: int) -> dict[str, Any]:
-        """Steps [first, stop) of one episode, in TED."""
+    def hold(self, first: int, stop: int) -> bool:
+        """Whether steps [first, stop) have been read."""
+        return self._first <= first and stop <= self._stop
+
+    def read(self, first: int, stop: int) -> None:
+        """Read steps [first, stop), and hold no others."""
         plan = self._plan
         wide = [self._rows(stored_arrays.wide_name(k), first, stop) for k in range(len(plan.layout.wide))]
         stored = row_layout.unpack(numpy_ops, plan.layout, self._rows(stored_arrays.ROWS, first, stop), wide)
-        found = dict(zip(plan.stored, stored, strict=True))
+        self._leaves = dict(zip(plan.stored, stored, strict=True))
         if plan.frames is not None:
-            begin = int(self._rows(frame_ring.AT, first, first + 1)[0]) >> 1
-            layout, span = plan.frames.layout, (begin, begin + stop - first + 1)
+            at = self._rows(frame_ring.AT, first, stop).astype(np.int64) >> 1
+            layout, span = plan.frames.layout, (int(at[0]), int(at[-1]) + 2)
             apart = [self._rows(frame_ring.WIDE.format(k), *span) for k in range(len(layout.wide))]
             frames = row_layout.unpack(numpy_ops, layout, self._rows(frame_ring.ROWS, *span), apart)
             for stack, frame in zip(plan.frames.stacks, frames, strict=True):
                 assert stack.following is not None
-                found |= {stack.leaf: frame[:-1], stack.following: frame[1:]}
-        steps: dict[str, Any] = nest.unflatten(plan.structure, [found[k] for k in range(len(found))], as_dict)
-        return steps
+                self._frames |= {stack.leaf: (frame, 0), stack.following: (frame, 1)}
+            self._at = at - at[0]
+        self._first, self._stop = first, stop
+
+    def parts(self, first: int, stop: int) -> dict[str, tuple[nest.Structure, list[Array]]]:
+        """Steps [first, stop) of one episode, which are held; see `Piece`."""
+        here = slice(first - self._first, stop - self._first)
+        made = {
+            field: (structure, [self._values(leaf, here) for leaf in leaves])
+            for field, (leaves, structure) in self._fields.items()
+            if field != "observations"
+        }
+        leaves, structure = self._fields["observations"]
+        observations = [self._observed(*pair, here) for pair in zip(leaves, self._after, strict=True)]
+        return {"observations": (structure, observations), **made}
+
+    def _values(self, leaf: int, here: slice, more: int = 0) -> Array:
+        """The values of a leaf in some steps; of a frame so many more too."""
+        if leaf in self._leaves:
+            return self._leaves[leaf][here]
+        frames, later = self._frames[leaf]
+        begin = int(self._at[here.start]) + later
+        return frames[begin : begin + here.stop - here.start + more]
+
+    def _observed(self, before: int, after: int, here: slice) -> Array:
+        """The n + 1 observations of n steps, of two leaves that have n each, or of frames."""
+        if before in self._frames:
+            return self._values(before, here, more=1)
+        return np.concatenate([self._leaves[before][here.start : here.start + 1], self._leaves[after][here]])
 
     def _rows(self, name: str, first: int, stop: int) -> Array:
         file, shape, dtype = self._files[name]
@@ -182,13 +253,10 @@ def _at(plan: Any) -> dict[str, Any]:
     return {} if plan.frames is None else {frame_ring.AT: ((plan.capacity,), "int32")}
 
 
+def _is_number(part: Any) -> bool:
+    return isinstance(part, int)
+
+
 def _observed(item: Any) -> list[str]:
     """The names of what is observed."""
     return [name for name in item[NEXT].parts if name != REWARD and name not in FLAGS]
-
-
-def _joined(before: Any, after: Any) -> Any:
-    """The T + 1 observations of which T are the ones before steps, and T the ones after, nests of arrays."""
-    first, structure = nest.flatten(before, is_leaf)
-    joined = [np.concatenate([x[:1], y]) for x, y in zip(first, nest.flatten_as(structure, after), strict=True)]
-    return nest.unflatten(structure, joined, as_dict)

@@ -1,0 +1,83 @@
+"""Converted datasets as they are read again: many short episodes at once, and each as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.datasets import Episode, Stored, convert, stored
+from functional_rb.datasets import pieces as sizes
+from tests.support.episodes import equal, joined, read
+from tests.support.made_up import MadeUp
+
+FIELDS = ("actions", "rewards", "terminated", "infos", "about")
+
+
+@pytest.mark.parametrize("piece", [2**23, 4000, 600, 1])
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("gaps", [stored.GAPS, 1])
+def test_any_episodes_are_read_as_they_were(
+    piece: int, compact: bool, gaps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All, some of them, and from one on; whatever is read at a time, over those that are not wanted too."""
+    rng = np.random.default_rng(0)
+    reader = MadeUp(rng.integers(1, 9, 40).tolist(), (2,))
+    convert(reader, tmp_path / "made", infos=True, compact=compact)
+    monkeypatch.setattr(sizes, "PIECE", piece)
+    monkeypatch.setattr(stored, "GAPS", gaps)
+    whole = {x.about["seed"]: x for x in joined(read(Stored(tmp_path / "made")))}
+    for told, found in zip(reader.episodes(), whole.values(), strict=True):
+        equal(found.observations["observation"], told.observations)
+        equal(found.actions, told.actions)
+    numbers = np.arange(len(whole))
+    for count in (1, 2, 5, 20, len(whole)):
+        chosen = sorted(rng.choice(numbers, count, replace=False).tolist())
+        for first in {0, count // 2}:
+            again = joined(read(Stored(tmp_path / "made", chosen), first))
+            assert len(again) == count - first
+            for number, episode in zip(chosen[first:], again, strict=True):
+                wanted = list(whole.values())[number]
+                equal(episode.observations, wanted.observations)
+                for field in FIELDS:
+                    equal(getattr(episode, field), getattr(wanted, field))
+
+
+def test_short_episodes_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert(MadeUp([3] * 500), tmp_path / "made")
+    spans: list[tuple[int, int]] = []
+    original = stored._Arrays.read
+
+    def counted(arrays: stored._Arrays, first: int, stop: int) -> None:
+        spans.append((first, stop))
+        original(arrays, first, stop)
+
+    monkeypatch.setattr(stored._Arrays, "read", counted)
+    frb.datasets.statistics(tmp_path / "made")
+    assert spans == [(0, 1500)]
+    frb.datasets.split(tmp_path / "made", [0.5, 0.5], [tmp_path / "train", tmp_path / "test"])
+    assert len(spans) == 3
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("piece", [2**23, 1])
+def test_functions_may_change_what_they_get(
+    compact: bool, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arrays of an episode are its own, though several are read at once."""
+    reader = MadeUp([3, 1, 6, 2, 5], (2,))
+    convert(reader, tmp_path / "made", compact=compact)
+    monkeypatch.setattr(sizes, "PIECE", piece)
+
+    def raised(episode: Episode) -> Episode:
+        episode.observations["observation"] += 100
+        episode.rewards[:] = -episode.rewards
+        return dataclasses.replace(episode)
+
+    frb.datasets.map(tmp_path / "made", raised, tmp_path / "changed")
+    for told, made in zip(reader.episodes(), joined(read(Stored(tmp_path / "changed"))), strict=True):
+        equal(made.observations["observation"], told.observations + 100)
+        equal(made.rewards, -told.rewards)
