@@ -102,12 +102,12 @@ def layout(tree: Any, shown: Bools | None = None) -> np.ndarray[Any, np.dtype[np
 
 
 def folded(seen: TreeView, most: int) -> Bools:
-    """Which nodes a picture shows: whole levels, as many as there is room for; of the last, the most visited."""
+    """Which nodes a picture shows: whole levels, as many as there is room for, and of the next the most visited."""
     shown = np.zeros(len(seen), bool)
     deepest = int(np.searchsorted(seen.levels[1:], most, "right"))
     end = int(seen.levels[max(deepest, 0)])
     shown[:end] = True
-    if deepest < 2 and end < len(seen):  # a single level is too large
+    if end < min(most, len(seen)):
         rest = np.arange(end, int(seen.levels[deepest + 1]))
         shown[rest[np.argsort(-seen.visits[rest], kind="stable")[: most - end]]] = True
     return shown
@@ -122,8 +122,8 @@ def plot(
 ) -> Any:
     """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.
 
-    A text shows where the pointer rests on a node. Levels for which there is no room are folded: the node above them
-    is a square, and tells how many nodes are below.
+    A text shows where the pointer rests on a node. Of the first level for which there is no room the most visited nodes
+    are shown, and the rest is folded: the node above is a square, and tells how many nodes are below.
 
     Args:
         tree: to read.

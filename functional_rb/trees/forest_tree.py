@@ -12,6 +12,7 @@ from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
 from functional_rb.trees.forest import Forest, check_forest, lookup, problem_of_links
 from functional_rb.trees.view import NONE, Bools, Ints, Steps, TreeView, children_of
+from functional_rb.trees.ways import Ways
 
 
 def tree(
@@ -99,6 +100,7 @@ class _Graph:
         result, repeats, cut = [np.zeros(1, np.int64)], [np.zeros(1, bool)], [np.zeros(1, bool)]
         met = np.zeros(len(self.degree), bool)
         met[root] = True
+        ways, above = Ways(len(self.degree)), np.array([Ways.EMPTY])
         begin, end = 0, 1
         while begin < end:
             own = vertex[-1]
@@ -111,10 +113,15 @@ class _Graph:
             up = np.repeat(np.arange(begin, end), room)
             which = np.arange(total) + np.repeat(self.first[own] - (np.cumsum(room) - room), room)
             below = self.end[which]
+            led, on_the_way = above.copy(), np.zeros(total, bool)
+            led[room > 0] = ways.extended(above[room > 0], own[room > 0])
+            above = np.repeat(led, room)
+            asked = met[below]  # of others it is known
+            on_the_way[asked] = ways.have(above[asked], below[asked])
             vertex.append(below)
             parent.append(up)
             result.append(which)
-            repeats.append(_above(vertex, parent, met, below, up, end))
+            repeats.append(on_the_way)
             cut.append(np.zeros(total, bool))
             met[below] = True
             begin, end = end, end + total
@@ -162,22 +169,6 @@ class _Graph:
             observe=observe,
             act=act,
         )
-
-
-def _above(vertex: list[Ints], parent: list[Ints], met: Bools, below: Ints, up: Ints, begin: int) -> Bools:
-    """Which of a level's vertices lie on the way to themselves; only of those that were met before is it asked."""
-    found = np.zeros(len(below), bool)
-    asked = np.flatnonzero(met[below])
-    at, first = up[asked], begin
-    for level in range(len(vertex) - 2, -1, -1):
-        if not len(asked):
-            break
-        first -= len(vertex[level])
-        place = at - first
-        same = vertex[level][place] == below[asked]
-        found[asked[same]] = True
-        asked, at = asked[~same], parent[level][place[~same]]
-    return found
 
 
 def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Any) -> Any:

@@ -128,10 +128,17 @@ def num_vertices(tree: Any, *, count_repeat: bool = False) -> int:
     return len(seen) if count_repeat else len(seen.unique)
 
 
-def edges(tree: Any) -> Ints:
-    """The ids of parent and child of each edge, level by level, int64 [nodes - 1, 2]."""
+def edges(tree: Any, *, dense: bool = False) -> Ints:
+    """The ids of parent and child of each edge, level by level, int64 [nodes - 1, 2].
+
+    Args:
+        tree: to read.
+        dense: in place of ids, which of the tree's vertices it is, `view(tree).dense`: 0 to `num_vertices(tree) - 1`,
+            as arrays of vertices and programs for graphs number them. A compact tree has few of a forest's ids.
+    """
     seen = view(tree)
-    return np.stack([seen.vertex[seen.parent[1:]], seen.vertex[1:]], 1)
+    numbers = seen.dense if dense else seen.vertex
+    return np.stack([numbers[seen.parent[1:]], numbers[1:]], 1)
 
 
 def max_length(tree: Any) -> int:

@@ -126,6 +126,14 @@ class TreeView:
         return np.unique(self.vertex, return_index=True)[1]
 
     @functools.cached_property
+    def dense(self) -> Ints:
+        """The number of each node's vertex among those of the tree, in the order of their coming, int64 [n]."""
+        order = np.argsort(self.first_nodes)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return rank[np.searchsorted(self.unique, self.vertex)]
+
+    @functools.cached_property
     def below(self) -> Ints:
         """How many nodes are below each, itself included."""
         sizes = np.ones(len(self), np.int64)

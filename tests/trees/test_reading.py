@@ -19,6 +19,7 @@ import torch_backend as rb
 from functional_rb import trees
 from functional_rb.trees import drawing
 from functional_rb.trees.state import FIELDS
+from functional_rb.trees.ways import Ways
 from tests.support.effort import effort
 
 SPEC = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), capacity=300, children=9)
@@ -168,6 +169,57 @@ def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int,
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+def calls_to_read(n: int) -> int:
+    """How many functions are called to read a way of n steps, each of which leads one back as well."""
+    spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 2)
+    numbers = np.arange(n, dtype=np.int32)
+    before, action = np.concatenate([numbers, numbers + 1]), np.repeat(np.array([0, 1], np.int32), n)
+    after, done = np.concatenate([numbers + 1, numbers]), np.zeros(2 * n, bool)
+    transitions = frb.ted.from_transitions(before, action, np.ones(2 * n, np.float32), after, done)
+    forest, calls = rb.forests.extend(rb.forests.init(spec), transitions), 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        tree = rb.forests.tree(forest, np.int32(0))
+    finally:
+        sys.setprofile(None)
+    assert (len(tree), tree.repeats.sum(), trees.max_length(tree)) == (2 * n + 1, n, n + 1)
+    return calls
+
+
+def test_ways_that_lead_back_are_read_in_proportion_to_their_length() -> None:
+    first, second, third = map(calls_to_read, (100, 200, 300))
+    assert third - second < 1.2 * (second - first)
+
+
+@hypothesis.settings(max_examples=effort(50, 500))
+@hypothesis.given(st.integers(1, 20_000), st.data())
+def test_sets_that_share_what_they_have_alike_are_sets(n: int, data: st.DataObject) -> None:
+    ways, known = Ways(n), [set[int]()]
+    number = st.integers(0, n - 1)
+    for _ in range(data.draw(st.integers(1, 5))):
+        more = data.draw(st.lists(st.tuples(st.integers(0, len(known) - 1), number), max_size=4))
+        made = ways.extended(*np.array(more, np.int64).reshape(-1, 2).T)
+        assert made.tolist() == list(range(len(known), len(known) + len(more)))
+        known += [known[one] | {added} for one, added in more]
+    asked = sorted({x for one in known for x in one} | {0, n - 1, data.draw(number)})
+    for one, law in enumerate(known):
+        assert ways.have(np.full(len(asked), one), np.array(asked)).tolist() == [x in law for x in asked]
+
+
+def test_dense_numbers_are_those_of_the_tree_alone() -> None:
+    tree = tree_of("fork", compact=True)
+    assert trees.edges(tree).tolist() == [[0, 2], [2, 3], [2, 6]]
+    assert trees.edges(tree, dense=True).tolist() == [[0, 1], [1, 2], [1, 3]]
+    diamond = tree_of("diamond")
+    assert diamond.dense.tolist() == [0, 1, 2, 3, 3, 4, 4]
+    assert trees.num_vertices(diamond) == diamond.dense.max() + 1
+
+
 def test_a_long_way_is_read_in_no_recursion() -> None:
     n = 5000
     spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 1)
@@ -294,6 +346,19 @@ def test_a_large_picture_is_folded() -> None:
     assert made["data"][2]["marker"]["symbol"][:2].tolist() == ["square", "circle"]
     assert made["data"][1]["mode"] == "markers"
     assert drawing.figure(tree_of("fork"))["data"][1]["text"] == ["0", "0", "0", "1", "0", "2"]
+
+
+def test_of_a_wide_level_the_most_visited_are_shown() -> None:
+    """Below a few nodes too: a picture with room for a hundred shows a hundred."""
+    steps = [(0, k, k + 1) for k in range(3)]
+    steps += [(1 + k % 3, k % 2, 4 + k) for k in (*range(250), *range(50, 100))]
+    tree = rb.forests.tree(forest_of(steps), np.int32(0))
+    shown = drawing.folded(tree, 100)
+    assert shown.sum() == 100
+    assert shown[:4].all()
+    assert shown[tree.visits == 2].all()
+    hidden = [text for text in drawing.figure(tree, max_nodes=100)["data"][2]["text"] if "folded" in text]
+    assert len(hidden) == 3
 
 
 def test_a_page_is_written(tmp_path: Any) -> None:
