@@ -20,7 +20,7 @@ from functional_rb.ops.random_bits import below
 from functional_rb.samplers.base import SamplerBase, check_bools
 from functional_rb.samplers.importance import shares
 from functional_rb.samplers.slices import Slices
-from functional_rb.structures import episode_windows, sum_tree
+from functional_rb.structures import episode_windows, order_statistics, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Lanes
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ HALF_EXPONENT = 127 << 22
 
 @dataclasses.dataclass(frozen=True)
 class Groups(SamplerBase):
-    """Some items of each of n groups, with replacement: leaves [n, per_group, *shape], as GRPO and RLOO take replies.
+    """Some items of each of n groups: leaves [n, per_group, *shape], as GRPO and RLOO take replies.
 
     Items of a group are added one after another, and a leaf tells where the next group begins, so a group is drawn in
-    O(log n). Each group is equally likely. Of a larger group come `per_group` neighbours in a circle from any item on:
+    O(log n). Each group is equally likely, and none comes twice in a batch; of fewer than n groups each comes as often
+    as any other, or once more. Of a larger group come `per_group` neighbours in a circle from any item on:
     each is equally likely, none comes twice. Of a group that is being overwritten what is left counts. `sample.mask`,
     bool [n, per_group], marks real items; all weights are 1; the probability is the group's.
 
@@ -102,6 +103,12 @@ class Groups(SamplerBase):
                 f"{who}: {self.per_group} items of a group never fit into the {plan.ring.length} of a lane; "
                 f"give a larger BufferSpec.capacity, or whole=False, for smaller groups"
             )
+        most = plan.capacity // (self.per_group if self.whole else 1)
+        if most > order_statistics.MAX_CAPACITY:
+            raise ValueError(
+                f"{who}: {most} groups may be stored, and at most 2^24 are counted exactly; use several buffers, or a "
+                f"smaller BufferSpec.capacity"
+            )
         self.boundaries.check(plan.outline, who)
         if self.reward_key is None:
             return
@@ -121,8 +128,8 @@ class Groups(SamplerBase):
         return self._slices.tree_rows(capacity)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Fresh bits at every level of the tree, and two words for the item from which a group comes."""
-        return self._slices.draw_shape(plan, batch)
+        """Two words for the group, and two for the item from which it comes."""
+        return batch, 4
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
         """Groups, and the items of each."""
@@ -137,10 +144,14 @@ class Groups(SamplerBase):
         self._slices.removed(ops, draft, removal)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Descend the tree to groups, then go around each from one of its items."""
+        """Find groups by random ranks that differ, then go around each from one of its items."""
         length = self.per_group
         lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
-        members = sum_tree.descend(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2])
+        # The tree has a one for each group. Of fewer groups than are wanted, one shuffle of all is gone round.
+        groups = ops.cast(sum_tree.total(draft.known_tree), "int32")
+        shuffled = sparse_set.distinct(ops, draws[:, :2], groups)
+        turn = ops.arange(batch, like=shuffled) % ops.maximum(groups, ops.full_like(groups, 1))
+        members = order_statistics.select(ops, draft.known_tree, draft.plan.capacity, ops.take(shuffled, turn))
         chances = shares(ops, draft, members)
         found = chances > 0  # of a tree without groups, that is, of an empty one, anything is a leaf
         before, after = episode_windows.extent(ops, lanes, in_episode, members)

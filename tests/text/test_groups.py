@@ -80,6 +80,35 @@ def test_groups_are_drawn_as_plain_lists_have_them(whole: bool, sizes: list[int]
             assert abs(times[member] - counts[k] * min(3 / len(group), 1)) < 5 * counts[k] ** 0.5
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("sizes", [[3, 3, 2, 3], [2, 1, 4, 1, 3], [1, 2, 1, 2, 1, 2, 1], [5]])
+def test_no_group_comes_twice_where_there_are_enough(backend: Backend, sizes: list[int], whole: bool) -> None:
+    given, sampler = stored_of(sizes), frb.Groups(2, "prompt", whole=whole)
+    there = [group for group in groups_of(given) if len(group) >= (2 if whole else 1)]
+    of = {member: k for k, group in enumerate(there) for member in group}
+    state = backend.add(backend.init(frb.BufferSpec(ITEM, CAPACITY, sampler)), given)
+    for n in (1, len(there), len(there) + 1, 2 * len(there) + 1):
+        for key in backend.rb.split(backend.rb.key(n), 4):
+            state, sample = backend.sample(state, key, n)
+            found = [of[k] for k in backend.numpy(sample.items["id"])[:, 0].tolist()]
+            times = [found.count(k) for k in range(len(there))]
+            assert max(times) - min(times) <= 1
+            np.testing.assert_allclose(backend.numpy(sample.probabilities), 1 / len(there), rtol=1e-6)
+
+
+def test_each_order_of_groups_is_equally_likely() -> None:
+    import torch_backend as rb
+
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt"))), stored_of([2, 2, 2, 3]))
+    times: dict[tuple[int, ...], int] = {}
+    for key in rb.split(rb.key(0), 2400):
+        state, sample = rb.sample(state, key, 2)
+        pair = tuple(int(k) // 2 if k < 6 else 3 for k in sample.items["id"][:, 0])
+        times[pair] = times.get(pair, 0) + 1
+    assert len(times) == 12
+    assert all(abs(count - 200) < 5 * 200**0.5 for count in times.values())
+
+
 def law(steps: Any) -> list[float]:
     """Each group of two or more is equally likely, and then each of its items."""
     found: dict[Any, list[int]] = {}
