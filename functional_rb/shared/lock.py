@@ -50,7 +50,8 @@ class FileLock:
             OSError: in a forked process that could not open the file anew.
             RuntimeError: if this thread holds the lock, as in a signal handler that runs in the midst of a write.
         """
-        if self._holder == threading.get_ident():
+        # Of a lock that is free, the holder is what an interrupt has left there.
+        if self._holder == threading.get_ident() and self._threads.locked():
             raise RuntimeError(
                 f"{self.path}: this thread is writing to the shared buffer already; do not use it in a signal handler"
             )
@@ -58,14 +59,17 @@ class FileLock:
             raise OSError(errno.EBADF, f"the lock is not open in this process; {LIMIT}", self.path)
         with self._threads:
             try:
-                self._holder = threading.get_ident()
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
                 try:
-                    return work()
+                    self._holder = threading.get_ident()
+                    fcntl.flock(self._fd, fcntl.LOCK_EX)
+                    try:
+                        return work()
+                    finally:
+                        finish()
                 finally:
-                    finish()
-            finally:
-                # An interrupt may have come before the lock was taken; releasing it then is no error.
+                    # An interrupt may have come before the lock was taken; releasing it then is no error.
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+            finally:  # and another one before it was released
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
                 self._holder = None
 

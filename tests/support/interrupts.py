@@ -7,6 +7,7 @@ import dis
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,28 @@ from typing import Any
 import functional_rb
 
 _ROOT = Path(functional_rb.__file__).parents[1]
+_FINALIZE = weakref.finalize.__call__.__code__
 _OURS = tuple(str(_ROOT / name) + "/" for name in ("functional_rb", "jax_backend", "torch_backend"))
 
 
-def interrupted(line: int, work: Callable[..., Any], *args: Any) -> bool:
+def interrupted(line: int, work: Callable[..., Any], *args: Any, everywhere: bool = False) -> bool:
     """Call a function that is interrupted at the so many-th line, from 0, that it comes to in this thread.
+
+    Args:
+        line: see `lines`.
+        work: the function.
+        args: its arguments.
+        everywhere: whether it may also be the first line of a `finally`, which Python interrupts nowhere.
 
     Returns:
         Whether it came to that line, and so was interrupted.
     """
-    return _traced(line, work, args)[0]
+    return _traced(line, work, args, everywhere)[0]
 
 
-def lines(work: Callable[..., Any], *args: Any) -> int:
+def lines(work: Callable[..., Any], *args: Any, everywhere: bool = False) -> int:
     """How many lines of the library a function comes to."""
-    return _traced(-1, work, args)[1]
+    return _traced(-1, work, args, everywhere)[1]
 
 
 def chosen(count: int, most: int | None, seed: int = 0) -> Iterable[int]:
@@ -38,15 +46,15 @@ def chosen(count: int, most: int | None, seed: int = 0) -> Iterable[int]:
     return sorted({(seed * 7919 + k * count) // most % count for k in range(most)})
 
 
-def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, int]:
+def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...], everywhere: bool) -> tuple[bool, int]:
     seen = 0
     raised: list[KeyboardInterrupt] = []
 
     def at_line(frame: types.FrameType, event: str, _: Any) -> Any:
         nonlocal seen
-        if event == "line" and not _is_sheltered(frame):
+        if event == "line" and not _is_sheltered(frame, everywhere):
             seen += 1
-            if seen == line + 1:
+            if seen > line >= 0 and not _is_finalized(frame):
                 raised.append(KeyboardInterrupt(f"{frame.f_code.co_filename}:{frame.f_lineno}"))
                 raise raised[0]
         return at_line
@@ -72,14 +80,22 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_sheltered(frame: types.FrameType) -> bool:
+def _is_finalized(frame: types.FrameType | None) -> bool:
+    """Whether something dies in a frame, or around it: what is raised there Python reports, and goes on."""
+    while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code is not _FINALIZE:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_sheltered(frame: types.FrameType, everywhere: bool) -> bool:
     """Whether an event tells of a line before which no interrupt can come.
 
     Python looks for signals where a call ends, a function begins, and a loop goes round. So none comes between the end
-    of a `with` block and the call of `__exit__`, of which an event tells; nor before the first line of a `finally`.
+    of a `with` block and the call of `__exit__`, of which an event tells, or at `try:`; nor before the first line of a
+    `finally`.
     """
     code = frame.f_code
-    return frame.f_lasti in _exits(code) or frame.f_lineno in _finals(code.co_filename)
+    return frame.f_lasti in _exits(code) or (not everywhere and frame.f_lineno in _finals(code.co_filename))
 
 
 @functools.cache
@@ -91,9 +107,9 @@ def _finals(path: str) -> frozenset[int]:
 
 @functools.cache
 def _exits(code: types.CodeType) -> frozenset[int]:
-    """Where the calls `__exit__(None, None, None)` begin."""
+    """Where the calls `__exit__(None, None, None)` begin, and where nothing is done, as at `try:`."""
     found = [each for each in dis.get_instructions(code) if each.opname not in ("CACHE", "EXTENDED_ARG")]
-    offsets = set()
+    offsets = {each.offset for each in found if each.opname == "NOP"}
     for k in range(len(found) - 3):
         nones = all(each.opname == "LOAD_CONST" and each.argval is None for each in found[k : k + 3])
         if nones and found[k + 3].opname in ("PRECALL", "CALL"):
