@@ -134,7 +134,7 @@ def test_choices_are_stored_as_vectors_if_the_item_says_so() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     env = Made(spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), spaces.Text(3), seed=1)
-    item = frb.item_from_env(env, max_length=2)
+    item = frb.item_from_env(env, narrow=False, max_length=2)
     carry = ted.begin({"a": (0, 1)})
 
     def record(carry: Any, action: Any, observation: Any) -> Any:
@@ -154,18 +154,18 @@ def test_what_does_not_fit_is_named() -> None:
 
 def test_items_of_environments_have_real_specs() -> None:
     env = Made(spaces.Dict(x=BOX, n=spaces.Discrete(4)), spaces.MultiDiscrete([2, 3]), seed=0)
-    item = frb.item_from_env(env)
+    item = frb.item_from_env(env, narrow=False)
     ted.check(item)
     flags = dict.fromkeys(("done", "terminated", "truncated"), frb.Binary())
     seen = {"x": frb.Bounded(-1, 1, (2,), "float64"), "n": frb.Categorical(4, dtype="int64")}
     action = frb.MultiCategorical([2, 3], dtype="int64")
     after = {**seen, "reward": frb.Unbounded((), "float64"), **flags}
     assert item == frb.Composite({**seen, "action": action, **flags, "next": after})
-    narrow = frb.item_from_env(env, narrow=True)
+    narrow = frb.item_from_env(env)
     assert narrow["n"] == frb.Categorical(4)
     assert narrow["next", "reward"] == frb.Unbounded()
-    assert frb.item_from_env(SyncVectorEnv([lambda: env])) == item
-    assert frb.item_from_env(env, observation_key="seen")["seen"] == frb.Composite(seen)
+    assert frb.item_from_env(SyncVectorEnv([lambda: env]), narrow=False) == item
+    assert frb.item_from_env(env, narrow=False, observation_key="seen")["seen"] == frb.Composite(seen)
 
 
 @pytest.mark.parametrize(

@@ -201,18 +201,50 @@ def test_dtypes_stay_unless_an_item_says_otherwise() -> None:
 
 def test_items_of_environments() -> None:
     env = recorded.make(EPISODES, NEXT_STEP, "dict")
-    item = frb.item_from_env(env)
+    item = frb.item_from_env(env, narrow=False)
     ted.check(item)
     assert item["position"] == frb.Bounded(-(2**24), 2**24, (2,))
     assert item["inner", "count"].dtype == item["action"].dtype == "int64"
     assert item["action"] == frb.Categorical(recorded.ACTIONS, dtype="int64")
     assert item["next", "reward"].dtype == "float64"
-    assert frb.item_from_env(env.envs[0]) == item
+    assert frb.item_from_env(env.envs[0], narrow=False) == item
+    assert frb.item_from_env(env) == frb.item_from_env(env, narrow=True)
+    assert (frb.item_from_env(env)["next", "reward"].dtype, frb.item_from_env(env)["action"].dtype) == (
+        "float32",
+        "int32",
+    )
     seen = frb.item_from_env(env, observation_key="seen")
     assert set(seen["seen"]) == {"position", "inner"}
     both = gym.spaces.Tuple((gym.spaces.MultiBinary(3), gym.spaces.Box(0, 1, (2,), bool)))
     env.single_observation_space = both
     assert frb.item_from_env(env)["observation"] == (frb.Binary((3,), "int8"), frb.Binary((2,)))
+
+
+def test_two_lines_make_a_buffer_of_any_environment(library: Backend) -> None:
+    env = recorded.make(EPISODES, NEXT_STEP, "dict")
+    item = frb.item_from_env(env)
+    state = library.rb.init(frb.BufferSpec(item, 15, lanes=len(EPISODES)))
+    carry = ted.begin(env.reset()[0])
+    action = np.zeros(len(EPISODES), np.int64)
+    carry, steps, mask = ted.from_gymnasium(carry, action, env.step(action), NEXT_STEP, item=item)
+    assert int(library.rb.size(library.rb.add(state, steps, mask=mask))) == len(EPISODES)
+
+
+def test_flat_items_of_environments(library: Backend) -> None:
+    env = recorded.make(EPISODES, NEXT_STEP, "dict")
+    nested, item = frb.item_from_env(env), frb.item_from_env(env, layout="flat")
+    assert list(item) == ["obs", "action", "reward", "next_obs", "terminated", "truncated"]
+    assert item["obs"] == item["next_obs"] == frb.Composite({name: nested[name] for name in ("position", "inner")})
+    assert (item["action"], item["reward"]) == (nested["action"], nested["next", "reward"])
+    sampler = frb.BufferSpec(item, 8, frb.Slices(2)).sampler
+    assert sampler.end_keys == ("terminated", "truncated")
+    spec = frb.BufferSpec(item, 8, transforms=frb.n_step(2, 0.9))
+    assert library.rb.init(spec).spec == spec
+    assert {"seen", "next_seen"} <= set(frb.item_from_env(env, observation_key="seen", layout="flat"))
+    with pytest.raises(ValueError, match="the name 'reward' has another meaning in the item; give another"):
+        frb.item_from_env(env, observation_key="reward", layout="flat")
+    with pytest.raises(ValueError, match="expected layout as 'ted' or 'flat', got 'rows'"):
+        frb.item_from_env(env, layout="rows")  # type: ignore[arg-type]
 
 
 def test_final_observations_may_come_as_one_batch(library: Backend) -> None:
