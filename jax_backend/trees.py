@@ -63,13 +63,28 @@ class _Backend:
         return _content(tree, leaf)
 
     def search(
-        self, tree: Tree, key: jax.Array, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+        self,
+        tree: Tree,
+        key: jax.Array,
+        step: Callable[..., Any],
+        simulations: int,
+        policy: Policy,
+        max_depth: int,
+        chance_step: Callable[..., Any] | None,
     ) -> tuple[Tree, jax.Array, jax.Array]:
         """Search. While tracing nothing is compiled by itself: the step may use what is being traced."""
         execute.check_key(key)
         traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((tree, key)))
         function = _searched if traced else _search
-        return function(tree, key, step=step, simulations=simulations, policy=policy, max_depth=max_depth)
+        return function(
+            tree,
+            key,
+            step=step,
+            simulations=simulations,
+            policy=policy,
+            max_depth=max_depth,
+            chance_step=chance_step,
+        )
 
     def summary(self, tree: Tree) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """The fields of a `Summary`."""
@@ -125,25 +140,32 @@ def _content(tree: Tree, leaf: Leaf) -> tuple[list[jax.Array], Any]:
 
 @_program
 def _searched(
-    tree: Tree, key: jax.Array, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+    tree: Tree,
+    key: jax.Array,
+    step: Callable[..., Any],
+    simulations: int,
+    policy: Policy,
+    max_depth: int,
+    chance_step: Callable[..., Any] | None,
 ) -> tuple[Tree, jax.Array, jax.Array]:
     batch, slots = tree.batch[0], tree.spec.children
     keys = jax.random.split(key, 1 + simulations)
     bits = compile.draws(keys[0], batch, 1 + slots * policy.words + simulations)
     draws = Draws.of(bits, keys[1:], slots, policy.words)
 
-    def evaluated(node: list[jax.Array], action: Any, key: jax.Array) -> Evaluated:
-        def call(*leaves: jax.Array) -> Evaluated:
-            node, action, key = jax.tree.unflatten(structure, leaves)
-            return api.called(_backend, tree, step, node, action, key)
+    def by_users_rules(function: core.Step) -> core.Step:
+        def ask(*args: Any) -> Evaluated:
+            leaves, structure = jax.tree.flatten(args)
+            return ops.call(lambda *leaves: function(*jax.tree.unflatten(structure, leaves)), *leaves)
 
-        leaves, structure = jax.tree.flatten((node, action, key))
-        return ops.call(call, *leaves)
+        return ask
 
-    return core.search(ops, tree, draws, evaluated, policy, simulations, max_depth)
+    asked, by_chance = api.callers(_backend, tree, step, chance_step)
+    chance = None if by_chance is None else by_users_rules(by_chance)
+    return core.search(ops, tree, draws, by_users_rules(asked), policy, simulations, max_depth, chance)
 
 
-_search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "max_depth"))
+_search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "max_depth", "chance_step"))
 
 
 @jax.jit
@@ -190,5 +212,6 @@ def search(
     simulations: int,
     policy: Policy | Score | None = None,
     max_depth: int | None = None,
+    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
 ) -> tuple[Tree, Proposal]:
-    return api.search(_backend, tree, key, step, simulations, policy, max_depth)
+    return api.search(_backend, tree, key, step, simulations, policy, max_depth, chance_step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +67,14 @@ class _Backend:
         return core.content_of(ops, tree, leaf)
 
     def search(
-        self, tree: Tree, key: torch.Tensor, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+        self,
+        tree: Tree,
+        key: torch.Tensor,
+        step: Callable[..., Any],
+        simulations: int,
+        policy: Policy,
+        max_depth: int,
+        chance_step: Callable[..., Any] | None,
     ) -> tuple[Tree, torch.Tensor, torch.Tensor]:
         """Search."""
         batch, slots = tree.batch[0], tree.spec.children
@@ -76,8 +82,8 @@ class _Backend:
         bits = random.draws(keys[0], batch, 1 + slots * policy.words + simulations)
         draws = Draws.of(bits, keys[1:], slots, policy.words)
         with torch.no_grad(), _loops():
-            called = functools.partial(api.called, self, tree, step)
-            return core.search(ops, _copied(tree), draws, called, policy, simulations, max_depth)
+            asked, by_chance = api.callers(self, tree, step, chance_step)
+            return core.search(ops, _copied(tree), draws, asked, policy, simulations, max_depth, by_chance)
 
     def summary(self, tree: Tree) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """The fields of a `Summary`."""
@@ -135,5 +141,6 @@ def search(
     simulations: int,
     policy: Policy | Score | None = None,
     max_depth: int | None = None,
+    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
 ) -> tuple[Tree, Proposal]:
-    return api.search(_backend, tree, key, step, simulations, policy, max_depth)
+    return api.search(_backend, tree, key, step, simulations, policy, max_depth, chance_step)

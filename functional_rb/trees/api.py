@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import dtypes, nest
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import ArraySpec, Unbounded
 from functional_rb.trees.policies import MostVisited, MuZero, Policy
 from functional_rb.trees.scores import PUCT, Score
-from functional_rb.trees.search import Evaluated, Leaf
+from functional_rb.trees.search import Evaluated, Leaf, Step
 from functional_rb.trees.spec import INT32_MAX, Content, TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 
+_CHANCE: Final = "TreeSpec(..., chance=True)"
 FLOAT, MASK, INDEX = Unbounded((), "float32"), Unbounded((), "bool"), Unbounded((), "int32")
 
 
@@ -25,7 +26,7 @@ class Proposal(NamedTuple):
     """What a search proposes.
 
     Attributes:
-        slot: int32 [B], the slot of the root to take; -1 where nothing could be searched.
+        slot: int32 [B], the slot of the root to take; -1 where nothing could be searched, or chance decides.
         action: the action of that slot: a nest like `TreeSpec.action`, leaves [B, *shape], or the slot itself. Where
             the slot is -1, the action of slot 0 stands there, or -1.
         weights: float32 [B, A], the improved policy, a target to learn: it sums to 1 over the valid slots.
@@ -96,7 +97,14 @@ class Backend(Protocol):
         ...
 
     def search(
-        self, tree: Tree, key: Any, step: Callable[..., Any], simulations: int, policy: Policy, max_depth: int
+        self,
+        tree: Tree,
+        key: Any,
+        step: Callable[..., Any],
+        simulations: int,
+        policy: Policy,
+        max_depth: int,
+        chance_step: Callable[..., Any] | None,
     ) -> tuple[Tree, Array, Array]:
         """Search; returns the trees, the slots proposed, and the improved policy."""
         ...
@@ -250,6 +258,7 @@ def search(
     simulations: int,
     policy: Policy | Score | None = None,
     max_depth: int | None = None,
+    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
 ) -> tuple[Tree, Proposal]:
     """Search: simulations that select, expand and back up, one after the other, for a whole batch of trees.
 
@@ -267,7 +276,12 @@ def search(
         simulations: how many.
         policy: how slots are chosen at the root and below, and what is proposed: `frb.MuZero()` by default,
             `frb.GumbelMuZero()`, or a score alone, of which the most visited slot is proposed.
-        max_depth: how many edges a simulation takes at most; by default as many as there are.
+        max_depth: how many edges a simulation takes at most, those of chance among them; by default as many as there
+            are.
+        chance_step: where the world is not certain, `chance_step(node, outcome, key) -> Expansion`: what lies behind
+            the outcomes of chance nodes, asked as `step` is and in its place. What `step` gives then are afterstates,
+            which are chance nodes: their slots are outcomes, with the prior as probabilities. No policy chooses there;
+            the visits follow the prior. (Without it, `step` is asked about chance nodes too.)
 
     Returns:
         The trees, and what is proposed.
@@ -275,7 +289,7 @@ def search(
     Raises:
         TypeError: for a leaf of another dtype or kind, naming it.
         ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf; for a number
-            out of range; for a score that needs a statistic which the spec lacks.
+            out of range; for a score that needs a statistic, and for chance nodes, which the spec lacks.
 
     Example:
         >>> spec = frb.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=33, children=2)
@@ -303,17 +317,36 @@ def search(
         raise ValueError(f"trees.search: expected at least 1 simulation, got {count}")
     if not callable(step):
         raise TypeError(f"trees.search: expected step as a function, got {type(step).__name__}")
-    tree, slot, weights = backend.search(tree, key, step, count, chosen, _depth(max_depth, "trees.search"))
+    if chance_step is not None and not callable(chance_step):
+        raise TypeError(f"trees.search: expected chance_step as a function, got {type(chance_step).__name__}")
+    if chance_step is not None and not tree.spec.chance:
+        raise ValueError("trees.search: chance_step was given, but the spec has no chance nodes; give " + _CHANCE)
+    depth = _depth(max_depth, "trees.search")
+    tree, slot, weights = backend.search(tree, key, step, count, chosen, depth, chance_step)
     if tree.spec.action_content is None:
         return tree, Proposal(slot, slot, weights)
     return tree, Proposal(slot, content(backend, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
 
 
-def called(
-    backend: Backend, tree: Tree, step: Callable[..., Any], node: list[Array], action: Any, key: Any
-) -> Evaluated:
-    """What a user's `step` says of the leaves of nodes and of actions, checked."""
-    return evaluated(backend, tree.spec, step(*_nests(backend, tree, node, action), key), tree.batch, "step")
+def callers(
+    backend: Backend, tree: Tree, step: Callable[..., Any], chance_step: Callable[..., Any] | None
+) -> tuple[Step, Step | None]:
+    """A user's functions, asked about the leaves of nodes and of actions, with their answers checked."""
+
+    def asking(function: Callable[..., Any], name: str, chance: bool) -> Step:
+        """Of what is said nothing of, whether it is a chance node."""
+
+        def ask(node: list[Array], action: Any, key: Any) -> Evaluated:
+            given = function(*_nests(backend, tree, node, action), key)
+            if chance and isinstance(given, Expansion) and given.chance is None:
+                given = given._replace(chance=True)
+            return evaluated(backend, tree.spec, given, tree.batch, name)
+
+        return ask
+
+    if chance_step is None:
+        return asking(step, "step", False), None
+    return asking(step, "step", True), asking(chance_step, "chance_step", False)
 
 
 def summary(backend: Backend, tree: Tree) -> Summary:
@@ -413,6 +446,8 @@ def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ..
         raise ValueError(f"{function}: actions were given, but the spec has no action; give TreeSpec(action=...)")
     if spec.action_content is not None and given.actions is None:
         raise ValueError(f"{function}: the spec has an action, but Expansion.actions is missing")
+    if given.chance is not None and not spec.chance:
+        raise ValueError(f"{function}: Expansion.chance was given, but the spec has no chance nodes; give {_CHANCE}")
     return Evaluated(
         node=_leaves(backend, spec.node_content, given.node, batch, function, "node"),
         prior=prior,
@@ -424,6 +459,7 @@ def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ..
         actions=[]
         if spec.action_content is None
         else _leaves(backend, spec.action_content, given.actions, edges, function, "actions"),
+        chance=filled("chance", False if given.chance is None else given.chance, MASK, batch),
     )
 
 

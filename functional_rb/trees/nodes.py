@@ -40,6 +40,7 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
         value=zeros(nodes, "float32"),
         prediction=zeros(nodes, "float32"),
         terminal=zeros(nodes, "bool"),
+        chance=zeros(nodes, "bool"),
         children=zeros(edges) + NONE,
         edge_visits=zeros(edges),
         edge_value=zeros(edges, "float32"),

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
+from functional_rb.structures.row_layout import along
 from functional_rb.trees import nodes
 from functional_rb.trees.nodes import as_edges, edges_of, get, get_edge, put, put_edge, root_edges
 from functional_rb.trees.policies import Policy, visit_shares
-from functional_rb.trees.scores import Score, log_softmax, next_bits
+from functional_rb.trees.scores import Edges, Score, best, log_softmax, next_bits
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import NONE, ROOT, Tree
 
@@ -47,6 +48,7 @@ class Evaluated(NamedTuple):
         valid: bool [B, A].
         terminal: bool [B].
         actions: the leaves of the actions, each [B, A, *shape].
+        chance: bool [B].
     """
 
     node: list[Array]
@@ -57,6 +59,7 @@ class Evaluated(NamedTuple):
     valid: Array
     terminal: Array
     actions: list[Array]
+    chance: Array
 
 
 class Draws(NamedTuple):
@@ -109,7 +112,7 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
     Args:
         ops: the backend.
         tree: the batch of trees.
-        score: the rule below the root.
+        score: the rule below the root, but at chance nodes.
         slot: int32 [B], the slot that is taken at the root.
         bits: int32 [B], uniform in [0, 2^31).
         max_depth: how many edges are taken at most.
@@ -128,12 +131,26 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
 
     def further(node: Array, slot: Array, here: Array, bits: Array) -> tuple[Array, ...]:
         bits, going = next_bits(ops, bits), here >= 0
-        taken = score.choose(ops, edges_of(ops, tree, ops.maximum(here, root)), bits)
+        at = ops.maximum(here, root)
+        edges = edges_of(ops, tree, at)
+        taken = _or_outcome(ops, tree, score.choose(ops, edges, bits), at, edges, bits)
         node, slot = ops.where(going, here, node), ops.where(going, taken, slot)
         return node, slot, onward(here, taken), bits
 
     node, slot, _, _ = ops.while_loop(goes_on, further, (node, slot, onward(node, slot), bits))
     return Leaf(node, slot, _behind(ops, tree, node, slot), ops.full_like(tree.low, 0))
+
+
+def _or_outcome(ops: TreeOps, tree: Tree, slot: Array, node: Array, edges: Edges, bits: Array) -> Array:
+    """The slot int32 [B] that was chosen at a node; at a chance node the outcome that is the furthest behind its prior.
+
+    That is the one with the largest `P / (1 + n)`, so that the visits follow the prior without being drawn. Antonoglou
+    et al.: Planning in stochastic environments with a learned model (2022), section 4.
+    """
+    if not tree.spec.chance:
+        return slot
+    behind = ops.exp(edges.prior) / (ops.cast(edges.visits, "float32") + 1.0)
+    return ops.where(get(ops, tree.chance, node), best(ops, behind, edges.valid, bits), slot)
 
 
 def _searched(ops: TreeOps, tree: Tree) -> Array:
@@ -238,6 +255,7 @@ def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated)
         tree,
         prediction=put(ops, tree.prediction, at, found.value, live),
         terminal=put(ops, tree.terminal, at, found.terminal | ~_any(ops, found.valid), live),
+        chance=put(ops, tree.chance, at, found.chance, live) if spec.chance else tree.chance,
         prior=put(ops, tree.prior, at, log_softmax(ops, found.prior, found.valid), live),
         valid=put(ops, tree.valid, at, found.valid, live),
         rows=rows,
@@ -318,26 +336,51 @@ def _visited(ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, l
 
 def select_by(ops: TreeOps, tree: Tree, score: Score, bits: Array, max_depth: int) -> Leaf:
     """`select` by a score alone, at the root too."""
-    slot = score.choose(ops, root_edges(tree), bits)
+    edges, root = root_edges(tree), ops.full_like(tree.size, ROOT)
+    slot = _or_outcome(ops, tree, score.choose(ops, edges, bits), root, edges, bits)
     return select(ops, tree, score, slot, bits, max_depth)
 
 
 def search(
-    ops: TreeOps, tree: Tree, draws: Draws, step: Step, policy: Policy, simulations: int, max_depth: int
+    ops: TreeOps,
+    tree: Tree,
+    draws: Draws,
+    step: Step,
+    policy: Policy,
+    simulations: int,
+    max_depth: int,
+    chance_step: Step | None = None,
 ) -> tuple[Tree, Array, Array]:
     """Some simulations from the root; returns the trees, the slots int32 [B] proposed, and the improved policy."""
-    root = policy.begin(ops, edges_of(ops, tree, ops.full_like(tree.size, ROOT)), draws.begin)
+    top = ops.full_like(tree.size, ROOT)
+    root = policy.begin(ops, edges_of(ops, tree, top), draws.begin)
 
     def simulate(i: Any, tree: Tree) -> Tree:
-        bits = draws.ties[i]
-        slot = policy.choose(ops, root_edges(tree), root, i, simulations, bits)
-        leaf = select(ops, tree, policy.score, slot, bits, max_depth)
-        found = step(*content_of(ops, tree, leaf), draws.keys[i])
+        bits, edges = draws.ties[i], root_edges(tree)
+        slot = policy.choose(ops, edges, root, i, simulations, bits)
+        leaf = select(ops, tree, policy.score, _or_outcome(ops, tree, slot, top, edges, bits), bits, max_depth)
+        asked = (*content_of(ops, tree, leaf), draws.keys[i])
+        found = step(*asked)
+        if chance_step is not None:
+            by_chance = get(ops, tree.chance, ops.maximum(leaf.node, top))
+            found = _either(ops, by_chance, chance_step(*asked), found)
         return backup(ops, *expand(ops, tree, leaf, found), policy.score)
 
     tree = ops.repeat(simulations, simulate, tree)
     slot, weights = policy.propose(ops, root_edges(tree), root, draws.propose)
-    return tree, ops.where(_searched(ops, tree), slot, ops.full_like(slot, NONE)), weights
+    decides = _searched(ops, tree) & ~tree.chance[:, ROOT]
+    return tree, ops.where(decides, slot, ops.full_like(slot, NONE)), weights
+
+
+def _either(ops: TreeOps, mask: Array, one: Evaluated, other: Evaluated) -> Evaluated:
+    """What a model says of nodes, by a mask bool [B] of what two functions say."""
+
+    def chosen(a: Any, b: Any) -> Any:
+        if isinstance(a, list):
+            return [chosen(x, y) for x, y in zip(a, b, strict=True)]
+        return ops.where(along(mask, a), a, b)
+
+    return Evaluated(*map(chosen, one, other))
 
 
 def content_of(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:

@@ -59,6 +59,8 @@ class TreeSpec(Description):
             an int32; then nothing is stored for it.
         statistics: what is kept of each edge beside visits and value: "squares" for `UCB1Tuned`, "log_weights" for
             `EXP3`.
+        chance: whether nodes may be chance nodes, at which no one decides: their slots are outcomes, with the prior as
+            probabilities. Antonoglou et al.: Planning in stochastic environments with a learned model (2022).
         node_content: derived: where the leaves of a node lie.
         action_content: derived: where the leaves of an action lie; None without an action.
 
@@ -70,7 +72,7 @@ class TreeSpec(Description):
         >>> from functional_rb import Unbounded
         >>> spec = TreeSpec(node={"board": Unbounded((9,), "int8")}, capacity=65, children=9)
         >>> spec.node_bytes
-        262
+        263
     """
 
     node: Any
@@ -78,6 +80,7 @@ class TreeSpec(Description):
     children: int
     action: Any = None
     statistics: tuple[str, ...] = ()
+    chance: bool = False
 
     node_content: Content = dataclasses.field(init=False, repr=False)
     action_content: Content | None = dataclasses.field(init=False, repr=False)
@@ -98,6 +101,8 @@ class TreeSpec(Description):
         for name in self.statistics:
             if name not in STATISTICS:
                 raise ValueError(f"TreeSpec.statistics: expected some of {STATISTICS}, got {name!r}")
+        if not isinstance(self.chance, bool):
+            raise TypeError(f"TreeSpec.chance: expected True or False, got {self.chance!r}")
         self._put(node=freeze(self.node), action=freeze(self.action))
         self._put(
             node_content=Content.of(self.node, "TreeSpec.node"),
@@ -107,11 +112,11 @@ class TreeSpec(Description):
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.node, self.action, self.capacity, self.children, self.statistics
+        return self.node, self.action, self.capacity, self.children, self.statistics, self.chance
 
     @property
     def node_bytes(self) -> int:
         """Bytes that one node takes, with its edges."""
         edge = 25 + 4 * len(self.statistics)  # six numbers of 4 bytes, and a mask
         edge += 0 if self.action_content is None else self.action_content.layout.item_bytes
-        return 25 + self.node_content.layout.item_bytes + self.children * edge
+        return 26 + self.node_content.layout.item_bytes + self.children * edge

@@ -32,6 +32,7 @@ class Tree:
         value: float32 [..., N], the mean of what these brought back to it.
         prediction: float32 [..., N], the value that the model predicted when the node was stored.
         terminal: bool [..., N], whether a node is never expanded.
+        chance: bool [..., N], whether chance decides at a node: its slots are outcomes, its prior says how likely.
         children: int32 [..., N, A], the node behind each slot, -1 where none is stored.
         edge_visits: int32 [..., N, A], how many simulations took an edge.
         edge_value: float32 [..., N, A], the mean value of the node behind the edge, without the edge's reward.
@@ -60,6 +61,7 @@ class Tree:
     value: Array
     prediction: Array
     terminal: Array
+    chance: Array
     children: Array
     edge_visits: Array
     edge_value: Array
@@ -129,6 +131,8 @@ class Expansion(NamedTuple):
         terminal: bool [B], which nodes are never expanded; if None those that have no valid slot.
         actions: the actions of the slots, a nest like `TreeSpec.action`, leaves [B, A, *shape]; None if the spec has
             no action.
+        chance: bool [B], which nodes are chance nodes, for `TreeSpec(chance=True)`; None for what is usual: none, but
+            all that `step` gives to a search that has a `chance_step` too.
     """
 
     node: Any
@@ -139,3 +143,4 @@ class Expansion(NamedTuple):
     valid: Array | None = None
     terminal: Array | None = None
     actions: Any = None
+    chance: Array | bool | None = None

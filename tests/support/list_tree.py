@@ -25,10 +25,13 @@ class Game:
     valid: np.ndarray
     terminal: np.ndarray
     discount: float
+    chance: np.ndarray | None = None
 
     @classmethod
-    def random(cls, seed: int, states: int, slots: int, discount: float, ties: bool, bad: bool = False) -> Game:
-        """Where it is bad, a quarter of the numbers are NaN or infinite."""
+    def random(
+        cls, seed: int, states: int, slots: int, discount: float, ties: bool, bad: bool = False, chance: bool = False
+    ) -> Game:
+        """Where it is bad, a quarter of the numbers are NaN or infinite; with chance, half of the states are its."""
         numbers = np.random.default_rng(seed)
 
         def floats(*shape: int) -> np.ndarray:
@@ -45,6 +48,7 @@ class Game:
             valid=numbers.random((states, slots)) < 0.7,
             terminal=numbers.random(states) < 0.15,
             discount=discount,
+            chance=numbers.random(states) < 0.5 if chance else None,
         )
 
     def tables(self) -> dict[str, np.ndarray]:
@@ -61,6 +65,7 @@ def expansion(tables: Any, state: Any, before: Any, action: Any, discount: float
         discount=discount,
         valid=tables["valid"][state],
         terminal=tables["terminal"][state],
+        chance=tables["chance"][state] if "chance" in tables else None,
     )
 
 
@@ -99,6 +104,7 @@ class Node:
     prior: list[float]
     valid: list[bool]
     edges: list[Edge]
+    chance: bool
     values: list[float] = dataclasses.field(default_factory=list)
     children: dict[int, int] = dataclasses.field(default_factory=dict)
 
@@ -143,7 +149,8 @@ class ListTree:
         prior = [w / sum(weights) if sum(weights) else 0.0 for w in weights]
         terminal = bool(game.terminal[state]) or not any(valid)
         edges = [Edge() for _ in valid]
-        made = Node(state, parent, slot, depth, value, terminal, prior, valid, edges)
+        chance = game.chance is not None and bool(game.chance[state])
+        made = Node(state, parent, slot, depth, value, terminal, prior, valid, edges, chance)
         self.nodes.append(made)
         return len(self.nodes) - 1
 
@@ -233,6 +240,9 @@ def scale_of(tree: ListTree, here: Node, scale: Any) -> tuple[float, float]:
 
 def numbers_of(tree: ListTree, here: Node, score: Any, drawn: bool = False) -> list[float]:
     """The score of each slot by its formula; minus infinity where it is invalid."""
+    if here.chance:
+        shares = zip(here.prior, here.edges, here.valid, strict=True)
+        return [p / (1 + edge.visits) if ok else -math.inf for p, edge, ok in shares]
     counts = [edge.visits for edge in here.edges]
     total = sum(counts)
     if isinstance(score, frb.CompletedQ):
@@ -309,12 +319,14 @@ def check_equal(tree: Any, numpy: Any, b: int, model: ListTree) -> None:
     edge_arrays = [rows(x) for x in (tree.children, tree.edge_visits, tree.valid)]
     floats = {name: numpy(getattr(tree, name))[b] for name in ("edge_value", "reward", "discount", "prior", "value")}
     for k, here in enumerate(model.nodes):
-        assert [rows(x)[k] for x in (tree.parent, tree.slot, tree.depth, tree.visits, tree.terminal)] == [
+        numbers = (tree.parent, tree.slot, tree.depth, tree.visits, tree.terminal, tree.chance)
+        assert [rows(x)[k] for x in numbers] == [
             here.parent,
             here.slot,
             here.depth,
             len(here.values),
             here.terminal,
+            here.chance,
         ]
         slots = range(len(here.edges))
         assert [x[k] for x in edge_arrays] == [

@@ -14,7 +14,7 @@ import functional_rb as frb
 import torch_backend as rb
 
 zeros = torch.zeros(3)
-spec = frb.TreeSpec({"x": frb.Unbounded(())}, 4, 2, statistics="squares")
+spec = frb.TreeSpec({"x": frb.Unbounded(())}, 4, 2, statistics="squares", chance=True)
 root = frb.Expansion({"x": zeros}, torch.zeros(3, 2), zeros)
 keys = rb.split(rb.key(1), 3)
 
@@ -23,9 +23,10 @@ def step(node, action, key):
     return frb.Expansion({"x": node["x"] + action}, torch.zeros(3, 2), zeros, action.to(torch.float32), 0.9)
 
 
-def check(simulations, policy):
+def check(simulations, policy, chance_step=None):
     def search(key):
-        tree, proposal = rb.trees.search(rb.trees.init(spec, root), key, step, simulations, policy())
+        tree = rb.trees.init(spec, root)
+        tree, proposal = rb.trees.search(tree, key, step, simulations, policy(), chance_step=chance_step)
         tree = rb.trees.subtree(tree, proposal.slot)
         return tree.visits, tree.value, proposal.slot, proposal.weights
 
@@ -40,7 +41,12 @@ def check(simulations, policy):
 
 
 # What a search remembers belongs to a thread, or to a number of simulations.
-for case in enumerate((lambda: None, lambda: frb.MuZero(frb.UCB1Tuned()), lambda: frb.GumbelMuZero()), 1):
+for case in (
+    (1, lambda: None),
+    (2, lambda: frb.MuZero(frb.UCB1Tuned())),
+    (3, lambda: frb.GumbelMuZero()),
+    (2, lambda: frb.MuZero(), step),
+):
     thread = threading.Thread(target=check, args=case)
     thread.start()
     thread.join()
@@ -50,4 +56,4 @@ for case in enumerate((lambda: None, lambda: frb.MuZero(frb.UCB1Tuned()), lambda
 def test_a_compiled_search_is_called_three_times_in_a_fresh_process() -> None:
     """What was seen while tracing is what is there at the second call, though nothing was searched before."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert done.stdout.count("as eager") == 3, done.stderr
+    assert done.stdout.count("as eager") == 4, done.stderr

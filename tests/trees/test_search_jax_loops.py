@@ -15,7 +15,7 @@ from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
 
 BATCH, SLOTS, CAPACITY = 4, 3, 2000
-SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, CAPACITY, SLOTS, statistics=("squares", "log_weights"))
+SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, CAPACITY, SLOTS, statistics=("squares", "log_weights"), chance=True)
 
 
 SOME = [frb.MuZero(frb.UCB1Tuned()), frb.GumbelMuZero()]
@@ -36,7 +36,7 @@ def bodies(text: str) -> str:
 @pytest.mark.parametrize("policy", [*SOME, *effort([], [frb.MuZero(), frb.UCB1(), frb.EXP3()])], ids=repr)
 def test_nothing_large_is_copied(policy: object) -> None:
     def program(tree: frb.Tree, key: jax.Array) -> frb.Tree:
-        return rb.trees.search(tree, key, step, 8, policy)[0]
+        return rb.trees.search(tree, key, step, 8, policy, chance_step=step)[0]
 
     x = jnp.zeros((BATCH, 2))
     tree = rb.trees.init(SPEC, frb.Expansion({"x": x}, jnp.zeros((BATCH, SLOTS)), x[:, 0]))

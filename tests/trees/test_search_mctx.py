@@ -13,7 +13,7 @@ import pytest
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.trees import search as core
-from functional_rb.trees.api import called
+from functional_rb.trees.api import callers
 from functional_rb.trees.policies import Root
 from jax_backend import ops, trees
 
@@ -138,6 +138,46 @@ def test_a_largest_depth_is_mctxs() -> None:
     assert int(tree.depth.max()) == 2
 
 
+def test_stochastic_muzero_equals_mctx() -> None:
+    """Afterstates and outcomes: mctx has slots for actions and for outcomes at each node, here they are the same."""
+    outcomes = 3
+
+    def after(x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+        x = jnp.cos(0.4 * x + 1.1 * (action[:, None] + 1) * jnp.arange(1.0, 4.0))
+        return x, 2 * jnp.sin(x[:, :1] * jnp.arange(3.0, 3.0 + outcomes)), jnp.sin(3 * x[:, 1])
+
+    def decided(params: Any, key: Any, action: jax.Array, x: jax.Array) -> Any:
+        x, prior, value = after(x, action)
+        return mctx.DecisionRecurrentFnOutput(chance_logits=prior, afterstate_value=value), x
+
+    def befell(params: Any, key: Any, outcome: jax.Array, x: jax.Array) -> Any:
+        x, prior, value, reward = model(x, outcome)
+        return mctx.ChanceRecurrentFnOutput(
+            action_logits=prior, value=value, reward=reward, discount=0.9 + 0 * value
+        ), x
+
+    theirs = mctx.stochastic_muzero_policy(
+        (), jax.random.key(1), root(), decided, befell, 2 * SIMULATIONS, dirichlet_fraction=0.0
+    )
+
+    def act(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+        x, prior, value = after(node["x"], action)
+        nothing = jnp.zeros((BATCH, SLOTS - outcomes))
+        valid = jnp.tile(jnp.arange(SLOTS) < outcomes, (BATCH, 1))
+        return frb.Expansion({"x": x}, jnp.concatenate([prior, nothing], 1), value, valid=valid)
+
+    x, prior, value, _ = start()
+    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 2 * SIMULATIONS + 1, SLOTS, chance=True)
+    tree = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value))
+    policy = frb.MuZero(dirichlet_fraction=0.0)
+    tree, proposal = rb.trees.search(tree, rb.key(0), act, 2 * SIMULATIONS, policy, chance_step=step)
+    np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-6)
+    for name, other in (("parent", theirs.search_tree.parents), ("visits", theirs.search_tree.node_visits)):
+        np.testing.assert_array_equal(getattr(tree, name), other, err_msg=name)
+    np.testing.assert_allclose(tree.value, theirs.search_tree.node_values, atol=1e-5)
+    np.testing.assert_array_equal(tree.chance, tree.depth % 2 == 1)
+
+
 def test_a_search_is_its_simulations() -> None:
     """`search` is `select`, `step`, `expand` and `backup` one after the other, bit for bit.
 
@@ -155,9 +195,7 @@ def test_a_search_is_its_simulations() -> None:
     ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
     draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))
 
-    def evaluated(node: Any, action: Any, key: Any) -> Any:
-        return called(trees._backend, first, step, node, action, key)
-
+    evaluated, _ = callers(trees._backend, first, step, None)
     searched = jax.jit(lambda tree: core.search(ops, tree, draws, evaluated, policy, 9, 100)[0])(first)
     tree = first
 

@@ -54,7 +54,7 @@ def functions(library: str, name: str, max_depth: int | None) -> Any:
 
 def begun(library: Backend, game: Game, states: list[int], score: Any) -> frb.Tree:
     node = {"state": frb.Unbounded((), "int32")}
-    spec = frb.TreeSpec(node, CAPACITY, SLOTS, statistics=score.statistics)
+    spec = frb.TreeSpec(node, CAPACITY, SLOTS, statistics=score.statistics, chance=game.chance is not None)
     return library.rb.trees.init(spec, expansion(game.tables(), np.array(states, np.int32), None, None, 1.0))
 
 
@@ -76,9 +76,18 @@ def simulate(
     return tree
 
 
-@pytest.mark.parametrize(("name", "depth"), [*((name, None) for name in effort(USUAL, [*SCORES])), ("puct", 2)])
+@pytest.mark.parametrize(
+    ("name", "depth", "chance"),
+    [
+        *((name, None, False) for name in effort(USUAL, [*SCORES])),
+        ("puct", 2, False),
+        *((name, None, True) for name in effort(["puct"], ["puct", "puct over the tree", "completed"])),
+    ],
+)
 @pytest.mark.parametrize("library", ["jax", "torch"])
-def test_search_subtree_and_search_again_equal_the_model(library: str, name: str, depth: int | None) -> None:
+def test_search_subtree_and_search_again_equal_the_model(
+    library: str, name: str, depth: int | None, chance: bool
+) -> None:
     # At first one value alone is known in this tree, and it was computed in two places.
     @example(seed=1, states=[0, 0, 0], discount=0.9, ties=False, bad=False, slots=[0, 0, 0])
     @example(seed=2, states=[0, 1, 2], discount=-1.0, ties=False, bad=True, slots=[0, 1, 2])
@@ -92,7 +101,7 @@ def test_search_subtree_and_search_again_equal_the_model(library: str, name: str
         st.lists(st.integers(-1, SLOTS - 1), min_size=BATCH, max_size=BATCH),
     )
     def search(seed: int, states: list[int], discount: float, ties: bool, bad: bool, slots: list[int]) -> None:
-        game = Game.random(seed, STATES, SLOTS, discount, ties, bad)
+        game = Game.random(seed, STATES, SLOTS, discount, ties, bad, chance)
         models = [ListTree(game, state, CAPACITY) for state in states]
         tree = begun(made, game, states, SCORES[name])
         tree = simulate(made, name, game, tree, models, 10, depth)

@@ -26,7 +26,7 @@ def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.Tree:
     words = SPEC.action_content.layout.row_words
     nodes, edges = (*batch, 3), (*batch, 3, 2)
     shapes = {
-        **dict.fromkeys(("parent", "slot", "depth", "visits", "value", "prediction", "terminal"), nodes),
+        **dict.fromkeys(("parent", "slot", "depth", "visits", "value", "prediction", "terminal", "chance"), nodes),
         **dict.fromkeys(("children", "edge_visits", "edge_value", "reward", "discount", "prior", "valid"), edges),
         "rows": (*nodes, 2),
         "wide": ((*nodes, 1100),),
@@ -47,7 +47,7 @@ def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.Tree:
 
 
 def test_bytes_of_a_node_are_those_of_its_arrays(library: Backend) -> None:
-    assert SPEC.node_bytes == 25 + 8 + 1100 + 2 * (25 + 16 + 4)
+    assert SPEC.node_bytes == 26 + 8 + 1100 + 2 * (25 + 16 + 4)
 
 
 def test_specs_are_equal_by_what_they_say() -> None:
@@ -86,7 +86,7 @@ def test_trees_are_pytrees(library: Backend) -> None:
 
         leaves, structure = pytree.tree_flatten(tree)
         again = pytree.tree_unflatten(leaves, structure)
-    assert len(leaves) == 23
+    assert len(leaves) == 24
     assert again.spec == SPEC
     assert all(getattr(again, name) is getattr(tree, name) for name in ("parent", "children", "low"))
     assert repr(tree) == f"Tree({SPEC!r}, batch=(2,))"
