@@ -326,8 +326,8 @@ def one_for_each(priorities: Any, size: int) -> Any:
     raise ValueError(f"priorities: expected shape ({size},), one for each index, got {shape}")
 
 
-def batch_size(spec: BufferSpec, given: Any) -> int:
-    """The batch size of a `sample`: the argument, or the spec's.
+def batch_size(spec: BufferSpec, given: Any, function: str = "sample") -> int:
+    """The batch size of a `sample`, or of another function: the argument, or the spec's.
 
     Raises:
         ValueError: if neither is there, or it is negative.
@@ -337,8 +337,10 @@ def batch_size(spec: BufferSpec, given: Any) -> int:
     if type(size) is int and 0 <= size <= INT32_MAX:  # most often
         return size
     if size is None:
-        raise ValueError("sample: batch_size is missing; give sample(..., batch_size=n) or BufferSpec(batch_size=n)")
-    return count("sample", "batch_size", size)
+        raise ValueError(
+            f"{function}: batch_size is missing; give {function}(..., batch_size=n) or BufferSpec(batch_size=n)"
+        )
+    return count(function, "batch_size", size)
 
 
 def count(function: str, name: str, given: Any) -> int:
@@ -417,7 +419,7 @@ def check_epochs(spec: BufferSpec, given: Any) -> None:
             f"epochs: the sampler {spec.sampler} draws with replacement; "
             f"use BufferSpec(sampler=frb.WithoutReplacement())"
         )
-    if batch_size(spec, given) == 0:
+    if batch_size(spec, given, "epochs") == 0:
         raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 

@@ -41,6 +41,7 @@ def epochs(
         The state after each draw, and the sample. To go on with another state (after `update`, say), send it.
 
     Raises:
+        TypeError: for what is no key, or no batch size.
         ValueError: for another sampler, a batch size of 0, or as `sample` does.
 
     Example:
@@ -50,13 +51,14 @@ def epochs(
         [[0.0, 1.0], [2.0, 3.0], [4.0]]
     """
     check_one(backend, state, "epochs")
+    key, now = backend.split(key)  # a number in its place is told to be no key, rather than a key to be no batch size
     checks.check_epochs(state.spec, batch_size)
     wanted = int(reading.epochs_done(backend, state)) + checks.count("epochs", "n", n)
     while int(reading.epochs_done(backend, state)) < wanted:
-        key, now = backend.split(key)
         state, selection = api.sample(backend, state, now, batch_size)
         following = yield state, _unpadded(backend, state.spec, selection)
         state = state if following is None else following
+        key, now = backend.split(key)
 
 
 def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> AnySample[Any]:

@@ -17,7 +17,7 @@ from functional_rb.datasets.description import DESCRIPTION, Description, is_data
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS, export
 from functional_rb.datasets.getting import get
-from functional_rb.datasets.loading import folder_of, prepare, verify
+from functional_rb.datasets.loading import absolute, folder_of, prepare, verify
 from functional_rb.datasets.reader import open_reader, prefixes
 from functional_rb.datasets.sources import facts_of, source_of
 from functional_rb.datasets.stored import Stored
@@ -84,7 +84,9 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
         else:
             if is_dataset(given.name):
                 raise ValueError(f"convert: {given.name} is a converted dataset already, which load takes as it is")
-            convert(open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(given.name), **kept)
+            convert(
+                open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(absolute(given.name)), **kept
+            )
             print(os.path.abspath(given.out))
     except (OSError, ValueError, ImportError) as error:
         print(f"datasets: {error}", file=sys.stderr)
@@ -123,7 +125,7 @@ def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> N
     try:
         told = told_of(given.name, given.root)
     except FileNotFoundError:
-        facts = facts_of(given.name)
+        facts = facts_of(absolute(given.name))
         if any(facts.values()):
             _show({"name": given.name, **facts}, given.json)
         raise
@@ -189,7 +191,7 @@ def told_of(name: str, root: str | None) -> Told:
     told = {"name": reader.name, "episodes": counts.episodes, "steps": counts.steps, "bytes": counts.nbytes}
     specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
     shown = {key: repr(spec) for key, spec in specs.items()}
-    return {**told, **shown, **facts_of(name), **reader.facts}
+    return {**told, **shown, **facts_of(absolute(name)), **reader.facts}
 
 
 def _converted(name: str) -> Stored:

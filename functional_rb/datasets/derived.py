@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -38,7 +39,11 @@ def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path)
         DatasetError: if no dataset is there, or no episode stays.
         FileExistsError: if something else is at `to`.
     """
-    chosen = [summary.number for summary in Stored(dataset).summaries() if keep(summary)]
+    of, chosen = Stored(dataset), []
+    for summary in of.summaries():
+        with _noted(f"datasets.filter: {of.path}, episode {summary.number}"):
+            if keep(summary):
+                chosen.append(summary.number)
     reader = _Chosen(dataset, chosen, "filter")
     return _written(reader, reader, to)
 
@@ -68,8 +73,10 @@ def split(
     if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
         raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
     groups: dict[Hashable, list[int]] = {}
-    for summary in Stored(dataset).summaries():
-        groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
+    of = Stored(dataset)
+    for summary in of.summaries():
+        with _noted(f"datasets.split: {of.path}, episode {summary.number}"):
+            groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
     numbers = list(groups.values())
     drawn = [numbers[k] for k in order]
@@ -110,11 +117,22 @@ def map_episodes(dataset: Dataset, function: Callable[[Episode], Episode], to: P
         workers: so many threads call the function; 0 for the one that calls this.
 
     Raises:
-        DatasetError: if no dataset is there, or what the function gives does not fit together.
+        DatasetError: if no dataset is there, or what the function gives does not fit together. What the function
+            raises comes with a note of the episode.
         FileExistsError: if something is at `to`: nobody can tell whether the same function has made it.
     """
     of = Stored(dataset)
     return _written(_Mapped(of, function, workers), of, to)
+
+
+@contextlib.contextmanager
+def _noted(where: str) -> Iterator[None]:
+    """Errors of a user's function with a note of where it was called."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(where)
+        raise
 
 
 def _written(reader: Reader, of: Stored, to: Path) -> Description:
@@ -174,7 +192,7 @@ class _Mapped:
         self.facts = {**of.facts, "map": {"of": of.path, "function": name, "call": uuid.uuid4().hex}}
 
     def spec(self, narrow: bool) -> StepSpec:
-        old, made = self.of.spec(narrow), self._function(next(self.of.episodes()))
+        old, made = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
         return StepSpec(
             _specs(old.observation, made.observations),
             _specs(old.action, made.actions),
@@ -185,16 +203,32 @@ class _Mapped:
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         if not self._workers:
-            yield from map(self._function, self.of.episodes(first))
+            for number, episode in self._numbered(first):
+                yield self._apply(number, episode)
             return
         waiting: deque[Future[Episode]] = deque()
         with ThreadPoolExecutor(self._workers) as pool:
-            for episode in self.of.episodes(first):
-                waiting.append(pool.submit(self._function, episode))
+            for number, episode in self._numbered(first):
+                waiting.append(pool.submit(self._apply, number, episode))
                 if len(waiting) > self._workers:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+    def _numbered(self, number: int) -> Iterator[tuple[int, Episode]]:
+        """The pieces from an episode on, with the number of the episode."""
+        for episode in self.of.episodes(number):
+            yield number, episode
+            number += not episode.goes_on
+
+    def _apply(self, number: int, episode: Episode) -> Episode:
+        """What the function gives of an episode."""
+        where = f"datasets.map: {self.of.path}, episode {number}"
+        with _noted(where):
+            made = self._function(episode)
+        if not isinstance(made, Episode):
+            raise DatasetError(f"{where}: expected an Episode from the function, got {type(made).__name__}")
+        return made
 
 
 def _specs(old: Any, values: Any) -> Any:

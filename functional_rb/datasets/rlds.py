@@ -3,10 +3,12 @@
 A record is an episode. A step of it has an observation, the action that was taken there, and the reward of that. In the
 last step nothing is done any more: its observation is what the one before has led to, its action and reward are there
 to fill the row, and `is_terminal` says whether that is a terminal state. TensorFlow is not needed.
+What a record has once, as `episode_metadata`, is told of the episode.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +26,8 @@ from functional_rb.datasets.rlds_features import Leaf, Path, decoded, features
 
 FEATURES = "features.json"
 SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
+MOST = 1024
+"""Numbers that a value has at most which is told of an episode."""
 MARKS = ("is_first", "is_last", "is_terminal")
 Last = Literal["padding", "step"]
 
@@ -41,7 +45,9 @@ class Rlds:
         self.facts: dict[str, Any] = {"split": split, "last": last}
         shards = _shards(path, split)
         self.files = [os.path.join(path, FEATURES), *shards]
-        leaves = {leaf[1:]: told for leaf, told in features(self.files[0]).items() if leaf[:1] == ("steps",)}
+        found = features(self.files[0])
+        leaves = {leaf[1:]: told for leaf, told in found.items() if leaf[:1] == ("steps",)}
+        self._metadata = {leaf: told for leaf, told in found.items() if leaf[:1] != ("steps",) and _is_small(told)}
         self._leaves = {leaf: _sized(told, leaf, shards) for leaf, told in leaves.items()}
         for field in ("observation", "action"):
             if not self._paths(field):
@@ -118,8 +124,13 @@ class Rlds:
         return decoded(self._leaves[path], values.get(name, []), first, stop, f"{where}, {name}")
 
     def _about(self, values: Mapping[str, Feature], n: int, where: str) -> dict[str, Any]:
-        """The texts of an episode: one, where all its steps have the same."""
+        """What there is once in an episode, and the texts of its steps: one, where all have the same."""
         told: dict[str, Any] = {}
+        for path, leaf in self._metadata.items():
+            name = "/".join(path)
+            if len(feature := values.get(name, [])):  # which may be missing
+                found = decoded(leaf, feature, 0, 1, f"{where}, {name}")[0]
+                told[name] = found if leaf.kind == "text" else found.tolist()
         for path, leaf in self._leaves.items():
             if leaf.kind == "text":
                 texts = self._decoded(path, values, 0, n, where)
@@ -129,6 +140,11 @@ class Rlds:
 
 def _can_be_stored(leaf: Leaf) -> bool:
     return leaf.kind in ("tensor", "image") and can_be_stored(np.dtype(leaf.dtype))
+
+
+def _is_small(leaf: Leaf) -> bool:
+    """Whether a value is told of an episode: a text, or some numbers."""
+    return leaf.kind == "text" or (leaf.kind == "tensor" and math.prod(leaf.sizes) <= MOST)
 
 
 def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -47,6 +48,34 @@ def test_epochs(data: st.DataObject) -> None:
         assert set(ids) <= set(stored)
         assert sampler.drop_last or sorted(ids) == stored
         assert sampler.shuffle or ids == stored[: len(ids)]
+
+
+ARGUMENTS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
+    "a number for a key": (lambda rb, state: rb.epochs(state, 2), TypeError, "key: expected .* got int"),
+    "in another order": (lambda rb, state: rb.epochs(state, 2, rb.key(0)), TypeError, "key: expected .* got int"),
+    "no batch size": (
+        lambda rb, state: rb.epochs(state, rb.key(0)),
+        ValueError,
+        r"epochs: batch_size is missing; give epochs\(\.\.\., batch_size=n\)",
+    ),
+    "a batch of half": (
+        lambda rb, state: rb.epochs(state, rb.key(0), 0.5),
+        TypeError,
+        "epochs: expected batch_size as",
+    ),
+    "less than nothing": (lambda rb, state: rb.epochs(state, rb.key(0), -1), ValueError, "epochs: expected batch_size"),
+    "a text of epochs": (lambda rb, state: rb.epochs(state, rb.key(0), 2, "3"), TypeError, "epochs: expected n as"),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_that_are_none_are_named(
+    case: tuple[Callable[[Any, Any], Any], type[Exception], str], library: Backend
+) -> None:
+    called, kind, message = case
+    state = filled(library, frb.BufferSpec(STEP, 6, frb.WithoutReplacement()), 6)
+    with pytest.raises(kind, match=message):
+        next(called(library.rb, state))
 
 
 def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:

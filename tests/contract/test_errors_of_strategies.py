@@ -241,7 +241,7 @@ CALLS: Cases = [
     ("epochs: expected n >= 0, got -1", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, -1),
     ("epochs: expected batch_size >= 1, got 0", spec_with(frb.WithoutReplacement()), (3,), "epochs", 0),
     ("TypeError: epochs: expected n as a Python int", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, 1.5),
-    ("sample: batch_size is missing", spec_with(frb.WithoutReplacement()), (3,), "epochs"),
+    ("epochs: batch_size is missing", spec_with(frb.WithoutReplacement()), (3,), "epochs"),
 ]
 """What follows from shapes and settings, so that the buffer need not be filled."""
 

@@ -55,8 +55,21 @@ def test_sizes_are_told_where_licences_are(tmp_path: Path, capsys: pytest.Captur
     assert "licence: CC BY 4.0\n" in page
     assert "size: 145.68 MiB\n" in page
     assert (info(made).facts["licence"], info(made).facts["size"]) == ("CC BY 4.0", "145.68 MiB")
-    assert main(["datasets", "info", f"d4rl:{tmp_path}/d4rl/hopper-medium-v2.hdf5"]) == 0
-    assert "size: " not in capsys.readouterr().out
+
+
+def test_licences_are_not_told_of_files_that_anybody_may_have_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "hopper-medium-v2.hdf5")
+    monkeypatch.chdir(tmp_path)
+    for name in ("d4rl:hopper-medium-v2.hdf5", f"d4rl:{tmp_path}/hopper-medium-v2.hdf5"):
+        assert main(["datasets", "info", name, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert not any(told[what] for what in ("licence", "homepage", "urls", "size", "cite"))
+    assert main(["datasets", "convert", "d4rl:hopper-medium-v2.hdf5", "made"]) == 0
+    assert main(["datasets", "get", "d4rl:hopper-medium-v2.hdf5", "--root", "."]) == 0
+    for made in capsys.readouterr().out.split():
+        assert (info(made).facts["licence"], info(made).facts["homepage"]) == ("", "")
 
 
 def test_what_is_not_there_is_told_of_by_the_table_of_sources(

@@ -50,6 +50,36 @@ def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
         [*Stored(tmp_path / "made").episodes()]
 
 
+def test_errors_of_functions_come_with_the_episode(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    convert(MadeUp([3, 1, 6, 2, 5]), made)
+
+    def fails(episode: Any) -> Any:
+        if episode.about["seed"] == 2:
+            raise KeyError("speed")
+        return episode
+
+    where = f"{made}, episode 2"
+    for workers in (0, 2):
+        with pytest.raises(KeyError, match="speed") as caught:
+            frb.datasets.map(made, fails, tmp_path / f"mapped {workers}", workers=workers)
+        assert caught.value.__notes__ == [f"datasets.map: {where}"]
+    with pytest.raises(KeyError) as caught:
+        frb.datasets.filter(made, fails, tmp_path / "filtered")
+    assert caught.value.__notes__ == [f"datasets.filter: {where}"]
+    with pytest.raises(KeyError) as caught:
+        frb.datasets.split(made, [1.0], [tmp_path / "part"], by=lambda x: fails(x) and 0)
+    assert caught.value.__notes__ == [f"datasets.split: {where}"]
+    with pytest.raises(DatasetError, match=rf"datasets\.map: {made}, episode 0: expected an Episode .* got NoneType"):
+        frb.datasets.map(made, lambda episode: None, tmp_path / "none")
+    with pytest.raises(DatasetError, match="episode 2, rewards: "):
+        frb.datasets.map(made, cut, tmp_path / "cut")
+
+
+def cut(episode: Episode) -> Episode:
+    return dataclasses.replace(episode, rewards=episode.rewards[: 0 if episode.about["seed"] == 2 else None])
+
+
 def test_filter_split_and_concat(tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6, 2, 5])
     convert(reader, tmp_path / "made")

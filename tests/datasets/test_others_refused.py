@@ -61,7 +61,25 @@ def test_last_steps_may_be_steps(tmp_path: Path) -> None:
     assert [bool(episode.terminated[-1]) for episode in episodes] == [True, False] * 2 + [True]
     assert not any(episode.final_observed for episode in episodes)
     assert episodes[0].rewards[-1] == others.NOTHING
-    assert episodes[0].about == {"observation/instruction": "open the door"}
+
+
+def test_what_is_told_of_episodes_is_kept(tmp_path: Path) -> None:
+    """But for what nobody has written, and for arrays that are large."""
+    reader = open_reader(others.rlds(tmp_path), str(tmp_path))
+    firsts = [t[0] for t in others.times()]
+    for first, episode in zip(firsts, reader.episodes(), strict=True):
+        assert episode.about == {
+            "observation/instruction": "open the door",
+            "episode_metadata/file_path": "somewhere",
+            "episode_metadata/seed": 7,
+            "episode_metadata/pose": [[0.5, 1.5], [2.5, 3.5]],
+            "episode_metadata/done": True,
+            "episode_id": first,
+        }
+
+
+def test_last_steps_are_one_of_two_kinds(tmp_path: Path) -> None:
+    name = others.rlds(tmp_path)
     with pytest.raises(ValueError, match="last: expected 'padding' or 'step'"):
         open_reader(name, str(tmp_path), last="none")
 

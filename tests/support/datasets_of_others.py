@@ -184,7 +184,9 @@ def rlds_features(image: tuple[int, ...] = (4, 4, 3)) -> dict[str, Any]:
     )
     dataset = "tensorflow_datasets.core.features.dataset_feature.Dataset"
     steps = {"pythonClassName": dataset, "sequence": {"feature": step, "length": "-1"}}
-    return features_dict(steps=steps, episode_metadata=features_dict(file_path={"text": {}}))
+    told = {"file_path": {"text": {}}, "seed": tensor((), "int64"), "pose": tensor((2, 2), "float32")}
+    told |= {"map": tensor((64, 64), "float32"), "note": {"text": {}}, "done": tensor((), "bool")}
+    return features_dict(steps=steps, episode_metadata=features_dict(**told), episode_id=tensor((), "int32"))
 
 
 def png(value: int, shape: tuple[int, ...] = (4, 4, 3)) -> bytes:
@@ -210,6 +212,11 @@ def rlds_record(t: np.ndarray, ends: bool) -> bytes:
         "steps/is_last": last.astype(int),
         "steps/is_terminal": (last & ends).astype(int),
         "episode_metadata/file_path": [b"somewhere"],
+        "episode_metadata/seed": np.array([7]),
+        "episode_metadata/pose": np.array([0.5, 1.5, 2.5, 3.5], np.float32),
+        "episode_metadata/map": np.zeros(64 * 64, np.float32),
+        "episode_metadata/done": np.array([1]),
+        "episode_id": t[:1],
     }
     return protobuf.example(features)
 
