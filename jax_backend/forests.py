@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from functional_rb.trees import forest as functions
-from functional_rb.trees import forest_tree
+from functional_rb.trees import forest_growth, forest_tree
 from functional_rb.trees.forest_spec import ForestSpec
 from jax_backend import carried
 from jax_backend.binder import Binder
@@ -18,6 +18,8 @@ _binds = Binder(lambda _: carried)
 init = _binds(functions.init)
 extend = _binds(functions.extend)
 extend_ = _binds(functions.extend_)
+with_spec = _binds(forest_growth.with_spec)
+merge = _binds(forest_growth.merge)
 lookup = _binds.array(functions.lookup)
 count = _binds.array(functions.count)
 size = _binds.array(functions.size)

@@ -8,7 +8,7 @@ import torch
 
 from functional_rb.buffer.binding import documented_by
 from functional_rb.trees import forest as functions
-from functional_rb.trees import forest_tree
+from functional_rb.trees import forest_growth, forest_tree
 from functional_rb.trees.forest import Forest
 from torch_backend import carried
 from torch_backend.binder import Binder
@@ -17,6 +17,8 @@ _binds = Binder(lambda _: carried)
 
 init = _binds(functions.init)
 extend = _binds(functions.extend)
+with_spec = _binds(forest_growth.with_spec)
+merge = _binds(forest_growth.merge)
 lookup = _binds.array(functions.lookup)
 count = _binds.array(functions.count)
 size = _binds.array(functions.size)

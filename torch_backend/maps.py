@@ -16,6 +16,7 @@ _binds = Binder(lambda _: carried)
 
 init = _binds(functions.init)
 insert = _binds(functions.insert)
+with_spec = _binds(functions.with_spec)
 lookup = _binds.array(functions.lookup)
 count = _binds.array(functions.count)
 size = _binds.array(functions.size)

@@ -190,6 +190,54 @@ def _inserted(ops: Ops, spec: MapSpec, arrays: HashMap, rows: Array, mask: Array
     return hash_map.insert(ops, spec.plan, arrays, rows, mask)
 
 
+def with_spec(backend: MapBackend, map: Map, spec: MapSpec) -> Map:
+    """A map in arrays of another size: with more room for keys, or with less.
+
+    Keys keep their numbers and counts.
+
+    Args:
+        map: stays as it is.
+        spec: with the same keys; capacity, seed and hash_bits may differ.
+
+    Returns:
+        The new map.
+
+    Raises:
+        TypeError: for what is no map, or no `MapSpec`.
+        ValueError: for other keys, or too little room; while that is traced, for less of it.
+
+    Example:
+        >>> spec = frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=2)
+        >>> seen, _ = rb.maps.insert(rb.maps.init(spec), np.array([7, 5, 9], np.int32))
+        >>> larger = rb.maps.with_spec(seen, frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=100))
+        >>> larger, inserted = rb.maps.insert(larger, np.array([9, 5], np.int32))
+        >>> inserted.ids.tolist(), int(rb.maps.refused(larger))
+        ([2, 1], 1)
+    """
+    check_map(backend, map, "maps.with_spec")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.with_spec")
+    if not isinstance(spec, MapSpec):
+        raise TypeError(f"maps.with_spec: expected a MapSpec, got {type(spec).__name__}")
+    if spec.outline != map.spec.outline:
+        raise ValueError(f"maps.with_spec: expected the same key, {map.spec.key!r:.200}, got {spec.key!r:.200}")
+    size = known_size(backend, map.counters, map.spec.capacity)
+    if size > spec.capacity:
+        raise ValueError(
+            f"maps.with_spec: expected room for {size} keys, got a spec for {spec.capacity}; give more, or begin anew"
+        )
+    made: HashMap = backend.carry_out(_moved, spec, (), arrays_of(map))
+    return Map(*made, spec)
+
+
+def _moved(ops: Ops, spec: MapSpec, owned: Any, arrays: HashMap) -> HashMap:
+    return hash_map.moved(ops, spec.plan, arrays)
+
+
+def known_size(backend: MapBackend, counters: Array, most: int) -> int:
+    """How many keys a map has, by its counters; while they are traced, how many it can have."""
+    return most if backend.is_traced(counters) else int(backend.to_numpy(counters)[SIZE])
+
+
 def lookup(backend: MapBackend, map: Map, keys: Any) -> Array:
     """The numbers of keys.
 

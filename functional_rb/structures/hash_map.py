@@ -18,6 +18,7 @@ array is read or written, and every search ends, after as many steps as the tabl
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -199,6 +200,41 @@ def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | Non
     counts = ops.set_at(counts, places, ops.where(counted < 0, ops.full_like(counted, INT32_MAX), counted))
     table = _name(ops, plan, table, slots, own)
     return HashMap(table, _keep(ops, map.keys, rows, own, fresh), counts, counters), ids, fresh
+
+
+def taken_in(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, counts: Array, mask: Array) -> tuple[HashMap, Array]:
+    """Put keys in as often as they were put into another map, where each came once.
+
+    Args:
+        plan: of the map.
+        map: its arrays, which are written to.
+        rows: int32 [B, words], all different.
+        counts: int32 [B], how often each was put in, at least once.
+        mask: bool [B], which of them.
+
+    Returns:
+        The map; and the number of each key, -1 where it is masked or was refused, int32 [B].
+    """
+    map, ids, _ = insert(ops, plan, map, rows, mask)
+    places, nothing = ops.maximum(ids, ops.full_like(ids, 0)), ops.full_like(ids, 0)
+    more = ops.where(ids < 0, nothing, ops.maximum(counts - 1, nothing))
+    added = ops.add_at(map.counts, places, more)
+    return map._replace(counts=ops.where(added < 0, ops.full_like(added, INT32_MAX), added)), ids
+
+
+def live(ops: Ops, map: HashMap) -> Array:
+    """Which of a map's rows are keys of it, bool [capacity]."""
+    return ops.arange(map.counts.shape[0], like=map.counts) < map.counters[SIZE]
+
+
+def moved(ops: Ops, new: MapPlan, map: HashMap) -> HashMap:
+    """The arrays of another plan with the keys of a map, which have the same numbers; as many as there is room for."""
+    keys, like = map.keys, map.counts
+    table, *others = (ops.arange(math.prod(shape), like=like).reshape(shape) * 0 for shape in shapes(new))
+    fresh = HashMap(table + EMPTY, *others)
+    made, _ = taken_in(ops, new, fresh, keys, map.counts, live(ops, map))
+    refused = saturating_add(ops, made.counters[REFUSED], map.counters[REFUSED])
+    return made._replace(counters=ops.stack([made.counters[SIZE], refused]))
 
 
 def _match(

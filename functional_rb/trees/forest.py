@@ -30,7 +30,7 @@ from functional_rb.trees.forest_spec import ForestSpec
 
 
 class ForestArrays(NamedTuple):
-    """The arrays of a forest; N nodes, and room for E edges and E results.
+    """The arrays of a forest; N nodes, and room for E edges and R results.
 
     Attributes:
         nodes: the map of observations; a node's number is that of its observation.
@@ -39,7 +39,7 @@ class ForestArrays(NamedTuple):
         visits: int32 [N], how many steps began in each node.
         terminations: int32 [N], how many steps that ended an episode by its rules led to each node.
         edge_rewards: float32 [E], the sum of the rewards of each edge.
-        result_rewards: float32 [E], the sum of the rewards of each result.
+        result_rewards: float32 [R], the sum of the rewards of each result.
         refused: int32 scalar, how many steps were not taken in, for want of room.
     """
 
@@ -152,14 +152,13 @@ def init(backend: MapBackend, spec: ForestSpec, device: Any = None) -> Forest:
     outline_of(backend, spec.observation, "forests.init")
     outline_of(backend, spec.action, "forests.init")
     ops: Any = backend.ops
-    most = spec.edges.capacity
 
     def zeros(dtype: str, *shape: int) -> Array:
         return ops.zeros(shape, dtype, device)
 
     nodes, edges, results = (hash_map.init(ops, plan, device) for plan in (spec.nodes, spec.edges, spec.results))
     visits, terminations = zeros("int32", spec.capacity), zeros("int32", spec.capacity)
-    rewards = zeros("float32", most), zeros("float32", most)
+    rewards = zeros("float32", spec.edges.capacity), zeros("float32", spec.results.capacity)
     return Forest(ForestArrays(nodes, edges, results, visits, terminations, *rewards, zeros("int32")), spec)
 
 

@@ -25,11 +25,13 @@ class ForestSpec(Description):
             names, such as `{"position": ..., "pixels": ...}`.
         action: a nest of `ArraySpec`s.
         capacity: N, how many different observations fit.
-        children: room for edges: the forest has `N * children` edges (an observation and an action), and as many
-            results (an edge and where it led), wherever they are.
+        children: room for edges: the forest has `N * children` edges (an observation and an action), wherever they
+            are.
         seed: of the hash, a whole number.
         hash_bits: how many bits the hash has, up to 31; fewer let different observations begin to look in the same
             place, which costs time.
+        outcomes: room for results: the forest has `N * outcomes` results (an edge and where it led); as many as edges
+            if None, which is enough unless the environment is random.
         observations: derived: the observation, taken apart.
         actions: derived: the action, taken apart.
         node_rows: derived: how observations are packed.
@@ -56,6 +58,7 @@ class ForestSpec(Description):
     children: int
     seed: int = 0
     hash_bits: int = hash_map.HASH_BITS
+    outcomes: int | None = None
 
     observations: Outline = dataclasses.field(init=False, repr=False)
     actions: Outline = dataclasses.field(init=False, repr=False)
@@ -81,18 +84,21 @@ class ForestSpec(Description):
         self._put(node_rows=rows_of(self.observations), action_rows=rows_of(self.actions))
         if not self.node_rows.words or not self.action_rows.words:
             raise ValueError("ForestSpec: expected at least one element in an observation, and in an action, got none")
+        if self.outcomes is not None:
+            self._put(outcomes=checked_count("ForestSpec.outcomes", self.outcomes, 1, hash_map.MOST // self.capacity))
         most = self.capacity * self.children
+        results = self.capacity * (self.outcomes or self.children)
         self._put(
             nodes=MapPlan(self.capacity, self.node_rows.words, self.seed, self.hash_bits),
             edges=MapPlan(most, 1 + self.action_rows.words, self.seed, self.hash_bits),
-            results=MapPlan(most, 2, self.seed, self.hash_bits),
+            results=MapPlan(results, 2, self.seed, self.hash_bits),
         )
         maps = (("nodes", self.nodes), ("edges", self.edges), ("results", self.results))
         vectors = (
             Expected("visits", (self.capacity,), "int32"),
             Expected("terminations", (self.capacity,), "int32"),
             Expected("edge_rewards", (most,), "float32"),
-            Expected("result_rewards", (most,), "float32"),
+            Expected("result_rewards", (results,), "float32"),
             Expected("refused", (), "int32"),
         )
         self._put(arrays=(*(array for name, plan in maps for array in expected(plan, f"{name}.")), *vectors))
@@ -100,10 +106,12 @@ class ForestSpec(Description):
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.observations, self.actions, self.capacity, self.children, self.seed, self.hash_bits
+        rooms = self.capacity, self.children, self.results.capacity
+        return self.observations, self.actions, *rooms, self.seed, self.hash_bits
 
     @property
     def node_bytes(self) -> int:
-        """Bytes that a node takes, with its `children` edges and their results."""
+        """Bytes that a node takes, with its `children` edges and its share of the results."""
         words = [plan.words + 1 + plan.table_size / plan.capacity for plan in (self.nodes, self.edges, self.results)]
-        return round(4 * (words[0] + 2 + self.children * (words[1] + 1 + words[2] + 1)))
+        outcomes = self.outcomes or self.children
+        return round(4 * (words[0] + 2 + self.children * (words[1] + 1) + outcomes * (words[2] + 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb.trees.forest import problem
 from tests.support.backends import Backend
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
@@ -29,13 +31,14 @@ BATCH = 12
 class Listed:
     """The law of a forest: what each step adds, one after another."""
 
-    def __init__(self, capacity: int, most: int) -> None:
+    def __init__(self, capacity: int, most: int, results: int | None = None) -> None:
         self.capacity, self.most = capacity, most
+        self.room = most if results is None else results
         self.nodes: dict[Any, int] = {}
         self.edges: dict[tuple[int, Any], int] = {}
         self.results: dict[tuple[int, int], int] = {}
         self.visits, self.terminations = [0] * capacity, [0] * capacity
-        self.counts, self.sums = ([0] * most, [0] * most), ([0.0] * most, [0.0] * most)
+        self.counts, self.sums = ([0] * most, [0] * self.room), ([0.0] * most, [0.0] * self.room)
         self.refused = 0
 
     def add(self, before: Any, action: Any, reward: float, after: Any, terminated: bool) -> None:
@@ -48,7 +51,7 @@ class Listed:
             self.refused += 1
             return
         self.counts[0][edge] += 1
-        result = self._found(self.results, (edge, end), self.most)
+        result = self._found(self.results, (edge, end), self.room)
         if result is None:
             self.refused += 1
             return
@@ -88,6 +91,7 @@ def steps_of(rows: np.ndarray) -> Any:
 
 OBSERVATION = {"at": frb.Unbounded((), "int32"), "sign": frb.Binary()}
 ROOMY = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=8, children=9, hash_bits=2)
+RANDOM = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=6, children=2, outcomes=4, hash_bits=3)
 TIGHT = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=4, children=1, seed=3)
 ROWS = hnp.arrays(np.int32, (BATCH, 5), elements=st.integers(0, 5), fill=st.nothing()).map(
     lambda rows: rows % np.array([6, 3, 4, 6, 2], np.int32)
@@ -108,7 +112,7 @@ def check_arrays(arrays: Any, law: Listed, numpy: Any) -> None:
     assert int(arrays.refused) == law.refused
 
 
-@pytest.mark.parametrize("spec", [ROOMY, TIGHT], ids=["roomy", "tight"])
+@pytest.mark.parametrize("spec", [ROOMY, TIGHT, RANDOM], ids=["roomy", "tight", "random"])
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
 def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, kernels: bool) -> None:
     forests = library.rb.forests
@@ -116,7 +120,7 @@ def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, ke
     @hypothesis.settings(max_examples=effort(10, 300))
     @hypothesis.given(st.lists(st.tuples(ROWS, hnp.arrays(bool, BATCH)), min_size=1, max_size=3))
     def check(batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        law, forest = Listed(spec.capacity, spec.edges.capacity), forests.init(spec)
+        law, forest = Listed(spec.capacity, spec.edges.capacity, spec.results.capacity), forests.init(spec)
         for rows, mask in batches:
             forest = forests.extend(forest, steps_of(rows), mask=mask)
             for before, action, reward, after, terminated in rows[mask].tolist():
@@ -132,6 +136,87 @@ def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, ke
 
     with frb.kernels(kernels):
         check()
+
+
+LARGE = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=9, children=9, outcomes=10, seed=1)
+
+
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
+def test_forests_that_grow_and_merge_are_those_of_all_steps(library: Backend, kernels: bool) -> None:
+    """A forest that was full takes in what comes later; two forests are one of the steps of both."""
+    forests = library.rb.forests
+
+    def law_of(spec: Any, *parts: np.ndarray) -> Listed:
+        law = Listed(spec.capacity, spec.edges.capacity, spec.results.capacity)
+        for before, action, reward, after, terminated in np.concatenate(parts).tolist():
+            law.add(before, action, reward, after, bool(terminated))
+        return law
+
+    @hypothesis.settings(max_examples=effort(6, 200))
+    @hypothesis.given(ROWS, ROWS)
+    def check(first: np.ndarray, second: np.ndarray) -> None:
+        one, other = (forests.extend(forests.init(ROOMY), steps_of(rows)) for rows in (first, second))
+        before = jax.tree.map(lambda x: np.array(library.numpy(x)), one.arrays)
+        check_arrays(forests.merge(one, other).arrays, law_of(ROOMY, first, second), library.numpy)
+        larger = forests.with_spec(one, LARGE)
+        check_arrays(larger.arrays, law_of(LARGE, first), library.numpy)
+        check_arrays(forests.merge(larger, other).arrays, law_of(LARGE, first, second), library.numpy)
+        larger = forests.extend_(larger, steps_of(second))  # in memory of its own
+        check_arrays(larger.arrays, law_of(LARGE, first, second), library.numpy)
+        jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(library.numpy, one.arrays))
+        assert problem(jax.tree.map(library.numpy, larger)) is None
+        back = forests.with_spec(larger, ROOMY)
+        check_arrays(back.arrays, law_of(ROOMY, first, second), library.numpy)
+
+    with frb.kernels(kernels):
+        check()
+
+
+def test_what_two_forests_have_no_room_for_is_refused_and_counted(library: Backend) -> None:
+    forests = library.rb.forests
+    law = Listed(4, 4)
+    full = np.array([[0, 1, 2, 1, 0], [1, 0, 3, 0, 0], [0, 1, 1, 2, 1], [2, 0, 1, 3, 1]], np.int32)
+    for before, action, reward, after, terminated in full.tolist():
+        law.add(before, action, reward, after, bool(terminated))
+    one = forests.extend(forests.init(TIGHT), steps_of(full))
+    other = forests.extend(forests.init(ROOMY), steps_of(np.array([[0, 1, 5, 1, 0]] * 2 + [[4, 0, 1, 5, 1]], np.int32)))
+    law.add(0, 1, 5, 1, False)
+    law.add(0, 1, 5, 1, False)
+    law.refused += 1
+    made = forests.merge(one, other)
+    check_arrays(made.arrays, law, library.numpy)
+    assert problem(jax.tree.map(library.numpy, made)) is None
+
+
+def test_growing_and_merging_compiled(library: Backend) -> None:
+    forests, steps = library.rb.forests, steps_of(FULL)
+    one = forests.extend(forests.init(ROOMY), library.tree(steps))
+
+    def run(forest: Any) -> Any:
+        return forests.merge(forests.with_spec(forest, LARGE), forest)
+
+    eager = run(one)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager") if library.library == "torch" else jax.jit(run)
+    for ours, theirs in zip(jax.tree.leaves(compiled(one).arrays), jax.tree.leaves(eager.arrays), strict=True):
+        np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
+    if library.library == "jax":
+        with pytest.raises(ValueError, match="expected room for 8 nodes, got a spec for 4"):
+            jax.jit(lambda forest: forests.with_spec(forest, TIGHT))(one)
+
+
+def test_forests_of_other_things_are_refused(library: Backend) -> None:
+    forests = library.rb.forests
+    one, small = forests.extend(forests.init(ROOMY), steps_of(FULL)), dataclasses.replace(ROOMY, capacity=2, children=1)
+    with pytest.raises(ValueError, match=r"forests\.with_spec: expected room for 4 nodes, got a spec for 2; give more"):
+        forests.with_spec(one, small)
+    with pytest.raises(TypeError, match=r"forests\.with_spec: expected a ForestSpec, got MapSpec"):
+        forests.with_spec(one, frb.MapSpec(frb.Unbounded(()), 4))
+    other = frb.ForestSpec(OBSERVATION, frb.Categorical(2), capacity=8, children=9)
+    for use in (lambda: forests.with_spec(one, other), lambda: forests.merge(one, forests.init(other))):
+        with pytest.raises(ValueError, match="expected the same actions"):
+            use()
+    with pytest.raises(ValueError, match="outcomes: expected 1 to"):
+        dataclasses.replace(ROOMY, outcomes=0)
 
 
 FULL = np.array([[0, 1, 2, 1, 0], [1, 0, 3, 0, 0], [0, 1, 1, 2, 1], [0, 2, 1, 3, 1]], np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import pickle
@@ -21,6 +22,7 @@ from hypothesis.extra import numpy as hnp
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb.maps.functions import problem
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.hash_map import EMPTY, HashMap, MapPlan
@@ -297,6 +299,42 @@ def test_in_a_loop_nothing_is_copied() -> None:
     keys = jnp.zeros((3, 2, 4))
     program = jax.jit(run, donate_argnums=0).lower(jax_backend.maps.init(spec), keys).compile(AS_USERS)
     assert big_copies(program.as_text(), 500) == []
+
+
+@hypothesis.settings(max_examples=effort(10, 200))
+@hypothesis.given(st.lists(st.integers(0, 9), max_size=12), st.lists(st.integers(0, 9), max_size=6))
+def test_a_map_that_grows_is_that_of_all_keys(first: list[int], second: list[int]) -> None:
+    """It keeps numbers, counts and what it has refused; and the given one stays as it is."""
+    spec = frb.MapSpec(frb.Unbounded((), "int32"), capacity=5, hash_bits=1)
+    large = frb.MapSpec(frb.Unbounded((), "int32"), capacity=20, seed=3)
+
+    def put(insert: Any, made: Any, keys: list[int], most: int) -> Any:
+        """Of one size, so that JAX compiles once."""
+        return insert(made, np.array(keys + [0] * (most - len(keys)), np.int32), np.arange(most) < len(keys))[0]
+
+    for rb in (torch_backend, jax_backend):
+        made = put(rb.maps.insert, rb.maps.init(spec), first, 12)
+        kept, refused = list(dict.fromkeys(first))[:5], int(rb.maps.refused(made))
+        larger = rb.maps.with_spec(made, large)
+        assert problem(jax.tree.map(np.asarray, larger)) is None
+        larger = put(rb.maps.insert_, larger, second, 6)
+        every = [x for x in first if x in kept] + second
+        keys = np.arange(10, dtype=np.int32)
+        assert np.asarray(rb.maps.count(larger, keys)).tolist() == [every.count(x) for x in keys]
+        assert np.asarray(rb.maps.keys(larger))[: int(rb.maps.size(larger))].tolist() == list(dict.fromkeys(every))
+        assert int(rb.maps.refused(larger)) == refused == len(first) - len(every) + len(second)
+        assert np.asarray(rb.maps.keys(made))[: len(kept)].tolist() == kept
+        if len(kept) > 1:
+            with pytest.raises(ValueError, match=rf"expected room for {len(kept)} keys, got a spec for 1; give more"):
+                rb.maps.with_spec(made, dataclasses.replace(spec, capacity=1))
+
+
+def test_a_map_of_other_keys_is_refused(library: Backend) -> None:
+    made = library.rb.maps.init(PAIR)
+    with pytest.raises(ValueError, match=r"maps\.with_spec: expected the same key"):
+        library.rb.maps.with_spec(made, frb.MapSpec(frb.Unbounded(()), 4))
+    with pytest.raises(TypeError, match=r"maps\.with_spec: expected a MapSpec, got int"):
+        library.rb.maps.with_spec(made, 4)
 
 
 def test_compiled_by_torch_as_one_graph() -> None:
