@@ -77,29 +77,34 @@ class Fields:
     Attributes:
         parts: the names of those that are parts.
         static: the name of what it has beside them, `spec`, if anything.
-        problem: why a record of NumPy's arrays, read from a file, is none of its kind, or None; None without a rule.
     """
 
     parts: tuple[str, ...]
     static: tuple[str, ...]
-    problem: Problem | None = None
 
 
 RECORDS: dict[type, Fields] = {}
 """The classes that are containers whatever library is in use."""
 
 
-def register_record(kind: type, names: tuple[str, ...], problem: Problem | None = None) -> None:
+RULES: dict[type, Problem] = {}
+"""Of containers that not every content makes one of, why one of NumPy's arrays, read from a file, is none, or None."""
+
+
+def add_rule(kind: type, problem: Problem) -> None:
+    """Have what is read from files refused where it is none of its kind; its parts, and its spec, may be anything."""
+    RULES[kind] = problem
+
+
+def register_record(kind: type, names: tuple[str, ...]) -> None:
     """Let a dataclass be a container, of this library and of those that backends have brought or will bring.
 
     Args:
         kind: the class. What it has beside the parts is a field `spec`, if anything.
         names: the fields that are parts.
-        problem: says why one that was read from a file is none, where not every content will do: its parts may be
-            anything, of NumPy, and so may its spec.
     """
     static = tuple(field.name for field in dataclasses.fields(kind) if field.name not in names)
-    RECORDS[kind] = Fields(names, static, problem)
+    RECORDS[kind] = Fields(names, static)
     for library in LIBRARIES.values():
         library.register(kind, names, static)
 

@@ -25,6 +25,8 @@ from functional_rb.mixture.value import Mixture, MixtureSpec, specs_of_buffers
 NAME = "functional_rb.Mixture"
 """The only name in the nest that is saved of a mixture."""
 BUFFERS = "buffers"
+NAMES = {field.name for field in dataclasses.fields(MixtureSpec)}
+"""What is told of how buffers are mixed."""
 _log = logging.getLogger("functional_rb")
 
 
@@ -75,9 +77,11 @@ def _told(record: Any) -> dict[str, Any] | None:
     if not is_record(record):
         return None
     try:
-        told: dict[str, Any] = json.loads(np.asarray(record[NAME]["told"]).tobytes())
-        return told
-    except (ValueError, TypeError, KeyError):
+        told = json.loads(np.asarray(record[NAME]["told"]).tobytes())
+        numbers, static = told["checkpoints"], told["spec"]
+        whole = isinstance(numbers, list) and numbers and all(type(number) is int for number in numbers)
+        return told if whole and isinstance(static, dict) and set(static) == NAMES else None
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
@@ -138,7 +142,12 @@ def _together(record: Any, directory: str, load: Load, specs: Any) -> Mixture:
     given = [None] * len(numbers) if specs is None else specs_of_buffers(len(numbers), specs, "load")
     places = _places(directory, numbers)
     states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(places, given, strict=True)]
-    return Mixture(tuple(states), record[NAME].get("p"), spec=_spec(told))
+    mixture = Mixture(tuple(states), record[NAME].get("p"), spec=_spec(told))
+    try:
+        mixture.check()
+    except (TypeError, ValueError) as error:
+        raise CorruptCheckpointError(directory, f"what it says of a mixture is of none: {error}") from None
+    return mixture
 
 
 def specs(described: Any, record: Any, directory: str, spec_at: Callable[[str, int], Any]) -> Mixture:

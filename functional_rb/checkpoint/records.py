@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.containers import RECORDS, Registered, register_record
+from functional_rb.base.containers import RULES, Registered, register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -79,20 +79,21 @@ def described(spec: BufferSpec) -> Any:
 
 
 def problem(spec: BufferSpec, arrays: Arrays) -> str | None:
-    """Why what a checkpoint has of a nest's records (maps, forests, trees) cannot be those, naming one; or None."""
-    found: list[str] = []
+    """Why what a checkpoint has of a nest's containers (maps, trees, moments) cannot be those, naming one; or None."""
 
-    def look(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
-        if not isinstance(container, Registered):
-            return parts
-        made = container.together(parts)
-        fields = RECORDS.get(type(made))
-        if fields is not None and fields.problem is not None and (told := fields.problem(made)):
-            found.append(f"{container.__name__}: {told}")
-        return made
+    def build(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+        return container.together(parts) if isinstance(container, Registered) else parts
 
-    nest.unflatten(spec.plan.structure, _leaves(spec, arrays), look)
-    return found[0] if found else None
+    return _problem_of(nest.unflatten(spec.plan.structure, _leaves(spec, arrays), build))
+
+
+def _problem_of(value: Any) -> str | None:
+    """By the rule of a container, or of one in it."""
+    rule, apart = RULES.get(type(value)), nest.parts_of(value)
+    if rule is not None and (told := rule(value)):
+        return f"{type(value).__name__}: {told}"
+    parts = [] if apart is None else apart[1]
+    return next((told for part in parts if (told := _problem_of(part))), None)
 
 
 def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.containers import add_rule
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
 from functional_rb.convert import json
@@ -30,6 +31,22 @@ class Moments(NamedTuple):
 
 
 json.register_records((), (Moments,))
+
+
+def problem(moments: Moments) -> str | None:
+    """Why what a file has, of NumPy, cannot be moments; or None. Of what is no number the mean is none either."""
+    arrays = [np.asarray(part) for part in moments]
+    count, mean, m2 = arrays
+    if any(array.dtype.kind != "f" for array in arrays):
+        return f"expected floats, found {', '.join(array.dtype.name for array in arrays)}"
+    if mean.shape != m2.shape or mean.shape[: count.ndim] != count.shape:
+        return f"its count, mean and m2 have the shapes {count.shape}, {mean.shape} and {m2.shape}"
+    if not (count >= 0).all() or (m2 < 0).any():
+        return "it has counted less than nothing, or has squares below nothing"
+    return None
+
+
+add_rule(Moments, problem)
 
 
 def init(ops: ItemOps, shape: Sequence[int] = (), device: Any = None) -> Moments:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import nest
-from functional_rb.base.containers import register_record
+from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.convert import json
@@ -61,7 +61,8 @@ def problem(map: Any) -> str | None:
     return problem_of_stack(map.spec.arrays, arrays, lambda x: hash_map.problem(plan, HashMap(*x)))
 
 
-register_record(Map, MAP_FIELDS, problem)
+register_record(Map, MAP_FIELDS)
+add_rule(Map, problem)
 json.register_records((MapSpec,), (HashMap,))
 
 

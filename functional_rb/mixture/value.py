@@ -136,6 +136,23 @@ class Mixture(StateHolder):
             array = array.astype(np.float32)
         self._set(checked, array, MixtureSpec(plain, how, named, number, bool(stacked)))
 
+    def check(self) -> None:
+        """Refuse a mixture that was put together of parts as the constructor refuses what it is given.
+
+        Raises:
+            TypeError: see `Mixture`; also if shares are no array.
+            ValueError: see `Mixture`; also for shares that were given twice, or have another sum than 1.
+        """
+        spec = self.spec
+        if self.p is not None and not (hasattr(self.p, "dtype") and hasattr(self.p, "shape") and spec.p is None):
+            raise TypeError(f"Mixture: p: expected one array, got {type(self.p).__name__} beside {spec.p!r}")
+        shares, parts = spec.p if self.p is None else self.p, spec.parts if spec.how == "buffers" else None
+        whole = Mixture(self.states, shares, spec.how, leaves=spec.leaves, parts=parts, stacked=spec.stacked)
+        made = whole.spec
+        alike = all(math.isclose(one, other) for one, other in zip(spec.p or (), made.p or (), strict=True))
+        if not alike or (made.parts, made.leaves) != (spec.parts, spec.leaves):
+            raise ValueError(f"Mixture: expected {made}, got {spec}")
+
     def _set(self, states: Any, p: Any, spec: MixtureSpec) -> None:
         for name, value in (("states", states), ("p", p), ("spec", spec)):
             object.__setattr__(self, name, value)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.containers import register_record
+from functional_rb.base.containers import add_rule, register_record
 from functional_rb.convert import json
 from functional_rb.core import soundness
 from functional_rb.maps.functions import MapBackend, check_arrays, check_sizes, checked_mask, packed
@@ -124,7 +124,8 @@ def problem_of_links(sizes: Sequence[int], edges_keys: Any, results_keys: Any) -
     )
 
 
-register_record(Forest, FOREST_FIELDS, problem)
+register_record(Forest, FOREST_FIELDS)
+add_rule(Forest, problem)
 json.register_records((ForestSpec,), (ForestArrays,))
 HOST: Final = (np.ndarray, np.generic, float, int)
 """What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""

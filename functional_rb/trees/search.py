@@ -124,7 +124,7 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
     def onward(node: Array, slot: Array) -> Array:
         """The node from which a tree goes on, -1 if it does not."""
         child = _behind(ops, tree, node, slot)
-        return ops.where(_inner(ops, tree, child, max_depth), child, none)
+        return ops.where(_inner(ops, tree, node, child, max_depth), child, none)
 
     def goes_on(node: Array, slot: Array, here: Array, bits: Array) -> Array:
         return ops.count(here >= 0) > 0
@@ -164,10 +164,13 @@ def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
     return ops.where(node >= 0, child, ops.full_like(node, NONE))
 
 
-def _inner(ops: TreeOps, tree: Tree, node: Array, max_depth: int) -> Array:
-    """Whether nodes int32 [B] are stored, not terminal, and less deep than the largest depth."""
+def _inner(ops: TreeOps, tree: Tree, above: Array, node: Array, max_depth: int) -> Array:
+    """Whether nodes int32 [B] below others are stored, not terminal, and less deep than the largest depth.
+
+    A child has a larger number than its parent: whatever a tree says, the way down has an end, as that up has.
+    """
     at = ops.maximum(node, ops.full_like(node, ROOT))
-    inner = (node >= 0) & ~get(ops, tree.terminal, at)
+    inner = (node > above) & ~get(ops, tree.terminal, at)
     return inner if max_depth >= tree.spec.capacity else inner & (get(ops, tree.depth, at) < max_depth)
 
 
@@ -316,7 +319,7 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
             learned = score.learned(ops, edges, ops.maximum(slot, ops.full_like(slot, 0)), returns)
             changed = {name: put_edge(ops, statistics[name], edge, x, going) for name, x in learned.items()}
             tallies = tallies._replace(statistics=statistics | changed)
-        return get(ops, tree.parent, at), get(ops, tree.slot, at), returns, tallies
+        return ops.minimum(get(ops, tree.parent, at), node - 1), get(ops, tree.slot, at), returns, tallies
 
     carry = (leaf.node, leaf.slot, leaf.value, Tallies.of(tree))
     tallies: Tallies = ops.while_loop(goes_on, up, carry)[3]

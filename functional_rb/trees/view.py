@@ -14,6 +14,7 @@ from functional_rb.base import nest
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
+from functional_rb.trees import soundness
 from functional_rb.trees.spec import Content
 from functional_rb.trees.state import Tree
 
@@ -217,7 +218,14 @@ def view(tree: Any) -> TreeView:
 
 
 def _of_search(tree: Tree) -> TreeView:
-    """The nodes of a search tree level by level; in storage a parent stands before its children."""
+    """The nodes of a search tree level by level; in storage a parent stands before its children.
+
+    Raises:
+        ValueError: for a tree that nobody has made so.
+    """
+    found = {name: host(getattr(tree, name)) for name in soundness.LINKS}
+    if problem := soundness.problem_of_links(tree.spec, found):
+        raise ValueError(f"frb.trees: {problem}; the tree was not made by rb.trees")
     n = max(int(host(tree.size)), 1)
     parent, slot, depth = (host(x)[:n].astype(np.int64) for x in (tree.parent, tree.slot, tree.depth))
     # Level by level, as the order of a level follows from that of the one above.

@@ -93,3 +93,27 @@ def test_errors_name_the_shapes() -> None:
         moments.update(numpy_ops, moments.init(numpy_ops, (2,)), np.ones((3, 4), np.float32))
     with pytest.raises(ValueError, match=r"got \(3, 2\) with a mask of shape \(4,\)"):
         moments.update(numpy_ops, moments.init(numpy_ops, (2,)), np.ones((3, 2), np.float32), np.ones(4, bool))
+
+
+FORGED = {
+    "a count below nothing": ("count", -1.0, "counted less than nothing"),
+    "a count that is none": ("count", np.nan, "counted less than nothing"),
+    "squares below nothing": ("m2", [-1.0, 0.0], "squares below nothing"),
+    "another shape": ("m2", [0.0], r"its count, mean and m2 have the shapes \(\), \(2,\) and \(1,\)"),
+    "more counts than means": ("count", [1.0, 1.0, 1.0], "have the shapes"),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_forged_moments_do_not_load(library: Backend, tmp_path: Path, kind: str) -> None:
+    name, value, text = FORGED[kind]
+    rb = library.rb
+    seen = rb.moments.update(rb.moments.init((2,)), library.array(np.array([[1, np.nan], [2, 3]], np.float32)))
+    frb.save({"seen": seen}, tmp_path)
+    assert float(frb.load(tmp_path, rb)["seen"].count) == 2.0  # of what is no number the mean is none, that is all
+    frb.save({"seen": seen._replace(**{name: library.array(np.array(value, np.float32))})}, tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError, match=f"Moments: .*{text}"):
+        frb.load(tmp_path, rb)
+    frb.save({"seen": seen._replace(mean=library.array(np.zeros(2, np.int32)))}, tmp_path)
+    with pytest.raises(frb.CorruptCheckpointError, match="Moments: expected floats"):
+        frb.load(tmp_path, rb)

@@ -248,6 +248,7 @@ def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
     for name in ("parent", "slot", "depth", "visits", "terminal"):
         arrays[name] = np.zeros(capacity, np.int32)
     arrays["terminal"] = arrays["terminal"] > 0
+    arrays["children"] = np.full((capacity, slots), -1, np.int32)
     arrays["parent"][:] = arrays["slot"][:] = -1
     left = [slots] * n
     size = 1
@@ -257,6 +258,7 @@ def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
             left[above] -= 1
             arrays["parent"][size], arrays["slot"][size] = above, left[above]
             arrays["depth"][size] = arrays["depth"][above] + 1
+            arrays["children"][above, left[above]] = size
             size += 1
     arrays |= {"rows": np.arange(2 * capacity, dtype=np.float32).reshape(capacity, 2).view(np.int32), "wide": ()}
     arrays |= {"size": np.int32(size), "reward": np.arange(capacity * slots, dtype=np.float32).reshape(capacity, slots)}
