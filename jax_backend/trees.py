@@ -123,19 +123,19 @@ def _select(tree: Tree, key: jax.Array, score: Score, max_depth: int) -> Leaf:
 @functools.partial(jax.jit, inline=True)
 @_program
 def _expand(tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
-    return core.expand(ops, tree, leaf, found)
+    return core.expand(ops, tree, core.within(ops, tree, leaf), found)
 
 
 @functools.partial(jax.jit, static_argnames="score", inline=True)
 @_program
 def _backup(tree: Tree, leaf: Leaf, score: Score) -> Tree:
-    return core.backup(ops, tree, leaf, score)
+    return core.backup(ops, tree, core.within(ops, tree, leaf), score)
 
 
 @functools.partial(jax.jit, inline=True)
 @_program
 def _content(tree: Tree, leaf: Leaf) -> tuple[list[jax.Array], Any]:
-    return core.content_of(ops, tree, leaf)
+    return core.content_of(ops, tree, core.within(ops, tree, leaf))
 
 
 @_program

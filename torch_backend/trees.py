@@ -55,16 +55,16 @@ class _Backend:
 
     def expand(self, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
         """Store what lies behind edges."""
-        return core.expand(ops, _copied(tree), leaf, found)
+        return core.expand(ops, _copied(tree), core.within(ops, tree, leaf), found)
 
     def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         """Bring values back to the root."""
         with _loops():
-            return core.backup(ops, _copied(tree), leaf, score)
+            return core.backup(ops, _copied(tree), core.within(ops, tree, leaf), score)
 
     def content(self, tree: Tree, leaf: Leaf) -> tuple[list[torch.Tensor], Any]:
         """The leaves of nodes and of actions."""
-        return core.content_of(ops, tree, leaf)
+        return core.content_of(ops, tree, core.within(ops, tree, leaf))
 
     def search(
         self,

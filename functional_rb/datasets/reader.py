@@ -110,12 +110,15 @@ def prefixes() -> list[str]:
     return sorted({*_BUILT_IN, *_REGISTERED})
 
 
-def split_name(name: str) -> tuple[str, str]:
+def split_name(name: Any) -> tuple[str, str]:
     """The prefix of a dataset's name, and the rest.
 
     Raises:
+        TypeError: if it is no text.
         ValueError: for a name without a known prefix.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"datasets: expected a name such as 'minari:D4RL/door/human-v2', got {name!r}")
     prefix, colon, rest = name.partition(":")
     if not colon or not rest or prefix not in prefixes():
         raise ValueError(
@@ -125,7 +128,7 @@ def split_name(name: str) -> tuple[str, str]:
     return prefix, rest
 
 
-def open_reader(name: str, root: str | None = None, **options: Any) -> Reader:
+def open_reader(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Reader:
     """The reader of a dataset.
 
     Args:
@@ -134,16 +137,19 @@ def open_reader(name: str, root: str | None = None, **options: Any) -> Reader:
         options: of the reader.
 
     Raises:
-        TypeError: for an option that the reader has not, naming those that it has.
+        TypeError: for an option that the reader has not, naming those that it has, and for a name or a root of another
+            kind.
         ValueError: for a prefix that nobody has registered.
     """
+    if root is not None and not isinstance(root, str | os.PathLike):
+        raise TypeError(f"datasets: expected root as the path of a folder, got {root!r}")
     prefix, rest = split_name(name)
     opener = _REGISTERED.get(prefix)
     if opener is None:
         module, _, function = _BUILT_IN[prefix].partition(":")
         opener = getattr(importlib.import_module(module), function)
     _check_options(opener, name, options)
-    return opener(rest, root=root, **options)
+    return opener(rest, root=None if root is None else os.fspath(root), **options)
 
 
 def _check_options(opener: Opener, name: str, options: Mapping[str, Any]) -> None:

@@ -185,7 +185,7 @@ def expand(backend: Backend, tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
 
     Args:
         tree: the batch of trees.
-        leaf: what `select` gave.
+        leaf: what `select` gave. An edge that the tree does not have counts as none.
         expansion: what the model tells of the nodes, for the whole batch.
 
     Returns:
@@ -207,6 +207,7 @@ def expand(backend: Backend, tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
         ([2], [1], [2, 1, 0, 0], [1.0, 2.0, 0.0, 0.0])
     """
     _check_tree(backend, tree, "trees.expand")
+    leaf = _leaf(backend, tree, leaf, "trees.expand")
     return backend.expand(tree, leaf, evaluated(backend, tree.spec, expansion, tree.batch, "trees.expand"))
 
 
@@ -224,6 +225,7 @@ def backup(backend: Backend, tree: Tree, leaf: Leaf, score: Score | None = None)
         The trees; see the example of `expand`.
     """
     _check_tree(backend, tree, "trees.backup")
+    leaf = _leaf(backend, tree, leaf, "trees.backup")
     return backend.backup(tree, leaf, _score(tree, PUCT() if score is None else score, "trees.backup"))
 
 
@@ -247,7 +249,7 @@ def content(backend: Backend, tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
         [5.0]
     """
     _check_tree(backend, tree, "trees.content")
-    return _nests(backend, tree, *backend.content(tree, leaf))
+    return _nests(backend, tree, *backend.content(tree, _leaf(backend, tree, leaf, "trees.content")))
 
 
 def search(
@@ -494,6 +496,14 @@ def _numbers(
     if expected.dtype == "float32" and given in ("float16", "bfloat16"):
         return backend.cast(_array(backend, value, Unbounded((), given), shape, function, name), "float32")
     return _array(backend, value, expected, shape, function, name)
+
+
+def _leaf(backend: Backend, tree: Tree, leaf: Any, function: str) -> Leaf:
+    """A leaf of arrays [B] of the backend."""
+    if not isinstance(leaf, Leaf):
+        raise TypeError(f"{function}: expected a leaf, as rb.trees.select gives it, got {type(leaf).__name__}")
+    kinds = zip(Leaf._fields, leaf, (INDEX, INDEX, INDEX, FLOAT), strict=True)
+    return Leaf(*(_array(backend, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
 
 
 def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:

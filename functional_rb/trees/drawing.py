@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.dtypes import checked_count
 from functional_rb.base.extras import imported
 from functional_rb.trees import reading
+from functional_rb.trees.spec import INT32_MAX
 from functional_rb.trees.view import Bools, Ints, TreeView, view
 
 MOST = 5000
@@ -40,6 +42,7 @@ def to_string(tree: Any, node_format: Callable[[Any, int], str] | None = None, m
         `-- 3 by 1: visits 1, value 0
     """
     seen = view(tree)
+    max_nodes = checked_count("trees.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
     order = seen.in_preorder[:max_nodes]
     lines, last = [], np.zeros(int(seen.depth[-1]) + 1, bool)
@@ -146,7 +149,7 @@ def plot(
 def figure(tree: Any, labels: Callable[[Any, int], str] | None = None, max_nodes: int = MOST) -> dict[str, Any]:
     """The figure of `plot` as plotly's JSON describes it, with arrays: `data` and `layout`."""
     seen = view(tree)
-    shown = folded(seen, max_nodes)
+    shown = folded(seen, checked_count("trees.plot: max_nodes", max_nodes, 1, INT32_MAX))
     x, y = layout(seen, shown), -seen.depth.astype(np.float64)
     nodes = np.flatnonzero(shown)
     below = nodes[1:]

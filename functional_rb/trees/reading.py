@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.dtypes import whole_number
 from functional_rb.maps.spec import rows_of
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Binary, Categorical, Unbounded, cardinality
@@ -29,35 +30,53 @@ Path = tuple[int, ...]
 """The slots that lead from the root to a node."""
 
 
+def _at(tree: Any, node: Any, who: str) -> tuple[TreeView, int]:
+    """What is read, and the number of one of its nodes.
+
+    Raises:
+        TypeError: if the number is none.
+        ValueError: if the tree has no such node.
+    """
+    seen = view(tree)
+    number = whole_number(node, f"trees.{who}", "the number of a node")
+    if not 0 <= number < len(seen):
+        raise ValueError(f"trees.{who}: expected a node from 0 to {len(seen) - 1}, got {number}")
+    return seen, number
+
+
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
 def parent(tree: Any, node: int) -> int | None:
     """The node above a node; None of the root."""
-    up = int(view(tree).parent[node])
+    seen, node = _at(tree, node, "parent")
+    up = int(seen.parent[node])
     return None if up == NONE else up
 
 
 def children(tree: Any, node: int = 0) -> range:
     """The nodes below a node, in the order of their slots."""
-    seen = view(tree)
+    seen, node = _at(tree, node, "children")
     first = int(seen.first_child[node])
     return range(first, first + int(seen.num_children[node]))
 
 
 def num_children(tree: Any, node: int = 0) -> int:
     """How many children a node has."""
-    return int(view(tree).num_children[node])
+    seen, node = _at(tree, node, "num_children")
+    return int(seen.num_children[node])
 
 
 def is_terminal(tree: Any, node: int = 0) -> bool:
     """Whether a node has no children. Whether an episode ended there by its rules is `view(tree).terminal`."""
-    return num_children(tree, node) == 0
+    seen, node = _at(tree, node, "is_terminal")
+    return int(seen.num_children[node]) == 0
 
 
 def visits(tree: Any, node: int = 0) -> int:
     """How often a node was reached from its parent; of a forest's root, how many steps began there."""
-    return int(view(tree).visits[node])
+    seen, node = _at(tree, node, "visits")
+    return int(seen.visits[node])
 
 
 def fully_expanded(tree: Any, node: int = 0, actions: Any = None) -> bool:
@@ -71,7 +90,7 @@ def fully_expanded(tree: Any, node: int = 0, actions: Any = None) -> bool:
     Raises:
         ValueError: if there are infinitely many actions.
     """
-    seen = view(tree)
+    seen, node = _at(tree, node, "fully_expanded")
     spec = full_action_spec(seen) if actions is None else actions
     most = spec if isinstance(spec, int) else cardinality(spec)
     if most == float("inf"):
@@ -82,30 +101,29 @@ def fully_expanded(tree: Any, node: int = 0, actions: Any = None) -> bool:
 
 def branching_action(tree: Any, node: int = 0) -> Any:
     """The action by which the way to a node left its parent; None of the root. In a nest as it was given."""
-    return _action_before(tree, node, 0)
+    return _action_before(*_at(tree, node, "branching_action"), 0)
 
 
 def prev_action(tree: Any, node: int = 0) -> Any:
     """The last action before a node; None of the root. Where one step lies between two nodes, `branching_action`."""
-    return _action_before(tree, node, -1)
+    return _action_before(*_at(tree, node, "prev_action"), -1)
 
 
-def _action_before(tree: Any, node: int, which: int) -> Any:
-    seen = view(tree)
+def _action_before(seen: TreeView, node: int, which: int) -> Any:
     steps = np.arange(seen.first_step[node], seen.first_step[node + 1])
     return _nested(seen.actions, [x[0] for x in seen.act(steps[which:][:1])]) if len(steps) else None
 
 
 def selected_actions(tree: Any, node: int = 0) -> Any:
     """The actions that lead from a node to its children, leaves [children, *shape]; None without children."""
-    seen = view(tree)
+    seen, node = _at(tree, node, "selected_actions")
     below = children(seen, node)
     return _nested(seen.actions, seen.act(seen.first_step[below])) if below else None
 
 
 def node_observation(tree: Any, node: int = 0) -> Any:
     """What a node stands for, in a nest as it was given."""
-    seen = view(tree)
+    seen, node = _at(tree, node, "node_observation")
     return _nested(seen.observations, [x[0] for x in seen.observe(seen.vertex[node : node + 1])])
 
 
@@ -185,6 +203,8 @@ class Vertices(Mapping[Any, int]):
 
     def __getitem__(self, key: Any) -> int:
         """The node of a key."""
+        if isinstance(key, bool) or not isinstance(key, int | np.integer):
+            raise KeyError(key)
         at = int(np.searchsorted(self._keys, key))
         if at == len(self._keys) or self._keys[at] != key:
             raise KeyError(key)
@@ -217,7 +237,10 @@ class NodesByPath(Mapping[Path, int]):
 
     def __getitem__(self, path: Path) -> int:
         """The node at a path."""
-        return self._view.node_at(path)
+        try:
+            return self._view.node_at(path)
+        except TypeError:
+            raise KeyError(path) from None
 
     def __iter__(self) -> Iterator[Path]:
         """The paths."""
@@ -267,7 +290,7 @@ def vertices(tree: Any, *, key_type: Literal["id", "hash", "path"] = "hash") -> 
 
 def node_hash(tree: Any, node: int = 0) -> int:
     """The hash of a node's observation: the same for equal observations, in each tree and process."""
-    seen = view(tree)
+    seen, node = _at(tree, node, "node_hash")
     return int(_hashes(seen, seen.vertex[node : node + 1])[0])
 
 
@@ -302,7 +325,7 @@ def rollout_from_path(tree: Any, path: Path) -> dict[str, Any] | None:
 
     Args:
         tree: to read.
-        path: the slots to take.
+        path: the slots to take, from the root on.
 
     Returns:
         Steps, leaves [T, *shape]; None for a way of no steps. A reward is the mean of an edge that was taken several
@@ -310,6 +333,7 @@ def rollout_from_path(tree: Any, path: Path) -> dict[str, Any] | None:
 
     Raises:
         KeyError: if there is no such way.
+        TypeError: for what is no sequence of slots.
 
     Example:
         >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)

@@ -386,6 +386,15 @@ def _either(ops: TreeOps, mask: Array, one: Evaluated, other: Evaluated) -> Eval
     return Evaluated(*map(chosen, one, other))
 
 
+def within(ops: TreeOps, tree: Tree, leaf: Leaf) -> Leaf:
+    """A leaf as it was given: an edge that the tree does not have becomes -1, and what lies behind it is looked up."""
+    node, slot = leaf.node, leaf.slot
+    there = (node >= 0) & (node < tree.size) & (slot >= 0) & (slot < tree.spec.children)
+    none = ops.full_like(node, NONE)
+    node, slot = ops.where(there, node, none), ops.where(there, slot, none)
+    return leaf._replace(node=node, slot=slot, child=_behind(ops, tree, node, slot))
+
+
 def content_of(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:
     """The leaves of the nodes of some edges, and those of their actions; without actions in the spec, the slots."""
     at, edge = edge_index(ops, tree, leaf.node, leaf.slot)

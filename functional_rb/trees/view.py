@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.dtypes import whole_number
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
@@ -99,12 +100,19 @@ class TreeView:
         return f"TreeView({len(self)} nodes, {len(self.levels) - 2} deep)"
 
     def __contains__(self, observation: Any) -> bool:
-        """Whether a node has an observation, which is compared as a whole."""
+        """Whether a node has an observation, which is compared as a whole.
+
+        Raises:
+            ValueError: for another structure than that of the observations, or another shape, naming the leaf.
+        """
         given = nest.flatten_as(self.observations.structure, observation)
         which = self.unique
         found = np.ones(len(which), bool)
-        for have, one in zip(self.observe(which), given, strict=True):
+        for have, one, name in zip(self.observe(which), given, self.observations.names, strict=True):
             one = host(one)
+            if one.shape != have.shape[1:]:
+                shape = list(have.shape[1:])
+                raise ValueError(f"trees: observation: leaf {name!r}: expected shape {shape}, got {list(one.shape)}")
             same = have == one
             if have.dtype.kind in "fc":
                 same |= (have != have) & (one != one)
@@ -167,14 +175,18 @@ class TreeView:
             node = int(self.parent[node])
         return tuple(reversed(slots))
 
-    def node_at(self, path: tuple[int, ...]) -> int:
+    def node_at(self, path: Any) -> int:
         """The node that slots lead to from the root.
 
         Raises:
             KeyError: if there is none.
+            TypeError: for what is no sequence of slots.
         """
+        if isinstance(path, str | bytes) or not hasattr(path, "__iter__"):
+            raise TypeError(f"trees: expected a path, the slots that lead from the root to a node, got {path!r}")
         node = 0
-        for slot in path:
+        for given in path:
+            slot = whole_number(given, "trees: path", "the number of a slot")
             if not 0 <= slot < self.num_children[node]:
                 raise KeyError(path)
             node = int(self.first_child[node]) + slot

@@ -340,3 +340,13 @@ def test_checkpoints_of_atari_may_be_chosen(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.actions, other.actions)
     with pytest.raises(DatasetError, match=r"expected checkpoints range\(5, 9\), there are \[0, 1\]"):
         open_reader(name, str(tmp_path), checkpoints=range(5, 9))
+
+
+def test_names_and_roots_of_another_kind() -> None:
+    wrong: Any
+    for wrong in (3, None, ("minari:x",)):
+        with pytest.raises(TypeError, match="datasets: expected a name such as"):
+            open_reader(wrong)
+    for wrong in (3, b"x", ["x"]):
+        with pytest.raises(TypeError, match="datasets: expected root as the path of a folder"):
+            open_reader("minari:door/human-v2", root=wrong)

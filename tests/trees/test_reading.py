@@ -118,6 +118,50 @@ def test_what_each_function_tells() -> None:
         trees.vertices(tree, key_type="name")
 
 
+OF_NODES = (
+    trees.parent,
+    trees.children,
+    trees.num_children,
+    trees.is_terminal,
+    trees.visits,
+    trees.fully_expanded,
+    trees.branching_action,
+    trees.prev_action,
+    trees.selected_actions,
+    trees.node_observation,
+    trees.node_observations,
+    trees.node_hash,
+)
+
+
+@pytest.mark.parametrize("function", OF_NODES, ids=lambda function: function.__name__)
+def test_a_node_is_one_that_the_tree_has(function: Any) -> None:
+    tree = tree_of("fork")
+    for node in (-1, len(tree), 2**70):
+        with pytest.raises(ValueError, match=rf"trees\.\w+: expected a node from 0 to 6, got {node}"):
+            function(tree, node)
+    for node in (1.5, "x", None, True, np.array([1, 2])):
+        with pytest.raises(TypeError, match=r"trees\.\w+: expected the number of a node, got"):
+            function(tree, node)
+    function(tree, np.int32(0))
+
+
+def test_keys_and_paths_and_observations_of_another_kind() -> None:
+    tree = tree_of("fork")
+    for key in ("x", None, 1.5, True, (1,), 10**30):
+        for key_type in ("id", "hash", "path"):
+            assert key == (1,) or key not in trees.vertices(tree, key_type=key_type)
+    for path in (5, "01", None, (0.5,), ("a",), (True,)):
+        with pytest.raises(TypeError, match=r"trees: (expected a path|path: expected the number of a slot)"):
+            trees.rollout_from_path(tree, path)
+    with pytest.raises(ValueError, match=r"observation.*expected shape \[\], got \[1\]"):
+        trees.contains(tree, np.array([4], np.int32))
+    with pytest.raises(ValueError, match=r"trees\.to_string: max_nodes: expected 1 to"):
+        trees.to_string(tree, max_nodes=-1)
+    with pytest.raises(TypeError, match=r"trees\.plot: max_nodes: expected an int, got 'x'"):
+        drawing.figure(tree, max_nodes="x")
+
+
 def test_rollouts_are_steps_in_ted() -> None:
     rollout = trees.rollout_from_path(tree_of("fork"), (0, 0, 1, 0, 0))
     frb.ted.check(rollout, time_axis=0)

@@ -223,6 +223,7 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
     tree, key = of_states(library, game, [0, 1], 4), library.rb.key(0)
     step = step_of(library, game)
     root = list_tree.expansion(game.tables(), np.array([0, 1], np.int32), None, None, 1.0)
+    leaf = trees.select(tree, key)
     for function, kind, words in (
         (
             lambda: trees.init(tree.spec, root._replace(prior=root.prior[:, :2])),
@@ -246,6 +247,19 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
         (lambda: trees.select(tree, key, max_depth=0), ValueError, "max_depth as an int from 1 on"),
         (lambda: trees.subtree(tree.at(0), 0), ValueError, "one batch axis"),
         (lambda: trees.summary(root), TypeError, r"expected a frb\.Tree"),
+        (lambda: trees.expand(tree, None, root), TypeError, "trees.expand: expected a leaf, as rb.trees.select gives"),
+        (lambda: trees.backup(tree, (0, 0)), TypeError, "trees.backup: expected a leaf, as .* got tuple"),
+        (lambda: trees.content(tree, leaf._replace(node=None)), TypeError, r"trees\.content: leaf\.node"),
+        (
+            lambda: trees.backup(tree, leaf._replace(slot=leaf.slot[:1])),
+            ValueError,
+            r"leaf\.slot: expected shape \[2\]",
+        ),
+        (
+            lambda: trees.backup(tree, leaf._replace(value=np.zeros(2))),
+            TypeError,
+            r"leaf\.value.*expected dtype float32",
+        ),
         (lambda: trees.reset(tree, np.ones(2, np.int32), root), TypeError, "mask"),
         (lambda: frb.PUCT(scale="all"), ValueError, "expected 'siblings', 'tree'"),
         (lambda: frb.MuZero(temperature=-1), ValueError, r"MuZero\.temperature: expected a number from 0"),
@@ -253,6 +267,28 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
     ):
         with pytest.raises(kind, match=words):
             function()
+
+
+def test_an_edge_that_a_tree_does_not_have_counts_as_none(library: Backend) -> None:
+    """Whoever gives a leaf of his own reads and writes nothing outside of the trees."""
+    trees, game = library.rb.trees, Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
+    game.valid[:], game.terminal[:] = True, False
+    tree = of_states(library, game, [0, 1], 4)
+    root = list_tree.expansion(game.tables(), np.array([2, 3], np.int32), None, None, 1.0)
+    leaf = trees.select(tree, library.rb.key(0))
+    for wrong in (
+        leaf._replace(node=leaf.node + 99),
+        leaf._replace(node=leaf.node + 1),  # not stored yet
+        leaf._replace(slot=leaf.slot + 3),
+        leaf._replace(slot=leaf.slot - 3),
+    ):
+        after, ended = trees.expand(tree, wrong, root)
+        after = trees.backup(after, ended._replace(node=wrong.node, slot=wrong.slot, child=wrong.child + 50))
+        for name in ("size", "children", "edge_visits", "visits", "value"):
+            np.testing.assert_array_equal(library.numpy(getattr(after, name)), library.numpy(getattr(tree, name)))
+        assert library.numpy(trees.content(tree, wrong)[0]["state"]).tolist() == [0, 1]
+    after, ended = trees.expand(tree, leaf._replace(child=leaf.child + 50), root)
+    assert library.numpy(ended.child).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
