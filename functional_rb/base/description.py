@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -13,6 +13,9 @@ class Description(abc.ABC):
 
     Its `__post_init__` checks the arguments, puts what is derived beside them, and ends with `_seal`.
     """
+
+    part: ClassVar[str | None] = None
+    """The part of a backend whose `with_spec` gives another description to what has one, such as "maps"."""
 
     _hash: int = dataclasses.field(init=False, repr=False)
 

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from functional_rb.base.containers import Registered
+from functional_rb.base.description import Description
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import respec
@@ -38,7 +39,7 @@ def load(
     known: Iterable[Any] = (),
     fall_back: bool = False,
     storage: Storage | None = None,
-    spec: BufferSpec | Sequence[Any] | None = None,
+    spec: Description | Sequence[Any] | None = None,
     progress: bool | None = None,
 ) -> Any:
     """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
@@ -61,7 +62,8 @@ def load(
             the checkpoint is read into memory (`Host()`).
         spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
             files they go piece by piece, by way of others beside these, which nobody else sees. For a mixture one for
-            each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`.
+            each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`. For a
+            map a `MapSpec`, for a forest a `ForestSpec`, as for `rb.maps.with_spec` and `rb.forests.with_spec`.
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
@@ -89,12 +91,14 @@ def load(
     def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
         if given is None or isinstance(given, BufferSpec):
             return _load(where, backend, number, mmap, device, known, fall_back, storage, given, progress)
-        if not isinstance(given, Sequence):
+        if not isinstance(given, Sequence) and not (isinstance(given, Description) and given.part):
             raise TypeError(
-                f"load: expected a BufferSpec as spec, or a list with one for each buffer of a mixture, got "
-                f"{type(given).__name__}"
+                f"load: expected a BufferSpec as spec (of a map a MapSpec, of a forest a ForestSpec), or a list with "
+                f"one for each buffer of a mixture, got {type(given).__name__}"
             )
         value, found = _load(where, backend, number, mmap, device, known, fall_back, storage, None, progress)
+        if isinstance(given, Description):
+            return _with_spec(value, given, backend), found
         if not mixtures.is_record(value):
             raise ValueError(
                 f"load: spec: expected one BufferSpec, as no mixture was saved, got {type(given).__name__}"
@@ -104,6 +108,22 @@ def load(
     if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
         raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
     return mixtures.loaded(directory, one, spec, fall_back)
+
+
+def _with_spec(value: Any, spec: Description, backend: ModuleType | str) -> Any:
+    """A map or a forest with another spec.
+
+    Raises:
+        ValueError: for what is none.
+    """
+    kind = type(getattr(value, "spec", None))
+    if kind is not type(spec) or spec.part is None:
+        raise ValueError(
+            f"load: spec: got a {type(spec).__name__}, and what was saved is a {type(value).__name__}; leave it out, "
+            f"and give parts of it another spec by rb.maps.with_spec and rb.forests.with_spec"
+        )
+    part = getattr(importlib.import_module(f"{backend_name(backend)}_backend"), spec.part)
+    return part.with_spec(value, spec)
 
 
 def _load(

@@ -40,6 +40,8 @@ class MapSpec(Description):
         2048
     """
 
+    part = "maps"
+
     key: Any
     capacity: int
     seed: int = 0

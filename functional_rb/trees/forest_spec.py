@@ -52,6 +52,8 @@ class ForestSpec(Description):
         4000
     """
 
+    part = "forests"
+
     observation: Any
     action: Any
     capacity: int

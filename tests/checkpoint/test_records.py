@@ -91,6 +91,28 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
     assert frb.trees.to_string(trees[0]) == frb.trees.to_string(trees[1])
 
 
+def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: Path) -> None:
+    rb = library.rb
+    spec, larger = frb.MapSpec(frb.Unbounded((), "int32"), 2), frb.MapSpec(frb.Unbounded((), "int32"), 9)
+    full, _ = rb.maps.insert(rb.maps.init(spec), np.array([5, 6, 7], np.int32))
+    frb.save(full, tmp_path / "map")
+    found, inserted = rb.maps.insert(frb.load(tmp_path / "map", rb, spec=larger), np.array([6, 7], np.int32))
+    assert (found.spec, inserted.ids.tolist()) == (larger, [1, 2])
+    steps = frb.ted.from_transitions(np.int32(0), np.int32(1), np.float32(1), np.int32(2), np.bool_(False))
+    forest = rb.forests.extend(rb.forests.init(FOREST), steps)
+    frb.save(forest, tmp_path / "forest")
+    wide = dataclasses.replace(FOREST, capacity=50, outcomes=5)
+    forest = frb.load(tmp_path / "forest", rb, spec=wide)
+    assert (forest.spec, int(rb.forests.size(forest))) == (wide, 2)
+    frb.save({"forest": forest}, tmp_path / "both")
+    for name, given, kind in (("map", wide, "Map"), ("forest", larger, "Forest"), ("both", wide, "dict")):
+        with pytest.raises(ValueError, match=rf"got a {type(given).__name__}, and what was saved is a {kind}; leave"):
+            frb.load(tmp_path / name, rb, spec=given)
+    for given in (3, frb.TreeSpec(frb.Unbounded(()), capacity=4, children=2)):
+        with pytest.raises(TypeError, match=r"expected a BufferSpec as spec \(of a map a MapSpec.*got (int|TreeSpec)"):
+            frb.load(tmp_path / "map", rb, spec=given)
+
+
 def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
     spec = frb.TreeSpec(frb.Unbounded((2,)), capacity=5, children=3)
