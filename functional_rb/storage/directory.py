@@ -229,43 +229,51 @@ def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Errors of the system, and files that are something else, with the file and the remedy."""
+def explained(path: str, who: str = "Memmap", given: str = "Memmap(path=...)") -> Iterator[None]:
+    """Errors of the system, and files that are something else, with the file and the remedy.
+
+    Args:
+        path: of the file.
+        who: is writing.
+        given: by which argument the directory can be given.
+    """
     try:
         yield
     except (StorageFullError, StorageInUseError):
         raise
     except OSError as error:
-        raise _typed(error, path) from error
+        raise _typed(error, path, who, given) from error
     except files.LinkedFileError as error:
         raise StorageLayoutError(str(error)) from None
     except files.UnusableFileError as error:
         if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
-            raise _typed(error.__cause__, path) from error
+            raise _typed(error.__cause__, path, who, given) from error
         raise StorageLayoutError(f"{error}: the file is damaged; remove the directory, or give another path") from None
 
 
-def _typed(error: OSError, path: str) -> OSError:
+def _typed(error: OSError, path: str, who: str, given: str) -> OSError:
     what, where = error.strerror, error.filename or path
     if error.errno in FULL:
-        return full(where, what)
-    remedy = "give Memmap(path=...) a directory that can be written to"
+        return full(where, what, given=given)
+    remedy = f"give {given} a directory that can be written to"
     if error.errno == errno.ENOENT:
         remedy = "look at the path"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-        remedy = "give Memmap(path=...) a directory, or one that can be made"
+        remedy = f"give {given} a directory, or one that can be made"
     elif error.errno in MANY:
         remedy = LIMIT
-    return type(error)(error.errno, f"Memmap: {what}; {remedy}", where)
+    return type(error)(error.errno, f"{who}: {what}; {remedy}", where)
 
 
-def full(path: str, what: str | None = None, needed: int | None = None) -> StorageFullError:
+def full(
+    path: str, what: str | None = None, needed: int | None = None, given: str = "Memmap(path=...)"
+) -> StorageFullError:
     """What to say if there is no room."""
     need = "" if needed is None else f" for {needed} bytes more"
     return StorageFullError(
         errno.ENOSPC,
         f"{what or 'no room'}{need}; nothing was written: make room there (df; quota; ulimit -f) and call again, or "
-        f"give Memmap(path=...) on another disk",
+        f"give {given} on another disk",
         path,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import hashlib
 import itertools
 import json
@@ -24,6 +25,11 @@ from functional_rb.text.tokenizing import Tokenizing, Tokens, common, is_of_text
 
 TooLong = Literal["drop", "truncate_prompt", "error"]
 Bad = Literal["error", "drop"]
+EMPTY = "expected a prompt, got one without a token"
+MERGED = (
+    "expected a prompt, got one whose only token has characters of the reply too, which makes it the reply's: let them "
+    "be tokenized apart (jointly=False), or stand apart (separator=' ')"
+)
 
 
 class Options(NamedTuple):
@@ -71,16 +77,27 @@ def prepare(
     who = f"text.{options.kind}"
     tokenizing = Tokenizing(tokenizer, who)
     where = _root() if root is None else os.path.abspath(as_path(root, f"{who}: root"))
-    os.makedirs(where, exist_ok=True)
+    with writing.explained(where):
+        os.makedirs(where, exist_ok=True)
     if source is not None:
         return _written(options, source, tokenizing, where, rows_at_once, progress)
-    with files.aside(where) as scratch:
-        path, count = os.path.join(scratch, "rows.jsonl"), 0
-        with open(path, "wb") as file:
-            for row in given:
-                file.write(sources.as_line(row, options.columns.names))
-                count += 1
-        return _written(options, sources.Spooled(path, count), tokenizing, where, rows_at_once, progress)
+    with contextlib.ExitStack() as stack:
+        with writing.explained(where):
+            scratch = stack.enter_context(files.aside(where))
+        spooled = _spooled(given, options.columns.names, os.path.join(scratch, "rows.jsonl"))
+        return _written(options, spooled, tokenizing, where, rows_at_once, progress)
+
+
+def _spooled(given: Iterable[Any], names: Sequence[str], path: str) -> Source:
+    """Rows that can be read once only, written to a file."""
+    lines, count = (sources.as_line(row, names) for row in given), 0
+    with writing.explained(path), open(path, "wb"):
+        pass  # also of no rows there is a file
+    while piece := list(itertools.islice(lines, sources.PIECE)):
+        with writing.explained(path), open(path, "ab") as file:
+            file.write(b"".join(piece))
+        count += len(piece)
+    return sources.Spooled(path, count)
 
 
 def _root() -> str:
@@ -258,7 +275,7 @@ def _fitted(options: Options, tokenizing: Tokenizing, texts: Texts, tokens: Sequ
             return UnusableRow("empty_reply", name, "expected a reply, got one without a token")
         needs_prompt = options.kind == "prompts" and not (columns.whole and columns.replies)
         if needs_prompt and not prefix and not one.prompt:
-            return UnusableRow("empty_prompt", columns.prompt, "expected a prompt, got one without a token")
+            return UnusableRow("empty_prompt", columns.prompt, MERGED if one.merged else EMPTY)
         end = suffix[1:] if suffix[:1] == one.ids[-1:] else suffix  # a reply that ends itself does so once
         ids.append(prefix + one.ids + end)
         prompts.append(len(prefix) + one.prompt)

@@ -49,8 +49,9 @@ def preference(
     by `rows_at_once`. A process that is killed leaves `*.part` in `root`, with which the next call goes on.
 
     Args:
-        source: a `datasets.Dataset` or `IterableDataset`; a path of JSON lines (.jsonl, .json), parquet or arrow, or a
-            list of such; or dicts in any iterable. What can be read once only is first written to `root`.
+        source: a `datasets.Dataset` or `IterableDataset`; a path of JSON lines (.jsonl, .json), of an array of
+            JSON (.json), of parquet or arrow, or a list of such; or dicts in any iterable. What can be read once only
+            is first written to `root`.
         tokenizer: of `transformers`, or of `tokenizers`, which has neither chat template nor end. It is left as it is.
         max_length: how many tokens a text may have, special ones counted; None for no limit.
         too_long: of longer ones: "drop" leaves the example out and counts it, "truncate_prompt" cuts the beginning of
@@ -135,7 +136,7 @@ def prompts(
         tokenizer: of `transformers` or `tokenizers`.
         max_length: how many tokens a text may have.
         too_long: "drop", "truncate_prompt" or "error".
-        bad: "error" or "drop"; a prompt without any token is "empty_prompt".
+        bad: "error" or "drop"; a prompt without any token of its own is "empty_prompt".
         jointly: whether prompt and reply are tokenized as one text.
         eos: whether replies end with the tokenizer's end token, or with which other.
         separator: what stands between prompt and reply.

@@ -6,18 +6,23 @@ Hugging Face's tables are known by what they offer, and pyarrow is imported for 
 from __future__ import annotations
 
 import abc
+import codecs
 import hashlib
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from functional_rb.base.extras import imported
 from functional_rb.base.files import as_path
 
 PIECE = 1000
 """Rows read at a time."""
+CHUNK = 2**20
+"""Bytes of an array of JSON that are read at a time."""
+BLANKS = re.compile(r"[ \t\r\n]*")
 LINES, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".parquet",), (".arrow", ".feather", ".ipc")
 
 
@@ -104,7 +109,9 @@ def _of_file(path: str, who: str) -> Source:
         raise ValueError(f"{who}: {path}: expected a file *{', *'.join(LINES + PARQUET + ARROW)}; rename it")
     if not os.path.isfile(path):
         raise FileNotFoundError(2, f"{who}: there is no such file", path)
-    return OfLines(path) if kind in LINES else OfTables(path, kind)
+    if kind in LINES:
+        return OfArray(path) if kind == ".json" and _is_array(path) else OfLines(path)
+    return OfTables(path, kind)
 
 
 class OfRows(Source):
@@ -151,23 +158,133 @@ class OfLines(Source):
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
         """Line by line; what is no UTF-8 has lone surrogates, by which its column is found."""
         with open(self._path, "rb") as file:
-            for line in itertools.islice(filter(bytes.strip, file), start, None):
+            for line in itertools.islice(filter(bytes.strip, _lines(file)), start, None):
                 try:
                     row = json.loads(line.decode("utf-8", "surrogateescape"))
                 except (ValueError, RecursionError) as error:
                     yield NoRow(f"no JSON ({error})")
                     continue
-                yield row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
+                yield _object(row)
 
     def where(self, number: int) -> str:
         """By file and line."""
         with open(self._path, "rb") as file:
-            lines = (k for k, line in enumerate(file, 1) if line.strip())
+            lines = (k for k, line in enumerate(_lines(file), 1) if line.strip())
             return f"{self._path}, line {next(itertools.islice(lines, number, None), '?')}"
 
     def digest(self, names: Sequence[str]) -> bytes:
         """Of the file's bytes."""
         return _digest_of_file(self._path)
+
+
+def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file, without the mark of UTF-8 that some programs write before the first."""
+    for number, line in enumerate(file):
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)
+
+
+def _object(row: Any) -> Any:
+    """A row, if it is a JSON object."""
+    return row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
+
+
+def _is_array(path: str) -> bool:
+    """Whether a file begins as an array of JSON, rather than with the object of a line."""
+    with open(path, "rb") as file:
+        while part := file.read(CHUNK):
+            begun = part.removeprefix(codecs.BOM_UTF8).lstrip()
+            if begun:
+                return begun.startswith(b"[")
+    return False
+
+
+class OfArray(Source):
+    """A file with an array of JSON objects, which is read piece by piece."""
+
+    def __init__(self, path: str) -> None:
+        """Name the file."""
+        self._path = path
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+        """Object by object; what is no UTF-8 has lone surrogates.
+
+        Raises:
+            ValueError: if the array is none, or does not end: nobody can tell where another row begins.
+        """
+        with open(self._path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
+
+    def _values(self, content: _Json) -> Iterator[Any]:
+        number, sign = 0, content.sign()  # that with which the array begins
+        try:
+            if content.peek() == "]":
+                sign = content.sign()
+            while sign != "]":
+                yield content.value()
+                sign = content.sign()
+                if sign not in (",", "]"):
+                    raise ValueError(f"expected ',' or ']' behind it, got {sign!r}")
+                number += 1
+            if rest := content.peek():
+                raise ValueError(f"expected nothing behind the array, got {rest!r}")
+        except (ValueError, RecursionError) as error:
+            where = f"{self._path}, row {number}"
+            raise ValueError(f"{where}: expected an array of JSON objects, got another content: {error}") from None
+
+    def where(self, number: int) -> str:
+        """By file and row."""
+        return f"{self._path}, row {number}"
+
+    def digest(self, names: Sequence[str]) -> bytes:
+        """Of the file's bytes."""
+        return _digest_of_file(self._path)
+
+
+class _Json:
+    """JSON in a file, read value by value."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._text, self._at = file, "", 0
+        self._decode = json.JSONDecoder().raw_decode
+
+    def peek(self) -> str:
+        """The next sign that is no blank; none at the end."""
+        while True:
+            blanks = BLANKS.match(self._text, self._at)
+            assert blanks is not None  # of any length
+            self._at = blanks.end()
+            if self._at < len(self._text) or not self._more(CHUNK):
+                return self._text[self._at : self._at + 1]
+
+    def sign(self) -> str:
+        """The same, which is left behind."""
+        found = self.peek()
+        self._at += 1
+        return found
+
+    def value(self) -> Any:
+        """The next value.
+
+        Raises:
+            ValueError: if there is none.
+            RecursionError: if its parts lie too deep in each other.
+        """
+        self.peek()
+        while True:
+            try:
+                found, end = self._decode(self._text, self._at)
+                if end < len(self._text) or not self._more(CHUNK):  # a number may go on
+                    self._at = end
+                    return found
+            except ValueError:
+                if not self._more(len(self._text)):
+                    raise
+
+    def _more(self, size: int) -> bool:
+        """Read on; whether there was anything."""
+        found = self._file.read(max(size, CHUNK))
+        self._text, self._at = self._text[self._at :] + found, 0
+        return bool(found)
 
 
 class Spooled(OfLines):

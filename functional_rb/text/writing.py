@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -17,13 +18,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from functional_rb.base import files
-from functional_rb.storage.directory import explained, need_posix
+from functional_rb.storage import directory
+from functional_rb.storage.directory import need_posix
 from functional_rb.text.prepared import DESCRIPTION, ROWS, TOKENS
 
 if sys.platform != "win32":
     import fcntl
 
 PROGRESS = "progress.json"
+explained = functools.partial(directory.explained, who="text", given="root=...")
+"""Errors of the system with the remedy: all that is prepared lies in `root`."""
 
 
 @dataclasses.dataclass

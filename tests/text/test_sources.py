@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -22,6 +23,15 @@ def written(kind: str, rows: list[dict[str, Any]], tmp_path: Path) -> Any:
     if kind == "lines":
         path = tmp_path / "rows.jsonl"
         path.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+        return path
+    if kind == "lines with a mark":
+        path = tmp_path / "marked.jsonl"
+        path.write_text("\n".join(["", *map(json.dumps, rows)]), encoding="utf-8-sig")
+        return path
+    if kind in ("array", "array with a mark"):
+        path = tmp_path / "rows.json"
+        mark = "utf-8-sig" if kind == "array with a mark" else "utf-8"
+        path.write_text("\n" + json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding=mark)
         return path
     if kind == "lines in parts":
         paths = [tmp_path / f"{k}.json" for k in (0, 1)]
@@ -49,7 +59,8 @@ def written(kind: str, rows: list[dict[str, Any]], tmp_path: Path) -> Any:
     return made.to_iterable_dataset() if kind == "iterable" else made
 
 
-SOURCES = ("generator", "lines", "lines in parts", "parquet", "arrow", "stream", "dataset", "selected", "iterable")
+LINES = ("lines", "lines with a mark", "lines in parts", "array", "array with a mark")
+SOURCES = ("generator", *LINES, "parquet", "arrow", "stream", "dataset", "selected", "iterable")
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -77,17 +88,82 @@ def test_sources_are_read_from_any_row_on(kind: str, tmp_path: Path) -> None:
         assert [row["more"] for row in source.rows(["prompt", "more"], start)] == list(range(start, len(rows)))
 
 
-@pytest.mark.parametrize("kind", ["lines", "lines in parts", "parquet", "stream"])
+@pytest.mark.parametrize("kind", ["lines", "lines with a mark", "lines in parts", "array", "parquet", "stream"])
 def test_errors_name_the_file_and_the_place(kind: str, tmp_path: Path) -> None:
     source = written(kind, [*ROWS, GOOD | {"chosen": ""}], tmp_path)
     place = {
         "lines": r"rows\.jsonl, line 7",
         "lines in parts": r"1\.json, line 2",
+        "lines with a mark": r"marked\.jsonl, line 5",
+        "array": r"rows\.json, row 3",
         "parquet": r"rows\.parquet, row 3",
         "stream": r"stream\.arrow, row 3",
     }
     with pytest.raises(ValueError, match=rf"{place[kind]}, column 'chosen': expected a reply"):
         frb.text.preference(source, bpe(), eos=False, root=tmp_path, rows_at_once=3)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 2**20])
+def test_arrays_are_read_piece_by_piece(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a piece ends: within a text, a number, between two bytes of one character."""
+    monkeypatch.setattr(sources, "CHUNK", chunk)
+    rows = [{"prompt": f"é{k}\\n, ]", "more": {"of": [k, 1.25e10, None]}} for k in range(30)]
+    path = tmp_path / "rows.json"
+    for text, wanted in ((json.dumps(rows, ensure_ascii=False), rows), ("[ ]", []), (" [\n{} , {}]\n\n", [{}, {}])):
+        path.write_text(text, encoding="utf-8")
+        source = sources.opened(path, "test")
+        assert source is not None
+        assert [*source.rows([])] == wanted
+    path.write_text('[{"a": 1}, 12, [3]]')
+    assert source is not None
+    assert [getattr(row, "reason", row) for row in source.rows([])] == [
+        {"a": 1},
+        "no JSON object but int",
+        "no JSON object but list",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "row 0: expected an array"),
+        ('[{"a": 1}, {"a": ', "row 1: expected an array"),
+        ('[{"a": 1},]', "row 1: expected an array"),
+        ('[{"a": 1} {"a": 1}]', r"row 0: .* expected ',' or '\]' behind it, got '{'"),
+        ('[{"a": 1}', r"row 0: .* expected ',' or '\]' behind it, got ''"),
+        ("[] 3", "row 0: .* expected nothing behind the array, got '3'"),
+        ("[" * 10**5, "row 0: expected an array"),
+    ],
+)
+def test_arrays_that_are_none_are_named(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"rows\.json, {message}"):
+        frb.text.prompts(path, bpe(), root=tmp_path, bad="drop")
+
+
+def test_a_root_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever it was that could be read once only, or again: the remedy is another root."""
+
+    def refused(path: Any, *_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+
+    root, remedy = tmp_path / "root", r"text: Permission denied; give root=\.\.\. a directory that can be written to"
+    for rows in (ROWS, iter(ROWS)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "mkdir", refused)
+            with pytest.raises(PermissionError, match=remedy):
+                frb.text.preference(rows, bpe(), eos=False, root=root)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"text: .*; give root=\.\.\. a directory, or one that can be made"):
+        frb.text.preference(ROWS, bpe(), eos=False, root=tmp_path / "file")
+
+    def failing() -> Any:
+        yield from ROWS
+        raise FileNotFoundError(errno.ENOENT, "of who gives rows", "mine")
+
+    with pytest.raises(FileNotFoundError, match="of who gives rows: 'mine'"):
+        frb.text.preference(failing(), bpe(), eos=False, root=root)
 
 
 def test_wrong_utf8_and_wrong_json_in_files(tmp_path: Path) -> None:

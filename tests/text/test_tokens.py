@@ -47,6 +47,16 @@ def test_a_token_over_the_border_is_the_replys(tmp_path: Path) -> None:
     assert (borders(apart), apart.merged) == ([[2, 2]], 0)
 
 
+def test_a_prompt_without_a_token_of_its_own_is_told_why(tmp_path: Path) -> None:
+    """Its only token is the reply's too; or there is none at all."""
+    rows = [{"prompt": "a", "completion": "bc"}]
+    with pytest.raises(ValueError, match=r"row 0, column 'prompt': .* characters of the reply too.*jointly=False"):
+        frb.text.prompts(rows, of_merges(), eos=False, root=tmp_path)
+    assert ids_of(frb.text.prompts(rows, of_merges(), eos=False, jointly=False, root=tmp_path)) == [[[0, 1, 2]]]
+    with pytest.raises(ValueError, match="column 'prompt': expected a prompt, got one without a token; correct it"):
+        frb.text.prompts([{"prompt": "", "completion": "bc"}], of_merges(), eos=False, root=tmp_path)
+
+
 class Slow:
     """A tokenizer that is not fast: it cannot tell which token has which characters."""
 
