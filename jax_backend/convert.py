@@ -40,6 +40,8 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
 
 def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
+    if checks.are_listed(array, name):
+        array = np.asarray(array, np.int64)
     if isinstance(array, NUMPY):
         checks.check_numpy(name, array)
         array = exactly(array, name)
@@ -68,7 +70,20 @@ def exactly(array: Any, name: str) -> Any:
         with np.errstate(over="ignore"):
             narrow = array.astype(np.float32)
         return narrow if bool(((narrow == array) | (array != array)).all()) else array
+    if name == "priorities" and array.dtype.kind in "iu":
+        return _whole_priorities(array)
     return array
+
+
+def _whole_priorities(array: Any) -> Any:
+    """Whole numbers as float32, where it has all of them; the rest as it is."""
+    if array.dtype.itemsize > 2:
+        if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
+            return array
+        small = np.asarray(array).astype(np.float64)  # which has all whole numbers up to 2^53
+        if not ((np.abs(small) < 2.0**53) & (small.astype(np.float32) == small)).all():
+            return array
+    return array.astype(np.float32)
 
 
 def value_of(scalar: Any) -> float | None:

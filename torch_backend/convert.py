@@ -96,6 +96,8 @@ def as_vector(array: Any, name: str) -> Any:
     """Masks, priorities and indices from NumPy; tensors without their autograd history."""
     if array is None:
         return None
+    if checks.are_listed(array, name):
+        array = torch.tensor(array, dtype=torch.int64, device="cpu")
     if isinstance(array, torch.Tensor):
         if array.layout is not _STRIDED or type(array) is not torch.Tensor:
             _check_memory(array, name)
@@ -124,7 +126,20 @@ def exactly(tensor: torch.Tensor, name: str) -> torch.Tensor:
             return narrow
         if not (_compiling() or is_batched(tensor)) and bool(((narrow == tensor) | (tensor != tensor)).all()):
             return narrow
+    if name == "priorities" and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
+        return _whole_priorities(tensor)
     return tensor
+
+
+def _whole_priorities(tensor: torch.Tensor) -> torch.Tensor:
+    """Whole numbers as float32, where it has all of them; the rest as it is."""
+    narrow = tensor.to(torch.float32)
+    if tensor.dtype.itemsize <= 2:
+        return narrow
+    if _compiling() or is_batched(tensor):
+        return tensor
+    small = tensor.to(torch.float64)  # which has all whole numbers up to 2^53
+    return narrow if bool(((small.abs() < 2.0**53) & (narrow.to(torch.float64) == small)).all()) else tensor
 
 
 def value_of(scalar: Any) -> float | None:

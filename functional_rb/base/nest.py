@@ -332,9 +332,11 @@ def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
     if parts is None or set(by_key) != set(keys):
         found = type(nest).__name__ if parts is None or nest is None else list(got)
         unset = "; a field that is None in an example is no leaf of its spec" if is_tensorclass(nest) else ""
+        odd = [] if parts is None else [f"{key!r} is missing" for key in keys if key not in by_key]
+        odd += [f"there is no {key!r}" for key in by_key if key not in keys]
         raise ValueError(
             f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; give exactly the leaves of the spec"
-            f"{unset}"
+            f"{': ' if odd else ''}{', '.join(odd)}{unset}"
         )
     return [by_key[key] for key in keys]
 

@@ -225,6 +225,7 @@ def sample(
         raise ValueError(
             "sample: p was given, but a single buffer gives all of the batch; leave it out, or sample a Mixture"
         )
+    checks.check_not_a_size(key, batch_size, "sample")
     size, beta = check_sample(backend, state, batch_size, beta, "sample")
     state, leaves, selection = backend.sample(state, key, size, beta)
     return state, as_sample(backend, state.spec, size, key, leaves, selection)
@@ -270,11 +271,11 @@ def update(backend: Backend, state: S, indices: Any, priorities: Any = None, ite
 
     Args:
         state: the buffer.
-        indices: int32 [B], handles from `sample.indices`; of a mixture [B, 2]. One whose item has been overwritten
-            since is dropped and counted in `stale(state)`; -1, as of what could not be drawn, is just dropped. Of equal
-            ones the last wins.
-        priorities: float32 [B] or [B, 1], before alpha; also of another float dtype if float32 has all of the numbers
-            exactly. A bad one (NaN, infinite, negative) is dropped and counted in
+        indices: int32 [B], handles from `sample.indices`, or a list of some; of a mixture [B, 2]. One whose item has
+            been overwritten since is dropped and counted in `stale(state)`; -1, as of what could not be drawn, is just
+            dropped. Of equal ones the last wins.
+        priorities: float32 [B] or [B, 1], before alpha; also of another dtype of floats or whole numbers if float32 has
+            all of the numbers exactly. A bad one (NaN, infinite, negative) is dropped and counted in
             `rejected(state)`: its item keeps its priority.
         items: a nest with some or all leaves of `spec.stored`, each [B, *shape], to store in place of the old ones.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from functional_rb.base import dtypes, nest, object_arrays
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import State, StateHolder
+from functional_rb.buffer.state import MaskedSample, Sample, SliceSample, State, StateHolder
 from functional_rb.core.counters import BASE, read
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.specs.values import Outline
@@ -53,6 +53,7 @@ def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities:
         TypeError: for a dtype or a kind of leaf that does not fit.
         ValueError: for a structure or shape that does not fit.
     """
+    check_unpacked(items, "add")
     leaves = nest.flatten_as(spec.added.structure, items)
     if not time_major and spec.lanes is None:
         raise ValueError(
@@ -186,13 +187,55 @@ def _count(lead: tuple[int, ...]) -> str:
 def check_dtype(name: str, array: Any, expected: str) -> None:
     """Refuse a dtype that is not the expected one: none is ever changed silently."""
     if not hasattr(array, "dtype"):
-        raise TypeError(f"{_label(name)}: expected an array of dtype {expected}, got {type(array).__name__}")
+        raise TypeError(
+            f"{_label(name)}: expected an array of dtype {expected}, got {type(array).__name__}{_remedy(array)}"
+        )
     got = dtypes.shown(array.dtype)
     if got != expected:
         raise TypeError(
             f"{_label(name)}: expected dtype {expected}, got {got}; convert it yourself, or change "
             f"{'its spec' if name not in _ARGUMENTS else 'the argument'}"
         )
+
+
+def _remedy(given: Any) -> str:
+    """What errors add about a whole sample in place of its indices, and about plain numbers."""
+    if is_pair(given):
+        return f"; {UNPACK}, and give sample.indices"
+    if isinstance(given, Sample | MaskedSample | SliceSample):
+        return "; give sample.indices"
+    return "; make an array of it" if isinstance(given, int | float | list | tuple) else ""
+
+
+UNPACK = "unpack it: state, sample = rb.sample(...)"
+
+
+def is_pair(given: Any) -> bool:
+    """Whether something is what `sample` returns, a state and a sample, in place of one of them."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], State | StateHolder)
+
+
+def check_unpacked(items: Any, function: str) -> None:
+    """Refuse the pair that `sample` returns, and a whole sample, in place of its items."""
+    if is_pair(items):
+        raise TypeError(f"{function}: expected items, got a state and a sample; {UNPACK}, and give sample.items")
+    if isinstance(items, Sample | MaskedSample | SliceSample):
+        raise TypeError(f"{function}: expected items, got a {type(items).__name__}; give sample.items")
+
+
+def are_listed(given: Any, name: str) -> bool:
+    """Whether handles come as a list of whole numbers, or of such lists, one for each of a mixture.
+
+    Raises:
+        TypeError: for handles in a list of other things.
+    """
+    if name != "indices" or not isinstance(given, list):
+        return False
+    widths = {len(row) if isinstance(row, list) else -1 for row in given}
+    numbers = [x for row in given for x in (row if isinstance(row, list) else [row])]
+    if len(widths) > 1 or not all(type(x) is int and -(2**63) <= x < 2**63 for x in numbers):
+        raise TypeError(f"indices: expected handles, whole numbers as sample.indices has them, got {given!r:.80}")
+    return True
 
 
 _ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")
@@ -324,6 +367,14 @@ def one_for_each(priorities: Any, size: int) -> Any:
     if shape == (size,):
         return priorities
     raise ValueError(f"priorities: expected shape ({size},), one for each index, got {shape}")
+
+
+def check_not_a_size(key: Any, given: Any, function: str) -> None:
+    """Refuse a number where the key stands, if there is no batch size beside it: then it is meant as that."""
+    if given is None and isinstance(key, int) and not isinstance(key, bool):
+        raise TypeError(
+            f"{function}: expected a key, got the number {key}; write {function}(state, rb.key(seed), {key})"
+        )
 
 
 def batch_size(spec: BufferSpec, given: Any, function: str = "sample") -> int:

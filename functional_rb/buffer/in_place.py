@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from functional_rb.buffer import api
+from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import AnySample, S, SameState, State
 from functional_rb.core.strategy import Selection
@@ -106,6 +106,7 @@ def sample_(
     """
     if p is not None:
         raise ValueError("sample_: p was given, but a single buffer gives all of the batch; leave it out")
+    checks.check_not_a_size(key, batch_size, "sample_")
     size, beta = api.check_sample(backend, state, batch_size, beta, "sample_")
     return in_place.sample_(state, key, size, beta, functools.partial(api.as_sample, backend, state.spec, size, key))
 

@@ -157,6 +157,7 @@ def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: An
         >>> piece.items["reward"][0].tolist() == [start, start + 1, start + 2]
         True
     """
+    checks.check_unpacked(items, "random_crop")
     leaves, structure = nest.flatten(items, mapping.is_leaf)
     names = [nest.show(path) for path in structure.paths]
     arrays = [backend.as_vector(leaf, f"leaf {name!r}") for name, leaf in zip(names, leaves, strict=True)]

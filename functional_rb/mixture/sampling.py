@@ -36,6 +36,7 @@ def sample(
     function: str = "sample",
 ) -> tuple[M, AnySample[Any]]:
     """Draw a batch from a mixture; see `api.sample`."""
+    checks.check_not_a_size(key, batch_size, function)
     size = given_size(batch_size)
     check_buffers(backend, mixture, function)
     facts = _checked(backend, mixture, size)

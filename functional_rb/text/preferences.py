@@ -12,6 +12,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
+from functional_rb.buffer import checks
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import Unbounded
 from functional_rb.text.backend import Backend
@@ -140,6 +141,7 @@ def pairs_of_groups(backend: Backend, items: Any, scores: Any, mask: Any = None)
         >>> pairs.chosen_data["tokens"].tolist(), pairs.rejected_data["tokens"].tolist(), differ.tolist()
         ([1, 3], [0, 3], [True, False])
     """
+    checks.check_unpacked(items, "pairs_of_groups")
     ranked = backend.array(scores, "float32", "scores")
     real = _checked_mask(backend, "pairs_of_groups", 2, [ranked], mask)
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
