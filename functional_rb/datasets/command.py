@@ -1,4 +1,4 @@
-"""`python -m functional_rb datasets list | info NAME | get NAME | convert NAME OUT | export NAME OUT`."""
+"""`python -m functional_rb datasets`: list, info, get, convert, export; filter, split, concat, statistics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from functional_rb.convert.json import to_json
+from functional_rb.datasets import command_derived, command_options
 from functional_rb.datasets.convert import convert
 from functional_rb.datasets.description import DESCRIPTION, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS, export
 from functional_rb.datasets.getting import get
 from functional_rb.datasets.loading import absolute, folder_of, prepare, verify
-from functional_rb.datasets.reader import open_reader, prefixes
+from functional_rb.datasets.reader import prefixes
 from functional_rb.datasets.sources import facts_of, source_of
 from functional_rb.datasets.stored import Stored
 
@@ -30,7 +31,7 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser(
         "datasets",
         help="list, describe and convert offline datasets",
-        description="Offline datasets as buffers: list those that are converted, describe one, convert one.",
+        description="Offline datasets as buffers: list, describe, convert, filter, split and join them.",
     )
     verbs = command.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="list what is converted, and the prefixes of names")
@@ -48,11 +49,14 @@ def add_to(commands: Any) -> None:
     out.add_argument("--format", choices=FORMATS, default="minari", help="minari by default")
     facts = "what is told of it, as author=Me; fps=10 for LeRobot; may be given several times"
     out.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help=facts)
-    for verb in (listing, about, getting, made, out):
+    derived = command_derived.add_to(verbs)
+    for verb in (listing, about, getting, made, out, *derived):
         verb.add_argument("--root", help="the folder where datasets lie")
-    for verb in (listing, about):
+    for verb in (listing, about, derived[-1]):
         verb.add_argument("--json", action="store_true", help="print JSON in place of a page")
-    for verb in (getting, made, out):
+    for verb in (about, getting, made, out, *derived):
+        command_options.add_to(verb, by_name=verb not in derived)
+    for verb in (getting, made, out, *derived):
         verb.add_argument("--infos", default="", metavar="A,B", help="infos that are stored too; * for all")
         verb.add_argument("--wide", action="store_true", help="keep numbers of 64 bits")
 
@@ -76,16 +80,27 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
             return 0
         infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
         kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
+        options = command_options.given_by(given)
+
+        def directory(name: str) -> str:
+            return name if is_dataset(name) else _gotten(name, given.root, options, kept)
+
         if given.verb == "get":
-            print(_gotten(given.name, given.root, kept))
+            print(_gotten(given.name, given.root, options, kept))
         elif given.verb == "export":
-            path = given.name if is_dataset(given.name) else _gotten(given.name, given.root, kept)
-            print(export(path, given.out, given.format, facts=dict(map(_fact, given.fact))))
+            print(export(directory(given.name), given.out, given.format, facts=dict(map(_fact, given.fact))))
+        elif given.verb == "statistics":
+            _show(command_derived.numbers_of(directory(given.name), given.json), given.json)
+        elif given.verb in command_derived.VERBS:
+            print("\n".join(map(os.path.abspath, command_derived.made(given, directory))))
         else:
             if is_dataset(given.name):
                 raise ValueError(f"convert: {given.name} is a converted dataset already, which load takes as it is")
             convert(
-                open_reader(given.name, folder_of(given.root)), given.out, facts=facts_of(absolute(given.name)), **kept
+                command_options.reader_of(given.name, folder_of(given.root), options),
+                given.out,
+                facts=facts_of(absolute(given.name)),
+                **kept,
             )
             print(os.path.abspath(given.out))
     except (OSError, ValueError, ImportError) as error:
@@ -104,7 +119,7 @@ def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) 
     Returns:
         0 if all is as it was written, else 1.
     """
-    told = told_of(given.path, None)
+    told = told_of(given.path, None, {})
     try:
         verify(given.path)
         told["problem"] = None
@@ -123,7 +138,7 @@ def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> N
         FileNotFoundError: if it is not there, once what the table of sources knows of it is printed.
     """
     try:
-        told = told_of(given.name, given.root)
+        told = told_of(given.name, given.root, command_options.given_by(given))
     except FileNotFoundError:
         facts = facts_of(absolute(given.name))
         if any(facts.values()):
@@ -139,17 +154,17 @@ def _show(told: Told, as_json: bool) -> None:
     sys.stdout.write(json.dumps(told, indent=2) + "\n" if as_json else _page(told))
 
 
-def _gotten(name: str, root: str | None, kept: dict[str, Any]) -> str:
+def _gotten(name: str, root: str | None, options: Told, kept: Told) -> str:
     """The directory of a dataset, which is fetched and converted if it is not there."""
     folder = folder_of(root)
     try:
-        open_reader(name, folder)
+        command_options.reader_of(name, folder, options)
     except FileNotFoundError:
         row = source_of(name)
         if not (row.files or row.hub or row.bucket):
             raise
         get(name, folder)
-    return prepare(name, root, {}, kept, None)
+    return prepare(name, root, options, kept, None)
 
 
 def _fact(text: str) -> tuple[str, Any]:
@@ -181,11 +196,11 @@ def listed(root: str | None) -> Told:
     return {"prefixes": prefixes(), "converted": found}
 
 
-def told_of(name: str, root: str | None) -> Told:
-    """What is known of a dataset: of a converted one how long and how good its episodes are, too."""
+def told_of(name: str, root: str | None, options: Told) -> Told:
+    """What is known of a dataset, by options of its reader; of a converted one how long and good its episodes are."""
     if is_dataset(name):
         return _of_converted(Stored(name))
-    reader = open_reader(name, folder_of(root))
+    reader = command_options.reader_of(name, folder_of(root), options)
     counts = reader.counts
     steps = reader.spec(narrow=True)
     told = {"name": reader.name, "episodes": counts.episodes, "steps": counts.steps, "bytes": counts.nbytes}

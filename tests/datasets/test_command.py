@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
-from functional_rb.datasets import convert, info
+from functional_rb.datasets import Stored, convert, info
+from tests.support import datasets_of_others as others
 from tests.support.d4rl_files import write
 from tests.support.made_up import MadeUp
 
@@ -44,6 +47,78 @@ def test_datasets_are_described_converted_and_listed(tmp_path: Path, capsys: pyt
     )
     named = told("export", f"d4rl:{path}", str(tmp_path / "a-v0"), "--fact", "author=A. Uthor").strip()
     assert json.loads(told("info", named, "--json"))["author"] == ["A. Uthor"]
+
+
+@pytest.fixture
+def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What the program prints if all goes well, else what it says of why not."""
+
+    def run(*arguments: Any, fails: bool = False) -> str:
+        assert main(["datasets", *map(str, arguments)]) == int(fails)
+        out, error = capsys.readouterr()
+        assert (out == "") == fails
+        return (error if fails else out).strip()
+
+    return run
+
+
+def test_options_of_readers_are_taken(tmp_path: Path, told: Callable[..., str]) -> None:
+    root = ("--root", tmp_path)
+    path = write(tmp_path / "some.hdf5")
+    assert json.loads(told("info", f"d4rl:{path}", "--jump", "0.5", "--json"))["episodes"] == 12
+    assert json.loads(told("info", f"d4rl:{path}", "--jump", "0", "--json"))["quirks"]["jump"] == 0
+    made = told("get", f"d4rl:{path}", "--reward-of", "observation", *root)
+    assert info(made).facts["quirks"] == {"reward_of": "observation", "jump": None}
+    assert made != told("get", f"d4rl:{path}", *root)
+    name = others.rlds(tmp_path)
+    assert info(told("get", name, "--last", "step", *root)).facts["last"] == "step"
+    assert "'train'" in told("info", name, "--split", "test", *root, fails=True)
+    assert "'pyav' or 'module:function', got 'other'" in told(
+        "convert", others.lerobot_v2(tmp_path), tmp_path / "out", "--video", "other", *root, fails=True
+    )
+    named = told("get", name, "--option", "last=step", *root)
+    assert named == told("get", name, "--last", "step", *root)
+    assert told("info", f"d4rl:{path}", "--one-hot", fails=True).endswith(
+        "there is no option 'one_hot': of its own this reader has reward_of, jump; the others are in "
+        "help(frb.datasets.load)"
+    )
+    assert "--option: expected NAME=VALUE, got 'last'" in told("get", name, "--option", "last", *root, fails=True)
+    assert json.loads(told("info", others.atari_dqn(tmp_path), "--checkpoints", "1", "--json", *root))["name"]
+
+
+def test_datasets_are_made_of_datasets(tmp_path: Path, told: Callable[..., str]) -> None:
+    """Of 3, 1, 6, 2 and 5 steps, of which every other episode is terminated; the sums of rewards grow."""
+    made = tmp_path / "made"
+    convert(MadeUp([3, 1, 6, 2, 5], (20,)), made)
+
+    def kept(*arguments: str) -> list[int]:
+        out = tmp_path / f"kept {' '.join(arguments)}".replace("/", "")
+        assert told("filter", made, out, *arguments) == str(out)
+        return [summary.about["seed"] for summary in Stored(out).summaries()]
+
+    totals = [summary.total for summary in Stored(made).summaries()]
+    assert kept("--lengths", "2:5") == [0, 3, 4]
+    assert kept("--returns", f"{totals[2]}:") == [k for k, total in enumerate(totals) if total >= totals[2]]
+    assert kept("--returns", ":5", "--ends", "terminated") == [0]
+    assert kept("--ends", "truncated", "--about", "seed=3") == [3]
+    parts = [str(tmp_path / name) for name in ("train", "test")]
+    assert told("split", made, *parts, "--shares", "0.6,0.4", "--seed", "1").split("\n") == parts
+    assert [info(part).episodes for part in parts] == [3, 2]
+    alone = str(tmp_path / "alone")
+    told("split", made, alone, "--shares", "1", "--by", "seed")
+    assert info(alone).episodes == 5
+    both = told("concat", *parts, tmp_path / "both")
+    assert info(both).episodes == 5
+    numbers = json.loads(told("statistics", made, "--json"))
+    assert (numbers["steps"], numbers["leaves"]["observations/observation"]["min"]) == (17, [0.0] * 20)
+    page = told("statistics", made)
+    assert "  observations/observation\n    shape: 20\n    mean: " in page
+    assert "  actions\n    mean: " in page
+    source = f"d4rl:{write(tmp_path / 'some.hdf5')}"
+    assert json.loads(told("statistics", source, "--json", "--root", tmp_path))["episodes"] == 4
+    assert "--returns: expected LOW:HIGH" in told("filter", made, tmp_path / "no", "--returns", "5", fails=True)
+    assert "--shares: expected numbers" in told("split", made, tmp_path / "no", "--shares", "half", fails=True)
+    assert "expected 1 shares that sum to 1" in told("split", made, tmp_path / "no", "--shares", "2", fails=True)
 
 
 def test_sizes_are_told_where_licences_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
