@@ -91,16 +91,23 @@ class Padded(HostFunction):
         if longest > length:
             raise self._others(f"a text has {longest} tokens, and samples have a length of {length}")
         tokens, shared = _mapped(self.path, self.dtype, self.lasting), items["shared"] if self.texts > 1 else None
+        if longest > max(tokens.array.size, 1):  # before there is room for it
+            raise self._beyond(int(lengths.max(1).argmax()), tokens)
         given = items["start"], shared, lengths, length, self.pad, left
         if kernels is None:
             ids, mask, wrong = ragged.padded(tokens.array, *given)
         else:
             ids, mask, wrong = kernels.padded(tokens, *given)
         if wrong >= 0:
-            raise self._others(f"{self.path}: row {wrong} of a batch tells of tokens beyond its {tokens.array.size}")
+            raise self._beyond(wrong, tokens)
         prompts = items["prompts"]
+        if ((prompts < 0) | (prompts > lengths)).any():
+            raise self._others("a prompt has less tokens than none, or more than its text")
         begin = prompts + (length - lengths) if left else prompts.copy()  # nothing given out is what was given
         return ids, mask, begin
+
+    def _beyond(self, row: int, tokens: Placed) -> ValueError:
+        return self._others(f"{self.path}: row {row} of a batch tells of tokens beyond its {tokens.array.size}")
 
     def _others(self, what: str) -> ValueError:
         return ValueError(f"{what}; the rows are not those that were prepared")

@@ -134,7 +134,6 @@ def _written(
                     "dtype": _dtype(options, tokenizing),
                     "labelled": options.kind == "prompts" and bool(options.columns.replies),
                     "scored": bool(options.columns.scores),
-                    "bytes": done.bytes,
                 }
             )
     return Prepared.open(path)

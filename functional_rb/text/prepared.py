@@ -7,7 +7,7 @@ import json
 import operator
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from functional_rb.samplers import WithoutReplacement
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import Unbounded
 from functional_rb.structures.ragged import HALF, Ints
-from functional_rb.text.padding import Padded, Side, map_anew
+from functional_rb.text import whole
+from functional_rb.text.padding import KERNELS_KNOW, Padded, Side, map_anew
 from functional_rb.transforms import map_items
 from functional_rb.writers import Immutable
 
-FORMAT = 1
+FORMAT = 2
 TOKENS, ROWS, DESCRIPTION = "tokens.bin", "rows.bin", "prepared.json"
 Kind = Literal["preference", "prompts"]
 
@@ -69,7 +70,8 @@ class Prepared:
 
         Raises:
             FileNotFoundError: if nothing was prepared there.
-            ValueError: if its files are not whole, naming the file.
+            ValueError: if its files are not those that were written, by their checksums, or tell of texts that are not
+                among their tokens, naming the file.
         """
         where = os.path.abspath(as_path(path, "Prepared.open"))
         told = os.path.join(where, DESCRIPTION)
@@ -77,23 +79,72 @@ class Prepared:
             found = json.loads(files.read_text(told))
             if found.pop("format") != FORMAT:
                 raise ValueError("of another version")
-            sizes = found.pop("bytes")
+            checksums = found.pop("checksums")
             made = cls(path=where, **found)
-        except (ValueError, TypeError, KeyError, AttributeError, files.UnusableFileError) as error:
+            made._check()
+            sizes = {TOKENS: made.tokens * np.dtype(made.dtype).itemsize, ROWS: made.examples * made._row.itemsize}
+            expected = {name: (size, checksums[name]) for name, size in sizes.items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, files.UnusableFileError) as error:
             raise ValueError(f"{told}: expected what was prepared, got another content ({error})") from None
-        for name, size in sizes.items():
-            file = os.path.join(where, name)
-            if not os.path.exists(file) or os.path.getsize(file) != size:
-                raise ValueError(f"{file}: expected {size} bytes; remove {where} and prepare the texts anew")
+        for name, (size, written) in expected.items():
+            made._check_file(name, size, written)
+        if problem := whole.problem_of_rows(made._table(), made.tokens, made.longest):
+            raise ValueError(f"{os.path.join(where, ROWS)}: {problem}; {made._remedy}")
         return made
+
+    def _check(self) -> None:
+        """Refuse what no preparation has told.
+
+        Raises:
+            ValueError: saying what it is.
+        """
+        counts = [self.examples, self.tokens, self.text_tokens, self.longest, self.merged, *self.dropped.values()]
+        ids = [self.pad] if self.eos is None else [self.pad, self.eos]
+        if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
+            raise ValueError(f"expected counts, got {counts}")
+        if not all(type(token) is int and 0 <= token < 2**31 for token in ids):
+            raise ValueError(f"expected tokens as pad and eos, got {ids}")
+        kind: Any = self.kind  # files have anything
+        if kind not in get_args(Kind) or self.dtype not in KERNELS_KNOW:
+            raise ValueError(f"expected one of {get_args(Kind)} in {KERNELS_KNOW}, got {kind!r} in {self.dtype!r}")
+        flags: list[Any] = [self.labelled, self.scored]
+        if not all(type(flag) is bool for flag in flags):
+            raise ValueError(f"expected labelled and scored as bools, got {flags}")
+
+    def _check_file(self, name: str, size: int, written: Any) -> None:
+        """Refuse a file that is not as it was written.
+
+        Raises:
+            ValueError: naming it, with the remedy.
+        """
+        path = os.path.join(self.path, name)
+        if not os.path.exists(path) or os.path.getsize(path) != size:
+            raise ValueError(f"{path}: expected {size} bytes; {self._remedy}")
+        try:
+            found = whole.checksum(path)
+        except files.UnusableFileError as error:
+            raise ValueError(f"{error}; {self._remedy}") from None
+        if found != written:
+            raise ValueError(f"{path}: expected the checksum {written}, found {found}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        return f"remove {self.path} and prepare the texts anew"
+
+    @property
+    def _row(self) -> np.dtype[Any]:
+        return row_dtype(2 if self.kind == "preference" else 1, self.scored)
+
+    def _table(self) -> np.ndarray[Any, Any]:
+        """The rows, mapped."""
+        path = os.path.join(self.path, ROWS)
+        return np.memmap(path, self._row, mode="r") if self.examples else np.zeros(0, self._row)
 
     @property
     def rows(self) -> dict[str, np.ndarray[Any, Any]]:
         """What a buffer holds of each example, mapped: where its tokens are, see `spec`. Leaves [examples, ...]."""
-        kind = row_dtype(2 if self.kind == "preference" else 1, self.scored)
-        path = os.path.join(self.path, ROWS)
-        table = np.memmap(path, kind, mode="r") if self.examples else np.zeros(0, kind)
-        return {name: np.asarray(table[name]) for name in kind.names or ()}
+        table = self._table()
+        return {name: np.asarray(table[name]) for name in table.dtype.names or ()}
 
     def example(self, number: int) -> list[Ints]:
         """The tokens of an example, without padding: int32 [T], two of a pair, the chosen text first.

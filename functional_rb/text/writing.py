@@ -21,6 +21,7 @@ from functional_rb.base import files
 from functional_rb.storage import directory
 from functional_rb.storage.directory import need_posix
 from functional_rb.text.prepared import DESCRIPTION, ROWS, TOKENS
+from functional_rb.text.whole import checksum
 
 if sys.platform != "win32":
     import fcntl
@@ -87,8 +88,9 @@ class Growing:
         self._say(PROGRESS, dataclasses.asdict(self.progress))
 
     def finish(self, description: dict[str, Any]) -> None:
-        """Say what the whole is; nothing is written behind it."""
-        self._say(DESCRIPTION, description)
+        """Say what the whole is, and the checksums of its files; nothing is written behind it."""
+        paths = {name: os.path.join(self._directory, name) for name in self.progress.bytes}
+        self._say(DESCRIPTION, description | {"checksums": {name: checksum(path) for name, path in paths.items()}})
 
     def _say(self, name: str, content: dict[str, Any]) -> None:
         path = os.path.join(self._directory, name)

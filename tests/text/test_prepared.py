@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.text import pipeline, writing
+import torch_backend
+from functional_rb.text import pipeline, whole, writing
+from functional_rb.text.prepared import row_dtype
 from tests.support.effort import effort
 from tests.support.texts import GOOD, LIGHT, ROWS, TOOLS
 from tests.support.tokenizers_trained import WORDS, bpe, of_merges, of_transformers, of_words
@@ -163,6 +167,76 @@ def test_files_that_are_not_whole_are_told(tmp_path: Path) -> None:
         frb.text.Prepared.open(made.path)
     with pytest.raises(FileNotFoundError):
         frb.text.Prepared.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "rows.bin"])
+def test_a_flipped_bit_is_told(tmp_path: Path, name: str) -> None:
+    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    file = Path(made.path, name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}: expected the checksum \w+, found \w+; remove"):
+        frb.text.Prepared.open(made.path)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match=rf"{name}: expected \d+ bytes"):
+        frb.text.Prepared.open(made.path)
+
+
+TOLD: dict[str, Any] = {
+    "kind": "others",
+    "examples": -1,
+    "tokens": 2**70,
+    "longest": 1.5,
+    "dropped": {"bad": -1},
+    "pad": 2**31,
+    "eos": "end",
+    "dtype": "O",
+    "scored": 1,
+    "checksums": {},
+    "more": 1,
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_forged_description_is_told(tmp_path: Path, name: str) -> None:
+    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    file = Path(made.path, "prepared.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: TOLD[name]}))
+    with pytest.raises(ValueError, match=r"prepared\.json: expected what was prepared, got another content"):
+        frb.text.Prepared.open(made.path)
+
+
+FORGED = {
+    "start": [0, 3],
+    "a start below nothing": [-1, 0],
+    "shared": 99,
+    "prompts": [9, 1],
+    "lengths": [2**31 - 1, 1],
+    "lengths below nothing": [-3, 1],
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_rows_of_texts_that_are_not_there_are_told(tmp_path: Path, kind: str) -> None:
+    """By one who makes checksums; and by the buffer, where the rows were others once it was made."""
+    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    name = next(part for part in ("start", "shared", "prompts", "lengths") if part in kind)
+    rows = {key: np.array(leaf) for key, leaf in made.rows.items()}
+    rows[name][0] = FORGED[kind]
+    file, told = Path(made.path, "rows.bin"), Path(made.path, "prepared.json")
+    state = torch_backend.init(made.spec(1), items=rows)
+    with pytest.raises(ValueError, match=r"the rows are not those that were prepared"):
+        torch_backend.sample(state, torch_backend.key(0))
+    table = np.fromfile(file, row_dtype(2, False))
+    table[name][0] = FORGED[kind]
+    file.write_bytes(table.tobytes())
+    described = json.loads(told.read_text())
+    described["checksums"]["rows.bin"] = whole.checksum(str(file))
+    told.write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=rf"rows\.bin: row 0 of 1 tells of texts that are not among .*{name}"):
+        frb.text.Prepared.open(made.path)
 
 
 def test_two_that_prepare_the_same_at_once_share_it(tmp_path: Path) -> None:

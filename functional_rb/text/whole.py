@@ -1,0 +1,58 @@
+"""Whether files of prepared texts are those that were written, and tell of nothing outside: they may be anything."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from functional_rb.base import files
+from functional_rb.base.files import UnusableFileError
+from functional_rb.structures.ragged import HALF
+
+CHUNK: Final = 2**20
+"""Bytes that are read at once."""
+ROWS_AT_ONCE: Final = 2**14
+
+
+def checksum(path: str) -> str:
+    """The BLAKE2b-128 of a file, hexadecimal.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        UnusableFileError: if it is no regular file, or consists mostly of holes.
+    """
+    descriptor, size = files.open_regular(path)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if not files.holds(descriptor, size, size):
+            raise UnusableFileError(path, f"{size} bytes of little but holes")
+        found = hashlib.blake2b(digest_size=16)
+        while content := file.read(CHUNK):
+            found.update(content)
+    return found.hexdigest()
+
+
+def problem_of_rows(table: np.ndarray[Any, Any], tokens: int, longest: int) -> str | None:
+    """Why rows, as `row_dtype` has them, cannot tell of texts among so many tokens, none longer than that; or None."""
+    for first in range(0, len(table), ROWS_AT_ONCE):
+        piece = table[first : first + ROWS_AT_ONCE]
+        parts = {name: piece[name].astype(np.int64) for name in table.dtype.names or () if name != "scores"}
+        wrong = np.flatnonzero(_outside(parts, tokens, longest))
+        if wrong.size:
+            told = ", ".join(f"{name} {part[wrong[0]].tolist()}" for name, part in parts.items())
+            return f"row {first + wrong[0]} of {len(table)} tells of texts that are not among {tokens} tokens: {told}"
+    return None
+
+
+def _outside(parts: Mapping[str, Any], tokens: int, longest: int) -> Any:
+    """Which rows tell of what is not there, bool [n]."""
+    start, lengths, prompts = parts["start"], parts["lengths"], parts["prompts"]
+    end = start[:, 0] * HALF + start[:, 1] + lengths.sum(1)
+    wrong = (start < 0).any(1) | ((lengths < 0) | (lengths > longest) | (prompts < 0) | (prompts > lengths)).any(1)
+    if "shared" in parts:
+        wrong |= (parts["shared"] < 0) | (parts["shared"] > lengths.min(1))
+        end = end - parts["shared"]
+    return wrong | (end > tokens)
