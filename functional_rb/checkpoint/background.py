@@ -25,14 +25,18 @@ class Saving:
         self._error: BaseException | None = None
         self._told = False
         self._finished = threading.Event()
+        self._begun = threading.Lock()
+        """Taken once, by who ends the save: its thread, or `__init__` if an interrupt came before that thread did."""
+        self._before: queue.Waiting | None = None
+        self._place = os.path.realpath(moment.directory)
         # No daemon: the interpreter waits for it.
         self._thread = threading.Thread(target=self._run, name="functional_rb.save_async")
-        self._place = os.path.realpath(moment.directory)
-        self._before = queue.enter(self._place, self)
         try:
+            self._before = queue.enter(self._place, self)
             self._thread.start()
         except BaseException:
-            self._finish()
+            if self._begun.acquire(blocking=False):
+                self._finish()
             raise
 
     def done(self) -> bool:
@@ -65,6 +69,8 @@ class Saving:
         self._finished.wait()
 
     def _run(self) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
         try:
             if self._before is not None:
                 self._before.wait()
@@ -75,20 +81,22 @@ class Saving:
             self._finish()
 
     def _finish(self) -> None:
-        self._moment.close()
-        self._before = None
-        queue.leave(self._place, self)
-        self._finished.set()
+        try:
+            self._moment.close()
+        finally:
+            self._before = None
+            try:
+                queue.leave(self._place, self)
+            finally:
+                self._finished.set()
 
-    def lost_by_fork(self) -> queue.Waiting | None:
-        """In a forked child, which has not the thread that saves: end as failed; returns the save before it."""
+    def lost_by_fork(self) -> None:
+        """In a forked child, which has not the thread that saves: end as failed."""
         self._error = CheckpointError(
             f"save_async to {self._moment.directory}: it goes on in the process that began it; ask for its result there"
         )
-        before, self._before = self._before, None
-        self._told, self._finished = True, threading.Event()
+        self._told, self._before, self._finished = True, None, threading.Event()
         self._finished.set()
-        return before
 
     def __del__(self) -> None:
         """An error that nobody asked for is not passed over."""
@@ -133,9 +141,4 @@ def save_async(
         ...     saving.result().items
         0
     """
-    moment = hold(state, path, How(incremental, keep, progress, "save_async", lasting=True))
-    try:
-        return Saving(moment)
-    except BaseException:
-        moment.close()
-        raise
+    return Saving(hold(state, path, How(incremental, keep, progress, "save_async", lasting=True)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -146,12 +147,15 @@ def begin(files: MappedFiles) -> Snapshot:
         StorageFullError: if there is no room for the logs; then those before stay in force.
     """
     older, number, present = files.undo, _next(files), _all_present(files)
+    snapshot = Snapshot(files, number, present)
+    # Nobody may come to close it, as where an interrupt comes.
+    weakref.finalize(snapshot, files.pending.discard, number).atexit = False
     files.undo = _logs(files, present, number)
     files.pending.add(number)
     if older is not None:
         older.close()
     _fold_failed(files)
-    return Snapshot(files, number, present)
+    return snapshot
 
 
 def resume(files: MappedFiles) -> None:

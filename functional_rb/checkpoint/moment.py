@@ -107,11 +107,13 @@ class OfMixture:
         The whole is held meanwhile: of two saves the buffers of one are written, and named, before those of the other.
         """
         how = self._how if keep is None else dataclasses.replace(self._how, keep=keep)
-        with saving.held(self.directory):
-            needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
-            saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
-            record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)
-            last = OfState(records.as_state(record, how.who), self.directory, how).write_where_held()
+        return saving.while_held(self.directory, lambda: self._write(how))
+
+    def _write(self, how: How) -> Saved:
+        needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
+        saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
+        record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)
+        last = OfState(records.as_state(record, how.who), self.directory, how).write_where_held()
         return dataclasses.replace(
             last,
             items=sum(one.items for one in saved),

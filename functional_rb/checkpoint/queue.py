@@ -13,46 +13,48 @@ class Waiting(Protocol):
     def wait(self) -> None:
         """Wait for its end, whatever that is."""
 
-    def lost_by_fork(self) -> Waiting | None:
-        """In a forked child, which has not the thread that saves: end as failed; returns the save before it."""
+    def lost_by_fork(self) -> None:
+        """In a forked child, which has not the thread that saves: end as failed."""
 
 
-_last: dict[str, Waiting] = {}
-"""The last save to each directory, without links, that may still be going on."""
+_going_on: dict[str, list[Waiting]] = {}
+"""The saves to each directory, without links, that may still be going on, in the order of their calls."""
 _turn = threading.Lock()
 
 
 def enter(place: str, saving: Waiting) -> Waiting | None:
     """Be the last save to a directory; returns the one before, which is to be waited for."""
     with _turn:
-        before = _last.get(place)
-        _last[place] = saving
-        return before
+        waiting = _going_on.setdefault(place, [])
+        waiting.append(saving)
+        return waiting[-2] if len(waiting) > 1 else None
 
 
 def leave(place: str, saving: Waiting) -> None:
-    """Note that a save has ended, so that the next one of the directory may begin."""
+    """Note that a save has ended, or never began, so that the next one of the directory may begin."""
     with _turn:
-        if _last.get(place) is saving:
-            del _last[place]
+        rest = [one for one in _going_on.get(place, ()) if one is not saving]
+        if rest:
+            _going_on[place] = rest
+        else:
+            _going_on.pop(place, None)
 
 
 def wait_for(directory: str) -> None:
     """Wait for the saves to a directory that go on in this process."""
     with _turn:
-        last = _last.get(os.path.realpath(directory))
-    if last is not None:
-        last.wait()
+        waiting = list(_going_on.get(os.path.realpath(directory), ()))
+    for saving in waiting:
+        saving.wait()
 
 
 def _after_fork() -> None:
     global _turn
     _turn = threading.Lock()  # a thread that is not here may hold the old one
-    for saving in list(_last.values()):
-        found: Waiting | None = saving
-        while found is not None:
-            found = found.lost_by_fork()
-    _last.clear()
+    for waiting in _going_on.values():
+        for saving in waiting:
+            saving.lost_by_fork()
+    _going_on.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,8 +97,8 @@ def check_keep(keep: int, who: str) -> None:
 
 def write(reader: Reader, asked: Request) -> Saved:
     """Carry a save out, and close the reader."""
-    with contextlib.closing(reader), held(asked.directory):
-        return _Save(reader, asked).run()
+    with contextlib.closing(reader):
+        return while_held(asked.directory, lambda: _Save(reader, asked).run())
 
 
 def write_where_held(reader: Reader, asked: Request) -> Saved:
@@ -107,13 +107,11 @@ def write_where_held(reader: Reader, asked: Request) -> Saved:
         return _Save(reader, asked).run()
 
 
-@contextlib.contextmanager
-def held(directory: str) -> Iterator[None]:
+def while_held(directory: str, work: Callable[[], Saved]) -> Saved:
     """Hold a directory, which is made if it is not there: other saves to it wait, those of other processes too."""
     with disk.typed(directory):
         disk.make_directory(directory)
-        with disk.locked(os.path.join(directory, LOCK)):
-            yield
+        return disk.while_locked(os.path.join(directory, LOCK), work)
 
 
 class _Save:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from functional_rb.base import files
 from functional_rb.base.errors import FULL, CheckpointFullError, CheckpointWriteError
+
+T = TypeVar("T")
 
 
 def make_directory(path: str) -> None:
@@ -87,11 +89,28 @@ def locked(path: str) -> Iterator[None]:
     """Hold a lock file, waiting for its holder: a thread, or a process, whose death frees it."""
     fd = files.open_own(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
+    finally:
+        os.close(fd)
+
+
+def while_locked(path: str, work: Callable[[], T]) -> T:
+    """Work with a lock file held, as in `locked`, which is free whatever comes.
+
+    In `locked` an interrupt may come between its lines and the block: then the lock is held until the error has died,
+    and who catches it, and saves, would wait for ever.
+    """
+    fd = files.open_own(path)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            return work()
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)
 

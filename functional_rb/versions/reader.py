@@ -78,7 +78,8 @@ class VersionReader(reader.Reader):
             with version.lock:
                 table = _found(version)[0].table
                 assert table is not None
-                yield leaf, table.of_tokens(piece, columns)
+                found = table.of_tokens(piece, columns)
+            yield leaf, found  # not with the lock held, as whoever asks may never ask again
 
     def close(self) -> None:
         """Let go of the version, whose memory may then be written in place."""

@@ -115,9 +115,9 @@ def test_functions_of_values_leave_every_state_as_it_was(
     for seed, (function, call) in enumerate(calls(variant, state).items()):
         before, long_before = bits(variant, state), bits(variant, older)
         expected = told(variant, call(variant, state))
-        count = interrupts.lines(call, variant, state)
-        assert variant.name == "jax" or count > 10
-        for line in interrupts.chosen(count, LINES, seed + len(name)):
+        places = interrupts.lines(call, variant, state)
+        assert variant.name == "jax" or len(places) > 10
+        for line in interrupts.chosen(places, LINES, seed + len(name)):
             interrupts.interrupted(line, call, variant, state)
             check_at_rest(state, elsewhere)
             assert bits(variant, state) == before, f"{function}, line {line}"
@@ -135,8 +135,8 @@ def test_functions_in_place_consume_a_state_or_leave_it(
     for seed, (function, call) in enumerate(calls(backend, base).items()):
         expected = told(variant, call(backend, copy.deepcopy(base)))
         whole = copy.deepcopy(base)
-        count = interrupts.lines(call, backend, whole)
-        for line in interrupts.chosen(count, LINES, seed + len(name)):
+        places = interrupts.lines(call, backend, whole)
+        for line in interrupts.chosen(places, LINES, seed + len(name)):
             state = copy.deepcopy(base)
             locked = copy.copy(state)
             interrupts.interrupted(line, call, backend, state)

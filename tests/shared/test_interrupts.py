@@ -100,8 +100,8 @@ def test_at_every_line(name: str, tmp_path: Path) -> None:
         return shared
 
     work(begun(-2))  # what is looked up once
-    count, found = interrupts.lines(work, begun(-1), everywhere=True), []
-    for line in interrupts.chosen(count, LINES):
+    places, found = interrupts.lines(work, begun(-1), everywhere=True), []
+    for line in interrupts.chosen(places, LINES):
         shared = begun(line)
         assert interrupts.interrupted(line, work, shared, everywhere=True)
         assert is_free(shared.files.lock), f"line {line}"
@@ -117,10 +117,10 @@ def test_as_a_buffer_is_made_and_opened(tmp_path: Path) -> None:
         add(opened(directory))
 
     make(tmp_path / "first")
-    count = interrupts.lines(make, tmp_path / "second", everywhere=True)
-    for line in interrupts.chosen(count, LINES):
+    places = interrupts.lines(make, tmp_path / "second", everywhere=True)
+    for line in interrupts.chosen(places, LINES):
         directory = tmp_path / str(line)
-        assert interrupts.interrupted(line, make, directory, everywhere=True)
+        interrupts.interrupted(line, make, directory, everywhere=True)
         shared = opened(directory)
         assert is_free(shared.files.lock), f"line {line}"
         assert stored(shared) in ({}, GIVEN), f"line {line}"
@@ -139,7 +139,7 @@ def test_a_lock_that_is_taken_again_and_again(tmp_path: Path) -> None:
     def hold() -> Any:
         return lock.hold(work, finish)
 
-    for line in range(interrupts.lines(hold, everywhere=True)):
+    for line in range(len(interrupts.lines(hold, everywhere=True))):
         calls.clear()
         assert interrupts.interrupted(line, hold, everywhere=True)
         assert is_free(lock), f"line {line}"

@@ -8,7 +8,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import functional_rb
 _ROOT = Path(functional_rb.__file__).parents[1]
 _FINALIZE = weakref.finalize.__call__.__code__
 _OURS = tuple(str(_ROOT / name) + "/" for name in ("functional_rb", "jax_backend", "torch_backend"))
+
+Place = tuple[str, int]
 
 
 def interrupted(line: int, work: Callable[..., Any], *args: Any, everywhere: bool = False) -> bool:
@@ -34,27 +36,36 @@ def interrupted(line: int, work: Callable[..., Any], *args: Any, everywhere: boo
     return _traced(line, work, args, everywhere)[0]
 
 
-def lines(work: Callable[..., Any], *args: Any, everywhere: bool = False) -> int:
-    """How many lines of the library a function comes to."""
+def lines(work: Callable[..., Any], *args: Any, everywhere: bool = False) -> list[Place]:
+    """The lines of the library that a function comes to, one after the other: file and number."""
     return _traced(-1, work, args, everywhere)[1]
 
 
-def chosen(count: int, most: int | None, seed: int = 0) -> Iterable[int]:
-    """Some of so many lines, spread over all of them; another choice for another seed."""
-    if most is None or count <= most:
-        return range(count)
-    return sorted({(seed * 7919 + k * count) // most % count for k in range(most)})
+def chosen(places: Sequence[Place], most: int | None, seed: int = 0, always: Sequence[str] = ()) -> list[int]:
+    """Some of the lines that `lines` tells: all of them, or about so many different ones, spread over the call.
+
+    Args:
+        places: what `lines` tells.
+        most: how many; None for all.
+        seed: another one chooses others.
+        always: the ends of the names of files of which all different lines are chosen.
+    """
+    if most is None or len(places) <= most:
+        return [*range(len(places))]
+    first = sorted({place: k for k, place in reversed([*enumerate(places)])}.values())
+    wanted = [k for k in first if places[k][0].endswith(tuple(always))] if always else []
+    step = max(1, len(first) // most)
+    return sorted({*wanted, *first[seed % step :: step]})
 
 
-def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...], everywhere: bool) -> tuple[bool, int]:
-    seen = 0
+def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...], everywhere: bool) -> tuple[bool, list[Place]]:
+    seen: list[Place] = []
     raised: list[KeyboardInterrupt] = []
 
     def at_line(frame: types.FrameType, event: str, _: Any) -> Any:
-        nonlocal seen
         if event == "line" and not _is_sheltered(frame, everywhere):
-            seen += 1
-            if seen > line >= 0 and not _is_finalized(frame):
+            seen.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(seen) > line >= 0 and not _is_finalized(frame):
                 raised.append(KeyboardInterrupt(f"{frame.f_code.co_filename}:{frame.f_lineno}"))
                 raise raised[0]
         return at_line
@@ -69,6 +80,8 @@ def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...], everywhe
     except BaseException as error:
         if not any(cause in raised for cause in _causes(error)):  # XLA wraps what comparing specs raises
             raise
+        for cause in _causes(error):
+            cause.__traceback__ = None  # which would keep what the frames held, as a cycle
     finally:
         sys.settrace(before)
     return bool(raised), seen

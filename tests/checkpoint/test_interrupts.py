@@ -1,0 +1,129 @@
+"""Ctrl-C in the midst of a save: what loads is the checkpoint before, or the new one, and the next save works."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import torch_backend as rb
+from functional_rb.checkpoint import queue
+from tests.support import interrupts
+from tests.support.effort import effort
+
+LINES = effort(10, 1000)
+STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,))}
+
+
+def steps(first: int, n: int) -> dict[str, np.ndarray]:
+    ids = np.arange(first, first + n, dtype=np.int32)
+    return {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32)}
+
+
+def ids(state: Any) -> list[int]:
+    """What is stored, by slot."""
+    found: list[int] = rb.get(state, np.arange(int(rb.size(state)), dtype=np.int32))["id"].tolist()
+    return found
+
+
+def is_free(path: Path) -> bool:
+    """Whether the lock of a directory would be given to another process at once."""
+    if not path.exists():
+        return True
+    lock = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def quick(work: Any, *args: Any) -> None:
+    """Call a function that would wait for ever if something was left held."""
+    failed: list[BaseException] = []
+
+    def called() -> None:
+        try:
+            work(*args)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=called, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for ever"
+    assert not failed, failed
+
+
+def check_saved(state: Any, directory: Path, older: list[int], newer: list[int], line: int) -> None:
+    """Old or new; and the next save finds nothing in its way."""
+    assert is_free(directory / "lock"), f"line {line}"
+    assert ids(state) == newer, f"line {line}"
+    assert ids(frb.load(directory, rb, storage=frb.Device())) in (older, newer), f"line {line}"
+    quick(frb.save, state, directory)
+    assert ids(frb.load(directory, rb, storage=frb.Device())) == newer, f"line {line}"
+    quick(frb.save_async(state, directory, incremental=True).result)
+    assert not queue._going_on
+
+
+def save(state: Any, directory: Path) -> None:
+    frb.save(state, directory, incremental=True)
+
+
+def save_in_the_background(state: Any, directory: Path) -> None:
+    frb.save_async(state, directory, incremental=True).result(60)
+
+
+@pytest.mark.parametrize("storage", ["device", "memmap"])
+@pytest.mark.parametrize("function", [save, save_in_the_background])
+def test_a_save_at_every_line(function: Any, storage: str, tmp_path: Path) -> None:
+    older, newer = [*range(4)], [*range(6)]
+
+    def begun(number: int) -> tuple[Any, Path]:
+        directory = tmp_path / str(number)
+        place = frb.Memmap(str(directory)) if storage == "memmap" else frb.Device()
+        state = rb.add(rb.init(frb.BufferSpec(STEP, 8, storage=place)), steps(0, 4))
+        frb.save(state, directory)
+        return rb.add(state, steps(4, 2)), directory
+
+    function(*begun(-1))
+    places = interrupts.lines(function, *begun(-2))
+    for line in interrupts.chosen(places, LINES, always=("checkpoint/background.py", "checkpoint/queue.py")):
+        state, directory = begun(line)
+        interrupts.interrupted(line, function, state, directory)
+        quick(queue.wait_for, str(directory))
+        check_saved(state, directory, older, newer, line)
+
+
+def test_loading_at_every_line(tmp_path: Path) -> None:
+    state = rb.add(rb.init(frb.BufferSpec(STEP, 8, storage=frb.Memmap(str(tmp_path)))), steps(0, 4))
+    frb.save(state, tmp_path)
+    del state
+
+    def load() -> Any:
+        return frb.load(tmp_path, rb)
+
+    load()
+    for line in interrupts.chosen(interrupts.lines(load), LINES):
+        interrupts.interrupted(line, load)
+        assert ids(load()) == [*range(4)], f"line {line}"
+
+
+def test_making_mapped_files_at_every_line(tmp_path: Path) -> None:
+    def make(directory: Path) -> Any:
+        storage = frb.Memmap(str(directory), existsok=True)
+        return rb.add(rb.init(frb.BufferSpec(STEP, 8, storage=storage)), steps(0, 4))
+
+    make(tmp_path / "first")
+    places = interrupts.lines(make, tmp_path / "second")
+    for line in interrupts.chosen(places, LINES):
+        interrupts.interrupted(line, make, tmp_path / str(line))
+        assert ids(make(tmp_path / str(line))) == [*range(4)], f"line {line}"
