@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Carried, Selection
@@ -20,6 +22,7 @@ from functional_rb.structures.episode_windows import Lanes
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
     from functional_rb.core.plan import Plan
+    from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
 VALUE = "value"
@@ -79,6 +82,12 @@ class PrioritizedSlices(Priorities, Trajectories):
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """Priorities of all steps."""
         return {VALUE: AuxiliaryArray((plan.capacity,), "float32")}
+
+    def problem(self, found: Found) -> str | None:
+        """The priorities of steps go into the tree as windows come to begin with them."""
+        values = found.auxiliary[VALUE]
+        wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
+        return super().problem(found) or (f"{VALUE}: slot {wrong[0]} has {values[wrong[0]]}" if wrong.size else None)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Fresh bits at every level of the tree; a slot has but one window."""

@@ -10,6 +10,9 @@ from __future__ import annotations
 import itertools
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.sum_tree import FANOUT, geometry
 
@@ -122,6 +125,15 @@ def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
         kept = ops.argsort(candidates)[: min(k, level.nodes)]
         nodes, keys = ops.take(children, kept), ops.take(candidates, kept)
     return nodes, keys
+
+
+def problem(tree: Any, capacity: int) -> str | None:
+    """Why a tree of NumPy's cannot be one of its leaves; or None."""
+    slots = np.arange(capacity, dtype=np.int32)
+    made = pad(numpy_ops, np.full_like(tree, EMPTY), capacity)
+    made = set_keys(numpy_ops, made, capacity, slots, get_keys(numpy_ops, tree, slots))
+    wrong = np.flatnonzero(made != tree)
+    return f"its minima are not those of its leaves, at {wrong[0]} for one" if wrong.size else None
 
 
 def key_of(ops: Ops, ranks: Array) -> tuple[Array, Array]:

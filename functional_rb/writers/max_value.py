@@ -7,7 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from functional_rb.base import nest
+from functional_rb.core import handles
 from functional_rb.core.counters import REFUSED
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.ops.part_kernels import replaceable
@@ -20,6 +23,7 @@ from functional_rb.writers.base import ChoosingWriter
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
     from functional_rb.core.plan import Plan
+    from functional_rb.core.soundness import Found
 
 RANK = "rank"
 """The tree of minima over the stored items' ranks, see `lowest`."""
@@ -84,6 +88,15 @@ class MaxValue(ChoosingWriter):
         super().cleared(ops, draft)
         draft.auxiliary[RANK] = ops.full_like(draft.auxiliary[RANK], min_tree.EMPTY)
         self.begin(ops, draft)
+
+    def problem(self, found: Found) -> str | None:
+        """The minima are those of the ranks, which stored items have and no others."""
+        ranks, capacity = found.auxiliary[RANK], found.plan.capacity
+        if problem := super().problem(found) or min_tree.problem(ranks, capacity):
+            return problem
+        ranked = ranks.reshape(-1)[:capacity] != min_tree.EMPTY
+        wrong = np.flatnonzero(ranked != (found.auxiliary[handles.CURRENT] >= 0))
+        return f"slot {wrong[0]} has a rank and no item, or an item and no rank" if wrong.size else None
 
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None

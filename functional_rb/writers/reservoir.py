@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from functional_rb.core import soundness
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import ring
@@ -16,6 +17,7 @@ from functional_rb.writers.base import ChoosingWriter
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
     from functional_rb.core.plan import Plan
+    from functional_rb.core.soundness import Found
 
 SEEN = "seen"
 """Counter int32 [1]: how many items were ever added (stays at 2^31 - 2)."""
@@ -46,6 +48,11 @@ class Reservoir(ChoosingWriter):
         """From now on nothing was ever added."""
         super().cleared(ops, draft)
         draft.count(seen=ops.full_like(draft.counters.more[SEEN], 0))
+
+    def problem(self, found: Found) -> str | None:
+        """No more is stored than ever came."""
+        size, seen = int(found.numbers.ends.sizes[0]), found.numbers.more[SEEN]
+        return super().problem(found) or soundness.problem_of_range(SEEN, seen, size, ring.INT32_MAX)
 
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None

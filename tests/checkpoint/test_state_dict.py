@@ -238,6 +238,9 @@ WITHOUT_REPLACEMENT = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement())
 WINDOWS = frb.BufferSpec(STEPS, 8, frb.SlicesWithoutReplacement(2, strict_length=False, weighting="window"))
 IN_ORDER = frb.BufferSpec(STEPS, 8, frb.WithoutReplacement(shuffle=False))
 BEST = frb.BufferSpec(STEPS, 8, writer=frb.MaxValue("x"))
+HIGH = frb.BufferSpec(STEPS, 40, writer=frb.MaxValue("x"))
+RESERVOIR = frb.BufferSpec(STEPS, 8, writer=frb.Reservoir())
+SLICES = frb.BufferSpec(STEPS, 8, frb.PrioritizedSlices(2))
 WAITING = frb.BufferSpec(
     STEPS | {"reward": frb.Unbounded(()), "terminated": frb.Binary(), "next": {"x": frb.Unbounded(())}},
     8,
@@ -307,6 +310,11 @@ FORGED = {
     "an epoch that goes on beyond": (IN_ORDER, "counters", BASE + 1, -1, "the epoch: expected 0 to"),
     "a handle of another slot": (BEST, "kept_handle", 1, 2, "the handle of slot 1 is 2"),
     "a handle too few": (BEST, "kept_handle", 1, -1, "3 slots have items, and its size is 4"),
+    "a minimum of no leaf": (HIGH, "kept_rank", 16 * 3, -5, "its minima are not those of its leaves, at 48 for one"),
+    "a rank where nothing is stored": (BEST, "kept_rank", 6, 5, "slot 6 has a rank and no item"),
+    "no rank where an item is": (BEST, "kept_rank", 1, -(2**31), "slot 1 has a rank and no item, or an item and no"),
+    "fewer seen than are stored": (RESERVOIR, "counters", BASE, 3, "seen: expected 4 to"),
+    "a step's priority that is none": (SLICES, "kept_value", 2, np.nan, "value: slot 2 has nan"),
     "more waiting than can": (WAITING, "counters", BASE, 3, "n_step_pending: expected 0 to 2, found 3"),
     "frames beyond all": (SPECS["compact"], "kept_frame_at", 0, -2, "frame_at: expected 0 to"),
 }
@@ -317,7 +325,8 @@ def forged(forgery: str) -> tuple[frb.BufferSpec, dict[str, Any], str]:
     spec, name, place, value, message = FORGED[forgery]
     with make("torch") as torch:
         rows = torch.rb.rand(spec.item, torch.rb.key(0), (2, 2) if spec.lanes else 4)
-        state = torch.rb.add(torch.rb.init(spec), rows)
+        key = torch.rb.key(1) if spec.writer.words else None
+        state = torch.rb.add(torch.rb.init(spec), rows, key=key)
         given = {key: x if key == "spec" else np.array(torch.numpy(x)) for key, x in torch.rb.state_dict(state).items()}
     core._check_values(spec, given, lambda name, array: array)
     given[name].reshape(-1)[place] = value
