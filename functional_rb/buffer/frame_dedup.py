@@ -217,8 +217,10 @@ def _by_name(field: str, given: Any) -> ByName:
 
 def _ints(field: str, given: Any, least: int | None) -> int | ByName:
     """An int for all leaves, or one for each name."""
-    if isinstance(given, Mapping | tuple):
+    if isinstance(given, Mapping | tuple) and given:
         return tuple((name, _int(field, value, least)) for name, value in _by_name(field, given))
+    if isinstance(given, Mapping | tuple):
+        return least or 0  # for no leaf: as if none were given
     return _int(field, given, least)
 
 

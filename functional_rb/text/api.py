@@ -181,11 +181,15 @@ def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = Non
     """
     who = "text.join"
     prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
-    count, rows = int(prompts.shape[0]), int(generation.tokens.shape[0])
+    given: Any = generation  # users give anything
+    if not isinstance(given, Generation):
+        raise TypeError(f"{who}: expected generation as rb.text.generate returns it, got {type(given).__name__}")
+    tokens, live = rows_of(backend, given.tokens, given.mask, "generation.tokens", who)
+    count, rows = int(prompts.shape[0]), int(tokens.shape[0])
     if rows % count:
         raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
     static = (whole(pad, "pad", 0, who),)
-    return backend.run(core.join, prompts, mask, generation.tokens, generation.mask, static=static)
+    return backend.run(core.join, prompts, mask, tokens, live, static=static)
 
 
 def log_probs(

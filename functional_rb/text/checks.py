@@ -51,6 +51,8 @@ def whole(value: Any, name: str, least: int, who: str) -> int:
         raise TypeError(f"{who}: expected {name} as an int, got {value!r}") from None
     if isinstance(value, bool) or number < least:
         raise ValueError(f"{who}: expected {name} as an int from {least} on, got {value!r}")
+    if number >= 2**31:
+        raise ValueError(f"{who}: expected {name} below 2^31, as int32 has it, got {value!r}")
     return number
 
 

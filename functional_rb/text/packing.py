@@ -53,7 +53,7 @@ def pack(
 
     Raises:
         TypeError: for what is no sequence of integers, naming it.
-        ValueError: for a sequence of more axes, or of more tokens than a row has, naming it.
+        ValueError: for a sequence of more axes, of more tokens than a row has, or with a token that is none, naming it.
 
     Example:
         >>> packed = pack([[1, 2], [3, 4, 5], [6], [7, 8]], length=5)
@@ -68,6 +68,9 @@ def pack(
         raise ValueError(f"{who}: expected length as an int from 1 on, got {length!r}")
     if too_long not in ("error", "split"):
         raise ValueError(f"{who}: expected too_long as 'error' or 'split', got {too_long!r}")
+    fill = _int(pad, "pad", who)
+    if not -(2**31) <= fill < 2**31:
+        raise ValueError(f"{who}: expected pad as an int32, got {pad!r}")
     given = [_tokens(x, i, who) for i, x in enumerate(sequences)]
     pieces: list[Ints] = []
     sequence: list[int] = []
@@ -82,7 +85,7 @@ def pack(
         sequence += [i] * len(parts)
     row, column, count = _places([len(tokens) for tokens in pieces], size)
     made = Packed(
-        np.full((count, size), _int(pad, "pad", who), np.int32),
+        np.full((count, size), fill, np.int32),
         np.full((count, size), PADDING, np.int32),
         np.full((count, size), PADDING, np.int32),
         np.array(sequence, np.int32),
@@ -153,6 +156,12 @@ def _tokens(x: Any, number: int, who: str) -> Ints:
         raise TypeError(f"{who}: sequence {number}: expected integers, got {tokens.dtype}; give token ids")
     if tokens.ndim != 1:
         raise ValueError(f"{who}: sequence {number}: expected shape [tokens], got {list(tokens.shape)}")
+    if not 0 <= tokens.min() <= tokens.max() < 2**31:
+        wrong = tokens[(tokens < 0) | (tokens >= 2**31)][0]
+        raise ValueError(
+            f"{who}: sequence {number}: expected tokens from 0 to 2^31 - 1, got {wrong}; what is to be left out of a "
+            f"loss, such as labels of -100, belongs into a mask"
+        )
     return tokens.astype(np.int32)
 
 

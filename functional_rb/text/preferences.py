@@ -221,8 +221,9 @@ def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: 
         float32 [].
 
     Raises:
-        ValueError: for `kl` that is not one number a reply.
-        TypeError: for `kl` that is no float, or another controller.
+        ValueError: for `kl` that is not one number a reply; for a coefficient that is negative or not finite, where
+            that is known (not while tracing).
+        TypeError: for `kl` that is no float, a coefficient that is no number, or another controller.
 
     Example:
         >>> controller = frb.AdaptiveKL(0.2, target=6.0, horizon=1000)
@@ -238,9 +239,26 @@ def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: 
             f"tokens of each reply, not over padding"
         )
     real = _checked_mask(backend, "update_kl", 1, [values], mask)
-    number = backend.number(coefficient, "float32", values)
+    number = _coefficient(backend, coefficient, values)
     updated: Array = backend.run(_updated, number, values, real, static=(controller,))
     return updated
+
+
+def _coefficient(backend: Backend, given: Any, like: Array) -> Array:
+    """A coefficient as a scalar, refused if it is none: a negative one would reward what it is to hold back."""
+    plain = isinstance(given, int | float | np.generic) and not isinstance(given, bool | np.bool_)
+    if not plain and not hasattr(given, "shape"):
+        raise TypeError(f"update_kl: expected coefficient as a number, got {given!r:.80}")
+    number = backend.number(given, "float32", like)
+    if tuple(number.shape):
+        raise ValueError(f"update_kl: expected coefficient as one number, got shape {tuple(number.shape)}")
+    known = backend.values(number)
+    if known is not None and not 0 <= float(known) < math.inf:
+        raise ValueError(
+            f"update_kl: expected coefficient as a finite number that is not negative, got {float(known)}; begin with "
+            f"controller.initial"
+        )
+    return number
 
 
 def _checked_mask(backend: Backend, who: str, axes: int, given: list[Array], mask: Any) -> Array | None:

@@ -330,3 +330,14 @@ def test_observations_without_elements(library: Backend, depth: int) -> None:
     rows = {name: np.zeros((3, *leaf.shape), np.float32) for name, leaf in spec.item.items()}
     _, sample = library.sample(library.rb.add(library.rb.init(spec), rows), library.rb.key(0), 2)
     assert sample.items["next_obs"].shape == (2, depth, 0)
+
+
+def test_stacks_of_no_leaf_are_none() -> None:
+    image = frb.Unbounded((4, 3, 3), "uint8")
+    item = {"obs": image, "next_obs": image}
+    assert frb.Compact(stack={}) == frb.Compact(stack=()) == frb.Compact()
+    assert frb.Compact(stack=4, axis={}) == frb.Compact(stack=4)
+    spec = frb.BufferSpec(item, 8, compact=frb.Compact(stack={}))
+    assert spec == frb.BufferSpec(item, 8, compact=frb.Compact()) == frb.from_json(frb.to_json(spec))
+    with pytest.raises(ValueError, match="there is nothing to compact: none of the leaves"):
+        frb.BufferSpec({"obs": image}, 8, compact=frb.Compact(stack={}))
