@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
@@ -49,7 +50,7 @@ def test_storages_may_differ(library: Backend, tmp_path: Path) -> None:
 
 
 def test_what_all_transforms_tell_is_told(library: Backend) -> None:
-    """Of returns over different numbers of steps both tell the discount; of items without returns nothing is told."""
+    """Of returns over different numbers of steps both tell the discount; single steps cannot come with them."""
     rb = library.rb
     item = {"x": frb.Unbounded(()), "reward": frb.Unbounded(()), "done": frb.Binary(())}
     storage = frb.Host() if library.name == "jax" else frb.Device()
@@ -65,8 +66,8 @@ def test_what_all_transforms_tell_is_told(library: Backend) -> None:
     assert set(steps[4:]) > {3}
     np.testing.assert_array_equal(library.numpy(sample.extras["discount"]), 0.5**steps)
     np.testing.assert_array_equal(library.numpy(sample.items["reward"]), 2 - 0.5 ** (steps - 1))
-    _, sample = rb.sample(frb.Mixture(states), rb.key(0), 6)
-    assert list(sample.extras) == ["buffer_ids"]
+    with pytest.raises(ValueError, match=r"buffer 2 of the mixture gives single steps.*frb\.n_step\(1, gamma=0\.5\)"):
+        rb.sample(frb.Mixture(states), rb.key(0), 6)
 
 
 def test_objects_come_as_they_are(library: Backend) -> None:

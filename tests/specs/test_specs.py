@@ -296,6 +296,7 @@ BOUND = (
     "functional_rb.trees.api",
     "functional_rb.trees.drawing",
     "functional_rb.trees.forest",
+    "functional_rb.trees.forest_growth",
     "functional_rb.trees.forest_tree",
     "functional_rb.trees.reading",
 )
