@@ -129,7 +129,7 @@ def _expand(tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
 @functools.partial(jax.jit, static_argnames="score", inline=True)
 @_program
 def _backup(tree: Tree, leaf: Leaf, score: Score) -> Tree:
-    return core.backup(ops, tree, core.within(ops, tree, leaf), score)
+    return core.backup(ops, *core.valued(ops, tree, core.within(ops, tree, leaf)), score)
 
 
 @functools.partial(jax.jit, inline=True)

@@ -60,7 +60,7 @@ class _Backend:
     def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         """Bring values back to the root."""
         with _loops():
-            return core.backup(ops, _copied(tree), core.within(ops, tree, leaf), score)
+            return core.backup(ops, *core.valued(ops, _copied(tree), core.within(ops, tree, leaf)), score)
 
     def content(self, tree: Tree, leaf: Leaf) -> tuple[list[torch.Tensor], Any]:
         """The leaves of nodes and of actions."""

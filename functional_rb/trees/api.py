@@ -218,7 +218,8 @@ def backup(backend: Backend, tree: Tree, leaf: Leaf, score: Score | None = None)
 
     Args:
         tree: the batch of trees.
-        leaf: what `expand` gave.
+        leaf: what `expand` gave; its value may be one of your own, as of a rollout. One that is NaN or infinite leaves
+            the mean of the node as it was, and is counted in `Tree.rejected`.
         score: the score that chose, which may keep statistics of its own.
 
     Returns:

@@ -225,15 +225,9 @@ def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Arr
         found: what the model says of the nodes.
         above: float32 [B], the mean values of the nodes above, which a value that is left out leaves as they are.
     """
-
-    def finite(x: Array) -> Array:
-        return (x > -math.inf) & (x < math.inf)
-
     zero = ops.full_like(above, 0)
-    known = [finite(x) for x in (found.value, found.reward, found.discount)]
+    known = [_finite(x) for x in (found.value, found.reward, found.discount)]
     reward, discount = ops.where(known[1], found.reward, zero), ops.where(known[2], found.discount, zero)
-    behind = discount != 0
-    instead = ops.where(behind, (above - reward) / ops.where(behind, discount, zero + 1.0), zero)
     nothing = ops.full_like(found.prior, -math.inf)
     rated = found.prior < math.inf
     prior = ops.where(found.valid & rated, found.prior, nothing)
@@ -241,8 +235,19 @@ def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Arr
     rejected = ops.total(found.valid & ~rated)
     for x in known:
         rejected = rejected + ops.cast(~x, "int32")
-    value = ops.where(known[0], found.value, instead)
+    value = ops.where(known[0], found.value, _unchanging(ops, above, reward, discount))
     return found._replace(prior=prior, value=value, reward=reward, discount=discount), rejected
+
+
+def _finite(x: Array) -> Array:
+    """Which numbers are neither NaN nor infinite."""
+    return (x > -math.inf) & (x < math.inf)
+
+
+def _unchanging(ops: TreeOps, mean: Array, reward: Array, discount: Array) -> Array:
+    """The value float32 [B] for which `reward + discount * value` is a mean; 0 where the discount is."""
+    zero = ops.full_like(mean, 0)
+    return ops.where(discount != 0, (mean - reward) / ops.where(discount != 0, discount, zero + 1.0), zero)
 
 
 def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:
@@ -393,6 +398,16 @@ def within(ops: TreeOps, tree: Tree, leaf: Leaf) -> Leaf:
     none = ops.full_like(node, NONE)
     node, slot = ops.where(there, node, none), ops.where(there, slot, none)
     return leaf._replace(node=node, slot=slot, child=_behind(ops, tree, node, slot))
+
+
+def valued(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[Tree, Leaf]:
+    """A leaf as it was given, without a value that is NaN or infinite, and trees in which that is counted."""
+    at, edge = edge_index(ops, tree, leaf.node, leaf.slot)
+    known = _finite(leaf.value) | (leaf.node < 0)
+    reward, discount = (get_edge(ops, x, edge) for x in (tree.reward, tree.discount))
+    value = ops.where(known, leaf.value, _unchanging(ops, get(ops, tree.value, at), reward, discount))
+    rejected = tree.rejected + ops.cast(~known, "int32")
+    return dataclasses.replace(tree, rejected=rejected), leaf._replace(value=value)
 
 
 def content_of(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:

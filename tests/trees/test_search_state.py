@@ -163,3 +163,8 @@ def test_a_model_that_gives_nothing_but_nan_is_searched_and_told_of(library: Bac
         np.testing.assert_allclose(library.numpy(proposal.weights).sum(-1), 1, rtol=1e-6)
         assert np.isfinite(library.numpy(searched.value)).all()
     assert library.numpy(rb.trees.subtree(searched, proposal.slot).rejected).tolist() == [0, 0, 0]
+    leaf = rb.trees.select(searched, rb.key(1))
+    after = rb.trees.backup(searched, leaf._replace(value=nan))
+    assert library.numpy(after.rejected).tolist() == [3 + 4 * 5 + 1] * 3
+    assert library.numpy(after.visits)[:, 0].tolist() == [6, 6, 6]
+    np.testing.assert_allclose(library.numpy(after.value)[:, 0], library.numpy(searched.value)[:, 0], atol=1e-6)
