@@ -56,10 +56,14 @@ class Engine:
                 saved = library.kernels.room(spec, rows, True, memory.tree is not None) if fused else Log()
             following = version.succeed(target, saved)
             write = self._write_objects if spec.plan.objects else self._write
-            after = write(target, spec, counters, leaves, batch, mask, priorities, key, fused, saved)
-            if not fused and saved is not None:
-                version.count_saved()
-            return type(state)(following, after, spec, _after_adding(state, batch), state._target)
+            try:
+                after = write(target, spec, counters, leaves, batch, mask, priorities, key, fused, saved)
+                if not fused and saved is not None:
+                    version.count_saved()
+                return type(state)(following, after, spec, _after_adding(state, batch), state._target)
+            except BaseException:
+                version.roll_back()
+                raise
 
     def sample(
         self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None
@@ -84,13 +88,13 @@ class Engine:
             following = version.succeed(target, saved)
             try:
                 after, leaves, selection = self._draw(target, *given, fused, saved, wanted)
-            except Exception:  # there is nothing to draw, or a transform calls a function that fails
+                if not fused and saved is not None:
+                    version.count_saved()
+                made = type(state)(following, after, spec, state._save_history, state._target)
+                return made, *library.sent_sample(leaves, selection, state._target)
+            except BaseException:  # there is nothing to draw, or a transform calls a function that fails
                 version.roll_back()
                 raise
-            if not fused and saved is not None:
-                version.count_saved()
-            made = type(state)(following, after, spec, state._save_history, state._target)
-            return made, *library.sent_sample(leaves, selection, state._target)
 
     def update(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
         """Set priorities and rewrite leaves of items, by handle."""
@@ -114,11 +118,15 @@ class Engine:
                     saved = library.kernels.room_to_update(spec, memory, handles.shape[0])
             following = version.succeed(target, saved)
             rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
-            after = rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
-            if not fused and saved is not None:
-                version.count_saved()
             past = None if replacements else state._save_history
-            return type(state)(following, after, spec, past, state._target)
+            try:
+                after = rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
+                if not fused and saved is not None:
+                    version.count_saved()
+                return type(state)(following, after, spec, past, state._target)
+            except BaseException:
+                version.roll_back()
+                raise
 
     def clear(self, state: Any) -> Any:
         """Take all items out; the rows are handed on as they are."""

@@ -142,10 +142,11 @@ class Table:
     def _sweep(self) -> dict[int, Any]:
         """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
         found = [tokens for memory in list(self._memories) for tokens in self._tokens_of(memory)]
-        old, self._objects = self._objects, {NO_OBJECT: None}
+        old, kept = self._objects, {NO_OBJECT: None}
         for token in np.unique(np.concatenate(found)).tolist() if found else ():
             if token in old:
-                self._objects[token] = old[token]
+                kept[token] = old[token]
+        self._objects = kept  # whole, as an interrupt may come
         self._limit = len(self._objects) + sum(tokens.size for tokens in found) + SLACK
         return old
 

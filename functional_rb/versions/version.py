@@ -200,18 +200,23 @@ class Version:
             assert version.saved is not None and version.next is not None
             later.append(version.saved)
             version = version.next
-        memory = version.memory.copy()
+        source, memory = version.memory, version.memory.copy()
         take_back(memory, later, self.capacity)
-        _divide_history(version.memory, memory, self)
-        self.memory, self.saved, self.next = memory, None, None
+        older, newer = _divided(source, self)
+        memory.history, memory.retained, memory.shared = deque(older), sum([n for _, n in older]), bool(older)
+        kept, shared = sum([n for _, n in newer]), bool(newer)
+        # In one step: after an interrupt in its midst nobody would know of the versions that need what is saved.
+        source.history, source.retained, source.shared, self.memory, self.saved, self.next = (
+            *(deque(newer), kept, shared),
+            *(memory, None, None),
+        )
 
     def move(self, memory: Memory) -> None:
         """Have the same content in other memory, of this version alone so far. Hold the lock."""
         left = self.own()
         memory.history, memory.retained, memory.shared = left.history, left.retained, left.shared
         memory.written = left.written
-        left.history, left.retained, left.shared = None, 0, False
-        self.memory = memory
+        left.history, left.retained, left.shared, self.memory = None, 0, False, memory
 
     def succeed(self, memory: Memory, saved: Saved | None) -> Version:
         """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
@@ -325,17 +330,12 @@ def _part_with_oldest(memory: Memory) -> None:
     forget_dead(memory)
 
 
-def _divide_history(source: Memory, memory: Memory, version: Version) -> None:
-    """Versions older than one that was rebuilt are found from its memory now, and no longer from the newest."""
-    memory.history = deque()
-    while source.history:
-        older, nbytes = source.history.popleft()
-        source.retained -= nbytes
-        if older() is version:
-            break
-        memory.history.append((older, nbytes))
-        memory.retained += nbytes
-    source.shared, memory.shared = bool(source.history), bool(memory.history)
+def _divided(source: Memory, version: Version) -> tuple[list[Any], list[Any]]:
+    """The history up to a version that was rebuilt, whose own memory those before are found from now, and the rest."""
+    history = list(source.history or ())
+    known = [older() is version for older, _ in history]
+    place = known.index(True) if True in known else len(history)
+    return history[:place], history[place + 1 :]
 
 
 def forget_dead(memory: Memory) -> None:
