@@ -1,0 +1,35 @@
+"""SIGINTs in a row, at instants that nobody has chosen; what they hit is in `tests.support.interrupt_storm`."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.effort import effort
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_storm(backend: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.support.interrupt_storm", str(tmp_path), backend, str(effort(2, 60))]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            if process.stdout.readline() == "ready\n":
+                rng = random.Random(0)
+                while process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                    time.sleep(rng.uniform(0, 0.004))
+            told, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert int(told) >= 10
