@@ -2,7 +2,7 @@
 
 What was never written takes no room. Writing to a part of a mapping that the disk has no room for would kill the
 process (SIGBUS), so room is reserved first, `CHUNK` bytes at a time. So a full disk is an error before anything is
-written.
+written. What was never written is read as zeros, also where reading it would take room (`holes`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.errors import FULL, StorageLayoutError
+from functional_rb.storage import holes
 from functional_rb.storage.directory import explained, full
 
 CHUNK = 2**22
@@ -59,6 +60,18 @@ class MappedArray:
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
         self.array = np.ndarray(shape, dtype, mapping)
+        self._hide_holes(mmap.PROT_READ)
+
+    def _hide_holes(self, access: int) -> None:
+        """Where reading holes takes room, have zeros in their place; what is written there must be reserved before."""
+        self._hides = holes.take_room(self._descriptor)
+        if self._hides:
+            with explained(self.path):
+                end = 0
+                for start, stop in [*self._written(), (self.array.nbytes, self.array.nbytes)]:
+                    if end < start:
+                        holes.hide(self.array.ctypes.data, end, start, access)
+                    end = stop
 
     def reserve(self, first: int, n: int) -> None:
         """Have room for rows [first, first + n)."""
@@ -93,6 +106,10 @@ class MappedArray:
             if error.errno in FULL:
                 raise full(self.path, error.strerror, CHUNK) from error
             raise
+        if self._hides:
+            with explained(self.path):
+                end = min(start + CHUNK, self.array.nbytes)
+                holes.show(self.array.ctypes.data, start, end, self._descriptor)
         self.reserved[chunk] = True
 
     def copy_to(self, other: MappedArray) -> None:
@@ -129,6 +146,7 @@ class MappedArray:
                 os.ftruncate(self._descriptor, self.array.nbytes)
             self.reserved[:] = False
             self.complete = False
+            self._hide_holes(mmap.PROT_READ)
 
     def fill(self, values: Any, start: int = 0) -> None:
         """Write rows from one on, leaving out what is zero where the file is so already."""

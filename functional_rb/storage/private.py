@@ -51,6 +51,7 @@ class PrivateArray(MappedArray):
             with explained(path):
                 mapping = mmap.mmap(self._descriptor, nbytes, flags, access)
             self.array = np.ndarray(shape, dtype, mapping)
+            self._hide_holes(access)
 
     def copy_to(self, other: MappedArray) -> None:
         """Write the content to another of the same shape, what was changed here with it."""
