@@ -43,7 +43,8 @@ def hide(address: int, start: int, stop: int, access: int) -> None:
 
 
 def show(address: int, start: int, stop: int, descriptor: int) -> None:
-    """Have the file there again, to be written to. Errors as from `hide`."""
+    """Have the file there again, to be written to, from the page on that the start is in. Errors as from `hide`."""
+    start -= start % mmap.PAGESIZE
     _map(address + start, stop - start, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | FIXED, descriptor, start)
 
 

@@ -120,6 +120,8 @@ class MappedArray:
         with explained(other.path):
             for start, end in self._written():
                 _copy_bytes(self._descriptor, other._descriptor, start, end)
+                if other._hides:
+                    holes.show(other.array.ctypes.data, start, end, other._descriptor)
 
     def _written(self) -> Iterator[tuple[int, int]]:
         """The extents of the file that hold data; all of it, where the file system cannot tell."""

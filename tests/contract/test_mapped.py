@@ -20,7 +20,7 @@ import pytest
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageInUseError, StorageLayoutError
 from functional_rb.storage import directory as mapped_directory
-from functional_rb.storage import mapped, mapped_array
+from functional_rb.storage import holes, mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
 from tests.support.checkpoints import BEGIN, ROOT, refusing, start
 
@@ -582,6 +582,25 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:  # the buffer is of
     assert done.stdout.startswith("full at")
     # And without the reservation it is what the reservation is for.
     assert on_a_small_disk(BEGIN + FULL, "unprotected", tmp_path).returncode == -signal.SIGBUS
+
+
+def test_copies_of_files_with_hidden_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holes, "take_room", lambda _: True)  # as in a tmpfs, wherever these files lie
+    files = mapped.create(spec_of(tmp_path, 4000))
+    files.reserve(100, 3)
+    files.rows[100:103], files.wide[0][100:103] = 5, 7
+    for other in (files.copy(), mapped.open_existing(spec_of(capacity=4000), str(tmp_path), writable=False).copy()):
+        for copied in (other, other.copy()):
+            for array, number in ((copied.rows, 5), (copied.wide[0], 7)):
+                assert (array[100:103] == number).all()
+                assert not array[:100].any()
+                assert not array[103:].any()
+        other.reserve(3000, 2)
+        other.rows[3000:3002] = 6
+        assert (other.copy().rows[3000:3002] == 6).all()
+    files.replace({"rows": np.full((4000, 256), 2, np.int32)})
+    assert (files.rows == 2).all()
+    assert (files.copy().rows == 2).all()
 
 
 HOLES = """
