@@ -54,8 +54,12 @@ class Life:
 
     def __init__(self, rb: Any, spec: frb.BufferSpec) -> None:
         self.rb, self.spec, self.next, self.key = rb, spec, 0, rb.key(0)
-        self.state = self.older = rb.add(rb.init(spec), self.batch())
+        self.begin()
+
+    def begin(self) -> None:
+        self.older = self.rb.add(self.rb.init(self.spec), self.batch())
         self.older_ids = self.ids(self.older)
+        self.state = self.rb.add(self.older, self.batch())
 
     def batch(self) -> dict[str, np.ndarray]:
         ids = np.arange(self.next, self.next + 5, dtype=np.int32)
@@ -76,7 +80,7 @@ class Life:
 
     def ids(self, state: Any) -> list[int]:
         """Those of all that is stored; each leaf tells the same."""
-        handles = np.arange(2**12, dtype=np.int32) + max(0, self.next - 2**11)
+        handles = np.asarray(self.rb.newest(state, CAPACITY))
         live = np.asarray(self.rb.is_live(state, handles))
         assert live.sum() == int(self.rb.size(state)), (live.sum(), self.rb.size(state))
         found = {name: np.asarray(leaf) for name, leaf in self.rb.get(state, handles[live]).items()}
@@ -88,8 +92,7 @@ class Life:
         try:
             self.state.check_alive()
         except RuntimeError:
-            self.state = self.older = self.rb.add(self.rb.init(self.spec), self.batch())
-            self.older_ids = self.ids(self.older)
+            self.begin()
         ids = self.ids(self.state)
         assert len(ids) == len(set(ids)), ids
         assert self.ids(self.older) == self.older_ids
