@@ -197,6 +197,17 @@ def position(names: tuple[str, ...], key: Key, who: str) -> int:
     return names.index(name)
 
 
+def positions_below(names: tuple[str, ...], key: Key) -> tuple[int, ...]:
+    """The positions of the leaf that a key names, or of all leaves in the nest that it names; none if it names nothing.
+
+    Example:
+        >>> positions_below(("obs", "reward/left", "reward/right"), "reward")
+        (1, 2)
+    """
+    name = show_key(key)
+    return tuple(k for k, leaf in enumerate(names) if leaf == name or leaf.startswith(f"{name}/"))
+
+
 def as_several(key: Key, names: Sequence[str]) -> str:
     """What errors add about a path that names no leaf, if each of its parts does: how to write several keys.
 

@@ -16,7 +16,7 @@ from functional_rb.base import dtypes, functions, nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Keys, WithKeys
 from functional_rb.core import counters
-from functional_rb.core.boundaries import NO_KEYS, USUAL_REWARDS, EpisodeBoundaries
+from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
 from functional_rb.core.strategy import Reader, Transform, need_order
 from functional_rb.ops.part_kernels import call_users
@@ -24,6 +24,8 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import episode_windows, ring, row_layout
 from functional_rb.structures.episode_windows import Lanes
+from functional_rb.transforms import reward_leaves
+from functional_rb.transforms.reward_leaves import RewardKey
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
@@ -43,7 +45,7 @@ class Hindsight(WithKeys, Transform):
     reward: Reward | None = None
     achieved_key: Key | None = None
     goal_keys: Keys | None = None
-    reward_key: Key | tuple[tuple[str | int, ...], ...] | None = None
+    reward_key: RewardKey | None = None
     end_keys: Keys | None = None
     trajectory_key: Key | None = None
 
@@ -58,7 +60,7 @@ class Hindsight(WithKeys, Transform):
         if self.reward is not None and not callable(self.reward):
             raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
         object.__setattr__(self, "reward", functions.comparable(self.reward))
-        object.__setattr__(self, "reward_key", _checked_rewards(self.reward_key))
+        object.__setattr__(self, "reward_key", reward_leaves.checked(self.reward_key, "her"))
         for name in ("goal_keys", "end_keys"):
             object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "her"))
 
@@ -92,7 +94,7 @@ class Hindsight(WithKeys, Transform):
             self,
             achieved_key=_achieved(plan) if self.achieved_key is None else self.achieved_key,
             goal_keys=_goals(plan) if self.goal_keys is None else self.goal_keys,
-            reward_key=self.reward_key or next((k for k in USUAL_REWARDS if nest.show_key(k) in plan.names), None),
+            reward_key=self.reward_key or reward_leaves.usual(plan),
             end_keys=self.end_keys if self.strategy == "random" else boundaries.end_keys_as_given,
             trajectory_key=boundaries.trajectory_key,
         )
@@ -136,7 +138,8 @@ class Hindsight(WithKeys, Transform):
         sources = self._sources(ops, draft, slots, draws[:, 2:])
         chosen = real & self._chosen(ops, draws[:, :2])
         goals = read(sources[:, None], [achieved])[achieved]
-        rewards = [] if self.reward is None else self._rewards(plan)
+        parts = () if self.reward is None else reward_leaves.positions(plan, self.reward_key, "her")
+        rewards = [position for each in parts for position in each]
 
         def relabelled(steps: Array, wanted: Sequence[int]) -> dict[int, Array]:
             needed = {*wanted, achieved} if set(rewards) & set(wanted) else set(wanted)
@@ -148,10 +151,9 @@ class Hindsight(WithKeys, Transform):
             for position in {*self._goals(plan)} & needed:
                 leaves[position] = ops.where(row_layout.along(mask, goal), goal, leaves[position])
             if {*rewards} & needed:
-                new = self._rewarded(ops, leaves[achieved], goal, len(rewards))
-                for position, reward in zip(rewards, new, strict=True):
-                    if position in needed:
-                        leaves[position] = _exchanged(ops, reward, mask, leaves[position])
+                new = self._rewarded(ops, plan, leaves[achieved], goal, parts)
+                for position in {*rewards} & needed:
+                    leaves[position] = _exchanged(ops, new[position], mask, leaves[position])
             return {k: leaves[k] for k in wanted}
 
         handles = ops.where(
@@ -184,25 +186,26 @@ class Hindsight(WithKeys, Transform):
             ahead = below(ops, draws, before + after + 1) - before
         return episode_windows.shifted(ops, lanes, slots, ahead)
 
-    def _rewarded(self, ops: Ops, achieved: Array, goal: Array, count: int) -> Sequence[Any]:
-        """What the function gives, one for each leaf of rewards."""
+    def _rewarded(
+        self, ops: Ops, plan: Plan, achieved: Array, goal: Array, parts: tuple[tuple[int, ...], ...]
+    ) -> dict[int, Any]:
+        """What the function gives, by the positions of the leaves of rewards."""
         assert self.reward is not None
         new = call_users(ops, self.reward, achieved, goal)
-        if not isinstance(self.reward_key, tuple) or not isinstance(self.reward_key[0], tuple):
-            return [new]
-        if not isinstance(new, tuple | list) or len(new) != count:
+        several = reward_leaves.are_several(self.reward_key)
+        if several and (not isinstance(new, tuple | list) or len(new) != len(parts)):
             got = f"{len(new)} of them" if isinstance(new, tuple | list) else type(new).__name__
             raise TypeError(
-                f"her: expected reward(achieved, goal) as a tuple of {count} arrays, one for each of reward_key, "
+                f"her: expected reward(achieved, goal) as a tuple of {len(parts)} arrays, one for each of reward_key, "
                 f"got {got}"
             )
-        return new
+        keys = reward_leaves.each_of(self.reward_key)
+        each = zip(keys, parts, new if several else [new], strict=True)
+        return {k: array for key, part, given in each for k, array in _by_leaf(plan, key, part, given).items()}
 
     def _rewards(self, plan: Plan) -> list[int]:
-        """The leaves of rewards, in the order in which they were named."""
-        several = isinstance(self.reward_key, tuple) and isinstance(self.reward_key[0], tuple)
-        keys: Any = () if self.reward_key is None else self.reward_key if several else (self.reward_key,)
-        return [nest.position(plan.names, key, "her") for key in keys]
+        """The leaves of rewards."""
+        return [k for each in reward_leaves.positions(plan, self.reward_key, "her") for k in each]
 
     def _achieved(self, plan: Plan) -> int:
         assert self.achieved_key is not None
@@ -220,15 +223,23 @@ def _checked_k(k: Any) -> int | float:
     return int(k) if k != math.inf and k == int(k) else float(k)
 
 
-def _checked_rewards(key: Any) -> Any:
-    """The key of one leaf; or of several, in a list, or a tuple of tuples, as a tuple of paths."""
-    several = isinstance(key, list) or (isinstance(key, tuple) and key != () and isinstance(key[0], tuple | list))
-    if not several:
-        return key
-    paths = tuple((each,) if isinstance(each, str) else tuple(each) for each in key)
-    if not paths or len({nest.show_key(path) for path in paths}) < len(paths):
-        raise ValueError(f"her: expected reward_key as the key of a leaf, or a list of several, got {key!r}")
-    return paths
+def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Any) -> dict[int, Any]:
+    """What a function of rewards gives for one key, by position: an array, or for a nest a nest with the same keys."""
+    name = nest.show_key(key)
+    if plan.names[positions[0]] == name:
+        return {positions[0]: new}
+    leaves, structure = nest.flatten(new, _is_array)
+    given = {f"{name}/{nest.show(path)}": leaf for path, leaf in zip(structure.paths, leaves, strict=True)}
+    names = [plan.names[k] for k in positions]
+    if given.keys() != {*names}:
+        got = type(new).__name__ if structure.kind == "leaf" else f"one with the leaves {sorted(given)}"
+        raise TypeError(f"her: expected reward(achieved, goal) as a nest with the leaves {names}, got {got}")
+    return {k: given[plan.names[k]] for k in positions}
+
+
+def _is_array(x: Any) -> bool:
+    """Whether something is an array, and no TensorDict, which has a dtype too."""
+    return hasattr(x, "dtype") and not hasattr(x, "keys")
 
 
 def _exchanged(ops: Ops, new: Any, mask: Array, old: Array) -> Array:
@@ -277,17 +288,20 @@ def her(
         reward: `reward(achieved [m, *goal], goal [m, *goal])`, which gives the rewards [m] of relabelled transitions: a
             function on arrays of the backend that can be compiled; it stays part of the spec. What is to be pickled
             or saved takes a function of a module, or a `functools.partial` of one. None leaves rewards as they were.
-            With several leaves of rewards it gives a tuple, an array for each.
+            For a nest of rewards, such as a dict of agents, it gives a nest with the same keys; for a list of several,
+            a tuple of what each takes.
         achieved_key: the leaf of the goal achieved after the step; by default the one named "achieved_goal" below
             "next" or "next_...", or "next_achieved_goal".
         goal_keys: all leaves of the desired goal; by default those named "desired_goal" and "next_desired_goal".
-        reward_key: the leaf of rewards, or a list of several; by default "next/reward" or "reward".
+        reward_key: the leaf of rewards, a nest of nothing but such leaves, or a list of several; by default
+            "next/reward" or "reward".
         end_keys: where trajectories end, as for `Slices`; by default as the sampler has it, or as usual.
         trajectory_key: an integer leaf that is another in every trajectory, as for `Slices`; by default as the sampler
             has it, or none.
 
     Raises:
-        TypeError: if `reward` is no function; from `sample`, if it gives no array, or floats for integer rewards.
+        TypeError: if `reward` is no function; from `sample`, if it gives no array, another nest than that of the
+            rewards, or floats for integer rewards.
         ValueError: for numbers out of range, leaves that the item lacks or that do not fit, or a sampler or writer that
             does not.
 

@@ -16,7 +16,7 @@ def n_step(
     gamma: float,
     *,
     at: Literal["sample", "add"] = "sample",
-    reward_key: Key | None = None,
+    reward_key: Key | Sequence[Key] | None = None,
     terminated_key: Key | None = None,
     next_keys: Key | Sequence[Key] | None = None,
     end_keys: Key | Sequence[Key] | None = None,
@@ -31,15 +31,17 @@ def n_step(
 
     - `steps`: int32, m.
     - `discount`: float32, gamma^m, with which to bootstrap.
-    - `original_reward`: r_t.
+    - `original_reward`: r_t; of several rewards `original_reward/<leaf>` each, such as "original_reward/reward/left".
     - `nonterminal`: bool, whether to bootstrap at all: step t + m - 1 did not terminate.
 
-    Rewards and flags may be of agents: where the leaf of terminations has the shape of the rewards, each agent has its
-    own m, and `steps`, `discount` and `nonterminal` have that shape too. An agent is done where its flag `terminated`,
-    `truncated` or `done` is set; its rewards after that count no more. What follows comes from its own last step in
-    leaves that begin with the agents' axes (one that does so by chance takes an axis of 1 in front), in others from the
-    last of all m. A trajectory then ends where all agents
-    are done, or where `end_keys` name a leaf of one bool.
+    There may be several leaves of rewards, such as a dict of agents. Each is added up by itself, over the same steps.
+
+    Rewards and flags may be of agents in one leaf: where the leaf of terminations has the shape of the rewards, each
+    agent has its own m, and `steps`, `discount` and `nonterminal` have that shape too. An agent is done where its flag
+    `terminated`, `truncated` or `done` is set; its rewards after that count no more. What follows comes from its own
+    last step in leaves that begin with the agents' axes (one that does so by chance takes an axis of 1 in front), in
+    others from the last of all m, and rewards of another shape, such as a team's, are added up over all m. A trajectory
+    then ends where all agents are done, or where `end_keys` name a leaf of one bool.
 
     So the target is `reward + discount * nonterminal * V(next observation)` (R. S. Sutton, A. G. Barto, "Reinforcement
     Learning", 2018, chapter 7).
@@ -50,7 +52,8 @@ def n_step(
         at: "sample": single steps are stored, and a sample looks ahead. "add": the state carries each lane's last
             n - 1 steps, and items are written, in their order, once they are complete: sampling costs no more than
             without, but what is stored are transitions over n steps.
-        reward_key: the leaf of rewards, of a float dtype; by default "next/reward" or "reward".
+        reward_key: the leaf of rewards, of a float dtype, a nest of nothing but such leaves, or a list of several; by
+            default "next/reward" or "reward".
         terminated_key: a bool leaf; by default "next/terminated", "terminated", or "done" (where there is "truncated"
             too, done and not truncated). With `end_keys=()` there need be none: all steps are nonterminal.
         next_keys: the leaves that follow on a step; by default all below "next" and all "next_...", and of an item
@@ -72,5 +75,6 @@ def n_step(
     if at not in ("sample", "add"):
         raise ValueError(f"n_step: expected at='sample' or at='add', got {at!r}")
     kind = NStepOfStored if at == "sample" else NStepOfAdded
-    keys: tuple[Any, Any] = next_keys, end_keys  # checked, and made hashable, by what they are given to
-    return kind(n, gamma, reward_key, terminated_key, *keys, trajectory_key)
+    rewards: Any = reward_key  # these are checked, and made hashable, by what they are given to
+    keys: tuple[Any, Any] = next_keys, end_keys
+    return kind(n, gamma, rewards, terminated_key, *keys, trajectory_key)

@@ -16,7 +16,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs import ArraySpec, Binary, Unbounded
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
-from functional_rb.transforms.returns import NStep
+from functional_rb.transforms.returns import NONTERMINAL, STEPS, NStep, StepReturns
 from functional_rb.transforms.step_queue import plan_line
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ PENDING = "n_step_pending"
 """Counter int32 [lanes]: how many steps of each lane wait for those that follow."""
 WAITING = "n_step_waiting"
 """Auxiliary arrays: the waiting steps [lanes * (n - 1)], each lane's from its oldest on, packed as in storage."""
-STEPS, ORIGINAL, NONTERMINAL = "steps", "original_reward", "nonterminal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +74,13 @@ class NStepOfAdded(NStep):
 
     def columns(self, plan: Plan) -> dict[str, ArraySpec]:
         """Columns for the entries of a sample that do not follow from the transformed leaves."""
-        reward = plan.leaves[self.positions.reward]
+        rewards = [plan.leaves[k] for k in self.positions.rewards]
         return {
             STEPS: Unbounded(self.positions.agents, "int32"),
-            ORIGINAL: Unbounded(reward.shape, reward.dtype),
+            **{
+                name: Unbounded(leaf.shape, leaf.dtype)
+                for name, leaf in zip(self.original_names(plan), rewards, strict=True)
+            },
             NONTERMINAL: Binary(self.positions.agents),
         }
 
@@ -133,7 +135,8 @@ class NStepOfAdded(NStep):
             places = every[: line.waiting.shape[0]]
             for name, array in zip(self._names, arrays, strict=True):
                 draft.auxiliary[name] = ops.set_at(draft.auxiliary[name], places, ops.take(array, line.waiting))
-        return [*(found[k] for k in range(len(plan.leaves))), *info], line.complete
+        beside = info.steps, *info.originals, info.nonterminal
+        return [*(found[k] for k in range(len(plan.leaves))), *beside], line.complete
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Drop all waiting steps."""
@@ -143,9 +146,12 @@ class NStepOfAdded(NStep):
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """What was stored beside the items."""
-        first = len(draft.plan.leaves) + list(draft.plan.columns).index(STEPS)
-        found = read(own, range(first, first + 3))
-        return read, self.info(ops, *(found[k] for k in range(first, first + 3)))
+        plan = draft.plan
+        first = len(plan.leaves) + list(plan.columns).index(STEPS)
+        places = range(first, first + len(self.positions.rewards) + 2)
+        found = read(own, places)
+        steps, *originals, nonterminal = (found[k] for k in places)
+        return read, self.info(ops, plan, StepReturns(steps, tuple(originals), nonterminal))
 
     @property
     def _names(self) -> list[str]:
@@ -156,10 +162,8 @@ class NStepOfAdded(NStep):
         self, ops: Ops, plan: Plan, leaves: Sequence[Array], rows: Array, read: Reader
     ) -> tuple[Array, Array | None]:
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
-        if self.end_keys:
-            ended = episodes.ended(ops, plan, self.end_keys, leaves)
-        else:
-            ended = rows[: leaves[self.positions.reward].shape[0]] < 0
+        nothing = rows[: leaves[0].shape[0]] < 0
+        ended = episodes.ended(ops, plan, self.end_keys, leaves) if self.end_keys else nothing
         if self.trajectory_key is None:
             return ended, None
         position = nest.position(plan.names, self.trajectory_key, "n_step")

@@ -44,4 +44,4 @@ class NStepOfStored(NStep):
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
             return {k: found[k] for k in wanted}
 
-        return with_returns, self.info(ops, *info)
+        return with_returns, self.info(ops, draft.plan, info)

@@ -3,7 +3,7 @@
     R_t = sum_{k < m} gamma^k r_{t+k},    target = R_t + gamma^m V(s_{t+m}) unless step t + m - 1 terminated
 
 where m is n, or less at the end of a trajectory (R. S. Sutton, A. G. Barto, "Reinforcement Learning", 2018, chapter 7).
-With rewards and flags of agents each has its own m.
+With rewards and flags of agents each has its own m. Of several leaves of rewards each is added up by itself.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ from functional_rb.core.strategy import Reader, Transform
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
+from functional_rb.transforms import reward_leaves
+from functional_rb.transforms.reward_leaves import RewardKey
 
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
 
 LARGEST_N = 1024
 USUAL_TERMINATED: tuple[Key, ...] = (("next", "terminated"), "terminated", ("next", "done"), "done")
+STEPS, ORIGINAL, NONTERMINAL = "steps", "original_reward", "nonterminal"
+"""Entries of a sample beside the items."""
 FLAGS = ("done", "terminated", "truncated")
 
 
@@ -39,15 +43,15 @@ class Positions(NamedTuple):
     """Which leaves are what, by position.
 
     Attributes:
-        reward: the reward.
+        rewards: the rewards, of which there is one at least.
         terminated: marks a step after which there is nothing to bootstrap from; none where no trajectory ever ends.
         truncations: where `terminated` marks truncations too, the leaf that tells them apart; else empty.
         following: the leaves that come from the last of the n steps.
-        agents: the shape of the rewards, where each agent has flags of its own; else ().
+        agents: the shape of rewards and flags, where each agent has flags of its own; else ().
         ends: then the leaves that say when an agent is done; any of them does.
     """
 
-    reward: int
+    rewards: tuple[int, ...]
     terminated: tuple[int, ...]
     truncations: tuple[int, ...]
     following: tuple[int, ...]
@@ -60,12 +64,12 @@ class StepReturns(NamedTuple):
 
     Attributes:
         steps: int32 [m], how many they are; of agents [m, *agents].
-        original: the rewards [m, *shape] of the first of them.
+        originals: the rewards [m, *shape] of the first of them, leaf by leaf.
         nonterminal: bool in the shape of the steps, whether there is something to bootstrap from after the last.
     """
 
     steps: Array
-    original: Array
+    originals: tuple[Array, ...]
     nonterminal: Array
 
 
@@ -75,7 +79,7 @@ class NStep(WithKeys, Transform):
 
     n: int
     gamma: float
-    reward_key: Key | None = None
+    reward_key: RewardKey | None = None
     terminated_key: Key | None = None
     next_keys: Keys | None = None
     end_keys: Keys | None = None
@@ -98,6 +102,7 @@ class NStep(WithKeys, Transform):
         if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 <= given <= 1:
             raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
         object.__setattr__(self, "gamma", float(given))
+        object.__setattr__(self, "reward_key", reward_leaves.checked(self.reward_key, "n_step"))
         for name in ("next_keys", "end_keys"):
             object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "n_step"))
 
@@ -106,7 +111,7 @@ class NStep(WithKeys, Transform):
         boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "n_step")
         found = dataclasses.replace(
             self,
-            reward_key=_first(self.reward_key, USUAL_REWARDS, plan, "reward_key"),
+            reward_key=self.reward_key or _known(reward_leaves.usual(plan), USUAL_REWARDS, plan, "reward_key"),
             terminated_key=self._terminated(plan, boundaries),
             end_keys=boundaries.end_keys_as_given,
             trajectory_key=boundaries.trajectory_key,
@@ -120,24 +125,27 @@ class NStep(WithKeys, Transform):
         endless = boundaries.end_keys_as_given == () and not any(
             nest.show_key(key) in plan.names for key in USUAL_TERMINATED
         )
-        if self.terminated_key is None and endless:
-            return None
-        return _first(self.terminated_key, USUAL_TERMINATED, plan, "terminated_key")
+        if self.terminated_key is not None or endless:
+            return self.terminated_key
+        usual = next((key for key in USUAL_TERMINATED if nest.show_key(key) in plan.names), None)
+        return _known(usual, USUAL_TERMINATED, plan, "terminated_key")
 
     def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
         """Refuse leaves that do not fit."""
         positions = self.positions
         boundaries.check(plan.outline, "n_step", positions.agents)
-        reward = plan.leaves[positions.reward]
-        if "float" not in reward.dtype:
-            raise ValueError(
-                f"n_step: leaf {plan.names[positions.reward]!r}: expected rewards of a float dtype, got {reward}; "
-                f"change BufferSpec.item, or name another leaf by reward_key=..."
-            )
+        for position in positions.rewards:
+            reward = plan.leaves[position]
+            if "float" not in reward.dtype:
+                raise ValueError(
+                    f"n_step: leaf {plan.names[position]!r}: expected rewards of a float dtype, got {reward}; "
+                    f"change BufferSpec.item, or name another leaf by reward_key=..."
+                )
+        shapes = [shape for shape in (plan.leaves[k].shape for k in positions.rewards) if math.prod(shape) > 1]
         for position in (*positions.terminated, *positions.truncations):
             flag = plan.leaves[position]
             if flag.dtype != "bool" or (math.prod(flag.shape) != 1 and flag.shape != positions.agents):
-                several = f", or one for each reward, {reward.shape}" if math.prod(reward.shape) > 1 else ""
+                several = f", or one for each reward, {shapes[0]}" if shapes else ""
                 raise ValueError(
                     f"n_step: leaf {plan.names[position]!r}: expected one bool an item{several}, got {flag.dtype} "
                     f"of shape {flag.shape}; name another leaf by terminated_key=..."
@@ -145,8 +153,7 @@ class NStep(WithKeys, Transform):
 
     def _positions(self, plan: Plan) -> Positions:
         names = plan.names
-        assert self.reward_key is not None
-        reward = nest.position(names, self.reward_key, "n_step")
+        rewards = tuple(k for each in reward_leaves.positions(plan, self.reward_key, "n_step") for k in each)
         terminated: tuple[int, ...] = ()
         truncations: tuple[int, ...] = ()
         agents: tuple[int, ...] = ()
@@ -156,18 +163,31 @@ class NStep(WithKeys, Transform):
             *parent, last = names[terminated[0]].split("/")
             beside = "/".join([*parent, "truncated"])
             truncations = (names.index(beside),) if last == "done" and beside in names else ()
-            agents, ends = _agents(plan, reward, terminated[0])
+            agents, ends = _agents(plan, rewards, terminated[0])
         if self.next_keys is not None:
             following = tuple(nest.position(names, key, "n_step") for key in self.next_keys)
         else:
             following = tuple(k for k, path in enumerate(plan.structure.paths) if _follows(path, plan))
-        return Positions(reward, terminated, truncations, tuple(k for k in following if k != reward), agents, ends)
+        following = tuple(k for k in following if k not in rewards)
+        return Positions(rewards, terminated, truncations, following, agents, ends)
 
-    def info(self, ops: Ops, steps: Array, original: Array, nonterminal: Array) -> dict[str, Array]:
+    def original_names(self, plan: Plan) -> list[str]:
+        """How a sample's entries with the rewards of single steps are called, leaf by leaf.
+
+        Where `reward_key` is a leaf's, there is one; else each is called by its leaf.
+        """
+        names = [plan.names[k] for k in self.positions.rewards]
+        keys = reward_leaves.each_of(self.reward_key)
+        one = not reward_leaves.are_several(self.reward_key) and names == [nest.show_key(keys[0])]
+        return [ORIGINAL] if one else [f"{ORIGINAL}/{name}" for name in names]
+
+    def info(self, ops: Ops, plan: Plan, found: StepReturns) -> dict[str, Array]:
         """The entries of a sample beside the items; the discount of k steps is gamma^k."""
+        steps = found.steps
         powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
         discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
-        return {"steps": steps, "discount": discount, "original_reward": original, "nonterminal": nonterminal}
+        originals = dict(zip(self.original_names(plan), found.originals, strict=True))
+        return {STEPS: steps, "discount": discount, **originals, NONTERMINAL: found.nonterminal}
 
     def over(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
@@ -187,15 +207,20 @@ class NStep(WithKeys, Transform):
         positions = self.positions
         if positions.agents:
             return self._over_agents(ops, plan, own, window, real, read)
-        rewards = read(window, [positions.reward])[positions.reward]
-        rewards = rewards.reshape(*window.shape, *rewards.shape[1:])
-        total, steps = fold(ops, rewards, real, self.gamma)
+        seen = read(window, positions.rewards)
+        rewards = {k: seen[k].reshape(*window.shape, *seen[k].shape[1:]) for k in positions.rewards}
+        sums = {k: fold(ops, leaf, real, self.gamma) for k, leaf in rewards.items()}
+        steps = sums[positions.rewards[0]][1]
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
         found = read(last[:, None], [*positions.following, *positions.terminated, *positions.truncations])
         nonterminal = self._nonterminal(found).reshape(-1) if positions.terminated else steps > 0
-        rest = [k for k in range(len(plan.leaves)) if k != positions.reward and k not in positions.following]
-        found |= read(own, rest) | {positions.reward: total}
-        return found, StepReturns(steps, rewards[:, 0], nonterminal)
+        found |= read(own, self._rest(plan)) | {k: total for k, (total, _) in sums.items()}
+        return found, StepReturns(steps, tuple(leaf[:, 0] for leaf in rewards.values()), nonterminal)
+
+    def _rest(self, plan: Plan) -> list[int]:
+        """The leaves that are those of the first of the n steps."""
+        changed = {*self.positions.rewards, *self.positions.following}
+        return [k for k in range(len(plan.leaves)) if k not in changed]
 
     def _over_agents(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
@@ -203,12 +228,12 @@ class NStep(WithKeys, Transform):
         """What `over` returns where an agent that is done collects no more rewards, while others go on.
 
         What follows comes for each agent from its own last step, in leaves that begin with the agents' axes; the other
-        leaves come from the last step of all.
+        leaves come from the last step of all. Rewards in the agents' shape are added up for each agent, others, such as
+        those of a team, over the steps of all.
         """
         positions, agents = self.positions, self.positions.agents
         flags = [*positions.terminated, *positions.truncations]
-        seen = read(window, sorted({positions.reward, *positions.ends, *positions.following, *flags}))
-        rewards = seen[positions.reward]
+        seen = read(window, sorted({*positions.rewards, *positions.ends, *positions.following, *flags}))
         (m, n), count = window.shape, math.prod(agents)
         # Of each item and agent there is a line of n steps; they lie in the order [m, n, agents].
         line = ops.arange(m * count, like=window)
@@ -220,7 +245,15 @@ class NStep(WithKeys, Transform):
 
         done = ops.cast(functools.reduce(operator.or_, [in_lines(seen[k]) for k in positions.ends]), "int32")
         there = ops.take(real, line // count) & (ops.cumsum(done) - done == 0)
-        total, steps = fold(ops, in_lines(rewards), there, self.gamma)
+        totals, originals = {}, []
+        for k in positions.rewards:
+            rewards = seen[k].reshape(m, n, *seen[k].shape[1:])
+            originals.append(rewards[:, 0])
+            if rewards.shape[2:] != agents:
+                totals[k] = fold(ops, rewards, real, self.gamma)[0]
+                continue
+            total, steps = fold(ops, in_lines(rewards), there, self.gamma)
+            totals[k] = total.reshape(m, *agents)
         last = begin + (steps - 1) * count
         last_of_all = ops.arange(m, like=window) * n + ops.cumsum(ops.cast(real, "int32"))[:, -1] - 1
 
@@ -231,11 +264,9 @@ class NStep(WithKeys, Transform):
             return ops.take(leaf.reshape(m * n * count, *shape[len(agents) :]), last).reshape(m, *shape)
 
         found = {k: after(seen[k]) for k in (*positions.following, *flags)}
-        rest = [k for k in range(len(plan.leaves)) if k != positions.reward and k not in positions.following]
         nonterminal = self._nonterminal(found)
-        found |= read(own, rest) | {positions.reward: total.reshape(m, *agents)}
-        original = rewards.reshape(m, n, *agents)[:, 0]
-        return found, StepReturns(steps.reshape(m, *agents), original, nonterminal)
+        found |= read(own, self._rest(plan)) | totals
+        return found, StepReturns(steps.reshape(m, *agents), tuple(originals), nonterminal)
 
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
         """Whether there is something to bootstrap from after the last of the n steps, in the shape of the flags."""
@@ -277,10 +308,10 @@ def fold_floats(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Ar
     return total, steps
 
 
-def _agents(plan: Plan, reward: int, terminated: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _agents(plan: Plan, rewards: tuple[int, ...], terminated: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of rewards and flags of agents, and the leaves that say when one is done; if that is what they are."""
-    shape = plan.leaves[reward].shape
-    if plan.leaves[terminated].shape != shape or math.prod(shape) <= 1:
+    shape = plan.leaves[terminated].shape
+    if math.prod(shape) <= 1 or all(plan.leaves[k].shape != shape for k in rewards):
         return (), ()
     *parent, _ = plan.names[terminated].split("/")
     beside = [plan.names.index(name) for name in ("/".join([*parent, flag]) for flag in FLAGS) if name in plan.names]
@@ -288,13 +319,10 @@ def _agents(plan: Plan, reward: int, terminated: int) -> tuple[tuple[int, ...], 
     return shape, tuple(sorted({terminated, *ends}))
 
 
-def _first(given: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) -> Key:
-    """The key given, or the first of the usual ones that the item has."""
-    if given is not None:
-        return given
-    for key in usual:
-        if nest.show_key(key) in plan.names:
-            return key
+def _known(found: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) -> Key:
+    """The usual key that the item has, if it has any."""
+    if found is not None:
+        return found
     shown_keys = [nest.show_key(key) for key in usual]
     raise ValueError(f"n_step: the item has none of the leaves {shown_keys}; give {field}=..., one of {plan.names}")
 

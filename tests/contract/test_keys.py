@@ -138,7 +138,6 @@ def test_leaves_of_mixtures(library: Backend) -> None:
         lambda key: {"sampler": frb.Slices(2, end_keys="x", trajectory_key=key)},
         lambda key: {"sampler": frb.Groups(2, key)},
         lambda key: {"writer": frb.MaxValue(key)},
-        lambda key: {"transforms": frb.n_step(2, 0.9, reward_key=key, end_keys="x", terminated_key="x")},
         lambda key: {"transforms": frb.n_step(2, 0.9, reward_key="y", end_keys="x", terminated_key=key)},
         lambda key: {"transforms": frb.her(achieved_key=key, goal_keys="y", end_keys="x", reward_key="y")},
         lambda key: {"transforms": frb.map_items(items.clip_reward(reward_key=key))},

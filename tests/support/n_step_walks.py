@@ -50,6 +50,22 @@ KINDS = {
         nexts=("next_obs", "done"),
     ),
     "rows of halves": Kind(ROW | {"reward": frb.Unbounded((), "float16"), "done": FLAG}, nexts=("next_obs", "done")),
+    "rewards by agent": Kind(
+        {name: leaf for name, leaf in ROW.items() if name != "reward"}
+        | {"reward/left": SCALAR, "reward/right/own": PAIR, "done": FLAG},
+        {"reward/left": "reward", "reward/right/own": "cost"},
+        rewards=("reward/left", "reward/right/own"),
+        nexts=("next_obs", "done"),
+    ),
+    "rewards of several names": Kind(
+        TED | {"next/costs/a": frb.Unbounded((), "float16"), "next/costs/b": PAIR, "cost": frb.Unbounded((2, 1))},
+        TED_KIND.roles | {"next/costs/a": "cost", "next/costs/b": "cost"},
+        ends=("next/done",),
+        rewards=("next/costs/a", "next/costs/b", "next/reward"),
+        nexts=("next/observation", "next/done", "next/terminated", "next/truncated"),
+        terminated=("next/terminated", None),
+        settings={"reward_key": [("next", "costs"), "next/reward"]},
+    ),
     "rows with truncation": Kind(
         ROW | {"done": FLAG, "truncated": FLAG},
         nexts=("next_obs", "done", "truncated"),

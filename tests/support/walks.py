@@ -123,6 +123,7 @@ class Kind:
         ends: the bool leaves that mark a trajectory's last step; any of them does.
         trajectory: the leaf that is another in every trajectory, if any.
         reward: the leaf of the reward.
+        rewards: where there are several, all of them.
         nexts: leaves of what there is after the step.
         terminated: the leaf that says so; with another that says it only looks so. None where nothing ever does.
         settings: what `n_step` has to be told.
@@ -134,6 +135,7 @@ class Kind:
     ends: tuple[str, ...] = ("done",)
     trajectory: str | None = None
     reward: str = "reward"
+    rewards: tuple[str, ...] = ()
     nexts: tuple[str, ...] = ()
     terminated: tuple[str, str | None] | None = ("done", None)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -158,6 +160,8 @@ class Kind:
             return np.full(spec.shape, flags[role], np.bool_)
         if role == "reward":
             return moment.reward[: math.prod(spec.shape)].reshape(spec.shape).astype(spec.dtype)
+        if role == "cost":
+            return moment.reward[::-1][: math.prod(spec.shape)].reshape(spec.shape).astype(spec.dtype)
         if role == "episode":
             return np.full(spec.shape, moment.episode, spec.dtype)
         if role.endswith("desired_goal"):
@@ -422,9 +426,9 @@ def fold(rewards: Sequence[Array], gamma: float) -> Array:
 
 def n_step(kind: Kind, steps: Lane, gamma: float, rewards: Sequence[Array] | None = None) -> tuple[Leaves, Leaves]:
     """The n-step item of a window, and what comes with it."""
-    rewards = [step.leaves[kind.reward] for step in steps] if rewards is None else rewards
-    leaves = dict(steps[0].leaves)
-    leaves[kind.reward] = fold(rewards, gamma)
+    given = {path: [step.leaves[path] for step in steps] for path in kind.rewards or (kind.reward,)}
+    given = given if rewards is None else {kind.reward: rewards}
+    leaves = steps[0].leaves | {path: fold(each, gamma) for path, each in given.items()}
     leaves |= {path: steps[-1].leaves[path] for path in kind.nexts}
     terminated = False
     if kind.terminated is not None:
@@ -433,9 +437,9 @@ def n_step(kind: Kind, steps: Lane, gamma: float, rewards: Sequence[Array] | Non
     extras = {
         "steps": np.int32(len(steps)),
         "discount": np.float32(gamma ** len(steps)),
-        "original_reward": rewards[0],
         "nonterminal": np.bool_(not terminated),
     }
+    extras |= {f"original_reward/{path}" if kind.rewards else "original_reward": given[path][0] for path in given}
     return leaves, {name: np.asarray(extra) for name, extra in extras.items()}
 
 
