@@ -40,7 +40,8 @@ class Groups(SamplerBase):
     """Some items of each of n groups: leaves [n, per_group, *shape], as GRPO and RLOO take replies.
 
     Items of a group are added one after another, and a leaf tells where the next group begins, so a group is drawn in
-    O(log n). Each group is equally likely, and none comes twice in a batch; of fewer than n groups each comes as often
+    O(log n). A key that comes back after others, as in A B A B, begins a new group: sort what is interleaved, or add it
+    in lanes. Each group is equally likely, and none comes twice in a batch; of fewer than n groups each comes as often
     as any other, or once more. Of a larger group come `per_group` neighbours in a circle from any item on:
     each is equally likely, none comes twice. Of a group that is being overwritten what is left counts. `sample.mask`,
     bool [n, per_group], marks real items; all weights are 1; the probability is the group's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 from typing import Any
@@ -94,6 +95,42 @@ def test_no_group_comes_twice_where_there_are_enough(backend: Backend, sizes: li
             times = [found.count(k) for k in range(len(there))]
             assert max(times) - min(times) <= 1
             np.testing.assert_allclose(backend.numpy(sample.probabilities), 1 / len(there), rtol=1e-6)
+
+
+def test_interleaved_items_are_groups_of_one_until_they_are_sorted_or_have_lanes(backend: Backend) -> None:
+    given = stored_of([1] * 8) | {"prompt": np.array([7, 9] * 4, np.int32)}
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt"))
+    assert not bool(backend.rb.can_sample(backend.add(backend.init(spec), given), 1))
+    single = dataclasses.replace(spec, sampler=frb.Groups(1, "prompt"))
+    state, sample = backend.sample(backend.add(backend.init(single), given), backend.rb.key(0), 8)
+    assert sorted(backend.numpy(sample.items["id"])[:, 0].tolist()) == list(range(8))
+    order = np.argsort(given["prompt"], kind="stable")
+    together = backend.add(backend.init(spec), {name: leaf[order] for name, leaf in given.items()})
+    in_lanes = backend.init(dataclasses.replace(spec, lanes=2))
+    in_lanes = backend.add(in_lanes, {name: leaf.reshape(4, 2) for name, leaf in given.items()})
+    for state in (together, in_lanes):
+        _, sample = backend.sample(state, backend.rb.key(0), 2)
+        assert sorted(backend.numpy(sample.items["prompt"]).tolist()) == [[7, 7], [9, 9]]
+        assert all(len(set(ids)) == 2 for ids in backend.numpy(sample.items["id"]).tolist())
+
+
+def test_smaller_groups_are_left_out_or_masked_and_never_filled_up(backend: Backend) -> None:
+    given = {"id": np.arange(5), "prompt": np.array([7, 7, 9, 9, 9]), "score": np.array([2, 4, 1, 2, 6])}
+    given = {name: leaf.astype(ITEM[name].dtype) for name, leaf in given.items()}
+    members = {7: [0, 1], 9: [2, 3, 4]}
+    for whole in (True, False):
+        spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(3, "prompt", "score", whole=whole))
+        _, sample = backend.sample(backend.add(backend.init(spec), given), backend.rb.key(0), 2)
+        ids, mask, handles = (backend.numpy(x) for x in (sample.items["id"], sample.mask, sample.indices))
+        mean = backend.numpy(sample.extras["group_mean"])
+        prompts = backend.numpy(sample.items["prompt"])[:, 0].tolist()
+        assert sorted(prompts) == ([9, 9] if whole else [7, 9])
+        for row, prompt in enumerate(prompts):
+            count = len(members[prompt])
+            assert mask[row].tolist() == [k < count for k in range(3)]
+            assert sorted(ids[row, :count].tolist()) == members[prompt]
+            assert handles[row, count:].tolist() == [-1] * (3 - count)
+            assert mean[row].tolist() == [3] * count + [0] * (3 - count)
 
 
 def test_each_order_of_groups_is_equally_likely() -> None:
