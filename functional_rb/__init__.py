@@ -34,12 +34,12 @@ from functional_rb.convert import (
     to_json,
     to_torchrl,
 )
-from functional_rb.cpu_kernels.switch import kernels
 from functional_rb.iteration.batches import Batches, iterate
 from functional_rb.iteration.cell import Cell
 from functional_rb.maps.functions import Inserted, Map
 from functional_rb.maps.spec import MapSpec
 from functional_rb.mixture.value import Mixture
+from functional_rb.native.switch import kernels
 from functional_rb.samplers import (
     Fifo,
     Groups,

@@ -1,17 +1,14 @@
-"""The command line: `inspect` directories of checkpoints, `datasets` to train from, `compile` kernels beforehand."""
+"""The command line: `inspect` directories of checkpoints, `datasets` to train from."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
-import logging
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from functional_rb.base import extras
 from functional_rb.base.errors import CheckpointError
 from functional_rb.datasets import command as command_of_datasets
 from functional_rb.datasets.description import is_dataset
@@ -29,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the program by default.
 
     Returns:
-        0 if all went well, no file is damaged and all kernels are kept, else 1.
+        0 if all went well and no file is damaged, else 1.
     """
     parser = argparse.ArgumentParser(prog="python -m functional_rb", description="Replay buffers as values.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -49,17 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="MODULE:NAME",
         help="a class or function of yours that the spec names, imported from there; may be given several times",
     )
-    commands.add_parser(
-        "compile",
-        help="compile the kernels now, that no process has to wait for them",
-        description="Compile the CPU kernels of the backends that are installed, and keep them in the folder that "
-        "FUNCTIONAL_RB_CACHE names, by default in the user's cache folder. The exit code is 1 if they cannot be kept.",
-    )
     command_of_datasets.add_to(commands)
     given = parser.parse_args(arguments)
     if given.command == "datasets":
         return command_of_datasets.run(given, draw_dataset)
-    return _compile() if given.command == "compile" else _inspect(given)
+    return _inspect(given)
 
 
 def _inspect(given: argparse.Namespace) -> int:
@@ -74,31 +65,6 @@ def _inspect(given: argparse.Namespace) -> int:
         print(printable(f"inspect: {error}"), file=sys.stderr)
         return 1
     return 0 if is_whole(report) else 1
-
-
-def _compile() -> int:
-    if not extras.is_there("numba"):
-        print(extras.missing("numba", "compile"), file=sys.stderr)
-        return 1
-    from functional_rb.cpu_kernels import beforehand, cache
-    from functional_rb.cpu_kernels.folder import folder
-
-    if folder().path is None:
-        print(f"compile: kernels cannot be kept: {folder().why_not}", file=sys.stderr)
-        return 1
-    logging.getLogger("functional_rb").setLevel(logging.ERROR)  # what is going on is known
-    started = time.monotonic()
-    beforehand.compile_entries()
-    if extras.is_there("jax"):
-        beforehand.compile_handlers()
-    done = cache.done
-    print(
-        f"{done['compiled']} kernels compiled in {time.monotonic() - started:.0f} s, {done['loaded']} were there; "
-        f"for the processor {cache.processor()!r}, in {folder().path}"
-    )
-    if done["not kept"]:
-        print(f"compile: {done['not kept']} kernels cannot be kept; is the disk full?", file=sys.stderr)
-    return 1 if done["not kept"] else 0
 
 
 def _imported(name: str) -> Any:

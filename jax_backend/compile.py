@@ -17,15 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base.extras import is_there
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
-from functional_rb.cpu_kernels import descriptor
-from functional_rb.cpu_kernels.switch import switch
+from functional_rb.native import descriptor
+from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import frame_ring
@@ -33,8 +32,6 @@ from jax_backend import compat, ops, rules
 from jax_backend.custom_call import ABSENT, Kernel, barrier, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-HAVE_KERNELS = is_there("numba")
 
 compat.on_each_change(switch.tell, switch.on)
 
@@ -46,7 +43,7 @@ def use_kernels() -> bool:
 
 @functools.cache
 def _part_kernels() -> part_kernels.Table:
-    """Imported when first used, as numba takes long to import."""
+    """Imported when first used, as there may be none."""
     table: part_kernels.Table = importlib.import_module("jax_backend.part_kernels").TABLE
     return table
 

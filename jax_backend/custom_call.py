@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -25,19 +24,6 @@ from jax.interpreters import batching, mlir
 from functional_rb.ops import part_kernels
 from jax_backend import compat, rules
 
-HANDLERS = {
-    "xla": ("add", "draw", "threefry", "update"),
-    "xla_frame_ring": ("places",),
-    "xla_hash_map": ("map_insert", "map_lookup"),
-    "xla_barrier": ("barrier",),
-    "xla_parts": ("descend", "importance_weights", "read", "set_leaves", "store", "stored_values"),
-    "xla_ring": ("choose_slots",),
-    "xla_episode_windows": ("changed", "expand", "extent", "following", "steps_in_episodes", "weights_at"),
-    "xla_step_queue": ("fold", "plan_line"),
-    "xla_updates": ("update_priorities", "updated_values"),
-}
-"""The modules of `functional_rb.cpu_kernels` with kernels for XLA, and which these are."""
-
 ABSENT: Final = "absent"
 """In `Kernel.results`: a result that the handler has, but that is empty here."""
 
@@ -47,7 +33,7 @@ class Kernel:
     """A custom call.
 
     Attributes:
-        name: of the handler, one of `HANDLERS`.
+        name: of the handler, see `functional_rb/native/src/xla_handlers.h`.
         results: what the core returns, with a `jax.ShapeDtypeStruct` for each array; see also `ABSENT`.
         constants: arrays that the handler is given before the arguments.
         in_place: which leaf of the arguments gives its memory to which of the results, both by position.
@@ -63,7 +49,7 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
     """The kernel where kernels are in force and the program is compiled for a CPU, else the core, with none in force.
 
     No derivative goes through either. Where an accelerator is the default the kernels are left alone: few programs
-    there run on the CPU, and all would wait for the kernels to be compiled.
+    there run on the CPU.
 
     Args:
         kernel: a custom call of the arguments' leaves in their order; None if there is none.
@@ -189,8 +175,6 @@ def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, there: tuple[bool, .
     """As a custom call, where each device does its own work."""
     if not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
-    from functional_rb.cpu_kernels.xla_frame import encode_batch
-
     nothing = np.zeros(0, np.int32)
     given, types = iter(operands), iter(ctx.avals_in)
     constants = [np.asarray(x) for x in kernel.constants]
@@ -212,7 +196,7 @@ def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, there: tuple[bool, .
             math.prod(x.shape[sum(axes) :]) * x.dtype.itemsize
             for x, axes in zip([*arguments, *results], batched, strict=True)
         ]
-        attributes["batch"] = encode_batch(batch.sizes, batched, nbytes)
+        attributes["batch"] = _encode_batch(batch.sizes, batched, nbytes)
     aliases = {len(constants) + k: place for k, place in kernel.in_place.items() if there[k]}
     found = _custom_call(ctx, kernel.name, values, arguments, results, aliases, attributes)
     return [x for x, wanted in zip(found, expected, strict=True) if wanted is not ABSENT]
@@ -227,18 +211,38 @@ def _custom_call(
     aliases: Mapping[int, int],
     attributes: Mapping[str, Any],
 ) -> Any:
-    _register(next(module for module, names in HANDLERS.items() if name in names))
+    _register()
     rule = jax.ffi.ffi_lowering(f"functional_rb_{name}", operand_output_aliases=dict(aliases))
     return rule(ctx.replace(avals_in=arguments, avals_out=results), *values, **attributes)
 
 
 @functools.cache
-def _register(module: str) -> None:
-    """Compile the kernels of a module (or load what an earlier process compiled), and tell XLA of them."""
-    handlers = importlib.import_module(f"functional_rb.cpu_kernels.{module}")
-    for name in HANDLERS[module]:
-        handler = jax.ffi.pycapsule(getattr(handlers, name).ctypes)
+def _register() -> None:
+    """Tell XLA of the handlers."""
+    from functional_rb import _native
+
+    for name, handler in _native.HANDLERS.items():
         jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")
+
+
+def _encode_batch(
+    sizes: Sequence[int], batched: Sequence[Sequence[bool]], nbytes: Sequence[int]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The attribute of a call that stands for many, as `xla::Batch` reads it (`functional_rb/native/src/xla_frame.h`).
+
+    Args:
+        sizes: of the axes that all these calls make, the outermost first.
+        batched: for each operand and then for each result, which of the axes it has, in front of its own.
+        nbytes: of each of these, for one call.
+    """
+    vector = [math.prod(sizes), len(sizes), *sizes]
+    for axes, size in zip(batched, nbytes, strict=True):
+        steps, step = [], size
+        for has_axis, n in zip(reversed(axes), reversed(sizes), strict=True):
+            steps.append(step if has_axis else 0)
+            step *= n if has_axis else 1
+        vector += [sum(axes), *reversed(steps)]
+    return np.asarray(vector, np.int64)
 
 
 def _undivided(context: Any) -> bool:

@@ -1,7 +1,7 @@
 """The part kernels of JAX: for each function of the core that one may replace, how its custom call is described.
 
 What writes does so in its operand's memory; JAX copies first where the old value is still needed. Functions of the core
-that are missing here stay XLA's operations, which it fuses better than any call. numba must be installed.
+that are missing here stay XLA's operations, which it fuses better than any call.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ import numpy as np
 from functional_rb.core import handles
 from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
-from functional_rb.cpu_kernels import descriptor
-from functional_rb.cpu_kernels import frame_ring as frame_ring_kernels
-from functional_rb.cpu_kernels import hash_map as hash_map_kernels
+from functional_rb.native import descriptor
 from functional_rb.ops.part_kernels import Table
 from functional_rb.samplers import draw_limits, importance
 from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sum_tree
@@ -135,7 +133,7 @@ def _weights_at(rule: Rule, lanes: Lanes, in_episode: jax.Array, slots: jax.Arra
 
 
 def _places(chain: Chain, at: jax.Array, slots: jax.Array, depth: int, following: bool) -> Described:
-    encoded = frame_ring_kernels.encode(chain, depth, following)
+    encoded = descriptor.encode_stacks(chain, depth, following)
     return Kernel("places", ints(slots.shape[0] * depth), [encoded]) if slots.shape[0] else None
 
 
@@ -181,12 +179,12 @@ def _plan_line(pending: jax.Array, ended: jax.Array, ids: Any, mask: Any, n: int
 
 
 def _map_lookup(plan: MapPlan, map: HashMap, rows: jax.Array) -> Described:
-    return Kernel("map_lookup", ints(rows.shape[0]), [hash_map_kernels.encode(plan)]) if rows.shape[0] else None
+    return Kernel("map_lookup", ints(rows.shape[0]), [descriptor.encode_map(plan)]) if rows.shape[0] else None
 
 
 def _map_insert(plan: MapPlan, map: HashMap, rows: jax.Array, mask: jax.Array | None) -> Described:
     results = HashMap(*(like(x) for x in map)), ints(rows.shape[0]), bools(rows.shape[0])
-    kernel = Kernel("map_insert", results, [hash_map_kernels.encode(plan)], in_place={k: k for k in range(len(map))})
+    kernel = Kernel("map_insert", results, [descriptor.encode_map(plan)], in_place={k: k for k in range(len(map))})
     return kernel if rows.shape[0] else None
 
 

@@ -1,4 +1,4 @@
-"""Where tensors lie, for compiled code; see `functional_rb.cpu_kernels.addresses`."""
+"""Where tensors lie, for compiled code; see `functional_rb.native.addresses`."""
 
 from __future__ import annotations
 

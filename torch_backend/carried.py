@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from functional_rb.cpu_kernels.switch import switch
+from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
 from torch_backend import library
 from torch_backend.convert import is_batched

@@ -1,4 +1,4 @@
-"""The kernels for tensors in the CPU's memory; see `functional_rb.cpu_kernels.fused` and `part_kernels` there."""
+"""The kernels for tensors in the CPU's memory; see `functional_rb.native.fused` and `part_kernels` there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 
 import torch
 
-from functional_rb.cpu_kernels import calls, part_kernels
-from functional_rb.cpu_kernels.addresses import Vector, caller
-from functional_rb.cpu_kernels.fused import Kernels
+from functional_rb import _native
+from functional_rb.native import part_kernels
+from functional_rb.native.addresses import Vector, caller
+from functional_rb.native.fused import Kernels
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout, LeafLayout
@@ -22,7 +23,7 @@ LARGE: Final = 2**18
 
 
 class Tensors:
-    """How tensors are found and made; see `functional_rb.cpu_kernels.addresses.Library`."""
+    """How tensors are found and made; see `functional_rb.native.addresses.Library`."""
 
     ops = ops
     address = staticmethod(address)
@@ -111,7 +112,7 @@ def _taken(leaf: LeafLayout, array: torch.Tensor, slots: torch.Tensor) -> torch.
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     """Do what `random.draws` does: uniform int32 [batch, words]."""
     numbers = ops.empty((batch, words), dtype=torch.int32)
-    _call(calls.fill_draws, (numbers,), int(key), batch * words)
+    _call(_native.fill_draws, (numbers,), int(key), batch * words)
     return numbers
 
 

@@ -14,7 +14,7 @@ from functional_rb.buffer import mapping
 from functional_rb.buffer.mapping import Lead
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.item_function import HostFunction, ItemFunction
-from functional_rb.cpu_kernels.switch import switch
+from functional_rb.native.switch import switch
 from functional_rb.ops import part_kernels
 from functional_rb.specs.values import Outline
 from functional_rb.transforms.map_items import MapItems

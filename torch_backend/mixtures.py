@@ -16,7 +16,6 @@ from functional_rb.buffer.state import State
 from functional_rb.core.counters import SIZE
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
-from functional_rb.cpu_kernels.switch import switch
 from functional_rb.mixture import drawing, sampling, shares
 from functional_rb.mixture.drawing import Drawn, Status
 from functional_rb.mixture.functions import Place, is_own
@@ -24,6 +23,7 @@ from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
 from functional_rb.mixture.sampling import check_drawable, check_heeding
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture, register_array
+from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import readable
@@ -130,7 +130,7 @@ def _numpy(array: torch.Tensor) -> Any:
 
 @functools.cache
 def _kernels() -> Table:
-    """Imported when first used, as numba takes long to import."""
+    """Imported when first used, as there may be none."""
     table: Table = importlib.import_module("functional_rb.storage.host_kernels").TABLE
     return table
 

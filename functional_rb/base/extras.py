@@ -17,7 +17,6 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "minari": "datasets",
     "ml_dtypes": "jax",
-    "numba": "jax",
     "PIL": "datasets",
     "plotly": "trees",
     "pyarrow": "datasets",

@@ -15,13 +15,13 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.cpu_kernels.switch import switch
 from functional_rb.datasets.description import Description
 from functional_rb.ops import numpy_ops, part_kernels
 from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.storage import mapped
 from functional_rb.storage.directory import file_name, filed
+from functional_rb.storage.host_state import NumPy
 from functional_rb.storage.private import PrivateArray, PrivateFiles
 from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import RingState
@@ -50,10 +50,8 @@ def opened(
     if _is_in_files(spec, base):
         arrays = _arrays(spec, files, directory, description)
     else:
-        from functional_rb.storage.host_state import NumPy  # which looks for numba
-
         host = NumPy()
-        table = host.kernels.TABLE if host.have_kernels and switch.on else part_kernels.NONE
+        table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
             arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
     restore = importlib.import_module(f"{named}_backend.restore").restore

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from functional_rb import _native
 from functional_rb.base.errors import StorageLayoutError
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.counters import BASE, CURSOR, SIZE
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
-from functional_rb.cpu_kernels import calls, descriptor
-from functional_rb.cpu_kernels import shared as protocol
-from functional_rb.cpu_kernels import shared_control as control
-from functional_rb.cpu_kernels.addresses import Held, Placed, of_numpy, storage_caller
+from functional_rb.native import descriptor
+from functional_rb.native import shared_control as control
+from functional_rb.native.addresses import Held, Placed, of_numpy, storage_caller
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
@@ -31,10 +31,10 @@ SAVE_NOTHING = (NONE, NONE), (0, np.empty(1, np.int64))
 """The kernels' way of saving what they overwrite is not used: no arrays for it, no room, and the number saved."""
 
 DAMAGES = {
-    protocol.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
-    protocol.BAD_COUNTERS: ("control.bin", "its cursor, size, or another of its counters is out of range"),
-    protocol.BAD_INTENT: ("control.bin", "what it tells of a write that was cut short is none that could have begun"),
-    protocol.BAD_JOURNAL: ("journal.bin", "it names slots, or priorities, that the buffer cannot have"),
+    control.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
+    control.BAD_COUNTERS: ("control.bin", "its cursor, size, or another of its counters is out of range"),
+    control.BAD_INTENT: ("control.bin", "what it tells of a write that was cut short is none that could have begun"),
+    control.BAD_JOURNAL: ("journal.bin", "it names slots, or priorities, that the buffer cannot have"),
 }
 """The file that each kind of damage is in, and what it is."""
 
@@ -70,7 +70,7 @@ class SharedBuffer:
         self._placed_tree = Placed(self._tree)
         self._counters = Placed(self._vector(0)), Placed(self._vector(1))
         self._room = _room(spec)
-        self._check(protocol.problem_of_control(self._control, self._plan))
+        self._check(_native.shared_problem_of_control(self._control, self._plan))
         files.reserve_again()
 
     @classmethod
@@ -100,7 +100,7 @@ class SharedBuffer:
 
     def _repair(self) -> None:
         given = self._control, self._plan, self._storage.vector, self._tree, self.files.journal
-        self._check(protocol.repair(*given, self._room))
+        self._check(_native.shared_repair(*given, self._room))
 
     def _check(self, problem: int) -> None:
         """Refuse what no writer leaves in the files, wherever it died.
@@ -108,7 +108,7 @@ class SharedBuffer:
         Raises:
             StorageLayoutError: naming the file.
         """
-        if problem != protocol.SOUND:
+        if problem != control.SOUND:
             name, what = DAMAGES[problem]
             raise StorageLayoutError(
                 f"{os.path.join(self.files.directory, name)}: {what}; the file is damaged: remove the directory"
@@ -130,12 +130,12 @@ class SharedBuffer:
         old, new = self._vectors()
         capacity = self.spec.capacity
         self.files.reserve(min(int(old.array[CURSOR]) % capacity + marked, capacity))
-        protocol.note_add(self._control, self._plan, marked)
-        protocol.begin(self._control)
+        _native.shared_note_add(self._control, self._plan, marked)
+        _native.shared_begin(self._control)
         to_save, saved = SAVE_NOTHING
         arrays = self._placed_tree, old, new, _some(mask), _some(priorities), *to_save
-        call(calls.add, arrays, self._storage, leaves, self._plan, self._tree.size, batch, *saved)
-        protocol.commit(self._control, 0)
+        call(_native.add, arrays, self._storage, leaves, self._plan, batch, *saved)
+        _native.shared_commit(self._control, 0)
 
     def fill(self, arrays: Arrays) -> None:
         """Give an empty buffer the content of a state's arrays. A process that dies doing so leaves it empty.
@@ -159,8 +159,8 @@ class SharedBuffer:
         stored = int(size) if cursor == size else self.spec.capacity
         self.files.reserve(stored)
         # In the journal it is an add: whoever repairs it empties these slots.
-        protocol.note_add(self._control, self._plan, stored)
-        protocol.begin(self._control)
+        _native.shared_note_add(self._control, self._plan, stored)
+        _native.shared_begin(self._control)
         given = [array[:stored] for array in arrays.wide]
         rows, wide = places.moved(arrays.rows[:stored], given, self.spec.plan.layout, self.files.layout)
         for array, values in zip((self.files.rows, *self.files.wide), (rows, *wide), strict=True):
@@ -168,14 +168,14 @@ class SharedBuffer:
         if arrays.tree is not None:
             self.files.tree[...] = arrays.tree
         new[:BASE] = arrays.counters[:BASE]
-        protocol.commit(self._control, 0)
+        _native.shared_commit(self._control, 0)
 
     def update(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
         """Set priorities float32 [B] and rewrite leaves [B, *shape] of what handles int32 [B] name.
 
         A piece at a time, as large as the journal has room for: a process that dies has written whole pieces.
         """
-        handles = _writable(handles)
+        handles = _contiguous(handles)
         step = files.room(self.spec) if replacements else files.slots(self.spec)
         for start in range(0, handles.size, step):
             stop = min(start + step, handles.size)
@@ -189,13 +189,12 @@ class SharedBuffer:
         def work() -> None:
             old, new = self._vectors()
             to_note = self._storage.vector, self._tree, self.files.journal, handles, len(replacements) > 0
-            protocol.note_update(self._control, self._plan, *to_note)
-            protocol.begin(self._control)
+            _native.shared_note_update(self._control, self._plan, *to_note)
+            _native.shared_begin(self._control)
             to_save, saved = SAVE_NOTHING
             arrays = self._placed_tree, old, new, handles, _some(priorities), *to_save
-            sizes = self._tree.size, handles.size, len(leaves)
-            call(calls.update, arrays, self._storage, leaves, self._plan, *sizes, *saved)
-            protocol.commit(self._control, 0)
+            call(_native.update, arrays, self._storage, leaves, self._plan, handles.size, len(leaves), *saved)
+            _native.shared_commit(self._control, 0)
 
         self.exclusively(work)
 
@@ -204,10 +203,10 @@ class SharedBuffer:
         self.exclusively(self._clear)
 
     def _clear(self) -> None:
-        protocol.note_clear(self._control)
-        protocol.begin(self._control)
-        protocol.empty(self._control, self._tree)
-        protocol.commit(self._control, 0)
+        _native.shared_note_clear(self._control)
+        _native.shared_begin(self._control)
+        _native.shared_empty(self._control, self._tree)
+        _native.shared_commit(self._control, 0)
 
     def _vectors(self) -> tuple[Placed, Placed]:
         """The counters in force, int32 [SLOT], and those that the next write puts in force; called under the lock."""
@@ -230,8 +229,8 @@ class SharedBuffer:
 
     def _all_counters(self) -> Array:
         found = np.empty(control.SLOT, np.int32)
-        if int(protocol.read_counters(self._control, found)) & 1:
-            self.exclusively(lambda: protocol.read_counters(self._control, found))
+        if int(_native.shared_read_counters(self._control, found)) & 1:
+            self.exclusively(lambda: _native.shared_read_counters(self._control, found))
         return found
 
     def sample(self, random_bits: Array, beta: float) -> tuple[list[Array], Selection]:
@@ -240,17 +239,17 @@ class SharedBuffer:
         Raises:
             ValueError: if nothing can be drawn.
         """
-        batch, random_bits = random_bits.shape[0], _writable(random_bits)
+        batch, random_bits = random_bits.shape[0], _contiguous(random_bits)
         leaves = self._room_for(batch)
         selection = Selection(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
 
         def work() -> int:
             given = self._control, self._plan, self._tree, random_bits, np.float32(beta)
             drawn = selection.handles, selection.weights, selection.probabilities
-            found: int = call(protocol.draw, (), self._storage, leaves, *given, *drawn)
+            found: int = call(_native.shared_draw, (), self._storage, leaves, *given, *drawn)
             return found
 
-        if batch and self._read(work) == protocol.NOTHING:
+        if batch and self._read(work) == control.NOTHING:
             checks.check_nonempty(self.spec, False, int(self.counters()[SIZE]))
         return leaves, selection
 
@@ -276,22 +275,24 @@ class SharedBuffer:
             return np.array(function(host_ops, arrays, self.spec, *given))
 
         counters = np.empty(control.SLOT, np.int32)
-        sequence = int(protocol.read_counters(self._control, counters))
+        sequence = int(_native.shared_read_counters(self._control, counters))
         if sequence & 1 == 0:
             read = work(counters)
-            if protocol.unchanged(self._control, sequence):
+            if _native.shared_unchanged(self._control, sequence):
                 return read
         return self.exclusively(lambda: work(self._vectors()[0].array.copy()))
 
     def _fetch(self, handles: Array, leaves: list[Array]) -> Array:
-        live, handles = np.zeros(handles.size, np.uint8), _writable(handles)
-        self._read(lambda: call(protocol.fetch, (), self._storage, leaves, self._control, self._plan, handles, live))
+        live, handles = np.zeros(handles.size, np.uint8), _contiguous(handles)
+        self._read(
+            lambda: call(_native.shared_fetch, (), self._storage, leaves, self._control, self._plan, handles, live)
+        )
         return live.view(np.bool_)
 
     def _read(self, work: Callable[[], int]) -> int:
         """Read between two writes; if there are too many of them, under the lock."""
         found = work()
-        return self.exclusively(work) if found == protocol.TORN else found
+        return self.exclusively(work) if found == control.TORN else found
 
     def _room_for(self, batch: int) -> list[Array]:
         return [np.empty((batch, *leaf.shape), leaf.stored_as) for leaf in self.spec.plan.layout.leaves]
@@ -299,9 +300,9 @@ class SharedBuffer:
     def snapshot(self) -> Snapshot:
         """Copies of all arrays, of one moment; writers wait if they would come between."""
         counters = np.empty(control.SLOT, np.int32)
-        sequence = int(protocol.read_counters(self._control, counters))
+        sequence = int(_native.shared_read_counters(self._control, counters))
         found = None if sequence & 1 else self._copied(counters)
-        if found is None or not protocol.unchanged(self._control, sequence):
+        if found is None or not _native.shared_unchanged(self._control, sequence):
             found = self.exclusively(lambda: self._copied(self._vectors()[0].array.copy()))
         rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.plan.layout)
         return found._replace(rows=rows, wide=tuple(wide))
@@ -318,8 +319,8 @@ class SharedBuffer:
 
     def drawable(self, n: int) -> bool:
         """Whether n can be drawn now: so many are stored, and not all have probability zero."""
-        found = self._read(lambda: protocol.can_draw(self._control, self._plan, self._tree, n))
-        return found == protocol.DRAWN
+        found = self._read(lambda: _native.shared_can_draw(self._control, self._plan, self._tree, n))
+        return found == control.DRAWN
 
 
 def _room(spec: BufferSpec) -> Array:
@@ -331,6 +332,6 @@ def _some(array: Array | None) -> Array | Placed:
     return NONE if array is None else array
 
 
-def _writable(array: Array) -> Array:
-    """The array, or a copy where it is read-only, as JAX's are: numba would compile every kernel again for those."""
-    return array if array.flags.writeable else array.copy()
+def _contiguous(array: Array) -> Array:
+    """An array whose elements lie in a row, as kernels take it."""
+    return np.ascontiguousarray(array)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base import extras
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
@@ -135,7 +134,7 @@ def check_spec(spec: BufferSpec) -> None:
 
     Raises:
         ValueError: naming the field, and what to write instead.
-        ImportError: where numba is missing.
+        ImportError: where the native code is missing.
     """
     instead = "write frb.Memmap(shared=False), or"
     if spec.lanes is not None:
@@ -158,8 +157,10 @@ def check_spec(spec: BufferSpec) -> None:
     if spec.compact is not None:
         raise ValueError(f"Memmap(shared=True): expected compact=None, got {spec.compact}; {instead} leave it out")
     need_posix()
-    if not extras.is_there("numba"):
-        raise extras.missing("numba", "Memmap(shared=True): its protocol, which is compiled,")
+    if not HAVE_KERNELS:
+        raise ImportError(
+            f"Memmap(shared=True): its protocol is native code, functional_rb._native, which is missing: {REMEDY}"
+        )
 
 
 def check_agreed(old: BufferSpec, new: BufferSpec) -> None:

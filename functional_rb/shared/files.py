@@ -31,8 +31,8 @@ from functional_rb.base.files import aside, open_regular, read_text
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Memmap
 from functional_rb.convert.json import to_json
-from functional_rb.cpu_kernels import shared_control as control
-from functional_rb.cpu_kernels.addresses import Held
+from functional_rb.native import shared_control as control
+from functional_rb.native.addresses import Held
 from functional_rb.shared import places
 from functional_rb.shared.lock import FileLock
 from functional_rb.storage.directory import explained, file_name, full

@@ -15,7 +15,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.library import Library
 
-if TYPE_CHECKING:  # needs numba
+if TYPE_CHECKING:  # needs the native code
     from functional_rb.shared.buffer import SharedBuffer
 
 

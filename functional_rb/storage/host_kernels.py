@@ -1,4 +1,4 @@
-"""The kernels for NumPy's arrays; see `functional_rb.cpu_kernels.fused` and `part_kernels` there."""
+"""The kernels for NumPy's arrays; see `functional_rb.native.fused` and `part_kernels` there."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from functional_rb import _native
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.cpu_kernels import ragged
-from functional_rb.cpu_kernels.addresses import Placed, of_numpy
-from functional_rb.cpu_kernels.fused import Kernels
-from functional_rb.cpu_kernels.part_kernels import PartKernels
+from functional_rb.native.addresses import Placed, of_numpy
+from functional_rb.native.fused import Kernels
+from functional_rb.native.part_kernels import PartKernels
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures.row_layout import Layout
@@ -26,7 +26,7 @@ class _Dtypes(dict[str, "np.dtype[Any]"]):
 
 
 class Vectors:
-    """How arrays of NumPy are found and made; see `functional_rb.cpu_kernels.addresses.Library`."""
+    """How arrays of NumPy are found and made; see `functional_rb.native.addresses.Library`."""
 
     ops = numpy_ops
     address = staticmethod(of_numpy)
@@ -63,7 +63,7 @@ NOTHING: Final = np.empty(0, np.int32)
 
 def longest(lengths: numpy_ops.Vector) -> int:
     """Do what `structures.ragged.longest` does."""
-    found: int = ragged.longest(_owned(lengths))
+    found: int = _native.longest(_owned(lengths))
     return found
 
 
@@ -86,5 +86,5 @@ def padded(
     ids, mask = np.empty((texts, rows, length), np.int32), np.empty((texts, rows, length), np.bool_)
     given = _owned(starts), NOTHING if shared is None else _owned(shared), _owned(lengths)
     narrow = tokens.array.dtype.itemsize == 2
-    wrong = ragged.pad_rows(tokens.address, tokens.array.size, narrow, *given, int(np.int32(pad)), left, ids, mask)
+    wrong = _native.pad_rows(tokens.address, tokens.array.size, narrow, *given, int(np.int32(pad)), left, ids, mask)
     return ids, mask, wrong

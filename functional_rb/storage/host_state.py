@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.extras import is_there
 from functional_rb.buffer import earlier, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
-from functional_rb.cpu_kernels.switch import switch
+from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.numpy_ops import Vector
 from functional_rb.storage.host_memory import Memory
@@ -57,19 +56,14 @@ class NumPy(Library):
         self.ops = ops
 
     @functools.cached_property
-    def have_kernels(self) -> bool:
-        """Whether numba is installed; looked for when first asked."""
-        return is_there("numba")
-
-    @functools.cached_property
     def kernels(self) -> Any:
-        """Imported when first used: numba takes longer to import than all the rest."""
+        """Imported when first used, as there may be none."""
         return importlib.import_module("functional_rb.storage.host_kernels")
 
     @property
     def may_use_kernels(self) -> bool:
         """Whether there are kernels, and nobody has switched them off."""
-        return self.have_kernels and switch.on
+        return HAVE_KERNELS and switch.on
 
     def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from functional_rb.core.item_function import HostFunction
-from functional_rb.cpu_kernels.addresses import Placed
+from functional_rb.native.addresses import Placed
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.storage.host_state import NUMPY
 from functional_rb.structures import ragged

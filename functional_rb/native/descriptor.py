@@ -1,0 +1,220 @@
+"""What kernels know of plans: records of int32, whose fields the native code declares (`src/records.h`)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core import counters
+from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
+from functional_rb.ops import fixed_point
+from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
+from functional_rb.samplers.importance import Priorities
+from functional_rb.structures import episode_windows, ring, sum_tree
+from functional_rb.structures.episode_windows import Rule
+from functional_rb.structures.frame_ring import Chain
+from functional_rb.structures.hash_map import MapPlan
+from functional_rb.structures.ring import Ring
+from functional_rb.structures.row_layout import Layout
+
+Vector = np.ndarray[Any, np.dtype[np.int32]]
+
+
+@functools.cache
+def fields_of(name: str) -> tuple[str, ...]:
+    """The names of a record's fields, in their order."""
+    from functional_rb import _native  # of which there may be none, and then nobody asks
+
+    return tuple(_native.RECORDS[name].split(", "))
+
+
+def record(name: str, **values: int) -> list[int]:
+    """A record's numbers in the order of its fields; those that are not given are 0.
+
+    Raises:
+        TypeError: if the native code knows no such field.
+    """
+    unknown = values.keys() - set(fields_of(name))
+    if unknown:
+        raise TypeError(f"{name} has no fields {sorted(unknown)}; rebuild the extension: python tools/native_build.py")
+    return [int(values.get(field, 0)) for field in fields_of(name)]
+
+
+def _read_only(values: Iterable[int]) -> Vector:
+    encoded = np.asarray(list(values), np.int32)
+    encoded.flags.writeable = False
+    return encoded
+
+
+# --- buffers --------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
+    """A buffer, with the layout of its items if that is not the spec's own."""
+    sampler = spec.sampler
+    prioritized = isinstance(sampler, Priorities)
+    settings = _alpha(sampler.alpha if isinstance(sampler, Priorities) else 0.0) | {
+        "capacity": spec.capacity,
+        "modulus": ring.modulus(spec.capacity),
+        "ever": isinstance(sampler, Priorities) and sampler.new_priority == "ever",
+    }
+    return _buffer(settings, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.plan.layout)
+
+
+@functools.cache
+def encode_tree(capacity: int) -> Vector:
+    """A sum tree alone."""
+    return _buffer({}, sum_tree.geometry(capacity).levels)
+
+
+@functools.cache
+def encode_layout(layout: Layout) -> Vector:
+    """A storage alone."""
+    return _buffer({}, (), layout)
+
+
+@functools.cache
+def encode_alpha(alpha: float) -> Vector:
+    """A power of priorities alone."""
+    return _buffer(_alpha(alpha))
+
+
+def _alpha(alpha: float) -> dict[str, int]:
+    whole, fraction = fixed_point.fixed_constant(alpha)
+    bias_whole, bias_fraction = fixed_point.fixed_constant(alpha, fixed_point.BIAS)
+    constants = {"alpha_whole": whole, "alpha_fraction": fraction, "alpha_is_one": alpha == 1.0}
+    return constants | {"bias_whole": bias_whole, "bias_fraction": bias_fraction}
+
+
+def _buffer(settings: dict[str, int], levels: tuple[sum_tree.Level, ...] = (), layout: Layout | None = None) -> Vector:
+    """The record of a buffer, and behind it the bytes of stored arrays, the levels and the leaves."""
+    layout = layout or Layout((), 0)
+    sizes = {"leaves": len(layout.leaves), "wide": len(layout.wide), "levels": len(levels)}
+    values = record("BufferRecord", **sizes, **settings)
+    values += [4 * layout.row_words, *(leaf.nbytes for leaf in layout.wide)]
+    for level in levels:
+        rows = {"sums": level.sums, "smallest": level.smallest, "largest": level.largest}
+        values += record("LevelRecord", nodes=level.nodes, groups=level.groups, **rows)
+    for leaf in layout.leaves:
+        storage = 0 if leaf.wide is None else 1 + leaf.wide
+        values += record("LeafRecord", storage=storage, offset=leaf.offset or 0, bytes=leaf.nbytes)
+    return _read_only(values)
+
+
+@functools.cache
+def encode_epoch(spec: BufferSpec) -> Vector:
+    """The epochs of a buffer that is drawn without replacement."""
+    plan, sampler = spec.plan, spec.sampler
+    assert isinstance(sampler, WithoutReplacement)
+    remaining, done = counters.place(plan, epochs.REMAINING), counters.place(plan, epochs.EPOCHS_DONE)
+    assert remaining is not None
+    assert done is not None
+    cursors = counters.CURSOR if plan.ring.lanes == 1 else counters.BASE
+    places = {"counters": counters.length(plan), "cursors": cursors, "remaining": remaining, "epochs_done": done}
+    return _read_only(record("EpochRecord", **places, lanes=plan.ring.lanes, drop_last=sampler.drop_last))
+
+
+# --- rings and windows ----------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def encode_ring(ring: Ring) -> Vector:
+    """Rings of slots."""
+    return _read_only(record("RingRecord", **_ring(ring)))
+
+
+@functools.cache
+def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
+    """Windows on rings."""
+    return _read_only(record("RingRecord", **_ring(ring), **_windows(rule, by_trajectory)))
+
+
+@functools.cache
+def encode_slices(spec: BufferSpec) -> Vector:
+    """Draws of slices from a buffer whose sampler is `Slices`."""
+    plan, sampler = spec.plan, spec.sampler
+    assert isinstance(sampler, Slices)
+    following = counters.place(plan, NEXT_STEP_IN_EPISODE)
+    assert following is not None
+    windows = _windows(sampler.rule, sampler.by_trajectory)
+    return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec), next=following))
+
+
+@functools.cache
+def encode_rings(spec: BufferSpec) -> Vector:
+    """Updates of priorities of items that lie in rings: without windows their length is 0."""
+    windows = _windows(spec.sampler.rule, False) if isinstance(spec.sampler, PrioritizedSlices) else {}
+    return _read_only(record("RingRecord", **_ring(spec.plan.ring), **windows, **_counters_of_rings(spec)))
+
+
+def _ring(ring: Ring) -> dict[str, int]:
+    turns = ring.limit // ring.length
+    return {"capacity": ring.capacity, "length": ring.length, "lanes": ring.lanes, "turns": turns}
+
+
+def _windows(rule: Rule, by_trajectory: bool) -> dict[str, int]:
+    sizes = {"window_length": rule.length, "period": rule.period, "left": rule.left, "right": rule.right}
+    return sizes | {"strict": rule.strict, "by_trajectory": by_trajectory}
+
+
+def _counters_of_rings(spec: BufferSpec) -> dict[str, int]:
+    """How many counters there are, and where among them the cursors and the sizes of the lanes begin."""
+    plan = spec.plan
+    places = {"cursors": counters.CURSOR, "sizes": counters.SIZE}
+    if plan.ring.lanes > 1:
+        places = {"cursors": counters.BASE, "sizes": counters.BASE + plan.ring.lanes}
+    return {"counters": counters.length(plan)} | places
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_distances(ring: Ring, rule: Rule, n: int, by_trajectory: bool) -> Vector:
+    """`episode_windows.distances` as one vector."""
+    return _read_only(end for pair in episode_windows.distances(rule, ring.length, n, by_trajectory) for end in pair)
+
+
+def entries(ring: Ring, distances: Vector) -> int:
+    """How many entries of the index there are at such distances, and where each lane's oldest step is."""
+    return ring.lanes * (int((distances[1::2] - distances[::2]).sum()) + 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_discounts(gamma: float, n: int, dtype: str) -> np.ndarray[Any, Any]:
+    """gamma^k for k < n as floats of a dtype, read-only; no record."""
+    discounts = np.asarray([gamma**k for k in range(n)], dtype)
+    discounts.flags.writeable = False
+    return discounts
+
+
+# --- frames and maps ------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_stacks(chain: Chain, depth: int, following: bool) -> Vector:
+    """A chain of frames, and the stacks of so many frames that are asked for."""
+    step, jump = (1, chain.depth) if following else (0, 0)
+    return _read_only(record("ChainRecord", **_chain(chain), stack=depth, step=step, jump=jump))
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_chain(chain: Chain) -> Vector:
+    """A chain of frames that is written."""
+    return _read_only(record("ChainRecord", **_chain(chain)))
+
+
+def _chain(chain: Chain) -> dict[str, int]:
+    sizes = {"length": chain.items.length, "room": chain.room, "limit": chain.limit, "depth": chain.depth}
+    return sizes | {"paired": chain.paired, "item_limit": chain.items.limit}
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_map(plan: MapPlan) -> Vector:
+    """A hash map, and behind it the numbers that its words are mixed with."""
+    masks, factors, signs, (mask, factor) = plan.numbers
+    sizes = {"capacity": plan.capacity, "words": plan.words, "table_size": plan.table_size, "hash_bits": plan.hash_bits}
+    values = [*record("MapRecord", **sizes, mask=mask, factor=factor), *masks, *factors, *signs]
+    return _read_only(np.array(values).astype(np.int32).tolist())

@@ -1,0 +1,88 @@
+// What all kernels are written with: views of memory that the caller keeps alive, and whole numbers as Python has them.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#define FRB_INLINE inline __attribute__((always_inline))
+// Each instruction set has a namespace of its own, so that the linker never takes one's function for another's.
+#ifndef FRB_ISA
+#define FRB_ISA baseline
+#endif
+#define FRB_BEGIN namespace frb { inline namespace FRB_ISA {
+#define FRB_END } }
+
+FRB_BEGIN
+
+constexpr int64_t INT32_MOST = 2147483647;
+
+template <class T> FRB_INLINE T least(T a, T b) { return b < a ? b : a; }
+template <class T> FRB_INLINE T most(T a, T b) { return a < b ? b : a; }
+
+// Division that rounds down, and what it leaves, for a divisor above zero.
+FRB_INLINE int64_t floor_div(int64_t x, int64_t n) { return x / n - (x % n < 0); }
+FRB_INLINE int64_t floor_mod(int64_t x, int64_t n) { int64_t rest = x % n; return rest < 0 ? rest + n : rest; }
+
+// The same for numbers in [0, 2^32), in half the time.
+FRB_INLINE int64_t short_div(int64_t x, int64_t n) { return uint32_t(x) / uint32_t(n); }
+FRB_INLINE int64_t short_mod(int64_t x, int64_t n) { return uint32_t(x) % uint32_t(n); }
+
+// A sum as an int32 counter holds it: it stays at the largest.
+FRB_INLINE int32_t saturated(int64_t x) { return int32_t(least(x, INT32_MOST)); }
+
+// A place among `size`, the first for one outside: an array that others may have made may say anything.
+FRB_INLINE int64_t bounded(int64_t place, int64_t size) { return 0 <= place && place < size ? place : 0; }
+
+// Which of n two words of 31 random bits choose, all equally likely: `ops.random_bits.below`.
+FRB_INLINE int64_t below(const int32_t* words, int64_t n) {
+  return (int64_t(words[0]) * n + ((int64_t(words[1]) * n) >> 31)) >> 31;
+}
+
+// Elements in a row; an array that is not given has none.
+template <class T> struct Span {
+  T* at = nullptr;
+  int64_t size = 0;
+  FRB_INLINE T& operator[](int64_t k) const { return at[k]; }
+  FRB_INLINE Span part(int64_t first, int64_t count) const { return {at + first, count}; }
+};
+template <class T> FRB_INLINE Span<T> span(T* at, int64_t size) { return {at, at ? size : 0}; }
+
+// An array of several axes that Python hands over as such.
+template <class T, int N> struct Array {
+  T* at = nullptr;
+  int64_t shape[N] = {};
+};
+
+// Memory for the time of one call.
+template <class T> class Scratch {
+ public:
+  explicit Scratch(int64_t size, bool zeros = false) : size(size) {
+    const size_t count = size_t(most<int64_t>(size, 1));
+    at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
+    if (!at) throw std::bad_alloc();
+  }
+  ~Scratch() { free(at); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  FRB_INLINE T& operator[](int64_t k) const { return at[k]; }
+  FRB_INLINE Span<T> span() const { return {at, size}; }
+
+  T* at;
+  int64_t size;
+};
+
+FRB_INLINE float float_of(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+FRB_INLINE int32_t bits_of(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
+
+// Bytes between places that do not overlap; the sizes of scalars without a call.
+FRB_INLINE void copy(char* to, const char* from, int64_t count) {
+  if (count == 4) memcpy(to, from, 4);
+  else if (count == 8) memcpy(to, from, 8);
+  else if (count == 1) *to = *from;
+  else memcpy(to, from, size_t(count));
+}
+
+FRB_INLINE char* place(int64_t address) { return reinterpret_cast<char*>(address); }
+
+FRB_END

@@ -1,0 +1,224 @@
+// add, update and draws of a buffer whose items lie in one ring: `buffer.functions`, whole.
+//
+// Counters are read from one vector and written to another, so that the old one stays as it was.
+#pragma once
+#include "rows.h"
+#include "sum_tree.h"
+
+FRB_BEGIN
+
+constexpr float LEAST_CHANCE = 1.1754943508222875e-38f;  // 2^-126
+
+// A new item's value, as `Prioritized.new_value` has it: the largest that is stored, or that ever was; 1 at first.
+FRB_INLINE float new_value(const Plan& plan, const float* tree, const int32_t* counters) {
+  if (plan->levels == 0) return 0.0f;
+  const float* row = tree + int64_t(plan.level(plan->levels - 1).largest) * FANOUT;
+  const float value = float_of(plan->ever ? counters[PEAK] : largest(row));
+  return value > 0 ? value : 1.0f;
+}
+
+// The slot of a handle whose item is still stored, else -1.
+FRB_INLINE int64_t locate(const Plan& plan, const int32_t* counters, int64_t handle) {
+  const int64_t modulus = plan->modulus;
+  if (handle < 0 || handle >= modulus) return -1;
+  int64_t age = int64_t(counters[CURSOR]) - 1 - handle;
+  if (age < 0) age += modulus;
+  return age < counters[SIZE] ? short_mod(handle, plan->capacity) : -1;
+}
+
+// Write a batch. `items` has the addresses of its leaves, and behind them those of rows to save in what is overwritten,
+// with `room` for so many slots and values; tells how many slots were saved. Priorities come as bits.
+inline void add(float* tree, const int32_t* counters, int32_t* new_counters, const uint8_t* mask, const int32_t* priorities,
+                int32_t* saved_slots, float* saved_values, Addresses storage, Addresses items, Plan plan, int64_t batch,
+                int64_t room, Span<int64_t> saved_count) {
+  const Addresses leaves = items.part(0, plan->leaves), saved = items.part(plan->leaves, items.size - plan->leaves);
+  const int64_t capacity = plan->capacity;
+  const bool has_tree = plan->levels != 0, saves = saved_slots && room;
+  int64_t marked = batch;
+  if (mask) {
+    marked = 0;
+    for (int64_t row = 0; row < batch; ++row) marked += mask[row] != 0;
+  }
+  const int64_t skipped = most<int64_t>(marked - capacity, 0);
+  const int64_t first = floor_mod(int64_t(counters[CURSOR]) + skipped, capacity);
+  const float by_default = new_value(plan, tree, counters);
+  int32_t peak = counters[PEAK];
+  int64_t slot = first, rank = 0, rejected = 0;
+  for (int64_t row = 0; row < batch; ++row) {
+    if ((mask && !mask[row]) || ++rank <= skipped) continue;
+    if (saves) {
+      const int64_t at = rank - skipped - 1;
+      saved_slots[at] = int32_t(slot);
+      save_item(plan, storage, slot, saved, at);
+      if (saved_values) saved_values[at] = tree[slot];
+    }
+    store_item(plan, storage, slot, leaves, row);
+    if (has_tree) {
+      float value = by_default;
+      if (priorities) {
+        const float given = stored_value(plan, priorities[row]);
+        rejected += given < 0;
+        if (given >= 0) value = given;
+      }
+      tree[slot] = value;
+      peak = most(peak, bits_of(value));
+    }
+    slot = slot + 1 < capacity ? slot + 1 : 0;
+  }
+  const int64_t written = marked - skipped;
+  if (has_tree && written) {
+    const int64_t head = least(written, capacity - first);
+    refresh_range(plan, tree, first, head);
+    if (written > head) refresh_range(plan, tree, 0, written - head);
+  }
+  saved_count[0] = written;
+  new_counters[CURSOR] = int32_t(floor_mod(int64_t(counters[CURSOR]) + marked, plan->modulus));
+  new_counters[SIZE] = int32_t(least(int64_t(counters[SIZE]) + marked, capacity));
+  new_counters[REJECTED] = saturated(int64_t(counters[REJECTED]) + rejected);
+  new_counters[STALE] = counters[STALE];
+  new_counters[PEAK] = peak;
+  new_counters[INVALID] = counters[INVALID];
+}
+
+// Set priorities, and rewrite leaves, of the items that handles name; of equal handles the last wins. `items` has `given`
+// leaves (or none), and behind them rows to save in; all that is overwritten is saved before anything is written.
+inline void update(float* tree, const int32_t* counters, int32_t* new_counters, const int32_t* handles,
+                   const int32_t* priorities, int32_t* saved_slots, float* saved_values, Addresses storage, Addresses items,
+                   Plan plan, int64_t batch, int64_t given, int64_t room, Span<int64_t> saved_count) {
+  const Addresses leaves = items.part(0, given), saved = items.part(given, items.size - given);
+  Scratch<int32_t> slots(batch), changed(batch);
+  int64_t live = 0, named = 0, rejected = 0, count = 0;
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t slot = locate(plan, counters, handles[i]);
+    slots[i] = int32_t(slot);
+    named += handles[i] != -1;  // that stands for what could not be drawn
+    if (slot < 0) continue;
+    if (saved_slots && room) {
+      saved_slots[live] = int32_t(slot);
+      save_item(plan, storage, slot, saved, live);
+      if (saved_values) saved_values[live] = tree[slot];
+    }
+    ++live;
+  }
+  int32_t peak = counters[PEAK];
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t slot = slots[i];
+    if (slot < 0) continue;
+    if (given) store_item(plan, storage, slot, leaves, i);
+    if (!priorities) continue;
+    const float value = stored_value(plan, priorities[i]);
+    if (value < 0) {
+      ++rejected;
+      continue;
+    }
+    tree[slot] = value;
+    peak = most(peak, bits_of(value));
+    changed[count++] = int32_t(slot);
+  }
+  refresh(plan, tree, changed.at, count);
+  new_counters[CURSOR] = counters[CURSOR];
+  new_counters[SIZE] = counters[SIZE];
+  new_counters[REJECTED] = saturated(int64_t(counters[REJECTED]) + rejected);
+  new_counters[STALE] = saturated(int64_t(counters[STALE]) + named - live);
+  new_counters[PEAK] = peak;
+  new_counters[INVALID] = counters[INVALID];
+  saved_count[0] = live;
+}
+
+// What a draw tells of a batch of items.
+struct Selection {
+  int32_t* handles;
+  float* weights;
+  float* probabilities;
+};
+
+// `Uniform.draw`: each of the `size` items has the probability 1 / size; all weights are 1.
+inline bool draw_uniform(const Plan& plan, const int32_t* counters, const int32_t* draws, int64_t words, int32_t* slots,
+                             const Selection& told, int64_t batch) {
+  const int64_t size = counters[SIZE], capacity = plan->capacity, modulus = plan->modulus;
+  const int64_t oldest = floor_mod(int64_t(counters[CURSOR]) - size, modulus);
+  const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
+  for (int64_t i = 0; i < batch; ++i) {
+    int64_t handle = oldest + below(draws + i * words, size);
+    if (handle >= modulus) handle -= modulus;
+    slots[i] = int32_t(short_mod(handle, capacity));
+    told.handles[i] = size ? int32_t(handle) : -1;
+    told.weights[i] = weight;
+    told.probabilities[i] = chance;
+  }
+  return size > 0;
+}
+
+// `Prioritized.draw`: value / total is a probability, (value / smallest) ** -beta a weight.
+inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws,
+                                 int64_t words, float beta, int32_t* slots, const Selection& told, int64_t batch) {
+  const float total = descend_levels(plan, tree, draws, words, slots, batch);
+  if (!(total > 0)) {
+    for (int64_t i = 0; i < batch; ++i) told.handles[i] = -1, told.weights[i] = 0, told.probabilities[i] = 0;
+    return false;
+  }
+  const float* row = tree + int64_t(plan.level(plan->levels - 1).smallest) * FANOUT;
+  const int64_t base = log2_biased(bits_of(most(float_of(smallest(row)), SMALLEST)));
+  const Exponent exponent = exponent_of(beta);
+  const int64_t capacity = plan->capacity, modulus = plan->modulus, cursor = counters[CURSOR];
+  const int64_t next_slot = floor_mod(cursor, capacity);
+  const float scale = 1.0f / total;
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t slot = slots[i], behind = slot < next_slot ? next_slot - slot : next_slot - slot + capacity;
+    const float value = tree[slot];
+    told.handles[i] = int32_t(behind <= cursor ? cursor - behind : cursor - behind + modulus);
+    told.weights[i] = importance_weight(most(value, SMALLEST), base, exponent);
+    told.probabilities[i] = most(value * scale, LEAST_CHANCE);
+  }
+  return true;
+}
+
+inline bool draw_slots(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws, int64_t words,
+                           float beta, int32_t* slots, const Selection& told, int64_t batch) {
+  if (plan->levels) return draw_prioritized(plan, tree, counters, draws, words, beta, slots, told, batch);
+  return draw_uniform(plan, counters, draws, words, slots, told, batch);
+}
+
+// Draw by random bits int32 [batch, words]; whether anything could be drawn.
+inline bool draw(const float* tree, const int32_t* counters, const int32_t* draws, int32_t* handles, float* weights,
+                 float* probabilities, Addresses storage, Addresses leaves, Plan plan, int64_t words, float beta,
+                 int64_t batch) {
+  Scratch<int32_t> slots(batch);
+  const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, {handles, weights, probabilities}, batch);
+  load_items(plan, storage, slots.at, batch, leaves);
+  return drawn;
+}
+
+// Make random bits from a key, and draw by them.
+inline bool sample(const float* tree, const int32_t* counters, int32_t* handles, float* weights, float* probabilities,
+                   Addresses storage, Addresses leaves, Plan plan, int64_t key, int64_t words, float beta, int64_t batch) {
+  Scratch<int32_t> draws(batch * words);
+  fill_random(key, draws.at, batch * words);
+  return draw(tree, counters, draws.at, handles, weights, probabilities, storage, leaves, plan, words, beta, batch);
+}
+
+// Powers of priorities, which come as bits, and which of them are good: `importance.stored_value`.
+inline void stored_values(const int32_t* priorities, float* values, uint8_t* good, Plan plan, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = stored_value(plan, priorities[i]);
+    values[i] = most(value, 0.0f);
+    good[i] = value >= 0;
+  }
+}
+
+// The weights (value / smallest) ** -beta, of a smallest and a beta [1]: `importance.importance_weights`.
+inline void importance_weights(const float* values, const float* smallest, const float* beta, float* weights,
+                               int64_t count) {
+  const int64_t base = log2_biased(bits_of(most(smallest[0], SMALLEST)));
+  const Exponent exponent = exponent_of(beta[0]);
+  for (int64_t i = 0; i < count; ++i) weights[i] = importance_weight(most(values[i], SMALLEST), base, exponent);
+}
+
+inline void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }
+
+// Numbers below n int32 [counts], of one n for each or for all, by words int32 [size, 2]: `ops.random_bits.below`.
+inline void below_each(const int32_t* words, const int32_t* n, int32_t* chosen, int64_t counts, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) chosen[i] = int32_t(below(words + 2 * i, n[counts > 1 ? i : 0]));
+}
+
+FRB_END

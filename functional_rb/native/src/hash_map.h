@@ -1,0 +1,112 @@
+// Hash maps: one key after another, where the core does a batch in rounds; `structures.hash_map`.
+#pragma once
+#include "records.h"
+
+FRB_BEGIN
+
+constexpr int32_t EMPTY = -1;
+constexpr int64_t MAP_MASK = INT32_MOST;
+enum MapCounter { MAP_SIZE, MAP_REFUSED };
+
+// So many keys before it is its turn, a key's first place is fetched: the memory answers many at a time.
+constexpr int64_t AHEAD = 16;
+
+// A map's arrays: table int32 [table_size], keys int32 [capacity, words].
+struct Table {
+  Map map;
+  const int32_t* table;
+  const int32_t* keys;
+
+  // Where the way of a key begins: `hash_map.homes`.
+  FRB_INLINE int64_t home(const int32_t* key) const {
+    const int64_t words = map->words;
+    const int32_t *masks = map.behind(), *factors = masks + words, *signs = factors + words;
+    int64_t mixed = 0;
+    for (int64_t k = 0; k < words; ++k) {
+      const int64_t product = ((int64_t(key[k]) & MAP_MASK) ^ masks[k]) * int64_t(factors[k]);
+      mixed ^= (product >> 31) ^ (product & MAP_MASK);
+      if (key[k] < 0) mixed ^= signs[k];
+    }
+    const int64_t product = (mixed ^ map->mask) * int64_t(map->factor);
+    const int64_t bits = (product >> 31) ^ (product & MAP_MASK);
+    return bits & ((int64_t(1) << map->hash_bits) - 1) & (int64_t(map->table_size) - 1);
+  }
+
+  // The place that has a key, or the free one where it would go. -1 if there is neither, in a table that is none of a
+  // map: a map's never fills.
+  FRB_INLINE int64_t seek(const int32_t* key, int64_t place) const {
+    const int64_t words = map->words, last = int64_t(map->table_size) - 1;
+    for (int64_t step = 1; step < last + 2; ++step) {
+      const int32_t id = table[place];
+      if (id == EMPTY) return place;
+      if (uint32_t(id) < uint32_t(map->capacity)) {
+        int64_t k = 0;
+        while (k < words && keys[id * words + k] == key[k]) ++k;
+        if (k == words) return place;
+      }
+      place = (place + step) & last;
+    }
+    return -1;
+  }
+};
+
+// The homes of rows, in their order; that of a row is fetched AHEAD rows before.
+class Homes {
+ public:
+  FRB_INLINE Homes(const Table& table, const int32_t* rows, int64_t batch) : table_(table), rows_(rows), batch_(batch) {
+    for (int64_t k = 0; k < least(AHEAD - 1, batch); ++k) fetch(k);
+  }
+  FRB_INLINE int64_t next(int64_t i) {
+    if (i + AHEAD - 1 < batch_) fetch(i + AHEAD - 1);
+    return waiting_[i % AHEAD];
+  }
+
+ private:
+  FRB_INLINE void fetch(int64_t k) {
+    waiting_[k % AHEAD] = table_.home(rows_ + k * table_.map->words);
+    __builtin_prefetch(table_.table + waiting_[k % AHEAD], 1);
+  }
+
+  const Table& table_;
+  const int32_t* rows_;
+  int64_t batch_, waiting_[AHEAD];
+};
+
+// The id of each row int32 [batch, words], -1 for one that is not there.
+inline void map_lookup(const int32_t* table, const int32_t* keys, const int32_t* rows, int32_t* ids, Map map,
+                       int64_t batch) {
+  const Table of{map, table, keys};
+  Homes homes(of, rows, batch);
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t place = of.seek(rows + i * map->words, homes.next(i));
+    ids[i] = place >= 0 && table[place] != EMPTY ? table[place] : -1;
+  }
+}
+
+// Count rows, and enter those that are new; marked is null if all of them are.
+inline void map_insert(int32_t* table, int32_t* keys, int32_t* counts, int32_t* counters, const int32_t* rows,
+                       const uint8_t* marked, int32_t* ids, uint8_t* fresh, Map map, int64_t batch) {
+  const int64_t words = map->words;
+  const Table of{map, table, keys};
+  Homes homes(of, rows, batch);
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t first = homes.next(i);
+    ids[i] = -1, fresh[i] = 0;
+    if (marked && !marked[i]) continue;
+    const int64_t place = of.seek(rows + i * words, first);
+    if (place < 0 || table[place] == EMPTY) {
+      const int32_t number = most(counters[MAP_SIZE], 0);
+      if (place < 0 || number >= map->capacity) {
+        counters[MAP_REFUSED] += counters[MAP_REFUSED] < MAP_MASK;
+        continue;
+      }
+      memcpy(keys + number * words, rows + i * words, size_t(words) * sizeof(int32_t));
+      table[place] = number, fresh[i] = 1;
+      counters[MAP_SIZE] = number + 1;
+    }
+    ids[i] = table[place];
+    counts[ids[i]] += counts[ids[i]] < MAP_MASK;
+  }
+}
+
+FRB_END

@@ -1,0 +1,67 @@
+// What kernels are told of a plan: records of int32, whose fields Python fills in by the names that stand here.
+//
+// Each record is declared once, by `FRB_RECORD`; `_native.RECORDS` tells Python the names of its fields in their order.
+#pragma once
+#include "base.h"
+
+#define FRB_RECORD(Name, ...)                        \
+  struct Name {                                      \
+    int32_t __VA_ARGS__;                             \
+    static constexpr const char* NAME = #Name;       \
+    static constexpr const char* FIELDS = #__VA_ARGS__; \
+  }
+
+FRB_BEGIN
+
+// A buffer. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
+FRB_RECORD(BufferRecord, leaves, wide, levels, capacity, modulus, alpha_whole, alpha_fraction, bias_whole,
+           bias_fraction, alpha_is_one, ever);
+
+// A level of a sum tree: how many nodes and groups of them, and in which rows their sums, smallest and largest begin.
+FRB_RECORD(LevelRecord, nodes, groups, sums, smallest, largest);
+
+// A leaf of an item: in which array it lies (0: the rows), where in an item of it, and how many bytes it has.
+FRB_RECORD(LeafRecord, storage, offset, bytes);
+
+// Rings of slots, one a lane, and windows on them; `turns` is how often a lane may be filled before its sequence numbers
+// begin again, and the last four say where in a state's counters what belongs to the lanes begins.
+FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
+           counters, cursors, sizes, next);
+
+// The epochs of draws without replacement: places among the counters, and settings.
+FRB_RECORD(EpochRecord, counters, cursors, remaining, epochs_done, lanes, drop_last);
+
+// Frames that are stored once: `step` and `jump` say how far on the newest frame is that is asked for.
+FRB_RECORD(ChainRecord, length, room, limit, depth, paired, item_limit, stack, step, jump);
+
+// A hash map. Behind it lie masks, factors and signs, each as many as words.
+FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
+
+template <class R> struct Record {
+  const R* at = nullptr;
+  FRB_INLINE const R* operator->() const { return at; }
+  FRB_INLINE const int32_t* behind() const { return reinterpret_cast<const int32_t*>(at + 1); }
+};
+using Ring = Record<RingRecord>;
+using Epoch = Record<EpochRecord>;
+using Chain = Record<ChainRecord>;
+using Map = Record<MapRecord>;
+
+struct Plan : Record<BufferRecord> {
+  FRB_INLINE int64_t stored_bytes(int64_t array) const { return behind()[array]; }
+  FRB_INLINE const LevelRecord& level(int64_t k) const {
+    return reinterpret_cast<const LevelRecord*>(behind() + 1 + at->wide)[k];
+  }
+  FRB_INLINE const LeafRecord& leaf(int64_t k) const {
+    return reinterpret_cast<const LeafRecord*>(behind() + 1 + at->wide + 5 * at->levels)[k];
+  }
+};
+static_assert(sizeof(LevelRecord) == 5 * sizeof(int32_t), "as Plan::leaf counts it");
+
+// The counters that every state has, and what follows them in shared buffers.
+enum Counter { CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID, COUNTERS };
+
+// Children of a node of a sum tree.
+constexpr int FANOUT = 16;
+
+FRB_END

@@ -1,0 +1,124 @@
+// How items lie in storage: packed rows, and an array for each wide leaf; `structures.row_layout`.
+//
+// Addresses recur: `storage` int64 [1 + wide] of the rows and the wide arrays, `leaves` int64 [leaves] of contiguous
+// arrays [B, *shape], 0 for one that is not given.
+#pragma once
+#include "records.h"
+
+FRB_BEGIN
+
+using Addresses = Span<const int64_t>;
+
+// Write row `row` of the given leaves to a slot.
+FRB_INLINE void store_item(const Plan& plan, Addresses storage, int64_t slot, Addresses leaves, int64_t row) {
+  for (int64_t k = 0; k < plan->leaves; ++k) {
+    const LeafRecord& leaf = plan.leaf(k);
+    const int64_t bytes = leaf.bytes;
+    if (leaves[k] && bytes) {
+      char* target = place(storage[leaf.storage]) + slot * plan.stored_bytes(leaf.storage);
+      copy(target + leaf.offset, place(leaves[k]) + row * bytes, bytes);
+    }
+  }
+}
+
+// Copy the whole item in a slot to row `at` of the arrays to save in.
+FRB_INLINE void save_item(const Plan& plan, Addresses storage, int64_t slot, Addresses saved, int64_t at) {
+  for (int64_t array = 0; array < saved.size; ++array) {
+    const int64_t bytes = plan.stored_bytes(array);
+    if (bytes) copy(place(saved[array]) + at * bytes, place(storage[array]) + slot * bytes, bytes);
+  }
+}
+
+// A piece of each row that is read: where it begins, and its bytes.
+struct Piece {
+  int64_t first, width;
+};
+
+// The bytes among which the packed leaves lie; all of the row where that is half of it or more.
+inline Piece piece_of_rows(const Plan& plan, int64_t stride) {
+  int64_t first = stride, last = 0;
+  for (int64_t k = 0; k < plan->leaves; ++k) {
+    const LeafRecord& leaf = plan.leaf(k);
+    if (leaf.bytes && leaf.storage == 0) {
+      first = least<int64_t>(first, leaf.offset);
+      last = most<int64_t>(last, int64_t(leaf.offset) + leaf.bytes);
+    }
+  }
+  const int64_t width = most<int64_t>(last - first, 0);
+  if (2 * width < stride) return {first, width};
+  return {0, stride};
+}
+
+// Copy a piece of the rows in given slots one behind the other; whole rows of consecutive slots together.
+inline void load_rows(const char* rows, int64_t stride, int64_t width, const int32_t* slots, int64_t count, char* to) {
+  if (width < stride) {
+    for (int64_t i = 0; i < count; ++i) copy(to + i * width, rows + int64_t(slots[i]) * stride, width);
+    return;
+  }
+  int64_t start = 0;
+  for (int64_t stop = 1; stop <= count; ++stop)
+    if (stop == count || slots[stop] != slots[stop - 1] + 1) {
+      memcpy(to + start * stride, rows + int64_t(slots[start]) * stride, size_t((stop - start) * stride));
+      start = stop;
+    }
+}
+
+// Copy pieces of one size that lie a stride apart.
+inline void copy_column(char* to, const char* from, int64_t count, int64_t stride, int64_t bytes) {
+  if (bytes == 4)
+    for (int64_t i = 0; i < count; ++i) memcpy(to + i * 4, from + i * stride, 4);
+  else if (bytes == 1)
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
+  else
+    for (int64_t i = 0; i < count; ++i) memcpy(to + i * bytes, from + i * stride, size_t(bytes));
+}
+
+// How many bytes of rows are read together, before they are split into leaves.
+constexpr int64_t SCRATCH_BYTES = 65536;
+
+// Read the items in given slots into contiguous arrays.
+//
+// Rows are copied whole first, to a place that stays in the cache: the copies of different rows wait for memory together,
+// as those of their leaves would not. Of a part of the leaves only the bytes among which these lie.
+inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
+  const int64_t stride = plan.stored_bytes(0);
+  const Piece piece = piece_of_rows(plan, stride);
+  const int64_t together = most<int64_t>(1, SCRATCH_BYTES / most<int64_t>(piece.width, 1));
+  Scratch<char> scratch(least(together, count) * piece.width);
+  for (int64_t start = 0; start < count; start += together) {
+    const int64_t n = least(together, count - start);
+    if (piece.width) load_rows(place(storage[0]) + piece.first, stride, piece.width, slots + start, n, scratch.at);
+    for (int64_t k = 0; k < plan->leaves; ++k) {
+      const LeafRecord& leaf = plan.leaf(k);
+      const int64_t bytes = leaf.bytes;
+      if (bytes && leaf.storage == 0)
+        copy_column(place(leaves[k]) + start * bytes, scratch.at + leaf.offset - piece.first, n, piece.width, bytes);
+    }
+  }
+  for (int64_t k = 0; k < plan->leaves; ++k) {
+    const LeafRecord& leaf = plan.leaf(k);
+    const int64_t bytes = leaf.bytes;
+    if (leaf.storage == 0) continue;
+    for (int64_t i = 0; i < count; ++i)
+      copy(place(leaves[k]) + i * bytes, place(storage[leaf.storage]) + int64_t(slots[i]) * bytes, bytes);
+  }
+}
+
+// Read rows of a storage that has `capacity` of them; in place of a slot that is none the first.
+inline void read(const int32_t* slots, Addresses storage, Addresses leaves, Plan plan, int64_t capacity, int64_t count) {
+  Scratch<int32_t> sound(count);
+  for (int64_t i = 0; i < count; ++i) sound[i] = int32_t(bounded(slots[i], capacity));
+  load_items(plan, storage, sound.at, count, leaves);
+}
+
+// Write rows of a batch, those that `source` names or its last, to slots; slots and rows that are none are left out.
+inline void store(const int32_t* slots, const int32_t* source, const uint8_t* live, Addresses storage, Addresses leaves,
+                  Plan plan, int64_t capacity, int64_t count, int64_t batch) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (live && !live[i]) continue;
+    const int64_t row = source ? source[i] : batch - count + i;
+    if (0 <= slots[i] && slots[i] < capacity && 0 <= row && row < batch) store_item(plan, storage, slots[i], leaves, row);
+  }
+}
+
+FRB_END

@@ -1,0 +1,236 @@
+// The protocol of buffers that processes share (docs/shared.md): `functional_rb.shared` calls these between its locks.
+//
+// control: int64 words, see `shared.control_words`. journal: int64 [3 + wide], addresses of the slots int32, values
+// float32, and items that a write saves. room: int64 [2], how many slots the journal has room for: with their priorities
+// alone, and with their items.
+//
+// x86 keeps the order of stores and of loads by itself, ARM does not, and compilers on neither: hence the atomics.
+#pragma once
+#include "buffer.h"
+
+FRB_BEGIN
+
+enum ControlWord { SEQUENCE = 0, RESERVED = 8, KIND = 16, FIRST = 17, COUNT = 18, HAS_ROWS = 19, CONTROL_COUNTERS = 32 };
+enum WriteKind { ADD = 1, UPDATE = 2, CLEAR = 3 };
+constexpr int64_t SLOT = 16, SLOT_WORDS = 8, LOST = COUNTERS;
+// What the functions that read return: there were writes all the time; there is nothing to draw or read; it is done.
+enum Read { TORN = -1, NOTHING = 0, DRAWN = 1 };
+// What `repair` and `problem_of_control` find.
+enum Problem { SOUND, BAD_WORDS, BAD_COUNTERS, BAD_INTENT, BAD_JOURNAL };
+constexpr int32_t INFINITY_BITS = 0x7F800000;
+constexpr int SPINS = 5000;  // how often a reader looks whether a write is over: some 10 us, longer than one usually takes
+constexpr int TRIES = 8;     // how often it reads anew, because there was a write meanwhile
+
+using Control = int64_t*;
+
+FRB_INLINE int64_t word(Control control, int64_t place) { return __atomic_load_n(control + place, __ATOMIC_ACQUIRE); }
+FRB_INLINE void set_word(Control control, int64_t place, int64_t value) {
+  __atomic_store_n(control + place, value, __ATOMIC_RELEASE);
+}
+
+// The counters that are in force at a sequence number, even or odd.
+FRB_INLINE int32_t* counters_at(Control control, int64_t sequence) {
+  return reinterpret_cast<int32_t*>(control + CONTROL_COUNTERS + SLOT_WORDS * ((sequence >> 1) & 1));
+}
+
+// A write begins: its intent is in the journal, and none of it elsewhere yet.
+inline void shared_begin(Control control) {
+  set_word(control, SEQUENCE, word(control, SEQUENCE) + 1);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+// End a write: one store puts the new counters in force, of which the first COUNTERS are there already.
+inline void shared_commit(Control control, int64_t lost) {
+  const int64_t sequence = word(control, SEQUENCE);
+  const int32_t* old = counters_at(control, sequence);
+  int32_t* changed = counters_at(control, sequence + 1);
+  memcpy(changed + COUNTERS, old + COUNTERS, size_t(SLOT - COUNTERS) * sizeof(int32_t));
+  changed[LOST] = saturated(int64_t(old[LOST]) + lost);
+  set_word(control, SEQUENCE, sequence + 1);
+}
+
+// Whether no write has begun since the sequence number was read: all that was read since is of one moment.
+inline bool shared_unchanged(Control control, int64_t sequence) {
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  return word(control, SEQUENCE) == sequence;
+}
+
+// Copy the counters in force, int32 [SLOT] or less; returns their sequence number, an odd one if it could not.
+inline int64_t shared_read_counters(Control control, Span<int32_t> counters) {
+  for (int k = 0; k < TRIES; ++k) {
+    int64_t sequence = word(control, SEQUENCE);
+    for (int spin = 0; spin < SPINS && sequence & 1; ++spin) sequence = word(control, SEQUENCE);
+    if (sequence & 1) continue;
+    memcpy(counters.at, counters_at(control, sequence), size_t(counters.size) * sizeof(int32_t));
+    if (shared_unchanged(control, sequence)) return sequence;
+  }
+  return 1;
+}
+
+// Note in the journal which slots an add will write; it saves nothing, as these slots hold the oldest items.
+inline void shared_note_add(Control control, Plan plan, int64_t marked) {
+  const int64_t capacity = plan->capacity, cursor = counters_at(control, word(control, SEQUENCE))[CURSOR];
+  set_word(control, KIND, ADD);
+  set_word(control, FIRST, floor_mod(cursor + most<int64_t>(marked - capacity, 0), capacity));
+  set_word(control, COUNT, least(marked, capacity));
+}
+
+// Save in the journal what an update will overwrite, for which it has room; returns of how many slots.
+inline int64_t shared_note_update(Control control, Plan plan, Addresses storage, Span<const float> tree, Addresses journal,
+                                  Span<const int32_t> handles, bool has_rows) {
+  const int32_t* counters = counters_at(control, word(control, SEQUENCE));
+  int32_t* slots = reinterpret_cast<int32_t*>(journal[0]);
+  float* values = reinterpret_cast<float*>(journal[1]);
+  int64_t live = 0;
+  for (int64_t i = 0; i < handles.size; ++i) {
+    const int64_t slot = locate(plan, counters, handles[i]);
+    if (slot < 0) continue;
+    slots[live] = int32_t(slot);
+    if (plan->levels) values[live] = tree[slot];
+    if (has_rows) save_item(plan, storage, slot, journal.part(2, journal.size - 2), live);
+    ++live;
+  }
+  set_word(control, KIND, UPDATE);
+  set_word(control, COUNT, live);
+  set_word(control, HAS_ROWS, has_rows);
+  return live;
+}
+
+// Note in the journal that all items will be taken out.
+inline void shared_note_clear(Control control) { set_word(control, KIND, CLEAR); }
+
+// Take all items out of the tree, and of the counters that will be in force after this write.
+inline void shared_empty(Control control, Span<float> tree) {
+  const int64_t sequence = word(control, SEQUENCE);
+  int32_t* counters = counters_at(control, sequence + 1);
+  memcpy(counters, counters_at(control, sequence), COUNTERS * sizeof(int32_t));
+  counters[SIZE] = counters[PEAK] = 0;
+  memset(tree.at, 0, size_t(tree.size) * sizeof(float));
+}
+
+// SOUND, or what of the control file no writer leaves so, whoever died: any process may have written anything.
+inline int64_t shared_problem_of_control(Control control, Plan plan) {
+  const int64_t capacity = plan->capacity, sequence = word(control, SEQUENCE), reserved = word(control, RESERVED);
+  if (sequence < 0 || reserved < 0 || reserved > capacity) return BAD_WORDS;
+  const int32_t* counters = counters_at(control, sequence);
+  for (int k = 0; k < COUNTERS; ++k)
+    if (counters[k] < 0) return BAD_COUNTERS;
+  const bool bad = counters[CURSOR] >= plan->modulus || counters[SIZE] > capacity || counters[PEAK] >= INFINITY_BITS;
+  return bad || counters[LOST] < 0 ? BAD_COUNTERS : SOUND;
+}
+
+// Make slots around the ring as if they had never been written.
+inline void shared_clear(const Plan& plan, Addresses storage, float* tree, int64_t first, int64_t count) {
+  const int64_t head = least(count, plan->capacity - first);
+  auto forget = [&](int64_t start, int64_t n) {
+    for (int64_t array = 0; array < storage.size; ++array) {
+      const int64_t bytes = plan.stored_bytes(array);
+      if (n && bytes) memset(place(storage[array]) + start * bytes, 0, size_t(n * bytes));
+    }
+    if (plan->levels && n) {
+      memset(tree + start, 0, size_t(n) * sizeof(float));
+      refresh_range(plan, tree, start, n);
+    }
+  };
+  forget(first, head);
+  forget(0, count - head);
+}
+
+// Undo the write of a process that has died, if there is one; a process that dies here leaves it to the next.
+//
+// An add may have damaged the oldest items, which it was to replace: they are given up. An update is undone from the
+// journal. A clear is carried on to its end. Returns SOUND, or what is damaged: then nothing has been changed.
+inline int64_t shared_repair(Control control, Plan plan, Addresses storage, Span<float> tree, Addresses journal,
+                             Span<const int64_t> room) {
+  const int64_t sequence = word(control, SEQUENCE), problem = shared_problem_of_control(control, plan);
+  if (!(sequence & 1) || problem != SOUND) return problem;
+  const int64_t kind = word(control, KIND), count = word(control, COUNT), has_rows = word(control, HAS_ROWS);
+  const int64_t first = word(control, FIRST), capacity = plan->capacity;
+  const bool begun = kind == ADD      ? 0 <= first && first < capacity && 0 <= count && count <= capacity
+                     : kind == UPDATE ? (has_rows == 0 || has_rows == 1) && 0 <= count && count <= room[has_rows]
+                                      : kind == CLEAR;
+  if (!begun) return BAD_INTENT;
+  const int64_t saved = kind == UPDATE ? count : 0;
+  Scratch<int32_t> slots(saved);
+  Scratch<float> values(saved);
+  if (saved) memcpy(slots.at, place(journal[0]), size_t(saved) * sizeof(int32_t));
+  if (saved && plan->levels) memcpy(values.at, place(journal[1]), size_t(saved) * sizeof(float));
+  for (int64_t i = 0; i < saved; ++i) {
+    if (slots[i] < 0 || slots[i] >= capacity) return BAD_JOURNAL;
+    if (plan->levels && !(values[i] >= 0 && values[i] <= LARGEST)) return BAD_JOURNAL;
+  }
+  int32_t* counters = counters_at(control, sequence + 1);
+  memcpy(counters, counters_at(control, sequence), COUNTERS * sizeof(int32_t));
+  if (kind == CLEAR) {
+    shared_empty(control, tree);
+  } else if (kind == ADD) {
+    counters[SIZE] = int32_t(least<int64_t>(counters[SIZE], capacity - count));
+    shared_clear(plan, storage, tree.at, first, count);
+  } else {
+    for (int64_t at = 0; has_rows && at < saved; ++at)
+      for (int64_t array = 0; array < storage.size; ++array) {
+        const int64_t bytes = plan.stored_bytes(array);
+        if (bytes) copy(place(storage[array]) + slots[at] * bytes, place(journal[2 + array]) + at * bytes, bytes);
+      }
+    if (plan->levels) set_leaves(tree.at, slots.at, values.at, plan, saved);
+  }
+  shared_commit(control, kind == ADD ? count : 0);
+  return SOUND;
+}
+
+// Draw as `draw` does at a moment between two writes. Returns TORN, NOTHING or DRAWN.
+//
+// The slots are known to be right before their rows are read: beyond those in use, files have no room on the disk.
+inline int64_t shared_draw(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const float> tree,
+                           Array<const int32_t, 2> draws, float beta, Span<int32_t> handles, Span<float> weights,
+                           Span<float> probabilities) {
+  const int64_t batch = handles.size;
+  Scratch<int32_t> slots(batch), counters(COUNTERS);
+  const Selection told{handles.at, weights.at, probabilities.at};
+  for (int k = 0; k < TRIES; ++k) {
+    const int64_t sequence = shared_read_counters(control, counters.span());
+    if (sequence & 1) return TORN;
+    const bool found = draw_slots(plan, tree.at, counters.at, draws.at, draws.shape[1], beta, slots.at, told, batch);
+    if (!shared_unchanged(control, sequence)) continue;
+    if (!found) return NOTHING;
+    load_items(plan, storage, slots.at, batch, leaves);
+    if (shared_unchanged(control, sequence)) return DRAWN;
+  }
+  return TORN;
+}
+
+// Read items by handle, if leaves are given, and which of them are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
+//
+// In place of an item that is gone some other is read; NOTHING is returned if the buffer is empty.
+inline int64_t shared_fetch(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const int32_t> handles,
+                            Span<uint8_t> live) {
+  Scratch<int32_t> slots(handles.size), counters(COUNTERS);
+  for (int k = 0; k < TRIES; ++k) {
+    const int64_t sequence = shared_read_counters(control, counters.span());
+    if (sequence & 1) return TORN;
+    for (int64_t i = 0; i < handles.size; ++i) {
+      const int64_t slot = locate(plan, counters.at, handles[i]);
+      live[i] = slot >= 0;
+      slots[i] = int32_t(slot >= 0 ? slot : floor_mod(int64_t(counters[CURSOR]) - 1, plan->capacity));
+    }
+    if (counters[SIZE] == 0) return NOTHING;
+    if (leaves.size) load_items(plan, storage, slots.at, handles.size, leaves);
+    if (shared_unchanged(control, sequence)) return DRAWN;
+  }
+  return TORN;
+}
+
+// Whether n items are stored and not all have probability zero. Returns TORN, NOTHING (no) or DRAWN (yes).
+inline int64_t shared_can_draw(Control control, Plan plan, Span<const float> tree, int64_t n) {
+  Scratch<int32_t> counters(COUNTERS);
+  for (int k = 0; k < TRIES; ++k) {
+    const int64_t sequence = shared_read_counters(control, counters.span());
+    if (sequence & 1) return TORN;
+    bool found = counters[SIZE] >= n;
+    if (plan->levels) found = found && add_up(tree.at + int64_t(plan.level(plan->levels - 1).sums) * FANOUT) > 0;
+    if (shared_unchanged(control, sequence)) return found ? DRAWN : NOTHING;
+  }
+  return TORN;
+}
+
+FRB_END

@@ -1,0 +1,96 @@
+// Sparse sets, step by step where the core does all steps of a batch at once; `structures.sparse_set`.
+//
+// What Python calls reads the set and says what to write; writing is left to the core, so that older versions learn of it.
+#pragma once
+#include "records.h"
+
+FRB_BEGIN
+
+// Which of the marked slots are members; count is int32 [1].
+inline void members(const int32_t* order, const int32_t* place, const int32_t* count, const int32_t* slots,
+                    const uint8_t* marked, uint8_t* found, int64_t capacity, int64_t batch) {
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t position = place[bounded(slots[i], capacity)];
+    found[i] = marked[i] && position < count[0] && order[bounded(position, capacity)] == slots[i];
+  }
+}
+
+// Which slots lie where once distinct positions have come behind a boundary, as many as there is room for. Positions that
+// lie nowhere, or are there twice, as others may have made them, stay where they are. Returns how many slots these are.
+inline int64_t exchange(const int32_t* order, int64_t capacity, int64_t boundary, const int32_t* positions, int64_t n,
+                            int32_t* at, int32_t* slots) {
+  Scratch<uint8_t> stays(n, true);
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t behind = positions[i] - boundary;
+    if (0 <= behind && behind < n) stays[behind] = 1;
+  }
+  const int64_t last = least(n, capacity - boundary), end = least(boundary, capacity);
+  int64_t count = 0, filler = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (positions[i] < 0 || positions[i] >= end) continue;
+    while (filler < last && stays[filler]) ++filler;
+    if (filler >= last) break;
+    at[count] = positions[i], slots[count] = order[boundary + filler];
+    at[count + 1] = int32_t(boundary + filler), slots[count + 1] = order[positions[i]];
+    count += 2;
+    ++filler;
+  }
+  return count;
+}
+
+// Which slots lie at which positions once the marked ones are out, int32 [2 * batch]; boundaries are int32 [1].
+inline int64_t move_back(const int32_t* order, const int32_t* boundary, const int32_t* positions, const uint8_t* marked,
+                         int32_t* at, int32_t* slots, int32_t* after, int64_t capacity, int64_t batch) {
+  Scratch<int32_t> moving(batch);
+  int64_t count = 0;
+  for (int64_t i = 0; i < batch; ++i)
+    if (marked[i]) moving[count++] = positions[i];
+  const int64_t behind = int64_t(boundary[0]) - count;
+  after[0] = int32_t(behind);
+  if (behind < 0) return 0;  // no set has so few members: others have made it
+  return exchange(order, capacity, behind, moving.at, count, at, slots);
+}
+
+// Where the marked slots come to lie behind a count, int32 [1], and the new count; returns how many they are.
+inline int64_t appended(const int32_t* count, const int32_t* slots, const uint8_t* marked, int32_t* at, int32_t* chosen,
+                        int32_t* after, int64_t batch) {
+  int64_t found = 0;
+  for (int64_t i = 0; i < batch; ++i)
+    if (marked[i]) {
+      at[found] = int32_t(count[0] + found), chosen[found] = slots[i];
+      ++found;
+    }
+  after[0] = int32_t(count[0] + found);
+  return found;
+}
+
+// Choose distinct numbers below n, by a Fisher-Yates shuffle that stores only what moves; draws are int32 [count, 2].
+inline void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t count) {
+  int64_t size = 4;
+  while (size < 4 * count) size *= 2;
+  Scratch<int64_t> keys(size), values(size);
+  memset(keys.at, 0xFF, size_t(size) * sizeof(int64_t));
+  // A key's place in the table, or the free one where it would go. The factor spreads them (Knuth, vol. 3, section 6.4).
+  auto seek = [&](int64_t key) {
+    int64_t k = ((key * 0x9E3779B1LL) >> 15) & (size - 1);
+    while (keys[k] != key && keys[k] != -1) k = (k + 1) & (size - 1);
+    return k;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t left = n - i;
+    if (left <= 0) {
+      chosen[i] = 0;
+      continue;
+    }
+    const int64_t j = below(draws + 2 * i, left), last = seek(left - 1);
+    const int64_t moved = keys[last] == left - 1 ? values[last] : left - 1, taken = seek(j);
+    chosen[i] = int32_t(keys[taken] == j ? values[taken] : j);
+    keys[taken] = j, values[taken] = moved;
+  }
+}
+
+inline void distinct(const int32_t* draws, const int32_t* n, int32_t* chosen, int64_t count) {
+  shuffle(draws, n[0], chosen, count);
+}
+
+FRB_END

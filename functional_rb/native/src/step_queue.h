@@ -1,0 +1,75 @@
+// What n-step returns are made of: `returns.fold_floats` and `step_queue.plan_line`.
+#pragma once
+#include "base.h"
+
+FRB_BEGIN
+
+// Add up rewards [m, n, w], real uint8 [m, n], to total [m, w].
+template <class T>
+inline void fold_each(const T* rewards, const uint8_t* real, T* total, int32_t* steps, Span<const T> discounts,
+                          int64_t m, int64_t w) {
+  const int64_t n = discounts.size;
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < w; ++j) total[i * w + j] = rewards[i * n * w + j];
+    int32_t count = 1;
+    for (int64_t k = 1; k < n; ++k) {
+      const bool there = real[i * n + k] != 0;
+      count += there;
+      for (int64_t j = 0; j < w; ++j) {
+        const T term = rewards[(i * n + k) * w + j] * discounts[k];
+        total[i * w + j] += there && term != 0 ? term : T(0);  // which makes of -0 a 0
+      }
+    }
+    steps[i] = count;
+  }
+}
+inline void fold_float32(const float* rewards, const uint8_t* real, float* total, int32_t* steps,
+                         Span<const float> discounts, int64_t m, int64_t w) {
+  fold_each(rewards, real, total, steps, discounts, m, w);
+}
+inline void fold_float64(const double* rewards, const uint8_t* real, double* total, int32_t* steps,
+                         Span<const double> discounts, int64_t m, int64_t w) {
+  fold_each(rewards, real, total, steps, discounts, m, w);
+}
+
+// Plan the line of steps that wait in each lane, for rows = S * lanes = batch + lanes * (n - 1).
+//
+// held and pending int32 [lanes], how many wait before and after; ended and mask uint8 [batch]; ids int32 [rows, words];
+// window int32 and real uint8 [rows, n]; complete uint8 [rows]; waiting int32 [lanes * (n - 1)].
+inline void plan_line(const int32_t* held, const uint8_t* ended, const int32_t* ids, const uint8_t* mask, int32_t* window,
+                      uint8_t* real, uint8_t* complete, int32_t* waiting, int32_t* pending, int64_t lanes, int64_t batch,
+                      int64_t words, int64_t n) {
+  const int64_t columns = (batch + lanes * (n - 1)) / lanes, steps = columns - (n - 1), before = lanes * (n - 1);
+  Scratch<int32_t> line(columns);  // the row in each column of a lane
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    int64_t count = 0;  // how many columns are taken; the rest has the lane's last row
+    const int64_t waited = least(most<int64_t>(held[lane], 0), n - 1);
+    for (; count < waited; ++count) line[count] = int32_t(lane * (n - 1) + count);
+    for (int64_t step = 0; step < steps; ++step)
+      if (!mask || mask[step * lanes + lane]) line[count++] = int32_t(before + step * lanes + lane);
+    for (int64_t k = count; k < columns; ++k) line[k] = int32_t(before + (steps - 1) * lanes + lane);
+    // The windows, from the last column to the first.
+    int64_t stop = count, done = 0;
+    bool known = false;
+    for (int64_t column = columns - 1; column >= 0; --column) {
+      const int64_t entry = column * lanes + lane, fresh = line[column] - before;
+      const bool is_last = fresh >= 0 && ended[fresh];
+      bool next_differs = false;
+      if (column + 1 < count)
+        for (int64_t word = 0; word < words; ++word)
+          next_differs |= ids[line[column] * words + word] != ids[line[column + 1] * words + word];
+      if (column < count && (is_last || next_differs)) stop = column + 1, known = true;
+      for (int64_t k = 0; k < n; ++k) {
+        window[entry * n + k] = line[least(column + k, columns - 1)];
+        real[entry * n + k] = column + k < stop;
+      }
+      const bool finished = column < count && (known || column + n <= stop);
+      complete[entry] = finished;
+      done += finished;
+    }
+    for (int64_t k = 0; k < n - 1; ++k) waiting[lane * (n - 1) + k] = line[least(done + k, columns - 1)];
+    pending[lane] = int32_t(count - done);
+  }
+}
+
+FRB_END

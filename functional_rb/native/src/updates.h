@@ -1,0 +1,99 @@
+// What an update of priorities does to a batch, where items lie in rings.
+#pragma once
+#include "buffer.h"
+#include "episode_windows.h"
+
+FRB_BEGIN
+
+constexpr int32_t NOBODY = -1;
+
+// Where a slot has its entry in a table of open addressing, or may get one; entries are positions in `slots`. Consecutive
+// numbers times the factor differ most in their upper bits: it is 2^32 over the golden ratio (Knuth, volume 3, 6.4).
+FRB_INLINE int64_t place_of_slot(const int32_t* slots, const Scratch<int32_t>& last, int32_t slot, int shift) {
+  int64_t at = (uint32_t(slot) * 2654435769u) >> shift;
+  while (last[at] != NOBODY && slots[last[at]] != slot) at = at + 1 < last.size ? at + 1 : 0;
+  return at;
+}
+
+// The new value of each slot of a batch, of which the last good one wins, and which slots get one; priorities come as
+// bits. bad and peak are int32 [1]. `importance.updated_values`.
+inline void updated_values(const int32_t* slots, const uint8_t* live, const int32_t* priorities, float* values,
+                           uint8_t* replaced, int32_t* bad, int32_t* peak, Plan plan, int64_t count) {
+  int bits = 1;
+  while ((int64_t(1) << bits) < 2 * count) ++bits;
+  Scratch<int32_t> last(int64_t(1) << bits), winner(last.size), entry(count);
+  memset(last.at, 0xFF, size_t(last.size) * sizeof(int32_t));
+  memset(winner.at, 0xFF, size_t(last.size) * sizeof(int32_t));
+  Scratch<float> made(count);
+  int32_t refused = 0, largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = stored_value(plan, priorities[i]);
+    made[i] = most(value, 0.0f);
+    entry[i] = int32_t(place_of_slot(slots, last, slots[i], 32 - bits));
+    last[entry[i]] = int32_t(i);
+    if (live[i] && value >= 0) {
+      winner[entry[i]] = int32_t(i);
+      largest = most(largest, bits_of(value));
+    } else if (live[i]) {
+      ++refused;
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t wins = winner[entry[i]];
+    replaced[i] = wins != NOBODY;
+    values[i] = made[wins != NOBODY ? wins : last[entry[i]]];
+  }
+  bad[0] = refused, peak[0] = largest;
+}
+
+// An update of priorities alone, which come as bits. Where slices are drawn (the ring has windows), kept and in_episode
+// are the arrays of all steps' priorities and of their steps in episode, and the tree has those of steps where a slice
+// begins. All that is overwritten is saved before anything is written, with `room` for so many slots.
+inline void update_priorities(float* tree, float* all, const int32_t* counters, int32_t* new_counters,
+                              const int32_t* handles, const int32_t* priorities, const int32_t* in_episode,
+                              int32_t* saved_slots, float* saved_values, float* saved_kept, Plan plan, Ring ring,
+                              int64_t batch, int64_t room, Span<int64_t> saved_count) {
+  const bool sliced = ring->window_length != 0;
+  float* kept = sliced ? all : tree;
+  for (int64_t k = 0; k < ring->counters; ++k) new_counters[k] = counters[k];
+  const Lanes lanes{counters + ring->cursors, counters + ring->sizes};
+  Scratch<int32_t> slots(batch);
+  int64_t live = 0, stale = 0, count = 0, rejected = 0;
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t slot = locate(ring, lanes, handles[i]);
+    slots[i] = int32_t(slot);
+    stale += slot < 0 && handles[i] != -1;  // that stands for what could not be drawn
+    if (slot < 0) continue;
+    if (saved_slots && room) {
+      saved_slots[live] = int32_t(slot), saved_values[live] = tree[slot];
+      if (sliced) saved_kept[live] = kept[slot];
+    }
+    ++live;
+  }
+  saved_count[0] = live;
+  int32_t peak = counters[PEAK];
+  for (int64_t i = 0; i < batch; ++i) {
+    const int32_t slot = slots[i];
+    if (slot < 0) continue;
+    const float value = stored_value(plan, priorities[i]);
+    if (value < 0) {
+      ++rejected;
+      continue;
+    }
+    kept[slot] = value;
+    peak = most(peak, bits_of(value));
+    slots[count++] = slot;
+  }
+  for (int64_t i = 0; sliced && i < count; ++i) {
+    const int64_t slot = slots[i], lane = lane_of(ring, slot);
+    const Lane of(ring, lanes, in_episode, lane);
+    const bool begins = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0;
+    tree[slot] = begins ? kept[slot] : 0.0f;
+  }
+  refresh(plan, tree, slots.at, count);
+  new_counters[REJECTED] = saturated(int64_t(counters[REJECTED]) + rejected);
+  new_counters[STALE] = saturated(int64_t(counters[STALE]) + stale);
+  new_counters[PEAK] = peak;
+}
+
+FRB_END

@@ -1,0 +1,112 @@
+// How the frame of a custom call of XLA is read, and how one call serves a whole batch.
+//
+// XLA's C interface for foreign functions (version 0.1) is a stable one: XLA serves handlers of an older version, and
+// refuses at the first call those of a newer one. So this is the version of the oldest JAX that is supported. The structs
+// name the fields that are read here, in their places; what XLA has added since lies behind them.
+#pragma once
+#include "base.h"
+
+namespace frb {
+namespace xla {
+
+struct Extension { size_t struct_size; int32_t type; Extension* next; };
+struct Version { size_t struct_size; Extension* extensions; int32_t major, minor; };
+struct Metadata { size_t struct_size; Version version; uint32_t traits; };
+struct MetadataExtension { Extension base; Metadata* metadata; };
+constexpr int32_t METADATA = 1;
+
+struct Buffer { size_t struct_size; Extension* extensions; int32_t dtype; char* data; int64_t rank; const int64_t* dims; };
+struct Buffers { size_t struct_size; Extension* extensions; int64_t size; const int32_t* types; Buffer** at; };
+struct Vector { int32_t dtype; size_t size; const int64_t* data; };
+struct Attributes {
+  size_t struct_size; Extension* extensions; int64_t size; const int32_t* types; void** names; Vector** at;
+};
+struct Failure { size_t struct_size; Extension* extensions; const char* message; int32_t code; };
+struct Api { size_t struct_size; Extension* extensions; Version version; const void* internal; void* (*fail)(Failure*); };
+struct Frame {
+  size_t struct_size; Extension* extensions; const Api* api; void* context; int32_t stage;
+  Buffers arguments, results;
+  Attributes attributes;
+};
+constexpr int32_t RESOURCE_EXHAUSTED = 8;
+
+// A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the frame has one
+// attribute, int64, that says where in them each call has its part: how many calls there are, how many axes, the size of
+// each; then for each operand and result how many axes it has in front, and its stride in bytes along each.
+struct Batch {
+  const int64_t* at;
+  int64_t calls() const { return at[0]; }
+  int64_t axes() const { return at[1]; }
+  int64_t size(int64_t axis) const { return at[2 + axis]; }
+  const int64_t* entry(int64_t k) const { return at + 2 + axes() + k * (1 + axes()); }
+};
+
+}  // namespace xla
+}  // namespace frb
+
+FRB_BEGIN
+
+// An operand or a result as one call sees it.
+struct Operand {
+  char* data;
+  const int64_t* dims;
+  int64_t rank;
+  FRB_INLINE int64_t length() const {
+    int64_t elements = 1;
+    for (int64_t k = 0; k < rank; ++k) elements *= dims[k];
+    return elements;
+  }
+  FRB_INLINE int64_t rows() const { return dims[0]; }
+};
+
+// One of the calls that a frame stands for. An empty array stands for one that is not given: its address is null.
+struct Call {
+  const xla::Frame* frame;
+  int64_t number;
+
+  FRB_INLINE int64_t operands() const { return frame->arguments.size; }
+  FRB_INLINE Operand operand(int64_t k) const { return part(frame->arguments.at[k], k); }
+  FRB_INLINE Operand result(int64_t k) const { return part(frame->results.at[k], operands() + k); }
+  template <class T> FRB_INLINE const T* in(int64_t k) const { return address<const T>(operand(k)); }
+  template <class T> FRB_INLINE T* out(int64_t k) const { return address<T>(result(k)); }
+  template <class R> FRB_INLINE R record(int64_t k) const {
+    R record;
+    record.at = reinterpret_cast<decltype(record.at)>(operand(k).data);
+    return record;
+  }
+
+ private:
+  template <class T> static FRB_INLINE T* address(const Operand& of) {
+    return of.length() ? reinterpret_cast<T*>(of.data) : nullptr;
+  }
+  FRB_INLINE Operand part(const xla::Buffer* buffer, int64_t k) const {
+    if (frame->attributes.size == 0) return {buffer->data, buffer->dims, buffer->rank};
+    const xla::Batch batch{frame->attributes.at[0]->data};
+    const int64_t* entry = batch.entry(k);
+    int64_t skipped = 0, rest = number;
+    for (int64_t axis = batch.axes() - 1; axis >= 0; --axis) {
+      skipped += rest % batch.size(axis) * entry[1 + axis];
+      rest /= batch.size(axis);
+    }
+    return {buffer->data + skipped, buffer->dims + entry[0], buffer->rank - entry[0]};
+  }
+};
+
+// A function of one call as XLA calls it: it does all calls of a frame and returns null, which is no error.
+template <void (*F)(const Call&)> void* handle(xla::Frame* frame) {
+  if (frame->extensions && frame->extensions->type == xla::METADATA) {
+    xla::Metadata* metadata = reinterpret_cast<xla::MetadataExtension*>(frame->extensions)->metadata;
+    metadata->version.major = 0, metadata->version.minor = 1, metadata->traits = 0;
+    return nullptr;
+  }
+  const int64_t calls = frame->attributes.size ? xla::Batch{frame->attributes.at[0]->data}.calls() : 1;
+  try {
+    for (int64_t number = 0; number < calls; ++number) F(Call{frame, number});
+  } catch (const std::bad_alloc&) {
+    xla::Failure failure{sizeof(xla::Failure), nullptr, "functional_rb: no memory for a kernel", xla::RESOURCE_EXHAUSTED};
+    return frame->api->fail(&failure);
+  }
+  return nullptr;
+}
+
+FRB_END

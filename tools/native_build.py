@@ -1,0 +1,106 @@
+"""Compiles functional_rb/_native, the extension of kernels, with whatever C++ compiler there is.
+
+Run by the build of the package (tools/build_hook.py), and by hand: python tools/native_build.py [--requires] [flags].
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = ROOT / "functional_rb" / "native" / "src"
+TARGET: Final = ROOT / "functional_rb" / "_native.abi3.so"
+VARIABLE: Final = "FUNCTIONAL_RB_NATIVE"
+"""Where this is 0, nothing is compiled, and the package goes on with the reference alone."""
+
+FLAGS: Final = (
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"),
+    "-ffp-contract=off",  # the reference rounds after each operation
+    *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"),
+)
+INSTRUCTIONS: Final = {
+    "baseline": (),
+    "v3": ("-march=x86-64-v3",),
+    "v4": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
+}
+"""The sets of instructions for which kernels are compiled, of which the module takes one when it is loaded."""
+
+
+def compiler() -> list[str]:
+    """The command of a C++ compiler: $CXX, the system's, or that of the package ziglang; none if there is none."""
+    named = os.environ.get("CXX", "").split()
+    for command in (named, ["c++"], ["g++"], ["clang++"]):
+        if command and shutil.which(command[0]):
+            return command
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        return []
+    return [sys.executable, "-m", "ziglang", "c++"]
+
+
+def required() -> list[str]:
+    """The packages that have to be installed before anything can be compiled."""
+    return [] if os.environ.get(VARIABLE) == "0" or compiler() else ["ziglang"]
+
+
+def is_x86() -> bool:
+    """Whether the processor is one for which kernels are compiled several times."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def build(extra: tuple[str, ...] = (), target: Path = TARGET) -> Path:
+    """Compile the extension; it has its name once it is whole.
+
+    Args:
+        extra: more flags for the compiler and the linker, as for sanitizers.
+        target: the file to write.
+
+    Raises:
+        SystemExit: if there is no compiler, or it fails; its own words stand before.
+    """
+    command = compiler()
+    if not command:
+        sys.exit(
+            f"functional_rb needs a C++ compiler: install g++ or clang++, or the package ziglang ({VARIABLE}=0: none)"
+        )
+    sets = list(INSTRUCTIONS) if is_x86() else ["baseline"]
+    include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if is_x86() else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        units = [("module.cpp", Path(folder, "module.o"), ())]
+        units += [("kernels.cpp", Path(folder, f"{x}.o"), (f"-DFRB_ISA={x}", *INSTRUCTIONS[x])) for x in sets]
+        calls = [
+            [*command, *FLAGS, *extra, *include, *own, "-c", str(SOURCES / s), "-o", str(o)] for s, o, own in units
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            if any(threads.map(lambda call: subprocess.run(call, check=False).returncode, calls)):
+                sys.exit(f"functional_rb: {' '.join(command)} could not compile {SOURCES}")
+        made = Path(folder, target.name)
+        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else _static(command)
+        objects = [str(o) for _, o, _ in units]
+        subprocess.run([*command, "-shared", *objects, "-o", str(made), *link, *extra], check=True)
+        part = target.with_suffix(".part")
+        shutil.copyfile(made, part)
+        os.replace(part, target)
+    return target
+
+
+def _static(command: list[str]) -> list[str]:
+    """The library of C++ goes into the file, as other machines have other versions; zig and clang do so otherwise."""
+    return ["-static-libstdc++", "-static-libgcc", "-s"] if "ziglang" not in command else ["-s"]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--requires"]:
+        print(*required())
+    elif os.environ.get(VARIABLE) != "0":
+        print(build(tuple(sys.argv[1:])))
