@@ -11,6 +11,7 @@ import numpy as np
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
+from functional_rb.native.switch import HAVE_KERNELS, REMEDY
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.directory import need_posix
@@ -158,9 +159,7 @@ def check_spec(spec: BufferSpec) -> None:
         raise ValueError(f"Memmap(shared=True): expected compact=None, got {spec.compact}; {instead} leave it out")
     need_posix()
     if not HAVE_KERNELS:
-        raise ImportError(
-            f"Memmap(shared=True): its protocol is native code, functional_rb._native, which is missing: {REMEDY}"
-        )
+        raise ImportError(f"Memmap(shared=True): its protocol needs functional_rb._native, which is missing: {REMEDY}")
 
 
 def check_agreed(old: BufferSpec, new: BufferSpec) -> None:
