@@ -18,6 +18,9 @@ torch_flags := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX) --retries 1 
 bin := $(VENV)/bin
 pip_install := $(bin)/python -m pip --disable-pip-version-check --no-input install -c constraints.txt
 
+# What the extension is compiled from: where any of it changes, it is compiled again.
+native := $(wildcard functional_rb/native/src/*) tools/native_build.py tools/build_hook.py
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-torch test test-all test-gpu check format bench wheel wheel-check constraints clean distclean
 
@@ -82,8 +85,8 @@ $(bin)/python:
 
 # One stamp for each extra: installed once, and again when what is to be installed has changed. The build backend is
 # installed under the constraints too, which is why the build is not isolated.
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(bin)/python
-	$(pip_install) hatchling
+$(VENV)/.installed-%: pyproject.toml constraints.txt $(native) | $(bin)/python
+	$(pip_install) hatchling $$($(bin)/python tools/native_build.py --requires)
 	$(pip_install) $(torch_flags) --no-deps torch
 	$(pip_install) --no-build-isolation --editable '.[$*]'
 	@touch $@

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("numpy", "jax", "jaxlib", "torch", "tensordict", "flashbax", "torchrl", "cpprb", "mctx", "numba")
+PACKAGES = ("numpy", "jax", "jaxlib", "torch", "tensordict", "flashbax", "torchrl", "cpprb", "mctx")
 
 
 def machine() -> dict[str, Any]:
