@@ -115,8 +115,11 @@ inline int64_t shared_problem_of_control(Control control, Plan plan) {
   const int32_t* counters = counters_at(control, sequence);
   for (int k = 0; k < COUNTERS; ++k)
     if (counters[k] < 0) return BAD_COUNTERS;
-  const bool bad = counters[CURSOR] >= plan->modulus || counters[SIZE] > capacity || counters[PEAK] >= INFINITY_BITS;
-  return bad || counters[LOST] < 0 ? BAD_COUNTERS : SOUND;
+  const int64_t cursor = counters[CURSOR], size = counters[SIZE];
+  const bool bad = cursor >= plan->modulus || size > capacity || counters[PEAK] >= INFINITY_BITS || counters[LOST] < 0;
+  // Read after the counters: it only grows, and room is taken before anything is written.
+  if (!bad && most(size, least(cursor, capacity)) > word(control, RESERVED)) return BAD_WORDS;
+  return bad ? BAD_COUNTERS : SOUND;
 }
 
 // Make slots around the ring as if they had never been written.
@@ -145,10 +148,12 @@ inline int64_t shared_repair(Control control, Plan plan, Addresses storage, Span
   const int64_t sequence = word(control, SEQUENCE), problem = shared_problem_of_control(control, plan);
   if (!(sequence & 1) || problem != SOUND) return problem;
   const int64_t kind = word(control, KIND), count = word(control, COUNT), has_rows = word(control, HAS_ROWS);
-  const int64_t first = word(control, FIRST), capacity = plan->capacity;
-  const bool begun = kind == ADD      ? 0 <= first && first < capacity && 0 <= count && count <= capacity
-                     : kind == UPDATE ? (has_rows == 0 || has_rows == 1) && 0 <= count && count <= room[has_rows]
-                                      : kind == CLEAR;
+  const int64_t first = word(control, FIRST), capacity = plan->capacity, reserved = word(control, RESERVED);
+  // Whether a write can have begun that the control file tells of so: it had room for what it was to write.
+  bool begun = kind == CLEAR;
+  if (kind == ADD)
+    begun = 0 <= first && first < capacity && 0 <= count && count <= capacity && least(first + count, capacity) <= reserved;
+  if (kind == UPDATE) begun = (has_rows == 0 || has_rows == 1) && 0 <= count && count <= room[has_rows];
   if (!begun) return BAD_INTENT;
   const int64_t saved = kind == UPDATE ? count : 0;
   Scratch<int32_t> slots(saved);
@@ -156,7 +161,7 @@ inline int64_t shared_repair(Control control, Plan plan, Addresses storage, Span
   if (saved) memcpy(slots.at, place(journal[0]), size_t(saved) * sizeof(int32_t));
   if (saved && plan->levels) memcpy(values.at, place(journal[1]), size_t(saved) * sizeof(float));
   for (int64_t i = 0; i < saved; ++i) {
-    if (slots[i] < 0 || slots[i] >= capacity) return BAD_JOURNAL;
+    if (slots[i] < 0 || slots[i] >= reserved) return BAD_JOURNAL;
     if (plan->levels && !(values[i] >= 0 && values[i] <= LARGEST)) return BAD_JOURNAL;
   }
   int32_t* counters = counters_at(control, sequence + 1);
