@@ -60,15 +60,14 @@ def on_the_gpu() -> None:
 
 
 FIRST = (
-    # The first has no kernels, which the second compiles meanwhile: a worker would compile what the other one compiles.
-    # Those after it fork, which takes a worker three times as long when all that JAX has compiled lies in its memory.
-    *("test_exponential_race", "test_in_place", "test_faults", "test_processes", "test_one_process"),
+    # Those that fork come first: it takes a worker three times as long when all that JAX has compiled lies in its memory.
+    *("test_in_place", "test_faults", "test_processes", "test_one_process"),
     *("test_whole_states", "test_cell", "test_mapped", "test_file_names"),
     *("test_torch_interop", "test_members", "test_histories", "test_docs", "test_jax"),
     *("test_part_kernels", "test_meshes", "test_sampler_distributions", "test_frame_dedup", "test_specs"),
     *("test_every_variant", "test_search_games", "test_addresses", "test_kills", "test_jax_loops"),
     *("test_lifecycle", "test_respec", "test_soak", "test_sum_tree", "test_search_mctx"),
-    *("test_torch_values", "test_bridge", "test_map_items", "test_kernel_cache", "test_maps"),
+    *("test_torch_values", "test_bridge", "test_map_items", "test_maps"),
     *("test_forests", "test_mixtures", "test_values", "test_collector_threads", "test_fixed_point", "test_n_step"),
     *("test_rollouts", "test_hindsight", "test_search_model", "test_storages", "test_paths"),
     "test_conformance_suite",

@@ -22,11 +22,11 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
-from functional_rb.cpu_kernels import buffer as kernels
-from functional_rb.cpu_kernels import descriptor
-from functional_rb.cpu_kernels import random_bits as native_draws
+from functional_rb.native import descriptor
+from functional_rb.native.addresses import Held, caller, of_numpy, storage_caller
 from functional_rb.structures import ring
 from jax_backend import compile
 from jax_backend import execute as jax_execute
@@ -141,16 +141,10 @@ class OnTorchKernels:
         rows, wide, tree, counters = self.state.rows, self.state.wide, self.state.tree, self.state.counters
         leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
         drawn = Selection(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
-        kernels.draw(
-            descriptor.encode(spec),
-            np.array([rows.data_ptr(), *(x.data_ptr() for x in wide)], np.int64),
-            np.empty(0, np.float32) if tree is None else tree.numpy().reshape(-1),
-            counters.numpy(),
-            draws,
-            beta[()],
-            np.array([leaf.ctypes.data for leaf in leaves], np.int64),
-            *drawn[1:],
-        )
+        arrays = np.empty(0, np.float32) if tree is None else tree.numpy(), counters.numpy(), draws, *drawn[1:]
+        storage = Held([x.numpy() for x in (rows, *wide)])
+        given = descriptor.encode(spec), draws.shape[1], beta[()], batch
+        storage_caller(of_numpy)(_native.draw, arrays, storage, leaves, *given)
         return drawn
 
     def arrays(self) -> list[np.ndarray]:
@@ -243,7 +237,7 @@ def _random_leaves(rng: np.random.Generator, n: int) -> Leaves:
 def test_a_key_gives_the_same_draws(key: int, batch: int, width: int) -> None:
     by_torch = torch_random.draws(torch.tensor(key), batch, width).numpy()
     by_kernel = np.empty((batch, width), np.int32)
-    native_draws.fill(key, by_kernel)
+    caller(of_numpy)(_native.fill_draws, (by_kernel,), key, by_kernel.size)
     np.testing.assert_array_equal(by_torch, by_kernel)
     assert ((by_kernel >= 0) & (by_kernel <= 2**31 - 1)).all()
 

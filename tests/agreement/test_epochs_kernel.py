@@ -15,8 +15,8 @@ import torch
 
 import functional_rb as frb
 import torch_backend
+from functional_rb import _native
 from functional_rb.core import counters
-from functional_rb.cpu_kernels import epochs as kernels
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
 from functional_rb.structures.stored_arrays import auxiliary_name
 from tests.support.carriers import LIBRARIES, OnTorch, told
@@ -164,7 +164,7 @@ def test_nothing_to_draw_leaves_everything_as_it_was(on: Any) -> None:
     assert content(on, state) == before
     memory = on.memory_of(state)
     if on is OnTorch:
-        after, *_ = TORCH.kernels.draw_epoch(spec, memory, state._counters, 0, None, 6, None, None)
+        after, *_ = TORCH._native.draw_epoch(spec, memory, state._counters, 0, None, 6, None, None)
         assert torch.equal(after, state._counters)
     with pytest.raises(ValueError, match="add items first"):
         on.sample(on.init(spec), 0, 3)
@@ -236,8 +236,8 @@ def test_threads_draw_each_item_once() -> None:
 
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
-    kernel = kernels.draw_epoch
-    monkeypatch.setattr(kernels, "draw_epoch", lambda *args: (called.append(0), kernel(*args))[1])
+    kernel = _native.draw_epoch
+    monkeypatch.setattr(_native, "draw_epoch", lambda *args: (called.append(0), kernel(*args))[1])
     item = {"x": frb.Unbounded(()), "done": frb.Binary()}
     known = frb.BufferSpec(item, 6, frb.WithoutReplacement())
     others = (

@@ -21,7 +21,6 @@ import functional_rb as frb
 import jax_backend.ops as jax_ops
 import torch_backend.ops as torch_ops
 import torch_backend.random as torch_random
-from functional_rb.cpu_kernels import buffer
 from functional_rb.ops import part_kernels, random_bits
 from functional_rb.samplers import importance as powers
 from functional_rb.storage import host_kernels as numpy_kernels
@@ -37,6 +36,7 @@ from functional_rb.transforms import step_queue as lines
 from jax_backend import part_kernels as jax_kernels
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
+from tests.support.headers import constants
 from tests.support.part_kernels import Jax, Numpy, QuickJax, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
 from tests.support.xla_options import AS_USERS
@@ -132,7 +132,8 @@ def test_set_leaves(on: Any, capacity: int) -> None:
 def test_large_levels_are_refreshed_leaf_by_leaf_and_by_sweeping() -> None:
     """So that the test above has gone both ways."""
     nodes = sum_tree.geometry(5000).levels[1].nodes
-    assert FEW * buffer.SPARSE < nodes < MANY * buffer.SPARSE
+    sparse = constants("sum_tree.h")["SPARSE"]
+    assert FEW * sparse < nodes < MANY * sparse
 
 
 def random_batch(on: Any, spec: frb.BufferSpec, n: int, rng: np.random.Generator) -> list[Any]:
@@ -231,7 +232,7 @@ def test_store_and_read_more_on_torch(spec: frb.BufferSpec) -> None:
 def test_more_rows_than_are_read_together(on: Any) -> None:
     layout = POOL[0].plan.layout
     rng = np.random.default_rng(0)
-    count = 2 * buffer.SCRATCH_BYTES // (4 * layout.row_words) + 5
+    count = 2 * constants("rows.h")["SCRATCH_BYTES"] // (4 * layout.row_words) + 5
     rows, wide = layouts.pack(on.ops, layout, random_batch(on, POOL[0], 50, rng), like=on.array(np.zeros(50, np.int32)))
     slots = on.array(rng.integers(0, 50, count).astype(np.int32))
     plain, native = reading(on, layout)

@@ -12,8 +12,8 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
+from functional_rb import _native
 from functional_rb.core import counters
-from functional_rb.cpu_kernels import slices as kernels
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.effort import effort
 from torch_backend.library import TORCH
@@ -85,7 +85,7 @@ def test_where_no_slice_is_nothing_is_told() -> None:
     spec = frb.BufferSpec(ITEM, 8, frb.Slices(5, end_keys=("done",)))
     state = OnTorch.add(OnTorch.init(spec), items(np.random.default_rng(0), 0, 2, spec))
     memory = OnTorch.memory_of(state)
-    _, selection, drawable = TORCH.kernels.draw_slices(spec, memory, state._counters, 0, None, 3)
+    _, selection, drawable = TORCH._native.draw_slices(spec, memory, state._counters, 0, None, 3)
     assert not drawable
     assert not selection.weights.any()
     assert not selection.probabilities.any()
@@ -114,8 +114,8 @@ def test_items_that_are_not_plain_are_read(kind: str) -> None:
 
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
-    kernel = kernels.draw_slices
-    monkeypatch.setattr(kernels, "draw_slices", lambda *args: (called.append(0), kernel(*args))[1])
+    kernel = _native.draw_slices
+    monkeypatch.setattr(_native, "draw_slices", lambda *args: (called.append(0), kernel(*args))[1])
     spec = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary()}, 6, frb.Slices(2, end_keys=("done",)))
     others = frb.SlicesWithoutReplacement(2, end_keys=("done",)), frb.PrioritizedSlices(2, end_keys=("done",))
     batch = {"x": np.arange(6, dtype=np.float32), "done": np.zeros(6, bool)}

@@ -14,7 +14,8 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.cpu_kernels import beforehand, calls, slices, switch
+from functional_rb import _native
+from functional_rb.native import switch
 from functional_rb.versions import version
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
@@ -32,13 +33,11 @@ def switched_on() -> Iterator[None]:
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that Python calls."""
-    beforehand.compile_handlers()  # while what they call is the kernels themselves
     found: list[str] = []
-    names = ("add", "sample", "draw", "update", "read", "store", "fill_draws")
-    for module, name in [*((calls, name) for name in names), (slices, "draw_slices")]:
-        kernel = getattr(module, name)
+    for name in ("add", "sample", "draw", "update", "read", "store", "fill_draws", "draw_slices"):
+        kernel = getattr(_native, name)
         monkeypatch.setattr(
-            module, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
+            _native, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
         )
     return found
 
@@ -136,12 +135,12 @@ def test_the_setting_lasts_or_is_set_back() -> None:
 
 def test_the_environment_has_the_first_word(monkeypatch: pytest.MonkeyPatch) -> None:
     for given, expected in ((None, True), ("", True), ("1", True), ("0", False)):
-        monkeypatch.delenv("FUNCTIONAL_RB_KERNELS", raising=False)
+        monkeypatch.delenv("FUNCTIONAL_RB_NATIVE", raising=False)
         if given is not None:
-            monkeypatch.setenv("FUNCTIONAL_RB_KERNELS", given)
+            monkeypatch.setenv("FUNCTIONAL_RB_NATIVE", given)
         assert switch.Switch().on == expected
-    monkeypatch.setenv("FUNCTIONAL_RB_KERNELS", "off")
-    with pytest.raises(ValueError, match="FUNCTIONAL_RB_KERNELS: expected 0 or 1, got 'off'"):
+    monkeypatch.setenv("FUNCTIONAL_RB_NATIVE", "off")
+    with pytest.raises(ValueError, match="FUNCTIONAL_RB_NATIVE: expected 0 or 1, got 'off'"):
         switch.Switch()
 
 

@@ -15,10 +15,10 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.cpu_kernels import updates
 from functional_rb.ops import numpy_ops
 from tests.support.carriers import LIBRARIES
 from tests.support.compiled_programs import big_copies
@@ -144,8 +144,8 @@ def test_a_stack_of_buffers_is_updated_in_one_call() -> None:
 
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
-    kernel = updates.update_priorities
-    monkeypatch.setattr(updates, "update_priorities", lambda *args: (called.append(0), kernel(*args))[1])
+    kernel = _native.update_priorities
+    monkeypatch.setattr(_native, "update_priorities", lambda *args: (called.append(0), kernel(*args))[1])
     sampler, limited = frb.PrioritizedSlices(2, end_keys=("done",)), frb.Prioritized(max_times_sampled=3)
     others: dict[str, Any] = {"writer": frb.MaxValue("id")}
     known = [

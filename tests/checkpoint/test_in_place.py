@@ -11,7 +11,6 @@ import shutil
 import signal
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -23,6 +22,7 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb import _native
 from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.checkpoint.opened import generations, read_manifest
@@ -519,24 +519,19 @@ def test_shared_buffers_are_saved_and_made_of_checkpoints(library: Backend, tmp_
 def test_who_dies_as_a_shared_buffer_is_made_of_a_checkpoint_leaves_it_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from functional_rb.cpu_kernels import shared as protocol
-    from functional_rb.shared import buffer
-
-    interrupts = iter([True])
+    interrupts, committed = iter([True]), _native.shared_commit
 
     def commit(*arguments: Any) -> Any:
         if next(interrupts, False):
             raise KeyboardInterrupt
-        return protocol.commit(*arguments)
-
-    interrupted = SimpleNamespace(**(vars(protocol) | {"commit": commit}))
+        return committed(*arguments)
 
     spec = frb.BufferSpec(STEP, 8, frb.Prioritized())
     items = {"id": torch.arange(5, dtype=torch.int32), "x": torch.ones(5, 2), "done": torch.zeros(5, dtype=torch.bool)}
     frb.save(torch_backend.add(torch_backend.init(spec), items), tmp_path / "checkpoint")
     storage = frb.Memmap(tmp_path / "shared", shared=True, auto_cleanup=True)
     with monkeypatch.context() as patch:
-        patch.setattr(buffer, "protocol", interrupted)
+        patch.setattr(_native, "shared_commit", commit)
         with pytest.raises(KeyboardInterrupt):
             frb.load(tmp_path / "checkpoint", "torch", storage=storage)
     state = torch_backend.init(dataclasses.replace(spec, storage=storage))

@@ -19,10 +19,14 @@ import pytest
 import torch
 
 import functional_rb as frb
+from functional_rb import _native
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.cpu_kernels import buffer, descriptor
-from functional_rb.ops import fixed_point
+from functional_rb.native import descriptor
+from functional_rb.native.addresses import Held, of_numpy, storage_caller
+from functional_rb.ops import fixed_point, numpy_ops
+from functional_rb.ops.part_kernels import using
 from functional_rb.samplers import DRAW_LIMIT
+from functional_rb.storage import host_kernels
 from functional_rb.structures import ring, sum_tree
 from functional_rb.structures.sum_tree import FANOUT, RESOLUTION
 from jax_backend import ops as jax_ops
@@ -46,10 +50,8 @@ def descend_by_torch(tree: Floats, capacity: int, draws: Ints) -> Ints:
 
 
 def descend_by_kernel(tree: Floats, capacity: int, draws: Ints) -> Ints:
-    slots = np.empty(len(draws), np.int32)
-    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
-    buffer.descend(encoded, tree.reshape(-1), draws, slots)
-    return slots
+    with using(host_kernels.TABLE):
+        return sum_tree.descend(numpy_ops, tree, capacity, draws)
 
 
 WAYS = [descend_by_jax, descend_by_torch, descend_by_kernel]
@@ -175,10 +177,13 @@ def jax_uniform(draws: jax.Array, counters: jax.Array, capacity: int) -> Any:
 
 def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tuple[Ints, Ints]:
     if library == "kernel":
+        # Each item is its own slot, so that the slots are what is read.
+        spec, rows = frb.BufferSpec({"slot": frb.Unbounded((), "int32")}, capacity), np.arange(capacity, dtype=np.int32)
         slots, handles = np.empty((2, len(draws)), np.int32)
         weights, probabilities = np.empty((2, len(draws)), np.float32)
-        encoded = descriptor.encode(frb.BufferSpec({}, capacity))
-        buffer.draw_uniform(encoded, counters, draws, slots, handles, weights, probabilities)
+        arrays = np.empty(0, np.float32), counters, draws, handles, weights, probabilities
+        given = descriptor.encode(spec), draws.shape[1], 0.0, len(draws)
+        assert storage_caller(of_numpy)(_native.draw, arrays, Held([rows]), [slots], *given)
     elif library == "jax":
         slots, (handles, weights, probabilities, *_) = jax.device_get(jax_uniform(draws, counters, capacity))
     else:

@@ -16,7 +16,7 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.cpu_kernels import shared_control as control
+from functional_rb.native import shared_control as control
 from functional_rb.shared.buffer import SharedBuffer
 from jax_backend import compat
 from tests.support import backends
@@ -230,7 +230,7 @@ def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.cpu_kernels.shared.commit", dies)
+        patch.setattr("functional_rb._native.shared_commit", dies)
         with pytest.raises(KeyboardInterrupt):
             shared.clear()
     # Whoever comes next finds a write under way, and ends it.

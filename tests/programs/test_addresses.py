@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from functional_rb.cpu_kernels import addresses
+from functional_rb.native import addresses
 from tests.support import beside_allocations
 
 ROOT = Path(addresses.__file__).parents[2]
@@ -20,9 +20,9 @@ ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "add
 ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"}
 ALLOWED = {
     # NumPy's and torch's ways of asking, which the rest of these modules binds to the arrays.
-    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "addressof"),
-    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "from_buffer"),
-    ("functional_rb/cpu_kernels/addresses.py", "of_numpy", "ctypes"),
+    ("functional_rb/native/addresses.py", "of_numpy", "addressof"),
+    ("functional_rb/native/addresses.py", "of_numpy", "from_buffer"),
+    ("functional_rb/native/addresses.py", "of_numpy", "ctypes"),
     ("functional_rb/ops/numpy_ops.py", "aligned", "ctypes"),
     ("torch_backend/addresses.py", "", "data_ptr"),
     # Looked at while the arrays live, and handed to nobody.
@@ -30,8 +30,6 @@ ALLOWED = {
     ("torch_backend/carried.py", "_carried", "untyped_storage"),
     ("torch_backend/carried.py", "_carried", "data_ptr"),
     ("torch_backend/tree_loops.py", "_backup", "data_ptr"),
-    # A compiled function, which its module keeps.
-    ("jax_backend/custom_call.py", "_register", "ctypes"),
 }
 
 
@@ -60,7 +58,7 @@ def test_only_one_module_asks_for_addresses() -> None:
     ]
     assert len(modules) > 150
     found = {place for path in modules for place in places(path)}
-    assert found == ALLOWED, "call kernels by cpu_kernels.addresses.caller, or hold the arrays by its Held"
+    assert found == ALLOWED, "call kernels by native.addresses.caller, or hold the arrays by its Held"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.cpu_kernels import shared_control as control
+from functional_rb.native import shared_control as control
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
 from tests.support import interrupts

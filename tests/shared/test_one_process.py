@@ -22,9 +22,11 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb import _native
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
-from functional_rb.cpu_kernels import shared as protocol
-from functional_rb.cpu_kernels import shared_control as control
+from functional_rb.native import descriptor
+from functional_rb.native import shared_control as control
+from functional_rb.native.addresses import Held, of_numpy, storage_caller
 from functional_rb.ops import numpy_ops
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
@@ -265,7 +267,7 @@ def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.cpu_kernels.calls.update", died)
+        patch.setattr("functional_rb._native.update", died)
         patch.setattr(SharedBuffer, "_repair", lambda self: None)
         with pytest.raises(KeyboardInterrupt):
             made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
@@ -474,13 +476,9 @@ def test_what_cannot_be_shared_is_refused(library: Backend, tmp_path: Path, fiel
     assert not (tmp_path / "buffer").exists()
 
 
-def test_objects_and_a_missing_numba_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with backends.make("torch") as backend:
-        with pytest.raises(ValueError, match="holds Python objects"):
-            spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(ImportError, match=r"needs numba: pip install"):
-            backend.rb.init(spec_at(tmp_path / "buffer"))
+def test_objects_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds Python objects"):
+        spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
 
 
 def test_compiled_functions_are_refused(shared: tuple[Backend, Any]) -> None:
@@ -524,7 +522,7 @@ def test_an_interrupted_write_is_taken_back_at_once(tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.cpu_kernels.calls.add", interrupt)
+        patch.setattr("functional_rb._native.add", interrupt)
         with pytest.raises(KeyboardInterrupt):
             shared.add(numbers(4, 5), 2, None, None)
     assert shared.files.control[control.SEQUENCE] % 2 == 0
@@ -541,7 +539,7 @@ def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypat
         shared.add(numbers(1), 1, None, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb.cpu_kernels.shared.begin", raised)
+        patch.setattr("functional_rb._native.shared_begin", raised)
         with pytest.raises(RuntimeError, match="do not use it in a signal handler"):
             shared.add(numbers(1), 1, None, None)
     shared.add(numbers(2), 1, None, None)
@@ -565,29 +563,85 @@ def test_a_copy_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert found.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("step", "loads"), [("draw_uniform", 1), ("load_items", 3)])
-def test_a_sample_is_of_one_moment(step: str, loads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items are written after a step of the first two tries: what these have found is thrown away."""
-    shared, called = light(tmp_path), {"draw_uniform": 0, "load_items": 0}
-    shared.add(numbers(1, 2), 2, None, None)
+class Words:
+    """The words and the rows of a shared buffer of int32, whose sequence number a kernel writes over as it reads.
 
-    def beside_writes(name: str, original: Any) -> Any:
-        def call(*args: Any) -> Any:
-            found = original(*args)
-            called[name] += 1
-            if name == step and called[name] < 3:
-                shared.add(numbers(3, 4, 5, 6, 7, 8), 6, None, None)
-            return found
+    For what it tells is to be written there: so a write comes to its end amid each try, at the same step of it.
+    """
 
-        return call
+    def __init__(self, **counters: tuple[int, int]) -> None:
+        """Take the cursor and the size by the sequence numbers 0 and 2, which are those modulo 4."""
+        self.plan = descriptor.encode(frb.BufferSpec((frb.Unbounded((), "int32"),), 8))
+        self.rows, self.words = np.arange(8, dtype=np.int32), np.zeros(control.BYTES // 8, np.int64)
+        self.storage = Held([self.rows])
+        self.sequence = self.words[control.SEQUENCE :].view(np.int32)
+        first = control.COUNTERS
+        self.counters = [self.words[first + k * control.SLOT_WORDS :].view(np.int32) for k in (0, 1)]
+        for found, name in zip(self.counters, ("even", "odd"), strict=True):
+            found[:2] = counters[name]
 
-    monkeypatch.setattr(protocol, "draw", protocol.draw.py_func)  # which calls what is patched
-    for name in called:
-        monkeypatch.setattr(protocol.buffer, name, beside_writes(name, getattr(protocol.buffer, name)))
-    leaves, drawn = shared.sample(np.arange(8, dtype=np.int32).reshape(4, 2) * 2**27, 1.0)
-    assert called == {"draw_uniform": 3, "load_items": loads}
-    assert drawn.handles.min() >= 8
-    assert set(leaves[0].tolist()) <= {3, 4, 5, 6, 7, 8}
+    def draw(self, handles: np.ndarray, leaf: np.ndarray) -> tuple[int, float]:
+        """Draw the oldest item; the result, and how likely it was."""
+        chance, weight = np.empty(1, np.float32), np.empty(1, np.float32)
+        given = of_numpy(self.words), self.plan, np.empty(0, np.float32), np.zeros((1, 2), np.int32), 0.0
+        call = storage_caller(of_numpy)
+        found = call(_native.shared_draw, (), self.storage, [leaf], *given, handles, weight, chance)
+        return found, float(chance[0])
+
+    def fetch(self, handle: int, leaf: np.ndarray) -> tuple[int, bool]:
+        """Read an item; the result, and whether it is live."""
+        live, given = np.empty(1, np.uint8), (of_numpy(self.words), self.plan, np.array([handle], np.int32))
+        return storage_caller(of_numpy)(_native.shared_fetch, (), self.storage, [leaf], *given, live), bool(live[0])
+
+
+def test_a_sample_is_of_one_moment() -> None:
+    """What a try finds is thrown away if there was a write before it had chosen items, or before it had read them."""
+    one, handles = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    words = Words(even=(7, 1), odd=(8, 2))  # the oldest item is the seventh either way
+    assert words.draw(handles, one) == (control.DRAWN, 1.0)
+    assert (handles[0], one[0], words.sequence[0]) == (6, 6, 0)
+    assert words.draw(handles, words.sequence[:1]) == (control.DRAWN, 0.5)
+    assert (handles[0], words.sequence[0]) == (6, 6)
+    # Where the slots that it has chosen are none any more, nothing is read: that would change the counters.
+    words = Words(even=(7, 1), odd=(8, 2))
+    words.rows[6] = 1
+    assert words.draw(words.sequence[:1], words.counters[1][1:2]) == (control.DRAWN, 0.5)
+    assert words.sequence[0] == 6
+
+
+def test_what_is_read_by_handles_is_of_one_moment() -> None:
+    one = np.zeros(1, np.int32)
+    words = Words(even=(7, 1), odd=(15, 1))
+    assert words.fetch(6, one) == (control.DRAWN, True)
+    assert words.fetch(6, words.sequence[:1]) == (control.DRAWN, False)
+    assert words.fetch(14, one) == (control.DRAWN, True)
+
+
+def test_the_counters_that_are_read_are_of_one_moment() -> None:
+    words = Words(even=(6, 0), odd=(6, 0))
+    words.counters[0][2], words.counters[1][2] = 8, 9
+    assert _native.shared_read_counters(of_numpy(words.words), words.sequence[:3]) == 6
+    assert words.sequence[:3].tolist() == [6, 0, 9]
+
+
+def test_who_meets_a_write_at_each_try_is_told() -> None:
+    one = np.zeros(1, np.int32)
+    words = Words(even=(3, 1), odd=(5, 1))
+    words.rows[[2, 4]] = 2, 4  # of what is written at an even number comes an odd one, and the other way round
+    assert words.draw(one, words.sequence[:1])[0] == control.TORN
+    assert words.fetch(2, words.sequence[:1])[0] == control.TORN
+    words = Words(even=(2, 0), odd=(4, 0))
+    assert _native.shared_read_counters(of_numpy(words.words), words.sequence[:2]) % 2
+
+
+@pytest.mark.parametrize("begun", [1, 2**40 + 1])
+def test_amid_a_write_nothing_is_read(begun: int) -> None:
+    one, words = np.full(1, -5, np.int32), Words(even=(7, 1), odd=(8, 2))
+    words.words[control.SEQUENCE] = begun
+    assert words.draw(one, one)[0] == words.fetch(6, one)[0] == control.TORN
+    assert _native.shared_can_draw(of_numpy(words.words), words.plan, np.empty(0, np.float32), 1) == control.TORN
+    assert _native.shared_read_counters(of_numpy(words.words), one) % 2
+    assert one[0] == -5
 
 
 def test_room_is_made_in_steps_and_else_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -730,8 +784,8 @@ state, sample = rb.sample(state, rb.key(0), 8)
 rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
 assert int(rb.size(state)) == 5, rb.size(state)
 import os, signal
-from functional_rb.cpu_kernels import shared
-shared.commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+from functional_rb import _native
+_native.shared_commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
 """
 
@@ -790,9 +844,10 @@ NONSENSE = [-1, -(2**63), 2**63 - 1, 2**31, 2**40 + 7, -(2**33), 6, 7, 2**20, 2*
 
 
 def died_in(shared: SharedBuffer, kind: int) -> None:
-    """Leave what a process does that dies in a write of two items."""
+    """Leave what a process does that dies in a write of two items, for which it had taken room."""
     words = shared.files.control
     words[control.SEQUENCE] += 1
+    words[control.RESERVED] = shared.spec.capacity
     words[control.KIND], words[control.COUNT], words[control.FIRST], words[control.HAS_ROWS] = kind, 2, 4, 1
 
 

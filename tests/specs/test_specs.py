@@ -290,7 +290,7 @@ BOUND = (
     "functional_rb.mixture.functions",
     "functional_rb.mixture.value",
     "functional_rb.shared.state",
-    "functional_rb.cpu_kernels.switch",
+    "functional_rb.native.switch",
     "functional_rb.text.api",
     "functional_rb.text.preferences",
     "functional_rb.trees.api",

@@ -142,7 +142,9 @@ def make(name: str) -> Iterator[Backend]:
         return
     rb = importlib.import_module(f"{library}_backend")
     switch = importlib.import_module("jax_backend.compile" if library == "jax" else "torch_backend.library")
-    assert switch.HAVE_KERNELS, "the tests need numba, so that both twins are tested"
+    assert switch.HAVE_KERNELS, (
+        "the tests need functional_rb._native, so that both twins are tested: python tools/native_build.py"
+    )
     switch.HAVE_KERNELS = not name.endswith("-core")
     try:
         if library == "jax":

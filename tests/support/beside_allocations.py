@@ -21,9 +21,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from functional_rb.cpu_kernels import beforehand
 
 import functional_rb as frb
-from functional_rb.cpu_kernels import beforehand
 from functional_rb.text.padding import Padded
 from tests.support import backends, lives
 from tests.support.backends import Backend

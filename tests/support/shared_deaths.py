@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb.cpu_kernels import calls
-from functional_rb.cpu_kernels import shared as native
-from functional_rb.cpu_kernels import shared_control as control
+from functional_rb import _native
+from functional_rb.native import shared_control as control
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.structures import sum_tree
@@ -57,12 +56,17 @@ def dies_within(shared: SharedBuffer, module: Any, name: str, slots: np.ndarray,
 
 ADD_STEPS = [
     (files.SharedFiles, "reserve"),
-    (native, "note_add"),
-    (native, "begin"),
-    (calls, "add"),
-    (native, "commit"),
+    (_native, "shared_note_add"),
+    (_native, "shared_begin"),
+    (_native, "add"),
+    (_native, "shared_commit"),
 ]
-UPDATE_STEPS = [(native, "note_update"), (native, "begin"), (calls, "update"), (native, "commit")]
+UPDATE_STEPS = [
+    (_native, "shared_note_update"),
+    (_native, "shared_begin"),
+    (_native, "update"),
+    (_native, "shared_commit"),
+]
 
 
 class Deaths:
@@ -91,16 +95,16 @@ class Deaths:
 
     def steps(self, kinds: list[tuple[Any, str]], torn: str) -> Iterator[tuple[str, bool, Callable[..., None]]]:
         """Name, whether the write has begun (and not ended), and what makes it the last."""
-        for k, (module, name) in enumerate(kinds):
+        for module, name in kinds:
             for after in (False, True):
-                begun = (kinds[k][1] == "begin" and after) or kinds[k][1] in (torn, "commit")
-                ended = name == "commit" and after
+                begun = (name == "shared_begin" and after) or name in (torn, "shared_commit")
+                ended = name == "shared_commit" and after
                 yield f"{name} {after}", begun and not ended, lambda *_, m=module, n=name, a=after: dies_after(m, n, a)
         for seed in range(3):
             yield (
                 f"torn {seed}",
                 True,
-                lambda slots, rows, s=seed: dies_within(self.shared, calls, torn, slots, rows, s),
+                lambda slots, rows, s=seed: dies_within(self.shared, _native, torn, slots, rows, s),
             )
 
     def follow(self, seed: int, slots: np.ndarray, rows: bool) -> None:
@@ -108,7 +112,7 @@ class Deaths:
         for turn in range(seed % 3):
 
             def repair(turn: int = turn) -> None:
-                dies_within(self.shared, native, "repair", slots, rows, seed + turn)
+                dies_within(self.shared, _native, "shared_repair", slots, rows, seed + turn)
                 self.shared.exclusively(lambda: None)
 
             ended(forked(repair), killed=True)
@@ -137,7 +141,7 @@ class Deaths:
             ended(forked(work), killed=True)
             if begun:
                 self.model.cut_short(count)
-            elif name == "commit True":
+            elif name == "shared_commit True":
                 self.model.add(0, *batch)
             else:
                 assert cut == self.model.items
@@ -163,7 +167,7 @@ class Deaths:
                 self.shared.update(*args)
 
             ended(forked(work), killed=True)
-            if name == "commit True":
+            if name == "shared_commit True":
                 self.model.update(handles, new, 50 + cases if rows else None)
             cases += 1
             self.follow(cases if begun else 0, slots, rows)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
+from functional_rb import _native
 from functional_rb.base.errors import StorageFullError
-from functional_rb.cpu_kernels import calls
-from functional_rb.cpu_kernels import shared as native
-from functional_rb.cpu_kernels.addresses import of_numpy, storage_caller
+from functional_rb.native import shared_control as control
+from functional_rb.native.addresses import of_numpy, storage_caller
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.storage import mapped
@@ -44,16 +44,6 @@ class Board:
 
 
 ACKED, SLOWEST, UPDATES, STOP = range(4)
-
-
-def warm(shared: SharedBuffer) -> None:
-    """Have all kernels compiled before the first fork."""
-    leaves, drawn = shared.sample(numbers(np.random.default_rng(0), shared, 1), 0.4)
-    shared.update(drawn.handles, np.ones(1, np.float32) if shared.files.tree.size else None, {})
-    shared.update(drawn.handles, None, dict(enumerate(leaves)))
-    shared.get(drawn.handles)
-    shared.is_live(drawn.handles)
-    shared.lost()
 
 
 def write_for_ever(shared: SharedBuffer, writer: int, told: np.ndarray) -> None:
@@ -106,7 +96,6 @@ def kills(path: str, capacity: int, sampler: Any, writers: int, at_once: int = 3
     """Writers are killed at random instants, one after the other, while others write and sample."""
     shared = SharedBuffer.open(spec_at(path, capacity, sampler))
     shared.add(make(writers, np.arange(1), 0), 1, None, None)
-    warm(shared)
     board = Board(writers + 3, 4)
     told, watched = board.numbers, board.numbers[writers + 1]
     watcher = forked(lambda: sample_until_told(shared, watched))
@@ -185,7 +174,7 @@ def held_lock(path: str) -> dict[str, Any]:
     def parent() -> None:
         mine = SharedBuffer.attach(shared.spec, path)
         asleep.numbers[0] = forked(lambda: time.sleep(60), survives=True)
-        dies_after(native, "begin", True)
+        dies_after(_native, "shared_begin", True)
         mine.add(make(0, np.arange(3), 0), 3, None, None)
 
     ended(forked(parent), killed=True)
@@ -272,14 +261,14 @@ def stopped(path: str) -> dict[str, Any]:
     shared.add(make(0, np.arange(8), 0), 8, None, None)
 
     def halfway() -> None:
-        add = calls.add
+        add = _native.add
 
         def half(*args: Any) -> None:
             shared.files.rows[:4] = -1
             os.kill(os.getpid(), signal.SIGSTOP)
             add(*args)
 
-        calls.add = half
+        _native.add = half
         shared.add(make(0, np.arange(8, 12), 0), 4, None, None)
 
     process = forked(halfway)
@@ -289,10 +278,10 @@ def stopped(path: str) -> dict[str, Any]:
     told = np.empty(8, np.int32), np.empty(8, np.float32), np.empty(8, np.float32)
     call, live = storage_caller(of_numpy), np.zeros(8, np.uint8)
     places = (), shared._storage, leaves, shared._control, shared._plan
-    assert call(native.draw, *places, shared._tree, draws, np.float32(1), *told) == native.TORN
-    assert call(native.fetch, *places, told[0], live) == native.TORN
-    assert native.can_draw(shared._control, shared._plan, shared._tree, 1) == native.TORN
-    assert native.read_counters(shared._control, vector) & 1
+    assert call(_native.shared_draw, *places, shared._tree, draws, 1.0, *told) == control.TORN
+    assert call(_native.shared_fetch, *places, told[0], live) == control.TORN
+    assert _native.shared_can_draw(shared._control, shared._plan, shared._tree, 1) == control.TORN
+    assert _native.shared_read_counters(shared._control, vector) & 1
 
     def read(kind: int) -> None:
         if kind == 0:

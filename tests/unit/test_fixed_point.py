@@ -11,17 +11,16 @@ import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
-import numba
 import numpy as np
 import pytest
 import torch
 
 import functional_rb as frb
 from functional_rb import samplers
-from functional_rb.cpu_kernels import descriptor
-from functional_rb.cpu_kernels import fixed_point as by_kernel
-from functional_rb.ops import fixed_point
+from functional_rb.ops import fixed_point, numpy_ops
+from functional_rb.ops.part_kernels import using
 from functional_rb.samplers.importance import stored_value
+from functional_rb.storage import host_kernels
 from jax_backend import ops as jax_ops
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -34,20 +33,6 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]  # numba is
-def _stored_values(encoded: Any, priorities: Any, out: Any) -> None:
-    bits = priorities.view(np.int32)
-    for i in range(priorities.size):
-        out[i] = by_kernel.stored_value(encoded, bits[i])
-
-
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]  # numba is
-def _weights(values: Any, smallest: Any, beta: Any, out: Any) -> None:
-    base = by_kernel.log2_biased(by_kernel.bits_of(smallest))
-    for i in range(values.size):
-        out[i] = by_kernel.importance_weight(values[i], base, beta)
-
-
 def by_jax(x: Floats, alpha: float) -> Floats:
     stored = jax.jit(lambda p: stored_value(jax_ops, p, alpha)[0])
     return np.asarray(stored(x))
@@ -57,13 +42,17 @@ def by_torch(x: Floats, alpha: float) -> Floats:
     return stored_value(torch_ops, torch.from_numpy(x), alpha)[0].numpy()
 
 
-def by_numba(x: Floats, alpha: float) -> Floats:
-    out = np.empty_like(x)
-    _stored_values(descriptor.encode(frb.BufferSpec({}, 1, frb.Prioritized(alpha=alpha))), x, out)
-    return out
+def by_kernel(x: Floats, alpha: float) -> Floats:
+    with using(host_kernels.TABLE):
+        return stored_value(numpy_ops, x, alpha)[0]
 
 
-WAYS: list[Callable[[Floats, float], Floats]] = [by_jax, by_torch, by_numba]
+def weights_by_kernel(values: Floats, smallest: Any, beta: Any) -> Floats:
+    with using(host_kernels.TABLE):
+        return samplers.importance_weights(numpy_ops, values, np.float32(smallest), np.float32(beta))
+
+
+WAYS: list[Callable[[Floats, float], Floats]] = [by_jax, by_torch, by_kernel]
 
 
 def ulps(got: Floats, exact: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -158,7 +147,8 @@ def test_bad_priorities_are_told_apart(ops: Any) -> None:
     _, good = (jax.jit(stored) if ops is jax_ops else stored)(array)
     expected = np.isfinite(x) & (x >= 0)
     assert np.asarray(good).tolist() == expected.tolist()
-    assert (by_numba(x, 0.6) >= 0).tolist() == expected.tolist()
+    with using(host_kernels.TABLE):
+        assert stored_value(numpy_ops, x, 0.6)[1].tolist() == expected.tolist()
 
 
 words = st.integers(0, 2**31 - 1) | st.sampled_from([0, 1, 2**16 - 1, 2**16, 2**30, 2**31 - 2, 2**31 - 1])
@@ -196,7 +186,6 @@ def test_fixed_point_arithmetic(x: tuple[int, int], y: tuple[int, int]) -> None:
     assert number(fixed_point.minus(torch_ops, made(x), made(y))) == a - b
     # times() drops what is below 2^-31 of the product of the fractions, and nothing else.
     assert number(fixed_point.times(torch_ops, made(x), made(y))) == a * b >> 31
-    assert int(by_kernel.times(a, y[0], y[1])) == a * b >> 31
 
 
 weights_by_jax = jax.jit(functools.partial(samplers.importance_weights, jax_ops))
@@ -214,10 +203,8 @@ def test_importance_weights(beta: float) -> None:
         torch_ops, torch.from_numpy(values), torch.tensor(smallest), torch.tensor(level)
     ).numpy()
     by_jax = np.asarray(weights_by_jax(values, smallest, level))
-    by_numba = np.empty_like(values)
-    _weights(values, smallest, level, by_numba)
     np.testing.assert_array_equal(bits(by_torch), bits(by_jax))
-    np.testing.assert_array_equal(bits(by_torch), bits(by_numba))
+    np.testing.assert_array_equal(bits(by_torch), bits(weights_by_kernel(values, smallest, level)))
     exact = (values.astype(np.float64) / np.float64(smallest)) ** -np.float64(level)
     error = ulps(by_torch, exact).max()
     assert error <= (0.52 if beta <= 1 else 1), error
@@ -233,10 +220,8 @@ def test_a_beta_gives_weights_within_zero_and_one_or_says_that_it_is_none(beta: 
     tensor = torch.tensor(smallest)
     by_torch = samplers.importance_weights(torch_ops, torch.from_numpy(values), tensor, torch.tensor(level)).numpy()
     by_jax = np.asarray(weights_by_jax(values, smallest, level))
-    by_numba = np.empty_like(values)
-    _weights(values, smallest, level, by_numba)
     np.testing.assert_array_equal(bits(by_torch), bits(by_jax))
-    np.testing.assert_array_equal(bits(by_torch), bits(by_numba))
+    np.testing.assert_array_equal(bits(by_torch), bits(weights_by_kernel(values, smallest, level)))
     if not beta >= 0:
         assert np.isnan(by_torch).all()
         return

@@ -18,7 +18,12 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.cpu_kernels import buffer, descriptor
+from functional_rb import _native
+from functional_rb.native import descriptor
+from functional_rb.native.addresses import Held, Placed, of_numpy, storage_caller
+from functional_rb.ops import numpy_ops
+from functional_rb.ops.part_kernels import using
+from functional_rb.storage import host_kernels
 from functional_rb.structures import sum_tree
 from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
@@ -93,11 +98,20 @@ def set_by_torch(tree: Floats, capacity: int, at: Ints, values: Floats, consecut
 
 
 def set_by_kernel(tree: Floats, capacity: int, at: Ints, values: Floats) -> Floats:
-    own = tree.reshape(-1).copy()
-    own[at] = values
-    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
-    buffer.refresh(encoded, own, at.copy())
-    return own.reshape(tree.shape)
+    with using(host_kernels.TABLE):
+        return sum_tree.set_leaves(numpy_ops, tree.copy(), capacity, at, values)
+
+
+def added_by_kernel(tree: Floats, capacity: int, start: int, priorities: Floats) -> Floats:
+    """A tree once items with these priorities have been added, the first of them in the slot `start`."""
+    own, counters = tree.copy(), np.array([start, capacity, 0, 0, 0, 0], np.int32)
+    nothing = Placed(np.empty(0, np.int32))
+    arrays = own, counters, np.empty(6, np.int32), nothing, priorities, nothing, nothing
+    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized(alpha=1.0)))
+    storage, count = Held([np.empty((capacity, 0), np.int32)]), np.empty(1, np.int64)
+    storage_caller(of_numpy)(_native.add, arrays, storage, [], encoded, priorities.size, 0, count)
+    assert count[0] == priorities.size
+    return own
 
 
 # Zero, and magnitudes over all that the tree stores.
@@ -142,7 +156,6 @@ def test_refreshing_a_range_is_refreshing_all_of_it(capacity: int) -> None:
     # Every start around the ring, for lengths about whole groups, the whole ring included.
     rng = np.random.default_rng(capacity)
     before = expected_tree(rng.lognormal(0, 3, capacity).astype(np.float32))
-    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized()))
     for n in sorted({min(n, capacity) for n in (1, 2, 15, 16, 17, 33, capacity - 1 or 1, capacity)}):
         starts = (
             range(0, capacity, effort(1 if capacity < 20 else 5, 1))
@@ -155,13 +168,7 @@ def test_refreshing_a_range_is_refreshing_all_of_it(capacity: int) -> None:
             after = set_by_torch(before, capacity, at, values)
             ranged = set_by_torch(before, capacity, at, values, consecutive=True)
             np.testing.assert_array_equal(bits(ranged), bits(after))
-            own = before.reshape(-1).copy()
-            own[at] = values
-            head = min(n, capacity - start)
-            buffer.refresh_range(encoded, own, np.int64(start), np.int64(head))
-            if n > head:
-                buffer.refresh_range(encoded, own, np.int64(0), np.int64(n - head))
-            np.testing.assert_array_equal(bits(own), bits(after).reshape(-1))
+            np.testing.assert_array_equal(bits(added_by_kernel(before, capacity, start, values)), bits(after))
         check_tree(after, capacity)
     # On JAX each capacity is compiled: a tree of two levels and one of three.
     for n in {min(17, capacity), capacity} if capacity in effort((17, 300), (*CAPACITIES, 270, 300)) else ():
