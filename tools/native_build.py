@@ -58,12 +58,13 @@ def is_x86() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
-def build(extra: tuple[str, ...] = (), target: Path = TARGET) -> Path:
+def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, ...] = ()) -> Path:
     """Compile the extension; it has its name once it is whole.
 
     Args:
         extra: more flags for the compiler and the linker, as for sanitizers.
         target: the file to write.
+        sets: of instructions; by default all that the processor's kind may have.
 
     Raises:
         SystemExit: if there is no compiler, or it fails; its own words stand before.
@@ -73,8 +74,8 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET) -> Path:
         sys.exit(
             f"functional_rb needs a C++ compiler: install g++ or clang++, or the package ziglang ({VARIABLE}=0: none)"
         )
-    sets = list(INSTRUCTIONS) if is_x86() else ["baseline"]
-    include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if is_x86() else [])]
+    sets = sets or (tuple(INSTRUCTIONS) if is_x86() else ("baseline",))
+    include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if len(sets) > 1 else [])]
     with tempfile.TemporaryDirectory() as folder:
         units = [("module.cpp", Path(folder, "module.o"), ())]
         units += [("kernels.cpp", Path(folder, f"{x}.o"), (f"-DFRB_ISA={x}", *INSTRUCTIONS[x])) for x in sets]
@@ -87,6 +88,7 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET) -> Path:
         made = Path(folder, target.name)
         link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else _static(command)
         objects = [str(o) for _, o, _ in units]
+        link += ["-s"] if not extra else []  # sanitizers name functions
         subprocess.run([*command, "-shared", *objects, "-o", str(made), *link, *extra], check=True)
         part = target.with_suffix(".part")
         shutil.copyfile(made, part)
@@ -96,7 +98,7 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET) -> Path:
 
 def _static(command: list[str]) -> list[str]:
     """The library of C++ goes into the file, as other machines have other versions; zig and clang do so otherwise."""
-    return ["-static-libstdc++", "-static-libgcc", "-s"] if "ziglang" not in command else ["-s"]
+    return ["-static-libstdc++", "-static-libgcc"] if "ziglang" not in command else []
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 #include <new>
 
 #define FRB_INLINE inline __attribute__((always_inline))
+// A kernel: compiled once, though both Python and XLA call it.
+#define FRB_ENTRY inline __attribute__((noinline))
 // Each instruction set has a namespace of its own, so that the linker never takes one's function for another's.
 #ifndef FRB_ISA
 #define FRB_ISA baseline
@@ -14,6 +16,16 @@
 #define FRB_END } }
 
 FRB_BEGIN
+
+// Faults that tests plant, to see that sanitizers report each; in other builds there are none.
+#ifdef FRB_FAULTS
+inline int64_t planted = 0;
+FRB_ENTRY void plant(int64_t fault) { planted = fault; }
+#define FRB_FAULT(fault) (planted == (fault))
+#else
+#define FRB_FAULT(fault) false
+#endif
+enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE };
 
 constexpr int64_t INT32_MOST = 2147483647;
 
@@ -59,7 +71,7 @@ template <class T> class Scratch {
  public:
   explicit Scratch(int64_t size, bool zeros = false) : size(size) {
     const size_t count = size_t(most<int64_t>(size, 1));
-    at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
+    if (count <= SIZE_MAX / sizeof(T)) at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
     if (!at) throw std::bad_alloc();
   }
   ~Scratch() { free(at); }
@@ -68,7 +80,7 @@ template <class T> class Scratch {
   FRB_INLINE T& operator[](int64_t k) const { return at[k]; }
   FRB_INLINE Span<T> span() const { return {at, size}; }
 
-  T* at;
+  T* at = nullptr;
   int64_t size;
 };
 

@@ -28,7 +28,7 @@ FRB_INLINE int64_t locate(const Plan& plan, const int32_t* counters, int64_t han
 
 // Write a batch. `items` has the addresses of its leaves, and behind them those of rows to save in what is overwritten,
 // with `room` for so many slots and values; tells how many slots were saved. Priorities come as bits.
-inline void add(float* tree, const int32_t* counters, int32_t* new_counters, const uint8_t* mask, const int32_t* priorities,
+FRB_ENTRY void add(float* tree, const int32_t* counters, int32_t* new_counters, const uint8_t* mask, const int32_t* priorities,
                 int32_t* saved_slots, float* saved_values, Addresses storage, Addresses items, Plan plan, int64_t batch,
                 int64_t room, Span<int64_t> saved_count) {
   const Addresses leaves = items.part(0, plan->leaves), saved = items.part(plan->leaves, items.size - plan->leaves);
@@ -71,6 +71,8 @@ inline void add(float* tree, const int32_t* counters, int32_t* new_counters, con
     refresh_range(plan, tree, first, head);
     if (written > head) refresh_range(plan, tree, 0, written - head);
   }
+  if (FRB_FAULT(OVERFLOWN)) peak += int32_t(INT32_MOST);
+  if (FRB_FAULT(RACE)) ++*const_cast<int32_t*>(counters + INVALID);
   saved_count[0] = written;
   new_counters[CURSOR] = int32_t(floor_mod(int64_t(counters[CURSOR]) + marked, plan->modulus));
   new_counters[SIZE] = int32_t(least(int64_t(counters[SIZE]) + marked, capacity));
@@ -82,7 +84,7 @@ inline void add(float* tree, const int32_t* counters, int32_t* new_counters, con
 
 // Set priorities, and rewrite leaves, of the items that handles name; of equal handles the last wins. `items` has `given`
 // leaves (or none), and behind them rows to save in; all that is overwritten is saved before anything is written.
-inline void update(float* tree, const int32_t* counters, int32_t* new_counters, const int32_t* handles,
+FRB_ENTRY void update(float* tree, const int32_t* counters, int32_t* new_counters, const int32_t* handles,
                    const int32_t* priorities, int32_t* saved_slots, float* saved_values, Addresses storage, Addresses items,
                    Plan plan, int64_t batch, int64_t given, int64_t room, Span<int64_t> saved_count) {
   const Addresses leaves = items.part(0, given), saved = items.part(given, items.size - given);
@@ -180,7 +182,7 @@ inline bool draw_slots(const Plan& plan, const float* tree, const int32_t* count
 }
 
 // Draw by random bits int32 [batch, words]; whether anything could be drawn.
-inline bool draw(const float* tree, const int32_t* counters, const int32_t* draws, int32_t* handles, float* weights,
+FRB_ENTRY bool draw(const float* tree, const int32_t* counters, const int32_t* draws, int32_t* handles, float* weights,
                  float* probabilities, Addresses storage, Addresses leaves, Plan plan, int64_t words, float beta,
                  int64_t batch) {
   Scratch<int32_t> slots(batch);
@@ -190,15 +192,16 @@ inline bool draw(const float* tree, const int32_t* counters, const int32_t* draw
 }
 
 // Make random bits from a key, and draw by them.
-inline bool sample(const float* tree, const int32_t* counters, int32_t* handles, float* weights, float* probabilities,
+FRB_ENTRY bool sample(const float* tree, const int32_t* counters, int32_t* handles, float* weights, float* probabilities,
                    Addresses storage, Addresses leaves, Plan plan, int64_t key, int64_t words, float beta, int64_t batch) {
   Scratch<int32_t> draws(batch * words);
+  if (FRB_FAULT(FREED)) free(draws.at);
   fill_random(key, draws.at, batch * words);
   return draw(tree, counters, draws.at, handles, weights, probabilities, storage, leaves, plan, words, beta, batch);
 }
 
 // Powers of priorities, which come as bits, and which of them are good: `importance.stored_value`.
-inline void stored_values(const int32_t* priorities, float* values, uint8_t* good, Plan plan, int64_t count) {
+FRB_ENTRY void stored_values(const int32_t* priorities, float* values, uint8_t* good, Plan plan, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const float value = stored_value(plan, priorities[i]);
     values[i] = most(value, 0.0f);
@@ -207,17 +210,17 @@ inline void stored_values(const int32_t* priorities, float* values, uint8_t* goo
 }
 
 // The weights (value / smallest) ** -beta, of a smallest and a beta [1]: `importance.importance_weights`.
-inline void importance_weights(const float* values, const float* smallest, const float* beta, float* weights,
+FRB_ENTRY void importance_weights(const float* values, const float* smallest, const float* beta, float* weights,
                                int64_t count) {
   const int64_t base = log2_biased(bits_of(most(smallest[0], SMALLEST)));
   const Exponent exponent = exponent_of(beta[0]);
   for (int64_t i = 0; i < count; ++i) weights[i] = importance_weight(most(values[i], SMALLEST), base, exponent);
 }
 
-inline void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }
+FRB_ENTRY void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }
 
 // Numbers below n int32 [counts], of one n for each or for all, by words int32 [size, 2]: `ops.random_bits.below`.
-inline void below_each(const int32_t* words, const int32_t* n, int32_t* chosen, int64_t counts, int64_t size) {
+FRB_ENTRY void below_each(const int32_t* words, const int32_t* n, int32_t* chosen, int64_t counts, int64_t size) {
   for (int64_t i = 0; i < size; ++i) chosen[i] = int32_t(below(words + 2 * i, n[counts > 1 ? i : 0]));
 }
 

@@ -9,7 +9,7 @@ FRB_BEGIN
 constexpr int64_t LONGEST = int64_t(1) << 30;
 
 // Which step of its episode each new step is, int32 [size], and the next one of each lane; begins or ends is null.
-inline void steps_in_episodes(const int32_t* next_in_episode, const int32_t* written, const uint8_t* begins,
+FRB_ENTRY void steps_in_episodes(const int32_t* next_in_episode, const int32_t* written, const uint8_t* begins,
                               const uint8_t* ends, int32_t* in_episode, int32_t* new_next, int64_t lanes, int64_t size) {
   const int64_t steps = size / lanes;
   for (int64_t lane = 0; lane < lanes; ++lane) {
@@ -76,7 +76,7 @@ struct Lane {
 };
 
 // The entries whose numbers a write may have changed, at distances from the heads, and each lane's oldest step.
-inline void changed(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, int32_t* lane, int32_t* back,
+FRB_ENTRY void changed(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, int32_t* lane, int32_t* back,
                     int32_t* slots, int32_t* numbers, Ring ring, Span<const int32_t> ranges, int64_t count) {
   const int64_t length = ring->length;
   int64_t entry = 0;
@@ -94,7 +94,7 @@ inline void changed(const int32_t* cursors, const int32_t* sizes, const int32_t*
   }
 }
 
-inline void weights_at(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* slots,
+FRB_ENTRY void weights_at(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* slots,
                        int32_t* numbers, Ring ring, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);
@@ -183,7 +183,7 @@ inline void cut(const Ring& ring, const Lanes& lanes, const int32_t* in_episode,
   }
 }
 
-inline void expand(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* next_in_episode,
+FRB_ENTRY void expand(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* next_in_episode,
                    const int32_t* starts, const int32_t* words, const uint8_t* live, int32_t* slots, int32_t* handles,
                    uint8_t* mask, uint8_t* is_first, uint8_t* is_last, uint8_t* truncated, Ring ring, int64_t count) {
   const Slices told{slots, handles, mask, is_first, is_last, truncated};
@@ -191,7 +191,7 @@ inline void expand(const int32_t* cursors, const int32_t* sizes, const int32_t* 
 }
 
 // The steps that follow each slot, itself the first, int32 [count, n], and which of them are of its trajectory.
-inline void following(const int32_t* cursors, const int32_t* in_episode, const int32_t* slots, int32_t* found, uint8_t* real,
+FRB_ENTRY void following(const int32_t* cursors, const int32_t* in_episode, const int32_t* slots, int32_t* found, uint8_t* real,
                       Ring ring, int64_t count, int64_t n) {
   const int64_t length = ring->length;
   for (int64_t i = 0; i < count; ++i) {
@@ -209,7 +209,7 @@ inline void following(const int32_t* cursors, const int32_t* in_episode, const i
 
 // How many live steps of its trajectory lie before and after each slot. The steps double and then halve: most
 // trajectories are far shorter than their lane, so little is read, and near by.
-inline void extent(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* slots,
+FRB_ENTRY void extent(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* slots,
                    int32_t* before, int32_t* after, Ring ring, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);

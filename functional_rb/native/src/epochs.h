@@ -40,7 +40,7 @@ inline void move(int32_t* order, int32_t* place, int64_t capacity, int64_t bound
 //
 // Wanted is int32 [1], null if the whole batch is. What is overwritten in the sparse set is saved before, in int32
 // [6 * batch] as `SavedPlaces` has it.
-inline bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counters, int32_t* new_counters, const int32_t* words,
+FRB_ENTRY bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counters, int32_t* new_counters, const int32_t* words,
                        const int32_t* wanted, int32_t* handles, float* weights, float* probabilities, uint8_t* mask,
                        Addresses storage, Addresses leaves, Plan plan, Epoch epoch, int64_t key, int64_t batch,
                        Span<int32_t> saved_places, Span<int64_t> saved_count) {

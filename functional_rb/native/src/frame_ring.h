@@ -5,7 +5,7 @@
 FRB_BEGIN
 
 // Where the frames of the stacks lie that are asked for, int32 [count * stack].
-inline void places(const int32_t* at, const int32_t* slots, int32_t* found, Chain chain, int64_t capacity, int64_t count) {
+FRB_ENTRY void places(const int32_t* at, const int32_t* slots, int32_t* found, Chain chain, int64_t capacity, int64_t count) {
   const int64_t room = chain->room, limit = chain->limit, depth = chain->stack;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = bounded(slots[i], capacity), first = slot / chain->length * room, code = at[slot];
@@ -30,7 +30,7 @@ FRB_INLINE Taken taken_by(const Chain& chain, const uint8_t* shares, const uint8
 }
 
 // Which frames of `rows` steps go where, int32 [count] slots; moves is null if all do.
-inline void plan_frames(const int32_t* cursor, const int32_t* written, const uint8_t* shares, const uint8_t* moves,
+FRB_ENTRY void plan_frames(const int32_t* cursor, const int32_t* written, const uint8_t* shares, const uint8_t* moves,
                         int32_t* slots, int32_t* source, uint8_t* live, int32_t* after, int32_t* at, Chain chain,
                         int64_t lanes, int64_t rows, int64_t count) {
   const int64_t room = chain->room, limit = chain->limit, depth = chain->depth;
@@ -63,7 +63,7 @@ inline void plan_frames(const int32_t* cursor, const int32_t* written, const uin
 }
 
 // Which of the oldest items lose frames by a write, int32 [count] slots, and how many are left in each lane.
-inline void overwritten(const int32_t* at, const int32_t* cursors, const int32_t* sizes, const int32_t* after,
+FRB_ENTRY void overwritten(const int32_t* at, const int32_t* cursors, const int32_t* sizes, const int32_t* after,
                         int32_t* slots, uint8_t* gone, int32_t* new_sizes, Chain chain, int64_t capacity, int64_t lanes,
                         int64_t count) {
   const int64_t length = chain->length, limit = chain->limit, items = chain->item_limit, n = count / lanes;

@@ -4,7 +4,7 @@
 
 FRB_BEGIN
 
-constexpr int32_t EMPTY = -1;
+constexpr int32_t EMPTY = 2147483647;  // in the table: nobody is here
 constexpr int64_t MAP_MASK = INT32_MOST;
 enum MapCounter { MAP_SIZE, MAP_REFUSED };
 
@@ -73,7 +73,7 @@ class Homes {
 };
 
 // The id of each row int32 [batch, words], -1 for one that is not there.
-inline void map_lookup(const int32_t* table, const int32_t* keys, const int32_t* rows, int32_t* ids, Map map,
+FRB_ENTRY void map_lookup(const int32_t* table, const int32_t* keys, const int32_t* rows, int32_t* ids, Map map,
                        int64_t batch) {
   const Table of{map, table, keys};
   Homes homes(of, rows, batch);
@@ -84,7 +84,7 @@ inline void map_lookup(const int32_t* table, const int32_t* keys, const int32_t*
 }
 
 // Count rows, and enter those that are new; marked is null if all of them are.
-inline void map_insert(int32_t* table, int32_t* keys, int32_t* counts, int32_t* counters, const int32_t* rows,
+FRB_ENTRY void map_insert(int32_t* table, int32_t* keys, int32_t* counts, int32_t* counters, const int32_t* rows,
                        const uint8_t* marked, int32_t* ids, uint8_t* fresh, Map map, int64_t batch) {
   const int64_t words = map->words;
   const Table of{map, table, keys};

@@ -4,7 +4,7 @@
 
 FRB_BEGIN
 
-inline void windows(const char* images, const int32_t* top, const int32_t* left, char* made, int64_t count, int64_t height,
+FRB_ENTRY void windows(const char* images, const int32_t* top, const int32_t* left, char* made, int64_t count, int64_t height,
                     int64_t width, int64_t rows, int64_t columns, int64_t pixel) {
   for (int64_t k = 0; k < count; ++k) {
     const int64_t first = left[k];

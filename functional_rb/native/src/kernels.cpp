@@ -26,7 +26,11 @@ PyMethodDef methods[] = {
     FRB_KERNEL(shared_unchanged), FRB_KERNEL(shared_read_counters), FRB_KERNEL(shared_note_add),
     FRB_KERNEL(shared_note_update), FRB_KERNEL(shared_note_clear), FRB_KERNEL(shared_empty),
     FRB_KERNEL(shared_problem_of_control), FRB_KERNEL(shared_repair), FRB_KERNEL(shared_draw),
-    FRB_KERNEL(shared_fetch), FRB_KERNEL(shared_can_draw), {}};
+    FRB_KERNEL(shared_fetch), FRB_KERNEL(shared_can_draw),
+#ifdef FRB_FAULTS
+    FRB_KERNEL(plant),
+#endif
+    {}};
 
 const frb::Handler handlers[] = {
     FRB_HANDLER(add), FRB_HANDLER(draw), FRB_HANDLER(threefry), FRB_HANDLER(update), FRB_HANDLER(descend),

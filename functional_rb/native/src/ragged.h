@@ -4,7 +4,7 @@
 
 FRB_BEGIN
 
-inline int64_t longest(Array<const int32_t, 2> lengths) {
+FRB_ENTRY int64_t longest(Array<const int32_t, 2> lengths) {
   int32_t found = 1;
   for (int64_t k = 0; k < lengths.shape[0] * lengths.shape[1]; ++k) found = most(found, lengths.at[k]);
   return found;
@@ -18,7 +18,7 @@ template <class Token> FRB_INLINE void copy_tokens(int32_t* to, const char* toke
 // Pad texts to the length of ids, int32 [texts, rows, length], with mask uint8 of the same shape. There are `size` tokens,
 // uint16 if narrow and int32 if not; starts are int32 [rows, 2], in halves of 31 bits; the texts of a row have `shared`
 // tokens in common. Returns the first row that does not fit, or -1.
-inline int64_t pad_rows(const char* tokens, int64_t size, bool narrow, Array<const int32_t, 2> starts,
+FRB_ENTRY int64_t pad_rows(const char* tokens, int64_t size, bool narrow, Array<const int32_t, 2> starts,
                         Span<const int32_t> shared, Array<const int32_t, 2> lengths, int64_t pad, bool left,
                         Array<int32_t, 3> ids, Array<uint8_t, 3> mask) {
   const int64_t rows = lengths.shape[0], texts = lengths.shape[1], length = ids.shape[2];

@@ -47,7 +47,7 @@ inline void choose_rows(const uint8_t* mask, int64_t lane, int64_t lanes, int64_
 }
 
 // Which slots a batch takes, int32 [count]. Without a mask there are no source and live either.
-inline void choose_slots(const int32_t* cursors, const int32_t* sizes, const uint8_t* mask, int32_t* slots, int32_t* source,
+FRB_ENTRY void choose_slots(const int32_t* cursors, const int32_t* sizes, const uint8_t* mask, int32_t* slots, int32_t* source,
                          uint8_t* live, int32_t* written, int32_t* new_cursors, int32_t* new_sizes, Ring ring, int64_t steps,
                          int64_t count) {
   const int64_t lanes = ring->lanes, length = ring->length, limit = length * ring->turns, n = count / lanes;

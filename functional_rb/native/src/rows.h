@@ -11,6 +11,7 @@ using Addresses = Span<const int64_t>;
 
 // Write row `row` of the given leaves to a slot.
 FRB_INLINE void store_item(const Plan& plan, Addresses storage, int64_t slot, Addresses leaves, int64_t row) {
+  if (FRB_FAULT(BEHIND_THE_ROWS)) slot = plan->capacity;
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
     const int64_t bytes = leaf.bytes;
@@ -105,14 +106,14 @@ inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots
 }
 
 // Read rows of a storage that has `capacity` of them; in place of a slot that is none the first.
-inline void read(const int32_t* slots, Addresses storage, Addresses leaves, Plan plan, int64_t capacity, int64_t count) {
+FRB_ENTRY void read(const int32_t* slots, Addresses storage, Addresses leaves, Plan plan, int64_t capacity, int64_t count) {
   Scratch<int32_t> sound(count);
   for (int64_t i = 0; i < count; ++i) sound[i] = int32_t(bounded(slots[i], capacity));
   load_items(plan, storage, sound.at, count, leaves);
 }
 
 // Write rows of a batch, those that `source` names or its last, to slots; slots and rows that are none are left out.
-inline void store(const int32_t* slots, const int32_t* source, const uint8_t* live, Addresses storage, Addresses leaves,
+FRB_ENTRY void store(const int32_t* slots, const int32_t* source, const uint8_t* live, Addresses storage, Addresses leaves,
                   Plan plan, int64_t capacity, int64_t count, int64_t batch) {
   for (int64_t i = 0; i < count; ++i) {
     if (live && !live[i]) continue;

@@ -34,13 +34,13 @@ FRB_INLINE int32_t* counters_at(Control control, int64_t sequence) {
 }
 
 // A write begins: its intent is in the journal, and none of it elsewhere yet.
-inline void shared_begin(Control control) {
+FRB_ENTRY void shared_begin(Control control) {
   set_word(control, SEQUENCE, word(control, SEQUENCE) + 1);
   __atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 // End a write: one store puts the new counters in force, of which the first COUNTERS are there already.
-inline void shared_commit(Control control, int64_t lost) {
+FRB_ENTRY void shared_commit(Control control, int64_t lost) {
   const int64_t sequence = word(control, SEQUENCE);
   const int32_t* old = counters_at(control, sequence);
   int32_t* changed = counters_at(control, sequence + 1);
@@ -50,13 +50,13 @@ inline void shared_commit(Control control, int64_t lost) {
 }
 
 // Whether no write has begun since the sequence number was read: all that was read since is of one moment.
-inline bool shared_unchanged(Control control, int64_t sequence) {
+FRB_ENTRY bool shared_unchanged(Control control, int64_t sequence) {
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
   return word(control, SEQUENCE) == sequence;
 }
 
 // Copy the counters in force, int32 [SLOT] or less; returns their sequence number, an odd one if it could not.
-inline int64_t shared_read_counters(Control control, Span<int32_t> counters) {
+FRB_ENTRY int64_t shared_read_counters(Control control, Span<int32_t> counters) {
   for (int k = 0; k < TRIES; ++k) {
     int64_t sequence = word(control, SEQUENCE);
     for (int spin = 0; spin < SPINS && sequence & 1; ++spin) sequence = word(control, SEQUENCE);
@@ -68,7 +68,7 @@ inline int64_t shared_read_counters(Control control, Span<int32_t> counters) {
 }
 
 // Note in the journal which slots an add will write; it saves nothing, as these slots hold the oldest items.
-inline void shared_note_add(Control control, Plan plan, int64_t marked) {
+FRB_ENTRY void shared_note_add(Control control, Plan plan, int64_t marked) {
   const int64_t capacity = plan->capacity, cursor = counters_at(control, word(control, SEQUENCE))[CURSOR];
   set_word(control, KIND, ADD);
   set_word(control, FIRST, floor_mod(cursor + most<int64_t>(marked - capacity, 0), capacity));
@@ -76,7 +76,7 @@ inline void shared_note_add(Control control, Plan plan, int64_t marked) {
 }
 
 // Save in the journal what an update will overwrite, for which it has room; returns of how many slots.
-inline int64_t shared_note_update(Control control, Plan plan, Addresses storage, Span<const float> tree, Addresses journal,
+FRB_ENTRY int64_t shared_note_update(Control control, Plan plan, Addresses storage, Span<const float> tree, Addresses journal,
                                   Span<const int32_t> handles, bool has_rows) {
   const int32_t* counters = counters_at(control, word(control, SEQUENCE));
   int32_t* slots = reinterpret_cast<int32_t*>(journal[0]);
@@ -97,10 +97,10 @@ inline int64_t shared_note_update(Control control, Plan plan, Addresses storage,
 }
 
 // Note in the journal that all items will be taken out.
-inline void shared_note_clear(Control control) { set_word(control, KIND, CLEAR); }
+FRB_ENTRY void shared_note_clear(Control control) { set_word(control, KIND, CLEAR); }
 
 // Take all items out of the tree, and of the counters that will be in force after this write.
-inline void shared_empty(Control control, Span<float> tree) {
+FRB_ENTRY void shared_empty(Control control, Span<float> tree) {
   const int64_t sequence = word(control, SEQUENCE);
   int32_t* counters = counters_at(control, sequence + 1);
   memcpy(counters, counters_at(control, sequence), COUNTERS * sizeof(int32_t));
@@ -109,7 +109,7 @@ inline void shared_empty(Control control, Span<float> tree) {
 }
 
 // SOUND, or what of the control file no writer leaves so, whoever died: any process may have written anything.
-inline int64_t shared_problem_of_control(Control control, Plan plan) {
+FRB_ENTRY int64_t shared_problem_of_control(Control control, Plan plan) {
   const int64_t capacity = plan->capacity, sequence = word(control, SEQUENCE), reserved = word(control, RESERVED);
   if (sequence < 0 || reserved < 0 || reserved > capacity) return BAD_WORDS;
   const int32_t* counters = counters_at(control, sequence);
@@ -143,7 +143,7 @@ inline void shared_clear(const Plan& plan, Addresses storage, float* tree, int64
 //
 // An add may have damaged the oldest items, which it was to replace: they are given up. An update is undone from the
 // journal. A clear is carried on to its end. Returns SOUND, or what is damaged: then nothing has been changed.
-inline int64_t shared_repair(Control control, Plan plan, Addresses storage, Span<float> tree, Addresses journal,
+FRB_ENTRY int64_t shared_repair(Control control, Plan plan, Addresses storage, Span<float> tree, Addresses journal,
                              Span<const int64_t> room) {
   const int64_t sequence = word(control, SEQUENCE), problem = shared_problem_of_control(control, plan);
   if (!(sequence & 1) || problem != SOUND) return problem;
@@ -186,7 +186,7 @@ inline int64_t shared_repair(Control control, Plan plan, Addresses storage, Span
 // Draw as `draw` does at a moment between two writes. Returns TORN, NOTHING or DRAWN.
 //
 // The slots are known to be right before their rows are read: beyond those in use, files have no room on the disk.
-inline int64_t shared_draw(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const float> tree,
+FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const float> tree,
                            Array<const int32_t, 2> draws, float beta, Span<int32_t> handles, Span<float> weights,
                            Span<float> probabilities) {
   const int64_t batch = handles.size;
@@ -207,7 +207,7 @@ inline int64_t shared_draw(Addresses storage, Addresses leaves, Control control,
 // Read items by handle, if leaves are given, and which of them are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
 //
 // In place of an item that is gone some other is read; NOTHING is returned if the buffer is empty.
-inline int64_t shared_fetch(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const int32_t> handles,
+FRB_ENTRY int64_t shared_fetch(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const int32_t> handles,
                             Span<uint8_t> live) {
   Scratch<int32_t> slots(handles.size), counters(COUNTERS);
   for (int k = 0; k < TRIES; ++k) {
@@ -226,7 +226,7 @@ inline int64_t shared_fetch(Addresses storage, Addresses leaves, Control control
 }
 
 // Whether n items are stored and not all have probability zero. Returns TORN, NOTHING (no) or DRAWN (yes).
-inline int64_t shared_can_draw(Control control, Plan plan, Span<const float> tree, int64_t n) {
+FRB_ENTRY int64_t shared_can_draw(Control control, Plan plan, Span<const float> tree, int64_t n) {
   Scratch<int32_t> counters(COUNTERS);
   for (int k = 0; k < TRIES; ++k) {
     const int64_t sequence = shared_read_counters(control, counters.span());

@@ -6,7 +6,7 @@
 FRB_BEGIN
 
 // Draw slices by random bits int32 [batch, words], or by a key if there are none; whether there are any.
-inline bool draw_slices(const float* tree, const int32_t* counters, const int32_t* in_episode, const int32_t* given,
+FRB_ENTRY bool draw_slices(const float* tree, const int32_t* counters, const int32_t* in_episode, const int32_t* given,
                         int32_t* slots, int32_t* handles, uint8_t* mask, uint8_t* is_first, uint8_t* is_last,
                         uint8_t* truncated, float* weights, float* probabilities, Plan plan, Ring ring, int64_t key,
                         int64_t words, int64_t batch) {

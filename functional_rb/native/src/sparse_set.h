@@ -7,7 +7,7 @@
 FRB_BEGIN
 
 // Which of the marked slots are members; count is int32 [1].
-inline void members(const int32_t* order, const int32_t* place, const int32_t* count, const int32_t* slots,
+FRB_ENTRY void members(const int32_t* order, const int32_t* place, const int32_t* count, const int32_t* slots,
                     const uint8_t* marked, uint8_t* found, int64_t capacity, int64_t batch) {
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t position = place[bounded(slots[i], capacity)];
@@ -39,7 +39,7 @@ inline int64_t exchange(const int32_t* order, int64_t capacity, int64_t boundary
 }
 
 // Which slots lie at which positions once the marked ones are out, int32 [2 * batch]; boundaries are int32 [1].
-inline int64_t move_back(const int32_t* order, const int32_t* boundary, const int32_t* positions, const uint8_t* marked,
+FRB_ENTRY int64_t move_back(const int32_t* order, const int32_t* boundary, const int32_t* positions, const uint8_t* marked,
                          int32_t* at, int32_t* slots, int32_t* after, int64_t capacity, int64_t batch) {
   Scratch<int32_t> moving(batch);
   int64_t count = 0;
@@ -52,7 +52,7 @@ inline int64_t move_back(const int32_t* order, const int32_t* boundary, const in
 }
 
 // Where the marked slots come to lie behind a count, int32 [1], and the new count; returns how many they are.
-inline int64_t appended(const int32_t* count, const int32_t* slots, const uint8_t* marked, int32_t* at, int32_t* chosen,
+FRB_ENTRY int64_t appended(const int32_t* count, const int32_t* slots, const uint8_t* marked, int32_t* at, int32_t* chosen,
                         int32_t* after, int64_t batch) {
   int64_t found = 0;
   for (int64_t i = 0; i < batch; ++i)
@@ -89,7 +89,7 @@ inline void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t co
   }
 }
 
-inline void distinct(const int32_t* draws, const int32_t* n, int32_t* chosen, int64_t count) {
+FRB_ENTRY void distinct(const int32_t* draws, const int32_t* n, int32_t* chosen, int64_t count) {
   shuffle(draws, n[0], chosen, count);
 }
 

@@ -23,11 +23,11 @@ inline void fold_each(const T* rewards, const uint8_t* real, T* total, int32_t* 
     steps[i] = count;
   }
 }
-inline void fold_float32(const float* rewards, const uint8_t* real, float* total, int32_t* steps,
+FRB_ENTRY void fold_float32(const float* rewards, const uint8_t* real, float* total, int32_t* steps,
                          Span<const float> discounts, int64_t m, int64_t w) {
   fold_each(rewards, real, total, steps, discounts, m, w);
 }
-inline void fold_float64(const double* rewards, const uint8_t* real, double* total, int32_t* steps,
+FRB_ENTRY void fold_float64(const double* rewards, const uint8_t* real, double* total, int32_t* steps,
                          Span<const double> discounts, int64_t m, int64_t w) {
   fold_each(rewards, real, total, steps, discounts, m, w);
 }
@@ -36,7 +36,7 @@ inline void fold_float64(const double* rewards, const uint8_t* real, double* tot
 //
 // held and pending int32 [lanes], how many wait before and after; ended and mask uint8 [batch]; ids int32 [rows, words];
 // window int32 and real uint8 [rows, n]; complete uint8 [rows]; waiting int32 [lanes * (n - 1)].
-inline void plan_line(const int32_t* held, const uint8_t* ended, const int32_t* ids, const uint8_t* mask, int32_t* window,
+FRB_ENTRY void plan_line(const int32_t* held, const uint8_t* ended, const int32_t* ids, const uint8_t* mask, int32_t* window,
                       uint8_t* real, uint8_t* complete, int32_t* waiting, int32_t* pending, int64_t lanes, int64_t batch,
                       int64_t words, int64_t n) {
   const int64_t columns = (batch + lanes * (n - 1)) / lanes, steps = columns - (n - 1), before = lanes * (n - 1);

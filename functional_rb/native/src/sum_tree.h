@@ -136,12 +136,12 @@ inline float descend_levels(const Plan& plan, const float* tree, const int32_t* 
   return total;
 }
 
-inline void descend(const float* tree, const int32_t* draws, int32_t* slots, Plan plan, int64_t batch, int64_t words) {
+FRB_ENTRY void descend(const float* tree, const int32_t* draws, int32_t* slots, Plan plan, int64_t batch, int64_t words) {
   descend_levels(plan, tree, draws, words, slots, batch);
 }
 
 // Write leaves and what is above them; what is no leaf is left out. `sum_tree.set_leaves`.
-inline void set_leaves(float* tree, const int32_t* leaves, const float* values, Plan plan, int64_t count) {
+FRB_ENTRY void set_leaves(float* tree, const int32_t* leaves, const float* values, Plan plan, int64_t count) {
   const int64_t capacity = plan.level(0).nodes;
   Scratch<int32_t> changed(count);
   int64_t found = 0;

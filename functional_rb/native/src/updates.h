@@ -17,7 +17,7 @@ FRB_INLINE int64_t place_of_slot(const int32_t* slots, const Scratch<int32_t>& l
 
 // The new value of each slot of a batch, of which the last good one wins, and which slots get one; priorities come as
 // bits. bad and peak are int32 [1]. `importance.updated_values`.
-inline void updated_values(const int32_t* slots, const uint8_t* live, const int32_t* priorities, float* values,
+FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const int32_t* priorities, float* values,
                            uint8_t* replaced, int32_t* bad, int32_t* peak, Plan plan, int64_t count) {
   int bits = 1;
   while ((int64_t(1) << bits) < 2 * count) ++bits;
@@ -49,7 +49,7 @@ inline void updated_values(const int32_t* slots, const uint8_t* live, const int3
 // An update of priorities alone, which come as bits. Where slices are drawn (the ring has windows), kept and in_episode
 // are the arrays of all steps' priorities and of their steps in episode, and the tree has those of steps where a slice
 // begins. All that is overwritten is saved before anything is written, with `room` for so many slots.
-inline void update_priorities(float* tree, float* all, const int32_t* counters, int32_t* new_counters,
+FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counters, int32_t* new_counters,
                               const int32_t* handles, const int32_t* priorities, const int32_t* in_episode,
                               int32_t* saved_slots, float* saved_values, float* saved_kept, Plan plan, Ring ring,
                               int64_t batch, int64_t room, Span<int64_t> saved_count) {
