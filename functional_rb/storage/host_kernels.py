@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.cpu_kernels import ragged
-from functional_rb.cpu_kernels.addresses import Placed, of_numpy
+from functional_rb.cpu_kernels.addresses import Placed, of_vectors
 from functional_rb.cpu_kernels.fused import Kernels
 from functional_rb.cpu_kernels.part_kernels import PartKernels
 from functional_rb.ops import numpy_ops
@@ -29,7 +29,7 @@ class Vectors:
     """How arrays of NumPy are found and made; see `functional_rb.cpu_kernels.addresses.Library`."""
 
     ops = numpy_ops
-    address = staticmethod(of_numpy)
+    addresses = staticmethod(of_vectors)
     none = Placed(np.empty(0, np.int32))
     placed = Placed
     empty = staticmethod(numpy_ops.empty)

@@ -22,7 +22,7 @@ import functional_rb as frb
 from functional_rb.base.errors import StorageFullError
 from functional_rb.cpu_kernels import calls
 from functional_rb.cpu_kernels import shared as native
-from functional_rb.cpu_kernels.addresses import of_numpy, storage_caller
+from functional_rb.cpu_kernels.addresses import of_vectors, storage_caller
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.storage import mapped
@@ -287,7 +287,7 @@ def stopped(path: str) -> dict[str, Any]:
     draws, vector = numbers(np.random.default_rng(0), shared, 8), np.empty(6, np.int32)
     leaves = shared._room_for(8)
     told = np.empty(8, np.int32), np.empty(8, np.float32), np.empty(8, np.float32)
-    call, live = storage_caller(of_numpy), np.zeros(8, np.uint8)
+    call, live = storage_caller(of_vectors), np.zeros(8, np.uint8)
     places = (), shared._storage, leaves, shared._control, shared._plan
     assert call(native.draw, *places, shared._tree, draws, np.float32(1), *told) == native.TORN
     assert call(native.fetch, *places, told[0], live) == native.TORN
