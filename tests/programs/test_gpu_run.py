@@ -171,6 +171,12 @@ def test_where_nothing_can_be_run_it_says_why(
     assert re.search(told, json.loads((tmp_path / "report.json").read_text())["refused"])
 
 
+def test_a_module_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program.main(["--rest", "tests/contract/test_none.py"])
+    assert "got 'tests/contract/test_none.py'" in capsys.readouterr().err
+
+
 def test_what_is_missing_comes_from_wheels_that_were_carried_along(tmp_path: Path) -> None:
     for name in ("brought_along", "numpy"):
         with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl", "w") as wheel:

@@ -102,7 +102,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: a rehearsal without benchmarks")
     parser.add_argument("--selection", nargs="+", help="modules in place of the usual first ones")
     parser.add_argument("--rest", nargs="*", help="modules in place of all others; none to leave them out")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for path in (*(options.selection or ()), *(options.rest or ())):  # of which xdist would say that there are no tests
+        if not (ROOT / path).exists():
+            parser.error(f"expected a module or a folder of tests, as in tests/contract/test_jax.py, got {path!r}")
+    return options
 
 
 if __name__ == "__main__":
