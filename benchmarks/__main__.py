@@ -88,8 +88,8 @@ class Run(NamedTuple):
         """Measure a part that compares times, draw its ratios, and write its table and figures."""
         turns = self.effort_of(share, burst)
         found = measure(work, turns, say=_say)
-        report.draw_ratios(found, sizes, self.out / f"{part}.png")
         self.write(part, title, text(found, work), turns, {**found.as_json(), **(more or {})})
+        report.draw_ratios(found, sizes, self.out / f"{part}.png")  # the last, as it wants matplotlib
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

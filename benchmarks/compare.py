@@ -166,7 +166,10 @@ def measure(
         with placed(backend, device):
             ready, failed = assemble(entries())
             timings = interleave(ready, rounds=effort.rounds, burst=effort.burst)
-        figures += _figures(ready, timings, sampler)
+        measured = _figures(ready, timings, sampler)
+        for figure in measured:  # a run may be cut short
+            say(f"  {figure.contender} {figure.operation}: {figure.seconds.median * 1e6:.3g} us")
+        figures += measured
         unavailable += failed
         for comparison in wanted:
             if (comparison.backend, comparison.sampler) == (backend, sampler):

@@ -16,7 +16,7 @@ from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout, LeafLayout
 from torch_backend import ops
-from torch_backend.addresses import address
+from torch_backend.addresses import addresses
 
 LARGE: Final = 2**18
 """Bytes of a leaf in a batch from which on torch's threads copy faster than one kernel."""
@@ -26,7 +26,7 @@ class Tensors:
     """How tensors are found and made; see `functional_rb.native.addresses.Library`."""
 
     ops = ops
-    address = staticmethod(address)
+    addresses = staticmethod(addresses)
     none = torch.empty(0, device=ops.CPU)
     empty = staticmethod(ops.empty)
     dtypes = ops.DTYPES
@@ -116,7 +116,7 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     return numbers
 
 
-_call = caller(address)
+_call = caller(addresses)
 _parts = PartKernels(Tensors())
 TABLE: Final[Table] = {**_parts.table, row_layout.read_batches: _parts.read_batches}
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""

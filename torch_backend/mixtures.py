@@ -59,10 +59,11 @@ class _Eager:
 
     def shares(self, mixture: Mixture) -> Any:
         assert mixture.p is not None
-        return _numpy(torch.as_tensor(mixture.p)).astype(np.float32)
+        return _numpy(torch.as_tensor(mixture.p, device=ops.CPU)).astype(np.float32)
 
     def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
-        number = None if wanted is None else torch.tensor(int(wanted), dtype=torch.int32)
+        where = state.counters.device
+        number = None if wanted is None else torch.tensor(int(wanted), dtype=torch.int32, device=where)
         drawn: tuple[State, list[Any], Selection] = engine(state).sample(state, key, batch, 0.0, number)
         return drawn
 
@@ -104,7 +105,7 @@ class _Traced(_Eager):
 
     def shares(self, mixture: Mixture) -> Any:
         assert mixture.p is not None
-        return torch.as_tensor(mixture.p, dtype=torch.float32)
+        return torch.as_tensor(mixture.p, dtype=torch.float32, device=mixture.buffers[0].counters.device)
 
     def computed(self, plan: Assignment) -> Assignment:
         return plan

@@ -20,10 +20,15 @@ merge = _binds(functions.merge)
 
 @documented_by(functions.update)
 def update(moments: Moments, x: Any, mask: Any = None) -> Moments:
-    return functions.update(ops, moments, torch.as_tensor(x), None if mask is None else torch.as_tensor(mask))
+    return functions.update(ops, moments, _beside(moments, x), None if mask is None else _beside(moments, mask))
 
 
 @documented_by(functions.apply)
 def normalize(moments: Moments, x: Any, eps: float = 1e-4) -> torch.Tensor:
-    made: torch.Tensor = functions.apply(ops, moments, torch.as_tensor(x), eps)
+    made: torch.Tensor = functions.apply(ops, moments, _beside(moments, x), eps)
     return made
+
+
+def _beside(moments: Moments, x: Any) -> torch.Tensor:
+    """A tensor as it is; what is none, where the moments are."""
+    return x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=moments.count.device)

@@ -3,6 +3,9 @@
 An address is good as long as its array lives, and nothing tells Python that it is in use: of `f(x.copy().ctypes.data)`
 the copy is freed before `f` begins, and `f` lets other threads allocate. So this is the only module that asks arrays
 for their addresses, and it hands none of them on without what keeps the array alive.
+
+Nor does an address tell which memory it is of: by that of an array on an accelerator a kernel would write to whatever
+the host has there, or end the process. So a library's way of asking (`Addresses`) refuses arrays that lie elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import ctypes
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,8 +23,8 @@ from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import Layout
 
-Address = Callable[[Any], int]
-"""Where an array of some library lies in the memory of the host."""
+Addresses = Callable[[Sequence[Any]], Iterable[int]]
+"""Where arrays of some library lie in the memory of the host; it raises an error if one of them lies elsewhere."""
 Vector = np.ndarray[Any, Any]
 LINE = 64
 """Bytes of a line of the cache."""
@@ -49,6 +52,11 @@ def of_numpy(array: Vector | Placed) -> int:
         return place
 
 
+def of_vectors(arrays: Sequence[Vector | Placed]) -> Iterable[int]:
+    """The addresses of arrays of NumPy's, which lie in the memory of the host."""
+    return map(of_numpy, arrays)
+
+
 class Held:
     """Arrays that live as long as this does, and their addresses.
 
@@ -59,10 +67,10 @@ class Held:
 
     __slots__ = ("arrays", "vector")
 
-    def __init__(self, arrays: Sequence[Array], address: Address = of_numpy) -> None:
+    def __init__(self, arrays: Sequence[Array], addresses: Addresses = of_vectors) -> None:
         """Take arrays whose addresses never change."""
         self.arrays = tuple(arrays)
-        self.vector = np.fromiter(map(address, self.arrays), np.int64, len(self.arrays))
+        self.vector = np.fromiter(addresses(self.arrays), np.int64, len(self.arrays))
 
 
 class Piece(NamedTuple):
@@ -123,29 +131,29 @@ class Block:
 class Rows:
     """Arrays of as many rows each, which calls of compiled code write one after the other, each some of the rows."""
 
-    __slots__ = ("_address", "_arrays", "_outputs", "_places", "_widths")
+    __slots__ = ("_addresses", "_arrays", "_outputs", "_places", "_widths")
 
-    def __init__(self, outputs: Sequence[Array], items: Sequence[Array], widths: Vector, address: Address) -> None:
+    def __init__(self, outputs: Sequence[Array], items: Sequence[Array], widths: Vector, addresses: Addresses) -> None:
         """Take arrays that compiled code takes one by one, those of items, and the bytes of a row of each, int64."""
-        self._arrays, self._outputs, self._widths, self._address = [*outputs, *items], len(outputs), widths, address
-        self._places = np.fromiter(map(address, self._arrays), np.int64, len(self._arrays))
+        self._arrays, self._outputs, self._widths, self._addresses = [*outputs, *items], len(outputs), widths, addresses
+        self._places = np.fromiter(addresses(self._arrays), np.int64, len(self._arrays))
 
     def call(self, first: int, kernel: Any, arrays: Sequence[Array], storage: Held, *rest: Any) -> Any:
         """Call with the address of each array, those of a row of the outputs, of a storage, of the items, the rest."""
         places = self._places + first * self._widths
         outputs = places[: self._outputs].tolist()
-        return kernel(*map(self._address, arrays), *outputs, storage.vector, places[self._outputs :], *rest)
+        return kernel(*self._addresses(arrays), *outputs, storage.vector, places[self._outputs :], *rest)
 
 
 class Library(Protocol):
     """How arrays of a library are found and made.
 
     Attributes:
-        address: where an array lies in the CPU's memory.
+        addresses: where arrays lie in the CPU's memory.
         none: stands for an array that is not given; its address is 0.
     """
 
-    address: Any
+    addresses: Any
     none: Any
 
     @property
@@ -159,7 +167,7 @@ class Library(Protocol):
         ...
 
     def placed(self, array: Array, /) -> Any:
-        """An array for which `address` will be asked again and again, as it takes it; that of an empty one is 0."""
+        """An array for which `addresses` will be asked again and again, as it takes it; that of an empty one is 0."""
         ...
 
     def empty(self, shape: Any, /, *, dtype: Any) -> Array:
@@ -202,16 +210,16 @@ class StorageCall(Protocol):
         ...
 
 
-def caller(address: Address) -> Call:
+def caller(addresses: Addresses) -> Call:
     """The way to call kernels with arrays of one library."""
 
     def call(kernel: Any, arrays: Any, *rest: Any) -> Any:
-        return kernel(*map(address, arrays), *rest)
+        return kernel(*addresses(arrays), *rest)
 
     return call
 
 
-def storage_caller(address: Address) -> StorageCall:
+def storage_caller(addresses: Addresses) -> StorageCall:
     """The way to call kernels that read and write items.
 
     The vectors are made for each call: in one that is used again, another thread would write what it calls with.
@@ -223,7 +231,7 @@ def storage_caller(address: Address) -> StorageCall:
         if isinstance(items, Block):
             places = items.vector
         else:
-            places = np.fromiter(map(address, items), int64, len(items)) if items else nothing
-        return kernel(*map(address, arrays), storage.vector, places, *rest)
+            places = np.fromiter(addresses(items), int64, len(items)) if items else nothing
+        return kernel(*addresses(arrays), storage.vector, places, *rest)
 
     return call

@@ -43,9 +43,9 @@ class Stored(NamedTuple):
     Attributes:
         plan: the descriptor of the buffer's spec.
         storage: the rows and the wide arrays.
-        tree: as `address` takes it.
+        tree: as `addresses` takes it.
         epoch: the descriptor of its epochs, if the kernel of epochs draws from it.
-        deck: the arrays of the sparse set, as `address` takes them, if that kernel does.
+        deck: the arrays of the sparse set, as `addresses` takes them, if that kernel does.
         deck_among: which of `Memory.arrays` these are.
     """
 
@@ -102,8 +102,8 @@ class Kernels:
     def __init__(self, library: Library) -> None:
         """Take the library whose arrays the kernels work on."""
         self._library = library
-        self._call, self._empty = storage_caller(library.address), library.empty
-        self._call_plain = caller(library.address)
+        self._call, self._empty = storage_caller(library.addresses), library.empty
+        self._call_plain = caller(library.addresses)
         self._int32, self._float32, self._bool = (library.dtypes[name] for name in ("int32", "float32", "bool"))
         self._none = library.none
         self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
@@ -112,7 +112,7 @@ class Kernels:
         """Looked up once; each time where others hold the arrays, as torch moves those it shares between processes."""
         if memory.addressed is None or memory.pinned:
             tree = self._none if memory.tree is None else self._library.placed(memory.tree)
-            storage = Held([memory.rows, *memory.wide], self._library.address)
+            storage = Held([memory.rows, *memory.wide], self._library.addresses)
             stored = Stored(descriptor.encode(spec), storage, tree)
             if spec.plan.fused_epochs:
                 names, first = list(memory.auxiliary), 1 + len(memory.wide)
@@ -240,7 +240,7 @@ class Kernels:
         """A batch that nothing is in yet, for `sample_rows`."""
         leaves, handles = self._library.leaves(layout, batch), self._empty(batch, dtype=self._int32)
         weights, probabilities = (self._empty(batch, dtype=self._float32) for _ in range(2))
-        rows = Rows([handles, weights, probabilities], leaves, _widths(layout), self._library.address)
+        rows = Rows([handles, weights, probabilities], leaves, _widths(layout), self._library.addresses)
         return Together(leaves, handles, probabilities, rows)
 
     def sample_rows(

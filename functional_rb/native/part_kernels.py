@@ -41,7 +41,7 @@ class PartKernels:
     def __init__(self, library: Library) -> None:
         """Take the library; nothing is compiled yet."""
         self._library, self._ready, self._none = library, library.ready, library.none
-        self._call, self._call_storage = caller(library.address), storage_caller(library.address)
+        self._call, self._call_storage = caller(library.addresses), storage_caller(library.addresses)
         self._int32, self._bool, self._float32 = (library.dtypes[name] for name in ("int32", "bool", "float32"))
         self._ints = functools.partial(library.empty, dtype=self._int32)
         self._bools = functools.partial(library.empty, dtype=self._bool)
@@ -89,7 +89,7 @@ class PartKernels:
         return [self._ready(x, self._int32) for x in arrays]
 
     def _held(self, rows: Array, wide: Sequence[Array]) -> Held:
-        return Held([rows, *wide], self._library.address)
+        return Held([rows, *wide], self._library.addresses)
 
     # --- sum tree ---------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
-from functional_rb.native.addresses import Held, Placed, of_numpy, storage_caller
+from functional_rb.native.addresses import Held, Placed, of_numpy, of_vectors, storage_caller
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
@@ -38,7 +38,7 @@ DAMAGES = {
 }
 """The file that each kind of damage is in, and what it is."""
 
-call = storage_caller(of_numpy)
+call = storage_caller(of_vectors)
 
 
 class Snapshot(NamedTuple):

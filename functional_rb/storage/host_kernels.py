@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb import _native
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.native.addresses import Placed, of_numpy
+from functional_rb.native.addresses import Placed, of_vectors
 from functional_rb.native.fused import Kernels
 from functional_rb.native.part_kernels import PartKernels
 from functional_rb.ops import numpy_ops
@@ -29,7 +29,7 @@ class Vectors:
     """How arrays of NumPy are found and made; see `functional_rb.native.addresses.Library`."""
 
     ops = numpy_ops
-    address = staticmethod(of_numpy)
+    addresses = staticmethod(of_vectors)
     none = Placed(np.empty(0, np.int32))
     placed = Placed
     empty = staticmethod(numpy_ops.empty)

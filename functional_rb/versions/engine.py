@@ -172,7 +172,7 @@ class Engine:
         version = readable(state)
         with self.library.lock(version):
             memory, target = version.own(), state._target
-            handles = self.library.received(handles, memory, target)
+            handles = self.library.placed("indices", handles, memory, target)
             arrays = memory.state_arrays(state._counters)
             leaves = functions.get(self.library.ops, arrays, state.spec, handles)
             leaves = leaves if memory.table is None else memory.table.read(leaves)
@@ -191,7 +191,7 @@ class Engine:
         version = readable(state)
         with self.library.lock(version):
             memory, target = version.own(), state._target
-            handles = self.library.received(handles, memory, target)
+            handles = self.library.placed("indices", handles, memory, target)
             live = functions.is_live(self.library.ops, memory.state_arrays(state._counters), state.spec, handles)
             return self.library.sent(live, target)
 
@@ -214,7 +214,8 @@ class Engine:
         version = readable(state)
         with self.library.lock(version), self.library.core():
             memory, target = version.own(), state._target
-            given = [self.library.received(x, memory, target) for x in (handles, n) if x is not None]
+            given = [] if handles is None else [self.library.placed("indices", handles, memory, target)]
+            given += [] if n is None else [n]
             found = function(self.library.ops, memory.state_arrays(state._counters), state.spec, *given)
             return self.library.sent(found, target)
 

@@ -138,7 +138,8 @@ class OnTorchKernels:
 
     def draw(self, draws: np.ndarray, beta: np.ndarray) -> Selection:
         spec, batch = self.spec, len(draws)
-        rows, wide, tree, counters = self.state.rows, self.state.wide, self.state.tree, self.state.counters
+        state = torch.utils._pytree.tree_map(torch.Tensor.cpu, self.state)  # where a kernel may read it
+        rows, wide, tree, counters = state.rows, state.wide, state.tree, state.counters
         leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
         drawn = Selection(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
         arrays = np.empty(0, np.float32) if tree is None else tree.numpy(), counters.numpy(), draws, *drawn[1:]

@@ -5,14 +5,18 @@ The device "meta" stands in for an accelerator: it computes shapes and devices a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
+from torch_backend.library import TORCH
 
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
 SAMPLERS = [frb.Uniform(), frb.Prioritized(alpha=0.7), frb.WithoutReplacement(), frb.Slices(4, end_keys=("done",))]
@@ -35,7 +39,7 @@ def test_arrays_of_numpy_and_of_the_cpu_go_where_the_state_is(sampler: frb.Sampl
     state = rb.update(state, np.arange(5), given, {"n": np.zeros(5, np.int32)})
     state = rb.update_(rb.add_(state, items(5)), torch.arange(5), items={"x": np.zeros((5, 3), np.float32)})
     found = (rb.get(state, np.arange(3)), rb.is_live(state, np.arange(3)), rb.can_sample(state, 3), drawn, state.rows)
-    assert {leaf.device.type for leaf in torch.utils._pytree.tree_leaves(found) if leaf is not None} == {"meta"}
+    assert {leaf.device.type for leaf in pytree.tree_leaves(found) if leaf is not None} == {"meta"}
 
 
 def test_states_and_samples_are_on_the_default_device(tmp_path: Path) -> None:
@@ -52,3 +56,90 @@ def test_states_and_samples_are_on_the_default_device(tmp_path: Path) -> None:
             assert str(made.rows.device) == "meta"
         assert str(frb.load(tmp_path / "saved", rb, device="cpu").rows.device) == "cpu"
     assert rb.init(frb.BufferSpec(ITEM, 16, storage=frb.Host()))._target is None
+
+
+# --- kernels read and write the memory of the CPU -------------------------------------------------------------------
+#
+# On a machine with a GPU each of these handed the address of a tensor there to a kernel, or would have.
+
+
+def told(state: rb.State, keys: list[torch.Tensor]) -> list[np.ndarray]:
+    """All that the functions give of a buffer on the CPU, into which arrays of NumPy go."""
+    found: list[Any] = []
+    new = np.ones(4, np.float32) if isinstance(state.spec.sampler, frb.Prioritized) else None
+    for key in keys:
+        state, drawn = rb.sample(rb.add(state, items(5), mask=np.arange(5) > 0), key, 4)
+        found += [drawn, rb.get(state, np.arange(3)), rb.is_live(state, np.arange(3))]
+        state = rb.update(state, np.arange(4), new, {"n": np.zeros(4, np.int32)})
+        state, drawn = rb.sample_(rb.add_(state, items(2)), key, 4)
+        found += [drawn, rb.items(state)]
+    arrays = [leaf for leaf in pytree.tree_leaves([found, rb.clear(state)]) if leaf is not None]
+    assert {array.device.type for array in arrays} == {"cpu"}
+    return [array.numpy() for array in arrays]
+
+
+@pytest.mark.parametrize(
+    "sampler", [*SAMPLERS, frb.Fifo(), frb.SlicesWithoutReplacement(2, end_keys=("done",))], ids=repr
+)
+def test_buffers_on_the_cpu_are_the_same_beside_another_default_device(sampler: frb.Sampler) -> None:
+    keys, spec = [rb.key(k) for k in range(3)], frb.BufferSpec(ITEM, 16, sampler)
+    expected = told(rb.init(spec), keys)
+    with torch.device("meta"):
+        got = told(rb.init(spec, device="cpu"), keys)
+    for a, b in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("how", ["exact", "items"])
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement(), frb.Queue()], ids=repr)
+def test_mixtures_on_the_cpu_are_the_same_beside_another_default_device(sampler: frb.Sampler, how: str) -> None:
+    spec, keys = frb.BufferSpec(ITEM, 16, sampler), [rb.key(k) for k in range(2)]
+    states = tuple(rb.add(rb.init(spec), items(n)) for n in (9, 12))
+
+    def drawn() -> list[torch.Tensor]:
+        mixture, found = frb.Mixture(states, p=[0.5, 0.5], how=how), []
+        for key in keys:
+            mixture, sample = rb.sample(mixture, key, 4)
+            found += pytree.tree_leaves((sample.items, sample.indices, sample.weights))
+        return found
+
+    expected = drawn()
+    with torch.device("meta"):
+        got = drawn()
+    for a, b in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def there(x: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(x).to("meta")
+
+
+NEW, PLACES = np.ones(4, np.float32), np.arange(4, dtype=np.int32)
+GIVEN_ELSEWHERE: list[tuple[str, Callable[[rb.State], Any]]] = [
+    *((f"leaf '{k}'", lambda s, k=k: rb.add(s, {**items(4), k: there(items(4)[k])})) for k in ITEM),
+    ("leaf 'done'", lambda s: rb.add_(rb.own_(s), {**items(4), "done": there(items(4)["done"])})),
+    ("mask", lambda s: rb.add(s, items(4), there(np.ones(4, bool)))),
+    ("priorities", lambda s: rb.add(s, items(4), None, there(NEW))),
+    ("indices", lambda s: rb.update(s, there(PLACES), NEW)),
+    ("priorities", lambda s: rb.update(s, PLACES, there(NEW))),
+    ("leaf 'n'", lambda s: rb.update(s, PLACES, items={"n": there(PLACES)})),
+    ("indices", lambda s: rb.get(s, there(PLACES))),
+    ("indices", lambda s: rb.is_live(s, there(PLACES))),
+    ("indices", lambda s: rb.priorities(s, there(PLACES))),
+]
+
+
+@pytest.mark.parametrize("storage", [frb.Device(), frb.Host()], ids=repr)
+@pytest.mark.parametrize(("name", "call"), GIVEN_ELSEWHERE)
+def test_what_lies_elsewhere_is_refused_by_name(name: str, call: Callable[[rb.State], Any], storage: Any) -> None:
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 16, frb.Prioritized(), storage=storage)), items(8))
+    with pytest.raises(ValueError, match=rf"^{name}: expected a tensor on cpu, where the state is, got one on meta"):
+        call(state)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: frb.Sampler) -> None:
+    leaves, outline = pytree.tree_flatten(rb.add(rb.init(frb.BufferSpec(ITEM, 16, sampler)), items(5)))
+    for k in range(len(leaves)):
+        moved = [leaf.to("meta") if place == k else leaf for place, leaf in enumerate(leaves)]
+        assert not TORCH.uses_kernels(pytree.tree_unflatten(moved, outline)._version.own())

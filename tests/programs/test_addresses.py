@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from functional_rb.native import addresses
 from tests.support import beside_allocations
+from torch_backend import addresses as torch_addresses
 
 ROOT = Path(addresses.__file__).parents[2]
 ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "addressof", "from_buffer", "from_address"}
@@ -24,7 +27,9 @@ ALLOWED = {
     ("functional_rb/native/addresses.py", "of_numpy", "from_buffer"),
     ("functional_rb/native/addresses.py", "of_numpy", "ctypes"),
     ("functional_rb/ops/numpy_ops.py", "aligned", "ctypes"),
-    ("torch_backend/addresses.py", "", "data_ptr"),
+    # Of a mapping, whose parts the system is asked to change.
+    ("functional_rb/storage/mapped_array.py", "MappedArray", "ctypes"),
+    ("torch_backend/addresses.py", "addresses", "data_ptr"),
     # Looked at while the arrays live, and handed to nobody.
     ("functional_rb/ops/numpy_ops.py", "bitcast", "ctypes"),
     ("torch_backend/carried.py", "_carried", "untyped_storage"),
@@ -113,12 +118,41 @@ def test_arrays_live_until_the_kernel_returns() -> None:
         assert not freed
         return tuple(np.size(x) for x in given)
 
-    assert addresses.caller(addresses.of_numpy)(kernel, (made(), made()), 7) == (1, 1, 1)
+    assert addresses.caller(addresses.of_vectors)(kernel, (made(), made()), 7) == (1, 1, 1)
     assert len(freed) == 2
     freed.clear()
-    call = addresses.storage_caller(addresses.of_numpy)
+    call = addresses.storage_caller(addresses.of_vectors)
     assert call(kernel, (made(),), addresses.Held([made()]), [made(), made()], 7) == (1, 1, 2, 1)
     assert len(freed) == 4
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_arrays_outside_of_the_memory_of_the_host_are_refused(place: int) -> None:
+    """Before the kernel begins, whichever of the arrays it is, and on each of the ways to a kernel."""
+    find, here = torch_addresses.addresses, [torch.zeros(2, device="cpu") for _ in range(3)]
+    given = [x.to("meta") if k == place else x for k, x in enumerate(here)]
+    held, widths = addresses.Held(here, find), np.full(3, 4, np.int64)
+    rows = addresses.Rows(here[:1], here[1:], widths, find)
+    assert held.vector.tolist() == [x.data_ptr() for x in here]
+    ways = [
+        lambda: addresses.caller(find)(pytest.fail, given),
+        lambda: addresses.storage_caller(find)(pytest.fail, given, held, here),
+        lambda: addresses.storage_caller(find)(pytest.fail, here, held, given),
+        lambda: addresses.Held(given, find),
+        lambda: addresses.Rows(given[:1], given[1:], widths, find),
+        lambda: rows.call(0, pytest.fail, given, held),
+    ]
+    for way in ways:
+        with pytest.raises(ValueError, match="a kernel of the CPU: expected tensors on the CPU, got one on meta"):
+            way()
+
+
+@pytest.mark.parametrize(
+    "array", [torch.zeros(2, device="meta"), jnp.zeros(2), object()], ids=["torch", "jax", "other"]
+)
+def test_only_arrays_of_numpy_have_addresses_of_numpy(array: object) -> None:
+    with pytest.raises(AttributeError, match="ctypes"):
+        addresses.of_numpy(array)
 
 
 def test_kernels_beside_threads_that_allocate() -> None:

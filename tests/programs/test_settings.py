@@ -32,7 +32,8 @@ def test_the_core_promotes_ranks_where_a_kernel_is_lowered_to_it(name: str) -> N
     spec = MEMBERS[name].spec
     traced = jax.jit(training.train).trace(training.begin(spec), training.given(spec, 1))
     with jax.numpy_rank_promotion("raise"):
-        traced.lower(lowering_platforms=("cuda",))
+        lowered = traced.lower(lowering_platforms=("cuda",))
+    assert "functional_rb" not in lowered.as_text()
 
 
 def test_functions_of_the_users_go_by_the_users_rule() -> None:

@@ -1,4 +1,4 @@
-"""The whole suite on a GPU, by `TESTS_DEVICE=gpu` (`make test-gpu`): states, items and samples of both backends there.
+"""The whole suite on a GPU, by `TESTS_DEVICE=gpu` (`make gpu`): states, items and samples of both backends there.
 
 JAX has its arrays on a GPU that it finds. Torch is told so by its default device. The tests themselves compute what
 they expect by NumPy: what they turn into tensors goes to the GPU, and what they read as arrays comes from there. The
@@ -14,7 +14,7 @@ from typing import Any
 ASKED = os.environ.get("TESTS_DEVICE") == "gpu"
 OF_THE_CPU = {
     *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_switch", "test_kernel_cache"),
-    *("test_one_process", "test_kills", "test_addresses"),
+    *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
 }
 """Modules about the kernels of the CPU, or about memory that processes share."""
 

@@ -1,0 +1,58 @@
+"""Which modules of tests are run in which order, so that the first minutes on a machine tell the most."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from tests.support.gpu import OF_THE_CPU
+
+ROOT = Path(__file__).resolve().parents[2]
+SELECTION = (
+    *("tests/contract/test_torch_interop.py", "tests/contract/test_storages_torch.py"),
+    *("tests/contract/test_torch_values.py", "tests/agreement/test_bridge.py", "tests/agreement/test_agreement.py"),
+    *("tests/contract/test_every_variant.py", "tests/contract/test_members.py", "tests/contract/test_jax.py"),
+    *("tests/contract/test_lifecycle.py", "tests/contract/test_storages.py", "tests/contract/test_keys.py"),
+    *("tests/contract/test_epochs.py", "tests/contract/test_n_step.py", "tests/contract/test_frame_dedup.py"),
+    *("tests/items/test_every_function.py", "tests/items/test_images.py", "tests/mixture/test_members.py"),
+    *("tests/checkpoint/test_whole_states.py", "tests/trees/test_maps.py", "tests/trees/test_forests.py"),
+)
+"""What differs most between devices: each strategy, storage, structure and way between the backends."""
+LAST = (
+    "tests/formats/",
+    "tests/datasets/",
+    "tests/specs/",
+    "tests/text/test_prepar",
+    "tests/programs/test_packaging.py",
+)
+"""What hardly knows of devices."""
+
+
+def rest() -> list[str]:
+    """All other modules, but those that are skipped on a GPU; what hardly knows of devices comes last."""
+    every = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    others = [path for path in every if path not in SELECTION and Path(path).stem not in OF_THE_CPU]
+    return sorted(others, key=lambda path: path.startswith(LAST))
+
+
+def ordered(modules: list[str], before: Path) -> list[str]:
+    """Modules, first those of which a test failed in an earlier run, as its report has it, and then the quick ones.
+
+    Without such a report they stay as they are, and so do those that it does not know, before the quick ones.
+    """
+    failed, seconds = set[str](), defaultdict[str, float](float)
+    for test in _tests(before):
+        module = test["test"].partition("::")[0]
+        seconds[module] += test["seconds"]
+        failed |= {module} if test["outcome"] == "failed" else set()
+    return sorted(modules, key=lambda module: (module not in failed, seconds.get(module, 0.0)))
+
+
+def _tests(report: Path) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = json.loads(report.read_text())["tests"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return found
