@@ -60,7 +60,7 @@ def on_the_gpu() -> None:
 
 
 FIRST = (
-    # Those that fork come first: it takes a worker three times as long when all that JAX has compiled lies in its memory.
+    # Those that fork come first: it takes a worker three times as long when all that JAX compiled lies in its memory.
     *("test_in_place", "test_faults", "test_processes", "test_one_process"),
     *("test_whole_states", "test_cell", "test_mapped", "test_file_names"),
     *("test_torch_interop", "test_members", "test_histories", "test_docs", "test_jax"),

@@ -164,7 +164,7 @@ def test_nothing_to_draw_leaves_everything_as_it_was(on: Any) -> None:
     assert content(on, state) == before
     memory = on.memory_of(state)
     if on is OnTorch:
-        after, *_ = TORCH._native.draw_epoch(spec, memory, state._counters, 0, None, 6, None, None)
+        after, *_ = TORCH.kernels.draw_epoch(spec, memory, state._counters, 0, None, 6, None, None)
         assert torch.equal(after, state._counters)
     with pytest.raises(ValueError, match="add items first"):
         on.sample(on.init(spec), 0, 3)

@@ -85,7 +85,7 @@ def test_where_no_slice_is_nothing_is_told() -> None:
     spec = frb.BufferSpec(ITEM, 8, frb.Slices(5, end_keys=("done",)))
     state = OnTorch.add(OnTorch.init(spec), items(np.random.default_rng(0), 0, 2, spec))
     memory = OnTorch.memory_of(state)
-    _, selection, drawable = TORCH._native.draw_slices(spec, memory, state._counters, 0, None, 3)
+    _, selection, drawable = TORCH.kernels.draw_slices(spec, memory, state._counters, 0, None, 3)
     assert not drawable
     assert not selection.weights.any()
     assert not selection.probabilities.any()

@@ -205,13 +205,13 @@ bits = "".join(np.asarray(part).tobytes().hex() for part in parts)
 """
 
 
-def test_without_numba_the_bits_are_the_same(library: Backend) -> None:
+def test_without_native_code_the_bits_are_the_same(library: Backend) -> None:
     here: dict[str, Any] = {"rb": library.rb}
     exec(LIFE, here)
     switch = {"jax": "jax_backend.compile", "torch": "torch_backend.library"}[library.library]
     program = f"""
 import importlib, sys
-sys.modules["numba"] = None
+sys.modules["functional_rb._native"] = None
 rb = importlib.import_module("{library.library}_backend")
 assert not importlib.import_module("{switch}").HAVE_KERNELS
 {LIFE}
