@@ -216,6 +216,12 @@ rb = importlib.import_module("{library.library}_backend")
 assert not importlib.import_module("{switch}").HAVE_KERNELS
 {LIFE}
 sys.stdout.write(bits)
+try:
+    rb.init(frb.BufferSpec(item, 19, storage=frb.Memmap(shared=True)))
+except ImportError as error:
+    assert "needs functional_rb._native, which is missing: install" in str(error), error
+else:
+    raise AssertionError("processes share a buffer by native code alone")
 """
     root = str(Path(__file__).parents[2])
     done = subprocess.run(

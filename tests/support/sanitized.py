@@ -1,0 +1,97 @@
+"""Runs a program by an extension that was built with a sanitizer: python -m tests.support.sanitized FILE WHAT ...
+
+WHAT is "agreement", with arguments for pytest behind it, or "threads", with the number of a fault to plant (0: none).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+
+import numpy as np
+
+
+def use(path: str) -> None:
+    """Let the library find this file in place of its own extension."""
+    spec = importlib.util.spec_from_file_location("functional_rb._native", path)
+    assert spec is not None
+    assert spec.loader is not None
+    native = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(native)
+    sys.modules[spec.name] = native
+    import functional_rb
+
+    functional_rb._native = native  # type: ignore[attr-defined]  # as importing it does
+
+
+def threads(fault: int) -> None:
+    """Two threads at a time add to, draw from and update a buffer each, and draw from one that they share."""
+    import functional_rb as frb
+    from functional_rb import _native
+    from functional_rb.native import descriptor
+
+    item = {"x": frb.Unbounded((3,)), "image": frb.Bounded(0, 255, (70,), "uint8"), "done": frb.Binary()}
+    spec = frb.BufferSpec(item, 300, frb.Prioritized())
+    plan, layout = descriptor.encode(spec), spec.plan.layout
+    count, batch, words = np.zeros(1, np.int64), 40, spec.draw_shape(40)[1]
+
+    def vector(arrays: list[np.ndarray]) -> np.ndarray:
+        return np.array([x.ctypes.data for x in arrays], np.int64)
+
+    def made() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+        rows = [
+            np.zeros((300, layout.row_words), np.int32),
+            *(np.zeros((300, x.nbytes), np.uint8) for x in layout.wide),
+        ]
+        return rows, np.zeros(spec.plan.tree_shape or (), np.float32), np.zeros(6, np.int32)
+
+    def add(rows: list[np.ndarray], tree: np.ndarray, counters: np.ndarray, saved: np.ndarray) -> None:
+        given, new = [np.ones((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves], np.zeros(6, np.int32)
+        addresses = tree.ctypes.data, counters.ctypes.data, new.ctypes.data, 0, 0, 0, 0
+        _native.add(*addresses, vector(rows), vector(given), plan, batch, 0, saved)
+        counters[:] = new
+
+    def sample(rows: list[np.ndarray], tree: np.ndarray, counters: np.ndarray, key: int) -> np.ndarray:
+        leaves = [np.zeros((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves]
+        handles, weights, chances = np.zeros(batch, np.int32), np.zeros(batch, np.float32), np.zeros(batch, np.float32)
+        told = [x.ctypes.data for x in (tree, counters, handles, weights, chances)]
+        _native.sample(*told, vector(rows), vector(leaves), plan, key, words, 0.4, batch)
+        return handles
+
+    common = made()
+    for _ in range(3):
+        add(*common, count)
+    _native.plant(fault)
+
+    def work(seed: int) -> None:
+        own, rng, saved = made(), np.random.default_rng(seed), np.zeros(1, np.int64)
+        for turn in range(20):
+            add(*own, saved)
+            handles, bits = sample(*own, seed + turn), rng.random(batch, np.float32)
+            rows, tree, counters = own
+            new = np.zeros(6, np.int32)
+            addresses = [x.ctypes.data for x in (tree, counters, new, handles, bits)]
+            _native.update(*addresses, 0, 0, vector(rows), vector([]), plan, batch, 0, 0, saved)
+            assert (sample(*common, turn) < 120).all()
+            assert (sample(*own, turn) >= 0).all()
+            if fault:
+                add(*common[:2], common[2].copy() if fault != RACE else common[2], saved)
+
+    running = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+RACE = 4
+
+if __name__ == "__main__":
+    use(sys.argv[1])
+    if sys.argv[2] == "agreement":
+        import pytest
+
+        sys.exit(pytest.main(sys.argv[3:]))
+    threads(int(sys.argv[3]))
+    print("done")

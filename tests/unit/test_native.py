@@ -1,0 +1,227 @@
+"""The native code: what it declares is what Python has, and calls that are wrong, or for which there is no memory."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from functional_rb import _native
+from functional_rb.core import counters
+from functional_rb.native import descriptor, shared_control
+from functional_rb.native.addresses import of_numpy
+from functional_rb.ops import fixed_point, random_bits
+from functional_rb.samplers.base import LEAST_CHANCE
+from functional_rb.structures import episode_windows, hash_map, ring, sum_tree
+from tests.support import headers, native_life
+
+ROOT = Path(__file__).parents[2]
+
+
+# --- what is declared twice ------------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_those_of_the_reference() -> None:
+    found = headers.constants("tables.h")
+    tables = {name: found.pop(name.upper()) for name in fixed_point.TABLES}
+    assert tables == {name: table.tolist() for name, table in fixed_point.TABLES.items()}
+    assert found == {
+        **dict(zip(("C1", "C2", "C3"), fixed_point.LOG_COEFFICIENTS, strict=True)),
+        **dict(zip(("E1", "E2", "E3"), fixed_point.EXP_COEFFICIENTS, strict=True)),
+        **{name: getattr(fixed_point, name) for name in ("MASK", "BIAS", "SMALLEST", "LARGEST")},
+        "GAMMA": random_bits.GAMMA,
+        "DRAW": random_bits.DRAW,
+        **dict(zip(("FACTOR_1", "FACTOR_2"), random_bits.FACTORS, strict=True)),
+        **dict(zip(("SHIFT_1", "SHIFT_2", "SHIFT_3"), random_bits.SHIFTS, strict=True)),
+    }
+
+
+def test_the_constants_are_those_of_the_reference() -> None:
+    found = {
+        name: value for path in headers.SOURCES.glob("*.h") for name, value in headers.constants(path.name).items()
+    }
+    expected = {
+        "EMPTY": hash_map.EMPTY,
+        "FANOUT": sum_tree.FANOUT,
+        "INT32_MOST": ring.INT32_MAX,
+        "LEAST_CHANCE": LEAST_CHANCE,
+        "LONGEST": episode_windows.LONGEST,
+        "SLOT": shared_control.SLOT,
+        "SLOT_WORDS": shared_control.SLOT_WORDS,
+        "INFINITY_BITS": int(np.float32(np.inf).view(np.int32)),
+    }
+    assert {name: found[name] for name in expected} == expected
+    maps = headers.enumerations("hash_map.h")["MapCounter"]
+    assert maps == {"MAP_SIZE": hash_map.SIZE, "MAP_REFUSED": hash_map.REFUSED}
+
+
+def test_the_counters_are_those_of_the_core() -> None:
+    found = headers.enumerations("records.h")["Counter"]
+    assert found.pop("COUNTERS") == counters.BASE == len(found)
+    assert found == {name: getattr(counters, name) for name in found}
+
+
+def test_the_protocol_of_shared_buffers_is_the_same() -> None:
+    found = headers.enumerations("shared.h")
+    words = found.pop("ControlWord")
+    assert words.pop("CONTROL_COUNTERS") == shared_control.COUNTERS
+    assert found.keys() == {"WriteKind", "Read", "Problem"}
+    for numbers in (words, *found.values()):
+        assert numbers == {name: getattr(shared_control, name) for name in numbers}
+    assert headers.constants("shared.h")["LOST"] == "COUNTERS"
+    assert shared_control.LOST == counters.BASE
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_extension_is_compiled_from_these_records() -> None:
+    assert headers.records("records.h") == _native.RECORDS, "rebuild it: python tools/native_build.py"
+    assert _native.RECORDS["LevelRecord"] == "nodes, groups, sums, smallest, largest"
+
+
+def test_a_record_has_its_fields_in_their_order() -> None:
+    for name, fields in _native.RECORDS.items():
+        names = fields.split(", ")
+        values = {field: k + 1 for k, field in enumerate(names)}
+        assert descriptor.record(name, **dict(reversed(values.items()))) == list(values.values())
+        assert descriptor.record(name, **{names[-1]: True}) == [0] * (len(names) - 1) + [1]
+
+
+def test_a_field_that_the_native_code_does_not_know_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"EpochRecord has no fields \['age'\]; rebuild the extension: python tools/"):
+        descriptor.record("EpochRecord", lanes=1, age=2)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def numbers(*shape: int, dtype: Any = np.int32, writeable: bool = True) -> Any:
+    made = np.zeros(shape, dtype)
+    made.flags.writeable = writeable
+    return made
+
+
+WORDS = np.zeros(512, np.int64)
+CONTROL = of_numpy(WORDS)
+TREE = descriptor.encode_tree(300)
+WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
+    "none": ("fill_draws", (), TypeError, "expected 3 arguments, got 0"),
+    "too few": ("fill_draws", (0, 1), TypeError, "expected 3 arguments, got 2"),
+    "too many": ("fill_draws", (0, 1, 0, 0), TypeError, "expected 3 arguments, got 4"),
+    "no address": ("fill_draws", (None, 1, 0), TypeError, "integer"),
+    "an array for an address": ("fill_draws", (numbers(0), 1, 0), TypeError, "integer"),
+    "a fraction": ("fill_draws", (0, 1.5, 0), TypeError, "float"),
+    "a number that is too large": ("fill_draws", (0, 2**63, 0), OverflowError, "int"),
+    "no number": ("shared_unchanged", (CONTROL, None), TypeError, "None"),
+    "no float": ("draw", (0, 0, 0, 0, 0, 0, numbers(1, dtype=np.int64), numbers(0, dtype=np.int64), TREE, 2, "x", 0),
+                 TypeError, "real number"),
+    "no array": ("shared_read_counters", (CONTROL, None), TypeError, "buffer|bytes-like"),
+    "another width": ("shared_read_counters", (CONTROL, numbers(6, dtype=np.int64)), TypeError,
+                      "elements of 4 bytes, got 1 axes and 8 bytes"),
+    "other axes": ("longest", (numbers(4),), TypeError, "array of 2 axes with elements of 4 bytes, got 1 axes"),
+    "not contiguous": ("longest", (numbers(4, 4)[:, ::2],), ValueError, "contiguous"),
+    "read-only": ("shared_read_counters", (CONTROL, numbers(6, writeable=False)), ValueError, "read-only"),
+    "a short record": ("descend", (0, 0, 0, TREE[:10], 0, 0), ValueError, "expected a BufferRecord, got 40 bytes"),
+    "no record": ("descend", (0, 0, 0, None, 0, 0), TypeError, "buffer|bytes-like"),
+    "a wide record": ("descend", (0, 0, 0, TREE.astype(np.int64), 0, 0), TypeError, "elements of 4 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_call_is_refused(case: str) -> None:
+    name, given, error, message = WRONG[case]
+    with pytest.raises(error, match=message):
+        getattr(_native, name)(*given)
+
+
+def test_no_kernel_takes_another_number_of_arguments_or_names() -> None:
+    kernels = {name: kernel for name, kernel in vars(_native).items() if callable(kernel) and not name.startswith("_")}
+    assert len(kernels) > 45
+    for name, kernel in kernels.items():
+        with pytest.raises(TypeError, match=r"expected \d+ arguments, got 30"):
+            kernel(*[0] * 30)
+        with pytest.raises(TypeError, match="keyword"):
+            kernel(count=0)
+        assert re.search(rf"\b{name}\b", (ROOT / "functional_rb/native/src/kernels.cpp").read_text())
+
+
+def test_what_a_call_has_looked_at_is_let_go_though_it_is_refused() -> None:
+    """A buffer that is still held cannot grow."""
+    whole, short = array.array("i", TREE.tolist()), array.array("i", TREE[:3].tolist())
+    for encoded, count in ((whole, 0), (whole, None), (short, 0)):
+        before = sys.getrefcount(encoded)
+        with contextlib.nullcontext() if count == 0 and encoded is whole else pytest.raises((TypeError, ValueError)):
+            _native.set_leaves(0, 0, 0, encoded, count)
+        after = sys.getrefcount(encoded)
+        assert after == before
+        encoded.append(0)
+
+
+@pytest.mark.parametrize("count", [2**40, 2**60, 2**62])
+def test_where_there_is_no_memory_an_error_says_so(count: int) -> None:
+    """Of a size that no machine has, and of sizes whose bytes no number tells."""
+    nothing, addresses = numbers(0, dtype=np.int64), numbers(1, dtype=np.int64)
+    with pytest.raises(MemoryError):
+        _native.descend(of_numpy(numbers(300, 16, dtype=np.float32)), 0, 0, TREE, count, 1)
+    with pytest.raises(MemoryError):
+        _native.draw(0, CONTROL, 0, 0, 0, 0, addresses, nothing, descriptor.encode_tree(1), 1, 0.0, count)
+    with pytest.raises(MemoryError):
+        _native.move_back(0, 0, 0, 0, 0, 0, 0, 1, count)
+
+
+def test_kernels_run_without_the_lock_of_the_interpreter() -> None:
+    """Where Python takes the lock from no thread, only a kernel that lets it go can let another thread come on."""
+    room, before = np.empty(2**16, np.int32), sys.getswitchinterval()
+    stop, entered, calls = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        entered.set()
+        for _ in range(20_000):
+            if stop.is_set():
+                return
+            _native.fill_draws(of_numpy(room), 1, room.size)
+            calls.append(None)
+
+    thread = threading.Thread(target=work)
+    try:
+        sys.setswitchinterval(1000)
+        thread.start()
+        entered.wait()
+        stop.set()
+        thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(calls) < 20_000
+
+
+# --- sets of instructions, and none ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "expected"),
+    [
+        ("FUNCTIONAL_RB_NATIVE", "0", "None"),
+        ("FUNCTIONAL_RB_INSTRUCTIONS", "baseline", "baseline"),
+        ("FUNCTIONAL_RB_INSTRUCTIONS", "v3", "v3"),
+    ],
+)
+def test_other_instructions_give_the_same_bits_and_so_does_the_reference(
+    variable: str, given: str, expected: str
+) -> None:
+    """Where the kernels are switched off, nothing is loaded of them."""
+    if _native.INSTRUCTIONS in (expected, "baseline") and variable == "FUNCTIONAL_RB_INSTRUCTIONS":
+        pytest.skip(f"what follows in this process is {_native.INSTRUCTIONS} as well")
+    command = [sys.executable, "-m", native_life.__name__]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {variable: given}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [native_life.digest(), expected]
