@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -75,17 +75,10 @@ def threads(fault: int) -> None:
             _native.update(*addresses, 0, 0, vector(rows), vector([]), plan, batch, 0, 0, saved)
             assert (sample(*common, turn) < 120).all()
             assert (sample(*own, turn) >= 0).all()
-            if fault:
-                add(*common[:2], common[2].copy() if fault != RACE else common[2], saved)
 
-    running = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
 
-
-RACE = 4
 
 if __name__ == "__main__":
     use(sys.argv[1])

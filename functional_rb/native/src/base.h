@@ -19,7 +19,7 @@ FRB_BEGIN
 
 // Faults that tests plant, to see that sanitizers report each; in other builds there are none.
 #ifdef FRB_FAULTS
-inline int64_t planted = 0;
+inline int64_t planted = 0, races = 0;
 FRB_ENTRY void plant(int64_t fault) { planted = fault; }
 #define FRB_FAULT(fault) (planted == (fault))
 #else

@@ -72,7 +72,6 @@ FRB_ENTRY void add(float* tree, const int32_t* counters, int32_t* new_counters, 
     if (written > head) refresh_range(plan, tree, 0, written - head);
   }
   if (FRB_FAULT(OVERFLOWN)) peak += int32_t(INT32_MOST);
-  if (FRB_FAULT(RACE)) ++*const_cast<int32_t*>(counters + INVALID);
   saved_count[0] = written;
   new_counters[CURSOR] = int32_t(floor_mod(int64_t(counters[CURSOR]) + marked, plan->modulus));
   new_counters[SIZE] = int32_t(least(int64_t(counters[SIZE]) + marked, capacity));
@@ -185,6 +184,9 @@ inline bool draw_slots(const Plan& plan, const float* tree, const int32_t* count
 FRB_ENTRY bool draw(const float* tree, const int32_t* counters, const int32_t* draws, int32_t* handles, float* weights,
                  float* probabilities, Addresses storage, Addresses leaves, Plan plan, int64_t words, float beta,
                  int64_t batch) {
+#ifdef FRB_FAULTS
+  if (FRB_FAULT(RACE)) ++races;
+#endif
   Scratch<int32_t> slots(batch);
   const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, {handles, weights, probabilities}, batch);
   load_items(plan, storage, slots.at, batch, leaves);
