@@ -28,3 +28,4 @@ class NativeHook(BuildHookInterface[Any]):
         native_build.build()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data |= {"pure_python": False, "tag": f"cp311-abi3-{platform}"}
+        build_data["artifacts"].append(f"/{native_build.TARGET.relative_to(native_build.ROOT).as_posix()}")

@@ -53,7 +53,7 @@ OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
 @pytest.mark.parametrize(
     ("package", "foreign"),
     [
-        ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", "numba", *OF_TEXT}),
+        ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", *OF_TEXT}),
         ("jax_backend", {"torch", "tensordict", "torchrl", *OF_TEXT}),
         ("torch_backend", {"jax", "jaxlib", "flax", "chex", *OF_TEXT}),
     ],
@@ -93,8 +93,8 @@ def test_extras_are_those_promised() -> None:
         *("jax", "torch", "tensordict", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
         *("examples", "bench", "dev"),
     }
-    assert names(extras["jax"]) == {"jax", "numba"}
-    assert names(extras["torch"]) == {"torch", "numba"}
+    assert names(extras["jax"]) == {"jax"}
+    assert names(extras["torch"]) == {"torch"}
     assert names(extras["tensordict"]) == {"functional-rb", "tensordict"}
     for extra in extras.keys() - {"text", "dev"}:
         assert not names(extras[extra]) & (OF_TEXT - {"pyarrow"})
@@ -111,7 +111,8 @@ def test_ranges_are_open() -> None:
 @pytest.mark.parametrize("extra", ["jax", "torch"])
 def test_extra_of_a_backend_brings_nothing_of_the_other(extra: str) -> None:
     brought = set(pin.closure([extra]))
-    assert {extra, "numpy", "numba"} <= brought
+    assert {extra, "numpy"} <= brought
+    assert "numba" not in brought
     assert not brought & check_wheel.FOREIGN[extra]
 
 
@@ -161,7 +162,10 @@ def test_supported_python_is_the_one_that_ruff_and_mypy_check_for() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
+    """Without the extension, which takes long to compile: `make wheel-check` builds one with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUNCTIONAL_RB_NATIVE", "0")
+        built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
     return built
 
 
@@ -181,20 +185,43 @@ def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> Non
     sources = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
-        for pattern in ("*.py", "py.typed", "sources.json")
+        for pattern in ("*.py", "py.typed", "_native.pyi", "sources.json", "native/src/*")
         for path in (ROOT / package).rglob(pattern)
     }
     assert {f"{package}/{name}" for package in PACKAGES for name in ("__init__.py", "py.typed")} <= sources
     assert {name for name in members if name.startswith(tuple(f"{p}/" for p in PACKAGES))} == sources
 
 
-def test_wheel_is_pure_and_says_what_it_needs(wheel: Path) -> None:
+def test_wheel_without_the_extension_is_for_all_machines_and_says_what_it_needs(wheel: Path) -> None:
     assert wheel.name == f"functional_rb-{PROJECT['version']}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         said = archive.read(f"functional_rb-{PROJECT['version']}.dist-info/METADATA").decode()
     assert "License-Expression: Apache-2.0\n" in said
     assert f"Requires-Python: {PROJECT['requires-python']}\n" in said
     assert set(re.findall(r"^Provides-Extra: (.+)$", said, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
+
+
+def test_wheel_with_the_extension_is_for_machines_like_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all Pythons since the oldest one that is supported, as the extension says of itself."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    hook, built = tool("build_hook"), []
+    monkeypatch.setattr(hook.native_build, "build", lambda: built.append(0))
+    filled = {}
+    for switch in ("0", "1"):
+        monkeypatch.setenv("FUNCTIONAL_RB_NATIVE", switch)
+        filled[switch] = {"pure_python": True, "artifacts": []}
+        made = hook.NativeHook(str(ROOT), {}, None, None, str(ROOT), "wheel")
+        made.initialize("standard", filled[switch])
+        assert len(built) == int(switch)
+        assert made.dependencies() == ([] if hook.native_build.compiler() or switch == "0" else ["ziglang"])
+    assert filled["0"] == {"pure_python": True, "artifacts": []}
+    oldest = PROJECT["requires-python"].removeprefix(">=").replace(".", "")
+    assert not filled["1"]["pure_python"]
+    assert re.fullmatch(rf"cp{oldest}-abi3-(linux|macosx|win)\w*", filled["1"]["tag"])
+    assert filled["1"]["artifacts"] == ["/functional_rb/_native.abi3.so"]
+    major, minor = (int(x) for x in PROJECT["requires-python"].removeprefix(">=").split("."))
+    limited = (ROOT / "functional_rb/native/src/exports.h").read_text()
+    assert f"#define Py_LIMITED_API 0x{major:02X}{minor:02X}0000" in limited
 
 
 # -- the tools of CI, which have to notice
