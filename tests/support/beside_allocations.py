@@ -51,10 +51,13 @@ FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unboun
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
+    "sums of steps, float64",
 )
 """Members that call every kernel; all others in `make test-all`."""
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
 """Members that have every handler of XLA's among them; the others take seconds each to compile."""
+NOT_ON_JAX = ("shifted", "sums of steps, float64")
+"""Members that draw random words of JAX's own, and those of dtypes that it has not."""
 
 
 def nearness(achieved: Any, desired: Any) -> Any:
@@ -73,6 +76,8 @@ def specs(directory: Path) -> dict[str, frb.BufferSpec]:
     wide["prioritized, plain"] = dataclasses.replace(plain, sampler=frb.Prioritized())
     rewarded = dataclasses.replace(plain, item=STORED | {"reward": frb.Unbounded()}, lanes=LANES)
     wide["sums of steps"] = dataclasses.replace(rewarded, transforms=frb.n_step(3, 0.9))
+    doubled = dataclasses.replace(rewarded, item=STORED | {"reward": frb.Unbounded((), "float64")})
+    wide["sums of steps, float64"] = dataclasses.replace(doubled, transforms=frb.n_step(3, 0.9))
     wide["sums of steps, stored"] = dataclasses.replace(rewarded, transforms=frb.n_step(3, 0.9, at="add"))
     goals = STORED | dict.fromkeys(("achieved_goal", "desired_goal", "reward"), frb.Unbounded())
     wide["hindsight"] = dataclasses.replace(
@@ -98,7 +103,8 @@ def items(spec: frb.BufferSpec, start: int) -> dict[str, Any]:
     made |= {"shared": (number % 5).astype(np.int32), "prompts": np.full((BATCH, 2), 4, np.int32)}
     made |= {"lengths": np.stack([5 + number % 7, 6 + number % 11], 1).astype(np.int32)}
     made |= {
-        **dict.fromkeys(("reward", "achieved_goal", "desired_goal"), number.astype(np.float32)),
+        **dict.fromkeys(("achieved_goal", "desired_goal"), number.astype(np.float32)),
+        "reward": number.astype(spec.item["reward"].dtype if "reward" in spec.item else np.float32),
         "image": images,
         "pixels": images[:, : np.prod(PIXELS)].reshape(BATCH, *PIXELS),
         "next": {"image": images + np.uint8(LANES)},
@@ -220,7 +226,7 @@ def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], direc
 def on_jax(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits]) -> None:
     """Those that have every handler of XLA's, and all of them in the host's memory."""
     lives.same_draws(pytest.MonkeyPatch())
-    wanted = {name: spec for name, spec in wanted.items() if name != "shifted"}  # by random words of JAX's own
+    wanted = {name: spec for name, spec in wanted.items() if name not in NOT_ON_JAX}
 
     def run() -> None:
         with backends.make("jax") as home:
