@@ -103,7 +103,7 @@ def test_a_key_gives_what_it_gives_on_a_device(name: str, monkeypatch: pytest.Mo
     expected = life(spec, jax.jit(rb.add), sample, jax.jit(rb.update))
     eager = rb.add, lambda state, key: rb.sample(state, key, 6), rb.update
     for kernels, storage in ((True, frb.Host()), (False, frb.Host()), (True, frb.Memmap())):
-        monkeypatch.setattr(hosted._engine.library, "have_kernels", kernels)
+        monkeypatch.setattr("functional_rb.storage.host_state.HAVE_KERNELS", kernels)
         found = life(on(spec, storage), *eager)
         with backends.make("jax") as backend:
             assert lives.bits(backend, found) == lives.bits(backend, expected)

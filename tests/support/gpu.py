@@ -13,7 +13,7 @@ from typing import Any
 
 ASKED = os.environ.get("TESTS_DEVICE") == "gpu"
 OF_THE_CPU = {
-    *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_switch", "test_kernel_cache"),
+    *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_switch", "test_native"),
     *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
 }
 """Modules about the kernels of the CPU, or about memory that processes share."""
