@@ -27,11 +27,7 @@ FLAGS: Final = (
     "-ffp-contract=off",  # the reference rounds after each operation
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"),
 )
-INSTRUCTIONS: Final = {
-    "baseline": (),
-    "v3": ("-march=x86-64-v3",),
-    "v4": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
-}
+INSTRUCTIONS: Final = {"baseline": (), "v3": ("x86-64-v3",), "v4": ("x86-64-v4",)}
 """The sets of instructions for which kernels are compiled, of which the module takes one when it is loaded."""
 
 
@@ -78,7 +74,7 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
     include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if len(sets) > 1 else [])]
     with tempfile.TemporaryDirectory() as folder:
         units = [("module.cpp", Path(folder, "module.o"), ())]
-        units += [("kernels.cpp", Path(folder, f"{x}.o"), (f"-DFRB_ISA={x}", *INSTRUCTIONS[x])) for x in sets]
+        units += [("kernels.cpp", Path(folder, f"{x}.o"), (f"-DFRB_ISA={x}", *_processor(command, x))) for x in sets]
         calls = [
             [*command, *FLAGS, *extra, *include, *own, "-c", str(SOURCES / s), "-o", str(o)] for s, o, own in units
         ]
@@ -94,6 +90,13 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
         shutil.copyfile(made, part)
         os.replace(part, target)
     return target
+
+
+def _processor(command: list[str], instructions: str) -> list[str]:
+    """The flags for a set of instructions, which zig names otherwise."""
+    if "ziglang" in command:
+        return ["-Wno-macro-redefined", *(f"-mcpu={name.replace('-', '_')}" for name in INSTRUCTIONS[instructions])]
+    return [f"-march={name}" for name in INSTRUCTIONS[instructions]]
 
 
 def _static(command: list[str]) -> list[str]:
