@@ -177,14 +177,18 @@ def problem_of_control(control: Any, plan: Any) -> Any:
     for place in range(BASE):
         if counters[place] < 0:
             return BAD_COUNTERS
+    # Read after the counters: it only grows, and room is taken before anything is written.
+    if max(size, min(cursor, capacity)) > word(control, RESERVED):
+        return BAD_WORDS
     return BAD_COUNTERS if counters[buffer.PEAK] >= INFINITY or counters[LOST] < 0 else SOUND
 
 
 @compiled
-def begun(kind: Any, first: Any, count: Any, has_rows: Any, capacity: Any, room: Any) -> Any:
-    """Whether a write can have begun that the control file tells of so."""
+def begun(kind: Any, first: Any, count: Any, has_rows: Any, capacity: Any, reserved: Any, room: Any) -> Any:
+    """Whether a write can have begun that the control file tells of so; it had room for what it was to write."""
     if kind == ADD:
-        return 0 <= first < capacity and 0 <= count <= capacity
+        last = first + count if first + count <= capacity else capacity
+        return 0 <= first < capacity and 0 <= count <= capacity and last <= reserved
     if kind == UPDATE:
         return 0 <= has_rows <= 1 and 0 <= count <= room[has_rows]
     return kind == CLEAR
@@ -203,12 +207,13 @@ def repair(control: Any, plan: Any, storage: Any, tree: Any, journal: Any, room:
         return problem
     kind, count, has_rows = word(control, KIND), word(control, COUNT), word(control, HAS_ROWS)
     first, capacity, lost = word(control, FIRST), np.int64(plan[CAPACITY]), np.int64(0)
-    if not begun(kind, first, count, has_rows, capacity, room):
+    reserved = word(control, RESERVED)
+    if not begun(kind, first, count, has_rows, capacity, reserved, room):
         return BAD_INTENT
     saved = count if kind == UPDATE else np.int64(0)
     slots, values = ints(journal[0], saved).copy(), floats(journal[1], saved).copy()
     for i in range(saved):
-        if slots[i] < 0 or slots[i] >= capacity or (plan[LEVELS] and not 0 <= values[i] <= LARGEST):
+        if slots[i] < 0 or slots[i] >= reserved or (plan[LEVELS] and not 0 <= values[i] <= LARGEST):
             return BAD_JOURNAL
     old, new = vector_at(control, sequence), vector_at(control, sequence + 1)
     copy_bytes(new, old, 4 * BASE)
