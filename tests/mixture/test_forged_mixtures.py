@@ -89,7 +89,7 @@ def test_forged_dicts_of_mixtures_do_not_load(library: Backend) -> None:
     assert len(rb.load_state_dict(mixture, whole)) == 2
     for shares in SHARES.values():
         with pytest.raises(
-            ValueError, match="load_state_dict: 'p': expected the shares of 2 buffers.*as rb.state_dict"
+            ValueError, match=r"load_state_dict: 'p': expected the shares of 2 buffers.*as rb\.state_dict"
         ):
             rb.load_state_dict(mixture, whole | {"p": library.array(shares)})
     for told in ("{", b"\xff", "[" * 10**5, np.array([200, 1], np.uint8)):
