@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+LATER: Final = "later"
+"""In the metadata of a field: it came after JSON texts had been written, which lack it and mean its default."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -228,6 +228,20 @@ def test_torch_compiles_the_whole_of_it() -> None:
     assert mask.tolist() == [True, True, True, False]
 
 
+def test_torch_compiles_what_a_mixture_itself_says() -> None:
+    """Shares that are numbers, and buffers that remember nothing: exact, and rounded by each key anew."""
+    rb = torch_backend
+    mixture, keys = pair(rb, UNIFORM, p=[0.3, 0.7]), rb.split(rb.key(0), 8).unbind()
+    expected = [rb.sample(mixture, key, 4)[1].items["x"].tolist() for key in keys]
+    compiled = torch.compile(lambda m, key: rb.sample_(m, key, 4), fullgraph=True, backend="eager")
+    found = []
+    for key in keys:
+        mixture, sample = compiled(mixture, key)
+        found.append(sample.items["x"].tolist())
+    assert found == expected
+    assert {sum(x < 10 for x in batch) for batch in found} == {1, 2}
+
+
 def test_torch_maps_over_keys() -> None:
     rb = torch_backend
     mixture = pair(rb, p=[0.25, 0.75], how="items")
