@@ -204,7 +204,7 @@ def test_interleaved_groups_differ_within_a_batch(dtype: str) -> None:
         _, sample = rb.sample(state, key, len(there) + 1)
         drawn = sample.items["prompt"][:, 0].tolist()
         assert set(drawn) == there.keys()
-        for prompt, ids, mask in zip(drawn, sample.items["id"].tolist(), sample.mask.tolist(), strict=True):
+        for prompt, ids, mask in zip(drawn, sample.items["id"].tolist(), np.asarray(sample.mask), strict=True):
             found = [number for number, real in zip(ids, mask, strict=True) if real]
             assert len(found) == len({*found}) == min(3, len(there[prompt]))
             assert {*found} <= there[prompt]
