@@ -98,7 +98,7 @@ def told(backend: Backend, made: tuple[Any, Any]) -> Any:
 
 
 def lock_of(state: Any) -> Any:
-    """The lock of what is not JAX's own. A copy of the state would not do: what is in place would go to other memory."""
+    """The lock of what is not JAX's own. A copy of the state would not do: what is in place went to other memory."""
     version = getattr(state, "_version", None)
     return None if version is None else version.lock
 
