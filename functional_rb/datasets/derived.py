@@ -8,7 +8,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -98,8 +98,11 @@ def concat(datasets: Sequence[Dataset], to: Path) -> Description:
     Raises:
         DatasetError: if one has other items, or no dataset is there.
         FileExistsError: if something else is at `to`.
+        TypeError: if they are no list.
         ValueError: if none are given.
     """
+    if isinstance(datasets, str | os.PathLike) or not isinstance(datasets, Iterable):
+        raise TypeError(f"datasets.concat: expected a list of datasets, got {datasets!r:.80}; write [first, second]")
     joined = _Joined([Stored(dataset) for dataset in datasets])
     return _written(joined, joined.of[0], to)
 

@@ -15,7 +15,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 import torch_backend.ops
-from functional_rb.mixture import drawing
+from functional_rb.mixture import drawing, sampling
 from functional_rb.ops import numpy_ops
 from jax_backend import compile
 from tests.support.effort import effort
@@ -240,6 +240,18 @@ def test_torch_compiles_what_a_mixture_itself_says() -> None:
         found.append(sample.items["x"].tolist())
     assert found == expected
     assert {sum(x < 10 for x in batch) for batch in found} == {1, 2}
+
+
+def test_torch_traces_shares_that_are_numbers_of_python() -> None:
+    """A number that changes from call to call is traced from the second one on."""
+    state = filled(torch_backend, UNIFORM, 0, 1)
+    compiled = torch.compile(
+        lambda share: sampling._shares(mixtures, mixtures.engine(state), [1 - share, share], 2),
+        fullgraph=True,
+        backend="eager",
+    )
+    for share in (0.25, 0.5, 0.75):
+        assert compiled(share).tolist() == [1 - share, share]
 
 
 def test_torch_maps_over_keys() -> None:
