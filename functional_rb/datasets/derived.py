@@ -44,6 +44,8 @@ def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path)
         with _noted(f"datasets.filter: {of.path}, episode {summary.number}"):
             if keep(summary):
                 chosen.append(summary.number)
+    if not chosen:
+        raise DatasetError(f"datasets.filter: {of.path}: none of its {of.counts.episodes} episodes was kept")
     reader = _Chosen(dataset, chosen, "filter")
     return _written(reader, reader, to)
 
@@ -196,13 +198,14 @@ class _Mapped:
 
     def spec(self, narrow: bool) -> StepSpec:
         old, made = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
-        return StepSpec(
-            _specs(old.observation, made.observations),
-            _specs(old.action, made.actions),
-            _specs(old.reward, made.rewards),
-            {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
-            encoded=True,
-        )
+        with _noted(f"datasets.map: {self.of.path}, episode 0"):
+            return StepSpec(
+                _specs(old.observation, made.observations),
+                _specs(old.action, made.actions),
+                _specs(old.reward, made.rewards),
+                {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
+                encoded=True,
+            )
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         if not self._workers:

@@ -215,8 +215,8 @@ def _named(
             got = getattr(first[0], "reason", f"got {first[0]!r:.80}")
             where = "row 0" if source is None else source.where(0)
             raise ValueError(
-                f"{who}: {where}: expected rows with columns, dicts or JSON objects of one line each, {got}; a file that "
-                f"is one array of them has to end in .json"
+                f"{who}: {where}: expected rows with columns, dicts or JSON objects of one line each, {got}; a file "
+                f"that is one array of them has to end in .json"
             )
     for name in (*filter(None, named.values()), *more):
         if name not in there:

@@ -280,8 +280,8 @@ def test_shares_may_be_an_array_of_numpy(library: Backend, how: str) -> None:
     expected = numbers(library, library.rb.sample(pair(library, p=[1, 3], how=how), library.rb.key(0), 8)[1])
     whole = pair(library, p=np.array([1, 3]), how=how)
     samples = [library.rb.sample(one, library.rb.key(0), 8)[1] for one in (mixture, whole)]
-    for array in (np.array([1.0, 3.0]), np.array([1, 3], np.float32), np.array([1, 3])):
-        samples.append(library.rb.sample(mixture, library.rb.key(0), 8, p=array)[1])
+    arrays = (np.array([1.0, 3.0]), np.array([1, 3], np.float32), np.array([1, 3]))
+    samples += [library.rb.sample(mixture, library.rb.key(0), 8, p=array)[1] for array in arrays]
     for found in (numbers(library, sample) for sample in samples):
         for name, x in expected.items():
             np.testing.assert_array_equal(found[name], x)

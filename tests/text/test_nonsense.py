@@ -85,7 +85,7 @@ def test_tokens_that_are_none(sequences: Any, options: Any, text: str) -> None:
 
 @pytest.mark.parametrize("given", [None, 3])
 def test_what_is_no_sequence_of_sequences(given: Any) -> None:
-    with pytest.raises(TypeError, match="text.pack: expected sequences of token ids, got (NoneType|int)"):
+    with pytest.raises(TypeError, match=r"text\.pack: expected sequences of token ids, got (NoneType|int)"):
         frb.text.pack(given, 4)
 
 

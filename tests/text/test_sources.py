@@ -155,7 +155,7 @@ def test_files_without_any_row_are_named(name: str, content: bytes, place: str, 
     with pytest.raises(ValueError, match=rf"text\.preference: .*{place}"):
         frb.text.preference(tmp_path / name, bpe(), root=tmp_path)
     with pytest.raises(ValueError, match=r"text\.prompts: row 0: expected rows with columns.*, got 'a text'"):
-        frb.text.prompts(["a text"], bpe(), root=tmp_path)
+        frb.text.prompts(iter(["a text"]), bpe(), root=tmp_path)
 
 
 def test_a_root_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
