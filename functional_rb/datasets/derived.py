@@ -70,8 +70,14 @@ def split(
     Raises:
         DatasetError: if no dataset is there, or a share has no episode.
         FileExistsError: if something else is in one of the directories.
+        TypeError: for shares that are no numbers, and what is no list.
         ValueError: for shares that are too large, or not as many as directories.
     """
+    for name, kind, given in (("shares", "numbers", shares), ("to", "directories", to)):
+        if isinstance(given, str | os.PathLike) or not hasattr(given, "__len__"):
+            raise TypeError(f"datasets.split: expected {name} as a list of {kind}, got {given!r:.80}")
+    if not all(isinstance(share, int | float | np.number) for share in shares):
+        raise TypeError(f"datasets.split: expected shares as a list of numbers, got {shares!r:.80}")
     if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
         raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
     groups: dict[Hashable, list[int]] = {}

@@ -358,3 +358,13 @@ def test_names_and_roots_of_another_kind() -> None:
     for wrong in (3, None, "made", Path("made")):
         with pytest.raises(TypeError, match=r"datasets\.concat: expected a list of datasets, got .*; write \[first"):
             frb.datasets.concat(wrong, "joined")
+    for shares, to in ((None, ["a"]), ("ab", ["a", "b"]), (["a"], ["b"]), ([1.0], "a"), ([1.0], Path("a"))):
+        with pytest.raises(
+            TypeError, match=r"datasets\.split: expected (shares|to) as a list of (numbers|directories)"
+        ):
+            frb.datasets.split("made", shares, to)
+    for wrong in ("minari:x", None, 3):
+        with pytest.raises(TypeError, match=r"datasets\.convert: expected a reader, got .*; open_reader\(name\) gives"):
+            frb.datasets.convert(wrong, "made")
+        with pytest.raises((TypeError, ValueError), match=r"datasets\.fetch: expected "):
+            frb.datasets.fetch(wrong, "fetched")

@@ -64,7 +64,8 @@ def fetch(
         >>> fetch("https://example.org/door/data.hdf5", "datasets")  # doctest: +SKIP
         ['/home/ada/datasets/data.hdf5']
     """
-    wanted = [_file(source) for source in ([sources] if isinstance(sources, str | RemoteFile) else sources)]
+    is_one = isinstance(sources, str | RemoteFile) or not hasattr(sources, "__iter__")
+    wanted = [_file(source) for source in ([sources] if is_one else sources)]
     names = set[str]()
     for file in wanted:
         if file.name in names:
