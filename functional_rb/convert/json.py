@@ -20,15 +20,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import importlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from functional_rb import specs
-from functional_rb.base import functions
+from functional_rb.base import extras, functions
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.base.description import LATER
 from functional_rb.base.nest import SEVERAL, Keys
@@ -61,6 +62,16 @@ OURS: Final[dict[str, type]] = {
     )
 }
 """The classes that a text may name; their names are part of the format. `register` adds those of a buffer."""
+BUFFERS: Final = "functional_rb.buffer.json_classes"
+"""The module that registers those of a buffer. It is imported before any text is written or read."""
+LATER: Final = (
+    "functional_rb.maps.functions",
+    "functional_rb.mixture.value",
+    "functional_rb.text",
+    "functional_rb.trees",
+    "functional_rb.trees.forest",
+)
+"""The modules that register what a text may name besides. They are imported when one names what is not known."""
 _WHOLE: Final[list[type]] = []
 """Those of which a text may be as a whole, besides nests of specs."""
 
@@ -71,6 +82,7 @@ _BUILT_IN: Final[dict[str, list[Any]]] = {
 """Python's own containers, and the types that a defaultdict may make its values of."""
 
 Path = tuple[str | int, ...]
+Found = TypeVar("Found")
 
 
 class KnownError(ValueError):
@@ -113,6 +125,7 @@ def to_json(spec: Any) -> str:
         >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
         {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
     """
+    importlib.import_module(BUFFERS)
     _check_leaves(spec, "to_json")
     try:
         return json.dumps({"format": FORMAT, "version": VERSION, "spec": _encoded(spec, ())}, allow_nan=False)
@@ -143,6 +156,7 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
         >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
+    importlib.import_module(BUFFERS)
     by_name: dict[str, list[Any]] = {}
     for given in known:
         thing = given.func if isinstance(given, functools.partial) else given
@@ -284,6 +298,17 @@ def _infinity(value: float, path: Path) -> str:
     return "inf" if value > 0 else "-inf"
 
 
+def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
+    """What is registered under a name: one module after another is imported until it is there."""
+    found = of(name)
+    for module in LATER:
+        if found:
+            break
+        importlib.import_module(module)
+        found = of(name)
+    return found
+
+
 def _records_named(name: str) -> list[Any]:
     """The record of a name, the newest where a class was written again, as in a notebook; none if there is none.
 
@@ -359,7 +384,7 @@ class _Reader:
             raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(data)}')
         if kind in self.kinds:
             return self.kinds[kind](data, path)
-        if kind not in OURS:
+        if _sought(OURS.get, kind) is None:
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
         later = _later_arguments_of(OURS[kind])
         names = (name for name in arguments_of(OURS[kind]) if name not in later)
@@ -463,16 +488,19 @@ class _Reader:
 
     def _known(self, name: Any, path: Path) -> Any:
         """The class or function that the user gave for this name."""
-        found = self.known.get(name, _BUILT_IN.get(name) or _records_named(name)) if isinstance(name, str) else []
+        found = _sought(self._things_named, name) or [] if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:
-            short = str(name).rpartition(":")[2]
+            module, _, short = str(name).rpartition(":")
             raise KnownError(
                 f"from_json: {_shown(path)}: the text names {name!r}, which is not among those known, "
-                f"{list(self.known)}; write from_json(text, known=({short},))"
+                f"{list(self.known)}; write from_json(text, known=({short},)){extras.needed_first(module)}"
             )
         return found[0]
+
+    def _things_named(self, name: str) -> list[Any]:
+        return self.known.get(name, _BUILT_IN.get(name) or _records_named(name))
 
     def _instance(self, value: Any, kind: type, path: Path) -> Any:
         if not isinstance(value, kind):

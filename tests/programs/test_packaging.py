@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import importlib.util
 import os
 import re
@@ -18,6 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import functional_rb
+from functional_rb import __main__ as command_line
 from tests.support import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,12 +144,14 @@ def test_constraints_are_exact_sorted_and_portable() -> None:
 # -- versions
 
 
-def test_one_version_everywhere() -> None:
-    import functional_rb
-
-    assert functional_rb.__version__ == PROJECT["version"]
-    assert metadata.version("functional-rb") == PROJECT["version"]
-    assert str(Version(PROJECT["version"])) == PROJECT["version"]
+def test_one_version_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    version = functional_rb.__version__
+    assert "version" in PROJECT["dynamic"]
+    assert metadata.version("functional-rb") == version
+    assert str(Version(version)) == version
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command_line.main(["--version"])
+    assert capsys.readouterr().out == f"functional_rb {version}\n"
 
 
 def test_supported_python_is_the_one_that_ruff_and_mypy_check_for() -> None:
@@ -161,7 +166,7 @@ def test_supported_python_is_the_one_that_ruff_and_mypy_check_for() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
+    built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"), "--wheel")
     return built
 
 
@@ -172,7 +177,7 @@ def members(wheel: Path) -> set[str]:
 
 
 def test_wheel_holds_the_three_packages_and_nothing_else(members: set[str]) -> None:
-    info = f"functional_rb-{PROJECT['version']}.dist-info"
+    info = f"functional_rb-{functional_rb.__version__}.dist-info"
     assert {name.partition("/")[0] for name in members} == {*PACKAGES, info}
     assert f"{info}/licenses/LICENSE" in members
 
@@ -181,7 +186,7 @@ def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> Non
     sources = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
-        for pattern in ("*.py", "py.typed", "sources.json")
+        for pattern in ("*.py", "*.pyi", "py.typed", "sources.json")
         for path in (ROOT / package).rglob(pattern)
     }
     assert {f"{package}/{name}" for package in PACKAGES for name in ("__init__.py", "py.typed")} <= sources
@@ -189,12 +194,42 @@ def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> Non
 
 
 def test_wheel_is_pure_and_says_what_it_needs(wheel: Path) -> None:
-    assert wheel.name == f"functional_rb-{PROJECT['version']}-py3-none-any.whl"
+    version = functional_rb.__version__
+    assert wheel.name == f"functional_rb-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
-        said = archive.read(f"functional_rb-{PROJECT['version']}.dist-info/METADATA").decode()
-    assert "License-Expression: Apache-2.0\n" in said
-    assert f"Requires-Python: {PROJECT['requires-python']}\n" in said
-    assert set(re.findall(r"^Provides-Extra: (.+)$", said, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
+        said = email.message_from_bytes(archive.read(f"functional_rb-{version}.dist-info/METADATA"))
+    assert said["Version"] == version
+    assert said["License-Expression"] == "Apache-2.0"
+    assert said["Requires-Python"] == PROJECT["requires-python"]
+    assert set(said.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    assert dict(url.split(", ") for url in said.get_all("Project-URL")) == PROJECT["urls"]
+    assert said["Author"]
+    assert said["Keywords"].split(",") == PROJECT["keywords"]
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text()
+
+
+# -- the README, which the package index shows too
+
+
+def test_links_of_the_readme_are_absolute() -> None:
+    """They are written as references by path, which have the repository's address at the end of the page."""
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
+    references = dict(re.findall(r"^\[(\S+)\]: (\S+)$", text, re.MULTILINE))
+    body = re.sub(r"^\[\S+\]: .*$", "", text, flags=re.MULTILINE)
+    used = {label or text for text, label in re.findall(r"\[([^][]+)\](?:\[([^][]+)\])?", body)}
+    assert used == set(references)
+    assert len(used) > 20
+    for path, address in references.items():
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        assert address == f"{PROJECT['urls']['Homepage']}/{kind}/main/{path}"
+        file, _, anchor = path.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), re.MULTILINE) if anchor else []
+        anchors = [re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower() for heading in headings]
+        assert (ROOT / file).exists()
+        assert not anchor or anchor in anchors
 
 
 # -- the tools of CI, which have to notice
