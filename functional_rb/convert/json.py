@@ -20,7 +20,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import importlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +28,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from functional_rb import specs
-from functional_rb.base import extras, functions
+from functional_rb.base import extras, functions, lazy
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.base.description import LATER
 from functional_rb.base.nest import SEVERAL, Keys
@@ -125,7 +124,7 @@ def to_json(spec: Any) -> str:
         >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
         {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
     """
-    importlib.import_module(BUFFERS)
+    lazy.imported(BUFFERS)
     _check_leaves(spec, "to_json")
     try:
         return json.dumps({"format": FORMAT, "version": VERSION, "spec": _encoded(spec, ())}, allow_nan=False)
@@ -156,7 +155,7 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
         >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
-    importlib.import_module(BUFFERS)
+    lazy.imported(BUFFERS)
     by_name: dict[str, list[Any]] = {}
     for given in known:
         thing = given.func if isinstance(given, functools.partial) else given
@@ -304,7 +303,7 @@ def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
     for module in LATER:
         if found:
             break
-        importlib.import_module(module)
+        lazy.imported(module)
         found = of(name)
     return found
 

@@ -16,11 +16,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
+from torch.utils import _pytree as pytree
 
 import functional_rb
+import functional_rb as frb
+import torch_backend
 from functional_rb import __main__ as command_line
+from functional_rb.base import extras
 from tests.support import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +56,54 @@ def names(lines: list[str]) -> set[str]:
 
 
 OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
+LATE = {"torch._dynamo", *(f"functional_rb.{name}" for name in ("datasets", "ted", "testing", "text", "trees"))}
+"""What takes long to import, and only some need."""
+
+WHAT_IS_READ = {
+    "functional_rb": "repr(str(frb.load_spec(path)))",
+    "jax_backend": "len(jax.tree.leaves(frb.load(path, rb)))",
+    "torch_backend": "len(pytree.tree_leaves(frb.load(path, rb)))",
+}
+"""What a process tells of a checkpoint that has done nothing but import a package, and the library that it is for."""
+IMPORTS = {
+    "functional_rb": "",
+    "jax_backend": "import jax, jax_backend as rb",
+    "torch_backend": "import torch_backend as rb; from torch.utils import _pytree as pytree",
+}
+WITHOUT_TENSORDICT = """
+import dataclasses, typing
+import torch
+class Pair(typing.NamedTuple):
+    x: typing.Any
+@dataclasses.dataclass
+class Data:
+    x: typing.Any
+for item in ({"x": torch.ones(2)}, Pair(torch.ones(2)), Data(torch.ones(2))):
+    state = rb.add(rb.init(frb.BufferSpec(frb.spec_of(item), 4)), item)
+    assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
+try:
+    rb.records.to_tensordict({"x": torch.ones(2)})
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Checkpoints of what modules define that are imported late."""
+    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 4, 2)
+    root = frb.Expansion({"x": torch.zeros(1, 3)}, torch.zeros(1, 2), torch.zeros(1))
+    text = frb.RewardData(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 3, dtype=torch.bool))
+    values = {
+        "tree": torch_backend.trees.init(spec, root),
+        "forest": torch_backend.forests.init(frb.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)),
+        "map": torch_backend.maps.init(frb.MapSpec({"x": frb.Unbounded((3,))}, 4)),
+        "text": frb.PairwiseDataset(text, text),
+    }
+    folder = tmp_path_factory.mktemp("saved")
+    for name, value in values.items():
+        frb.save(value, folder / name)
+    return [folder / name for name in values]
 
 
 @pytest.mark.parametrize(
@@ -58,10 +111,12 @@ OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
     [
         ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", "numba", *OF_TEXT}),
         ("jax_backend", {"torch", "tensordict", "torchrl", *OF_TEXT}),
-        ("torch_backend", {"jax", "jaxlib", "flax", "chex", *OF_TEXT}),
+        ("torch_backend", {"jax", "jaxlib", "flax", "chex", "tensordict", *OF_TEXT}),
     ],
 )
-def test_import_neither_needs_nor_looks_for_the_other_backend(package: str, foreign: set[str]) -> None:
+def test_import_neither_needs_nor_looks_for_what_is_not_there(
+    package: str, foreign: set[str], saved: list[Path]
+) -> None:
     program = f"""
 import sys
 
@@ -70,17 +125,30 @@ class Absent:
     def find_spec(name, *_):
         if name.partition(".")[0] in {sorted(foreign)!r}:
             print(name)
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent)
 import {package}
 assert {package!r} in sys.modules
-late = {{"torch._dynamo", "functional_rb.testing"}} & set(sys.modules)
+late = {LATE!r} & set(sys.modules)
 assert not late, f"what takes long to import, and only some need: {{late}}"
+import functional_rb as frb
+{IMPORTS[package]}
+for path in sys.argv[1:]:
+    print({WHAT_IS_READ[package]})
+from functional_rb import *
+from {package} import *
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    read = [frb.load_spec(path) for path in saved]
+    counts = [len(pytree.tree_leaves(frb.load(path, torch_backend))) for path in saved]
+    expected = [repr(str(spec)) for spec in read] if package == "functional_rb" else [str(count) for count in counts]
+    if package == "torch_backend":
+        program += WITHOUT_TENSORDICT
+        expected += ["tensordict", f"records.to_tensordict needs tensordict: {extras.remedy('tensordict')}"]
+    arguments = [sys.executable, "-c", program, *map(str, saved)]
+    run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == []
+    assert run.stdout.splitlines() == expected
 
 
 # -- extras
@@ -91,16 +159,16 @@ def test_core_requires_numpy_only() -> None:
 
 
 def test_extras_are_those_promised() -> None:
-    extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {
+    brought = PROJECT["optional-dependencies"]
+    assert set(brought) == {
         *("jax", "torch", "tensordict", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
         *("examples", "bench", "dev"),
     }
-    assert names(extras["jax"]) == {"jax", "numba"}
-    assert names(extras["torch"]) == {"torch", "numba"}
-    assert names(extras["tensordict"]) == {"functional-rb", "tensordict"}
-    for extra in extras.keys() - {"text", "dev"}:
-        assert not names(extras[extra]) & (OF_TEXT - {"pyarrow"})
+    assert names(brought["jax"]) == {"jax", "numba"}
+    assert names(brought["torch"]) == {"torch", "numba"}
+    assert names(brought["tensordict"]) == {"functional-rb", "tensordict"}
+    for extra in brought.keys() - {"text", "dev"}:
+        assert not names(brought[extra]) & (OF_TEXT - {"pyarrow"})
     for extra in ("examples", "bench", "dev"):
         assert {"jax", "torch", "numpy"} <= {requirement.name for requirement in pin.requirements([extra])}
 
