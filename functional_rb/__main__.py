@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from functional_rb import __version__
 from functional_rb.base.errors import CheckpointError
 from functional_rb.datasets import command as command_of_datasets
 from functional_rb.datasets.description import is_dataset
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if all went well and no file is damaged, else 1.
     """
     parser = argparse.ArgumentParser(prog="python -m functional_rb", description="Replay buffers as values.")
+    parser.add_argument("--version", action="version", version=f"functional_rb {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser(
         "inspect",

@@ -1,14 +1,14 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
+from typing import TYPE_CHECKING
+
+from functional_rb.base import lazy as _lazy
 from jax_backend import compat as compat  # first, as it refuses what is missing or too old
 from jax_backend import containers as containers  # of its library, which it tells the core
-from jax_backend import forests as forests
 from jax_backend import maps as maps
 from jax_backend import moments as moments
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend import records as records
-from jax_backend import text as text
-from jax_backend import trees as trees
 from jax_backend.dicts import load_state_dict, state_dict
 from jax_backend.dlpack import from_dlpack
 from jax_backend.donation import jit
@@ -55,6 +55,13 @@ from jax_backend.functions import (
     zeros,
 )
 from jax_backend.shapes import shape_dtype_struct
+
+if TYPE_CHECKING:
+    from jax_backend import forests as forests
+    from jax_backend import text as text
+    from jax_backend import trees as trees
+else:
+    __getattr__, __dir__ = _lazy.namespace(__name__, {__name__: ("forests", "text", "trees")})
 
 __all__ = [
     "add",

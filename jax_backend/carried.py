@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from functional_rb.maps.spec import MapSpec
 from jax_backend import compile
 from jax_backend.values import build_mapping as build_mapping
 from jax_backend.values import convert as convert
@@ -39,9 +38,6 @@ def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, given)))
     program = _consuming if consume and not traced else _keeping
     return program(owned, given, function=function, static=static, kernels=compile.use_kernels())
-
-
-jax.tree_util.register_static(MapSpec)
 
 
 def is_own(array: Any) -> bool:

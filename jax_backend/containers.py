@@ -39,5 +39,9 @@ class _Trees:
         """Let `jax.tree` and JAX's transformations take a record apart."""
         jax.tree_util.register_dataclass(kind, data_fields=names, meta_fields=static)
 
+    def register_static(self, kind: type) -> None:
+        """Let `jax.jit` take a description as an argument."""
+        jax.tree_util.register_static(kind)
+
 
 add_library("jax", _Trees())

@@ -38,7 +38,6 @@ from jax_backend.mapping import map_items as map_items
 jax.tree_util.register_dataclass(
     State, data_fields=("rows", "wide", "tree", "counters", "auxiliary"), meta_fields=("spec",)
 )
-jax.tree_util.register_static(BufferSpec)
 
 
 def check_state(state: Any, function: str) -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import jax
-
 from functional_rb.trees import forest as functions
 from functional_rb.trees import forest_growth, forest_tree
-from functional_rb.trees.forest_spec import ForestSpec
 from jax_backend import carried
 from jax_backend.binder import Binder
-
-jax.tree_util.register_static(ForestSpec)
-
 
 _binds = Binder(lambda _: carried)
 

@@ -199,8 +199,10 @@ def rows_of(indices: jax.Array, paths: Sequence[Place]) -> None:
     """None: programs are compiled for a number of rows."""
 
 
-def stacked(numbers: Sequence[Any]) -> jax.Array:
+def stacked(numbers: Sequence[Any]) -> Any:
     """Numbers, some of which may be traced, as an array."""
+    if not any(isinstance(x, jax.Array) for x in numbers):
+        return np.asarray(numbers, np.float32)
     return jnp.stack([jnp.asarray(x, jnp.float32) for x in numbers])
 
 

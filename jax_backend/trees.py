@@ -22,8 +22,6 @@ from functional_rb.trees.state import Expansion, Tree
 from jax_backend import compile, execute, ops, rules
 from jax_backend.binder import Binder
 
-jax.tree_util.register_static(TreeSpec)
-
 
 class _Backend:
     """`functional_rb.trees.api.Backend` on JAX; its functions are compiled once for a spec and the shapes."""

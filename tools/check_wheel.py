@@ -1,7 +1,8 @@
-"""Builds the wheel and proves that it works by itself: for each backend, an empty environment and the README.
+"""Builds the source distribution, and of it the wheel, and proves that this works by itself.
 
-The wheel is installed with the extra of one backend; then what was installed must be what constraints.txt
-pins, the other backend must not be among it, and the README's quickstart of this backend must run, from
+For each backend there is an empty environment. First the wheel alone is installed there, with NumPy: it tells its
+version, and what to install for the backend. Then it is installed with the backend's extra: what is there must be what
+constraints.txt pins, the other backend must not be among it, and the README's quickstart of this backend must run, from
 another folder and importing the installed packages. Run it as `make wheel-check`.
 """
 
@@ -62,12 +63,35 @@ def complaints(backend: str, installed: dict[str, str], pinned: dict[str, str]) 
     return foreign + missing + loose
 
 
-def build_wheel(folder: Path) -> Path:
-    """Builds the wheel of this checkout into a folder."""
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+def build_wheel(folder: Path, *options: str) -> Path:
+    """Builds into a folder the source distribution of this checkout and of that the wheel, or what options say."""
+    command = [sys.executable, "-m", "build", *options, "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def check_alone(backend: str, python: Path, wheel: Path, folder: Path) -> None:
+    """Runs what works without any backend, in an environment that has the wheel and NumPy."""
+    version = wheel.name.split("-")[1]
+    said = subprocess.run(
+        [str(python), "-I", "-m", "functional_rb", "--version"],
+        check=True,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    if said != f"functional_rb {version}\n":
+        raise SystemExit(f"{wheel.name}: python -m functional_rb --version printed {said!r}")
+    refused = subprocess.run(
+        [str(python), "-I", "-c", f"import {backend}_backend"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    ).stderr
+    if f"ImportError: {backend}_backend needs {backend}: pip install " not in refused:
+        raise SystemExit(f"{wheel.name}: import {backend}_backend without {backend} said:\n{refused}")
 
 
 def check(backend: str, wheel: Path, program: str, folder: Path, torch_index: str) -> None:
@@ -76,6 +100,8 @@ def check(backend: str, wheel: Path, program: str, folder: Path, torch_index: st
     python = folder / "venv" / "bin" / "python"
     install = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
     install += ["-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*install, f"functional-rb @ {wheel.as_uri()}"], check=True)
+    check_alone(backend, python, wheel, folder)
     if backend == "torch" and torch_index:  # torch by itself first, for the reason given in the Makefile
         index = ["--extra-index-url", torch_index, "--retries", "1", "--timeout", "15"]
         subprocess.run([*install, *index, "--no-deps", "torch"], check=True)
@@ -87,7 +113,8 @@ def check(backend: str, wheel: Path, program: str, folder: Path, torch_index: st
         raise SystemExit("\n".join(wrong))
 
     # -I keeps the current folder and PYTHONPATH out, so that only the installed packages can be imported.
-    probe = f"import functional_rb, {backend}_backend as b; print(functional_rb.__file__, b.__file__, sep='\\n')"
+    probe = f"import functional_rb, functional_rb._native as n, {backend}_backend as b; "
+    probe += "print(functional_rb.__file__, n.__file__, b.__file__, sep='\\n')"
     where = subprocess.run(
         [str(python), "-I", "-c", probe], check=True, cwd=folder, stdout=subprocess.PIPE, text=True
     ).stdout.split()

@@ -1,14 +1,14 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
+from typing import TYPE_CHECKING
+
+from functional_rb.base import lazy as _lazy
 from torch_backend import compat as compat  # first, as it refuses what is missing or too old
 from torch_backend import containers as containers  # of its library, which it tells the core
-from torch_backend import forests as forests
 from torch_backend import maps as maps
 from torch_backend import moments as moments
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend import records as records
-from torch_backend import text as text
-from torch_backend import trees as trees
 from torch_backend.compiling import jit
 from torch_backend.dicts import load_state_dict, state_dict
 from torch_backend.dlpack import from_dlpack
@@ -54,6 +54,13 @@ from torch_backend.functions import (
     zeros,
 )
 from torch_backend.random import key, split
+
+if TYPE_CHECKING:
+    from torch_backend import forests as forests
+    from torch_backend import text as text
+    from torch_backend import trees as trees
+else:
+    __getattr__, __dir__ = _lazy.namespace(__name__, {__name__: ("forests", "text", "trees")})
 
 __all__ = [
     "add",

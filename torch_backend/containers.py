@@ -57,5 +57,8 @@ class _Trees:
             flatten_with_keys_fn=flatten_with_keys,
         )
 
+    def register_static(self, kind: type) -> None:
+        """To torch's pytrees all that is not registered is a leaf."""
+
 
 add_library("torch", _Trees())

@@ -130,4 +130,6 @@ def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> Any:
         words = transform.item_words
         draws = torch.empty((math.prod(lead), words), dtype=torch.int32) if words else None
         key = torch.empty((), dtype=torch.int64) if transform.keyed else None
-        return mapping.carried_out(ops, transform, leaves, lead, draws, key, None, build_mapping)
+        found = mapping.carried_out(ops, transform, leaves, lead, draws, key, None, build_mapping)
+    mapping.flattened(transform, found, lead, _is_array, as_told=False)
+    return found

@@ -296,9 +296,12 @@ def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Ten
     return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 
 
-def stacked(numbers: Sequence[Any]) -> torch.Tensor:
-    """Numbers, some of which may be traced, as an array where the first array among them is."""
-    device = next(x.device for x in numbers if isinstance(x, torch.Tensor))
+def stacked(numbers: Sequence[Any]) -> Any:
+    """Numbers as an array where the first array among them is; while tracing, floats may be traced as well."""
+    device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)
+    if device is None and not is_compiling():
+        return np.asarray(numbers, np.float32)
+    device = torch.device("cpu") if device is None else device
     return torch.stack([torch.as_tensor(x, dtype=torch.float32, device=device) for x in numbers])
 
 

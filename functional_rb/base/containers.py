@@ -47,6 +47,9 @@ class Library(Protocol):
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
         """Let the library's own functions take a record apart, see `register_record`; not if it is there already."""
 
+    def register_static(self, kind: type) -> None:
+        """Let the library's own functions take a description as it is, see `register_static`."""
+
 
 class _Collections:
     """The containers of Python itself; its dicts come back in the order in which their names were given."""
@@ -69,6 +72,9 @@ class _Collections:
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
         """Python needs to know nothing of them."""
 
+    def register_static(self, kind: type) -> None:
+        """Nor of these."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Fields:
@@ -85,7 +91,8 @@ class Fields:
 
 RECORDS: dict[type, Fields] = {}
 """The classes that are containers whatever library is in use."""
-
+STATIC: list[type] = []
+"""The classes that describe values, without parts: those of specs."""
 
 RULES: dict[type, Problem] = {}
 """Of containers that not every content makes one of, why one of NumPy's arrays, read from a file, is none, or None."""
@@ -109,11 +116,20 @@ def register_record(kind: type, names: tuple[str, ...]) -> None:
         library.register(kind, names, static)
 
 
+def register_static(kind: type) -> None:
+    """Let a description, which is a part of records and can be hashed, be an argument of compiled functions too."""
+    STATIC.append(kind)
+    for library in LIBRARIES.values():
+        library.register_static(kind)
+
+
 def add_library(name: str, library: Library) -> None:
     """Have nests take containers of a library, and the library take records, those of today and of later."""
     LIBRARIES[name] = library
     for kind, fields in RECORDS.items():
         library.register(kind, fields.parts, fields.static)
+    for described in STATIC:
+        library.register_static(described)
 
 
 @dataclass_transform(eq_default=False, frozen_default=True)
@@ -179,6 +195,9 @@ class _Records:
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
         """They are known by `RECORDS`."""
+
+    def register_static(self, kind: type) -> None:
+        """They have no parts."""
 
 
 PYTHON = "python"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+LATER: Final = "later"
+"""In the metadata of a field: it came after JSON texts had been written, which lack it and mean its default."""
+
+from functional_rb.base.containers import register_static
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,6 +28,11 @@ class Description(abc.ABC):
     @abc.abstractmethod
     def _key(self) -> tuple[Any, ...]:
         """What descriptions are compared by."""
+
+    def __init_subclass__(cls) -> None:
+        """Let compiled functions take descriptions as arguments, whichever library compiles them."""
+        super().__init_subclass__()
+        register_static(cls)
 
     def _put(self, **fields: Any) -> None:
         """Set fields, while the description is made."""

@@ -43,6 +43,14 @@ def is_there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+def needed_first(module: str) -> str:
+    """What is said after a remedy that takes a library which is not installed; nothing if it is, or is none of ours."""
+    library = module.partition(".")[0]
+    if library not in EXTRAS or is_there(library):
+        return ""
+    return f"; {library} is not installed: {remedy(library)}"
+
+
 def imported(module: str, who: str) -> Any:
     """Import a module of a library that the core does without.
 

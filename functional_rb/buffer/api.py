@@ -305,6 +305,7 @@ def check_update(
     check_one(backend, state, function)
     indices = handles_of(backend, indices)
     count = int(indices.shape[0])
+    checks.check_unpacked(items, function)
     priorities = checks.new_priorities(state.spec, backend.as_vector(priorities, "priorities"), count)
     return indices, priorities, checks.replacements(state.spec, items, backend.convert, count)
 

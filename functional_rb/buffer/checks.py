@@ -233,9 +233,13 @@ def are_listed(given: Any, name: str) -> bool:
         return False
     widths = {len(row) if isinstance(row, list) else -1 for row in given}
     numbers = [x for row in given for x in (row if isinstance(row, list) else [row])]
-    if len(widths) > 1 or not all(type(x) is int and -(2**63) <= x < 2**63 for x in numbers):
+    if len(widths) > 1 or not all(_is_whole(x) and -(2**63) <= x < 2**63 for x in numbers):
         raise TypeError(f"indices: expected handles, whole numbers as sample.indices has them, got {given!r:.80}")
     return True
+
+
+def _is_whole(x: Any) -> bool:
+    return type(x) is int or isinstance(x, np.integer)
 
 
 _ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")
@@ -370,11 +374,11 @@ def one_for_each(priorities: Any, size: int) -> Any:
 
 
 def check_not_a_size(key: Any, given: Any, function: str) -> None:
-    """Refuse a number where the key stands, if there is no batch size beside it: then it is meant as that."""
-    if given is None and isinstance(key, int) and not isinstance(key, bool):
-        raise TypeError(
-            f"{function}: expected a key, got the number {key}; write {function}(state, rb.key(seed), {key})"
-        )
+    """Refuse a number where the key stands: then it is meant as the batch size, which may be where the key belongs."""
+    if not isinstance(key, int | float | np.number) or isinstance(key, bool):
+        return
+    size = key if given is None or hasattr(given, "dtype") else given
+    raise TypeError(f"{function}: expected a key, got the number {key}; write {function}(state, rb.key(seed), {size})")
 
 
 def batch_size(spec: BufferSpec, given: Any, function: str = "sample") -> int:

@@ -1,10 +1,11 @@
 """The classes of a buffer's spec that JSON texts may name; `convert.json` has those of the specs of items."""
 
-from functional_rb import items, samplers, writers
+from functional_rb import samplers, writers
 from functional_rb.buffer import storage_kinds
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert import json
+from functional_rb.items import KINDS
 from functional_rb.transforms.her import Hindsight
 from functional_rb.transforms.map_items import MapOfAdded, MapOfSampled
 from functional_rb.transforms.n_step_added import NStepOfAdded
@@ -37,7 +38,7 @@ PARTS = (
     MapOfSampled,
     NStepOfAdded,
     NStepOfStored,
-    *items.KINDS,
+    *KINDS,
 )
 
 json.register(PARTS, whole=BufferSpec)

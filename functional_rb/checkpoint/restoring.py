@@ -12,6 +12,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from functional_rb.base import lazy
 from functional_rb.base.containers import Registered
 from functional_rb.base.description import Description
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError
@@ -140,7 +141,7 @@ def _load(
 ) -> tuple[Any, int]:
     """What `load` gives of a directory, or of one of its checkpoints, and its number; what stands for a mixture."""
     named = backend_name(backend)
-    module = importlib.import_module(f"{named}_backend.restore")
+    module = lazy.imported(f"{named}_backend.restore")
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)

@@ -23,13 +23,14 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
 from functional_rb import specs
-from functional_rb.base import functions
+from functional_rb.base import extras, functions, lazy
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
+from functional_rb.base.description import LATER
 from functional_rb.base.nest import SEVERAL, Keys
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
@@ -60,6 +61,16 @@ OURS: Final[dict[str, type]] = {
     )
 }
 """The classes that a text may name; their names are part of the format. `register` adds those of a buffer."""
+BUFFERS: Final = "functional_rb.buffer.json_classes"
+"""The module that registers those of a buffer. It is imported before any text is written or read."""
+LATER: Final = (
+    "functional_rb.maps.functions",
+    "functional_rb.mixture.value",
+    "functional_rb.text",
+    "functional_rb.trees",
+    "functional_rb.trees.forest",
+)
+"""The modules that register what a text may name besides. They are imported when one names what is not known."""
 _WHOLE: Final[list[type]] = []
 """Those of which a text may be as a whole, besides nests of specs."""
 
@@ -70,6 +81,7 @@ _BUILT_IN: Final[dict[str, list[Any]]] = {
 """Python's own containers, and the types that a defaultdict may make its values of."""
 
 Path = tuple[str | int, ...]
+Found = TypeVar("Found")
 
 
 class KnownError(ValueError):
@@ -112,6 +124,7 @@ def to_json(spec: Any) -> str:
         >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
         {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
     """
+    lazy.imported(BUFFERS)
     _check_leaves(spec, "to_json")
     try:
         return json.dumps({"format": FORMAT, "version": VERSION, "spec": _encoded(spec, ())}, allow_nan=False)
@@ -142,6 +155,7 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
         >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
+    lazy.imported(BUFFERS)
     by_name: dict[str, list[Any]] = {}
     for given in known:
         thing = given.func if isinstance(given, functools.partial) else given
@@ -171,6 +185,14 @@ def arguments_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
 
 
+def _later_arguments_of(kind: type) -> dict[str, Any]:
+    """The defaults of those that came after texts had been written: these lack them, and so do texts at the default."""
+    if issubclass(kind, Spec):
+        return {}
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # all are
+    return {field.name: field.default for field in fields if field.metadata.get(LATER)}
+
+
 def _check_leaves(spec: Any, who: str) -> None:
     if isinstance(spec, tuple(_WHOLE)):
         return
@@ -196,7 +218,10 @@ def _encoded(value: Any, path: Path) -> Any:
         return _encoded_composite(value, path)
     name = type(value).__name__
     if OURS.get(name) is type(value):
-        return {"type": name, **_encoded_parts({k: getattr(value, k) for k in arguments_of(type(value))}, path)}
+        given = {k: getattr(value, k) for k in arguments_of(type(value))}
+        later = _later_arguments_of(type(value))
+        given = {k: part for k, part in given.items() if k not in later or part != later[k]}
+        return {"type": name, **_encoded_parts(given, path)}
     return _encoded_foreign(value, path)
 
 
@@ -270,6 +295,17 @@ def _infinity(value: float, path: Path) -> str:
     if math.isnan(value):
         raise ValueError(f"to_json: {_shown(path)}: expected a number, got NaN")
     return "inf" if value > 0 else "-inf"
+
+
+def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
+    """What is registered under a name: one module after another is imported until it is there."""
+    found = of(name)
+    for module in LATER:
+        if found:
+            break
+        lazy.imported(module)
+        found = of(name)
+    return found
 
 
 def _records_named(name: str) -> list[Any]:
@@ -347,9 +383,11 @@ class _Reader:
             raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(data)}')
         if kind in self.kinds:
             return self.kinds[kind](data, path)
-        if kind not in OURS:
+        if _sought(OURS.get, kind) is None:
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
-        self._check(data, ("type", *arguments_of(OURS[kind])), path)
+        later = _later_arguments_of(OURS[kind])
+        names = (name for name in arguments_of(OURS[kind]) if name not in later)
+        self._check(data, ("type", *names), path, tuple(later))
         arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
@@ -449,16 +487,19 @@ class _Reader:
 
     def _known(self, name: Any, path: Path) -> Any:
         """The class or function that the user gave for this name."""
-        found = self.known.get(name, _BUILT_IN.get(name) or _records_named(name)) if isinstance(name, str) else []
+        found = _sought(self._things_named, name) or [] if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:
-            short = str(name).rpartition(":")[2]
+            module, _, short = str(name).rpartition(":")
             raise KnownError(
                 f"from_json: {_shown(path)}: the text names {name!r}, which is not among those known, "
-                f"{list(self.known)}; write from_json(text, known=({short},))"
+                f"{list(self.known)}; write from_json(text, known=({short},)){extras.needed_first(module)}"
             )
         return found[0]
+
+    def _things_named(self, name: str) -> list[Any]:
+        return self.known.get(name, _BUILT_IN.get(name) or _records_named(name))
 
     def _instance(self, value: Any, kind: type, path: Path) -> Any:
         if not isinstance(value, kind):

@@ -72,8 +72,13 @@ def convert(
         StorageFullError: if there is no room, naming the place; who calls again goes on.
         ImportError: if xxhash is missing.
         FileExistsError: if something else is at `path`, another dataset, say.
+        TypeError: for what is no reader.
     """
     target = os.path.abspath(as_path(path, WHO))
+    if not hasattr(reader, "spec") or not hasattr(reader, "episodes"):
+        raise TypeError(
+            f"{WHO}: expected a reader, got {reader!r:.80}; open_reader(name) gives one, and load takes the name itself"
+        )
     steps = reader.spec(narrow)
     compact = is_large(steps.observation) if compact is None else compact
     form = Form(steps, infos_chosen(infos, steps.infos), observation_key, compact)

@@ -8,7 +8,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -44,6 +44,8 @@ def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path)
         with _noted(f"datasets.filter: {of.path}, episode {summary.number}"):
             if keep(summary):
                 chosen.append(summary.number)
+    if not chosen:
+        raise DatasetError(f"datasets.filter: {of.path}: none of its {of.counts.episodes} episodes was kept")
     reader = _Chosen(dataset, chosen, "filter")
     return _written(reader, reader, to)
 
@@ -68,8 +70,14 @@ def split(
     Raises:
         DatasetError: if no dataset is there, or a share has no episode.
         FileExistsError: if something else is in one of the directories.
+        TypeError: for shares that are no numbers, and what is no list.
         ValueError: for shares that are too large, or not as many as directories.
     """
+    for name, kind, given in (("shares", "numbers", shares), ("to", "directories", to)):
+        if isinstance(given, str | os.PathLike) or not hasattr(given, "__len__"):
+            raise TypeError(f"datasets.split: expected {name} as a list of {kind}, got {given!r:.80}")
+    if not all(isinstance(share, int | float | np.number) for share in shares):
+        raise TypeError(f"datasets.split: expected shares as a list of numbers, got {shares!r:.80}")
     if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
         raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
     groups: dict[Hashable, list[int]] = {}
@@ -98,8 +106,11 @@ def concat(datasets: Sequence[Dataset], to: Path) -> Description:
     Raises:
         DatasetError: if one has other items, or no dataset is there.
         FileExistsError: if something else is at `to`.
+        TypeError: if they are no list.
         ValueError: if none are given.
     """
+    if isinstance(datasets, str | os.PathLike) or not isinstance(datasets, Iterable):
+        raise TypeError(f"datasets.concat: expected a list of datasets, got {datasets!r:.80}; write [first, second]")
     joined = _Joined([Stored(dataset) for dataset in datasets])
     return _written(joined, joined.of[0], to)
 
@@ -193,13 +204,14 @@ class _Mapped:
 
     def spec(self, narrow: bool) -> StepSpec:
         old, made = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
-        return StepSpec(
-            _specs(old.observation, made.observations),
-            _specs(old.action, made.actions),
-            _specs(old.reward, made.rewards),
-            {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
-            encoded=True,
-        )
+        with _noted(f"datasets.map: {self.of.path}, episode 0"):
+            return StepSpec(
+                _specs(old.observation, made.observations),
+                _specs(old.action, made.actions),
+                _specs(old.reward, made.rewards),
+                {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
+                encoded=True,
+            )
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         if not self._workers:

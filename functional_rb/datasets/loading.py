@@ -84,7 +84,10 @@ def load(
         >>> state = load("minari:D4RL/door/human-v2", rb, sampler=frb.Slices(16))  # doctest: +SKIP
     """
     backend_name(backend, WHO)
-    directory = os.fspath(name)
+    given: Any = name  # users give anything
+    directory: str = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(given, str | os.PathLike):
+        split_name(directory)  # which tells what a name is
     if not is_dataset(directory):
         chosen = infos_named(infos, WHO)
         kept = {"narrow": narrow, "infos": chosen, "observation_key": observation_key, "compact": compact}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base import lazy
 from functional_rb.buffer import respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
@@ -54,7 +54,7 @@ def opened(
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
             arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
-    restore = importlib.import_module(f"{named}_backend.restore").restore
+    restore = lazy.imported(f"{named}_backend.restore").restore
     return restore(spec, arrays, device, files=files)
 
 

@@ -173,7 +173,7 @@ def mixture_of(target: Mixture, given: Any, one: Callable[[Any, Any], Any], take
 
     Raises:
         TypeError: if it is no dict.
-        ValueError: if it has other names, or is of a mixture of another kind.
+        ValueError: if it has other names, is of a mixture of another kind, or its shares are none.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
@@ -183,13 +183,24 @@ def mixture_of(target: Mixture, given: Any, one: Callable[[Any, Any], Any], take
             f"load_state_dict: expected the names {needed} of a mixture of {len(target)} buffers, got {list(given)}"
         )
     info = given[MIXTURE]
-    told = json.loads(info if isinstance(info, (str, bytes)) else np.asarray(info).tobytes())
+    try:
+        told = json.loads(info if isinstance(info, (str, bytes)) else np.asarray(info).tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"load_state_dict: {MIXTURE!r}: expected how buffers are mixed as JSON, got {error}") from None
     wanted = json.loads(json.dumps(dataclasses.asdict(target.spec)))
     if told != wanted:
         raise ValueError(f"load_state_dict: expected a mixture of the kind {wanted}, got {told}; give one of that kind")
     p = None if target.p is None else take("p", given["p"])
     states = [one(state, given[str(k)]) for k, state in enumerate(target.states)]
-    return Mixture(tuple(states), p, spec=target.spec)
+    mixture = Mixture(tuple(states), p, spec=target.spec)
+    try:
+        mixture.check()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"load_state_dict: 'p': expected the shares of {len(target)} buffers, but {error}; the dict was damaged or "
+            f"made by hand, give it as rb.state_dict made it"
+        ) from None
+    return mixture
 
 
 def _expect_sound(name: str, problem: str | None) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import AnySample, State
@@ -24,6 +24,7 @@ from functional_rb.mixture.value import Mixture
 WHO = "iterate"
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def iterate(
@@ -182,7 +183,7 @@ class Batches(Iterator[AnySample[Any]]):
         """
         if self._drawing.cell is not None:
             return self._drawing.cell.state
-        return self._turns.take(self._look)
+        return self._in_turn(self._look)
 
     @state.setter
     def state(self, state: State) -> None:
@@ -192,7 +193,7 @@ class Batches(Iterator[AnySample[Any]]):
                 f"write batches.apply(rb.add, items), or cell.put(state)"
             )
         self._check(state)
-        self._turns.take(self._exchange, state)
+        self._in_turn(self._exchange, state)
 
     def apply(self, function: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Exchange the newest state, as one step: `Cell.apply`, from any thread, beside one that iterates.
@@ -225,7 +226,7 @@ class Batches(Iterator[AnySample[Any]]):
         """
         if self._drawing.cell is not None:
             return self._drawing.cell.apply(function, *args, **kwargs)
-        return self._turns.take(self._apply, function, args, kwargs)
+        return self._in_turn(self._apply, function, args, kwargs)
 
     def __iter__(self) -> Batches:
         """The iterator itself."""
@@ -278,6 +279,16 @@ class Batches(Iterator[AnySample[Any]]):
         """Refuse to wait, in a function that the cell has called, for threads that wait for the cell."""
         self._turns.refuse_nested()
         self._newest._refuse_nested()
+
+    def _in_turn(self, function: Callable[..., R], *args: Any) -> R:
+        try:
+            return self._turns.take(function, *args)
+        except Exception:
+            raise
+        except BaseException:
+            # An interrupt may have come while the batches ahead were noted, and left one that nobody draws.
+            self._close(wait=False)
+            raise
 
     # --- what follows is called in turn
 

@@ -42,10 +42,13 @@ class Turns:
         self.refuse_nested()
         ticket = threading.Lock()
         try:
-            self._wait(ticket)
-            self._holder = threading.get_ident()
-            return function(*args, **kwargs)
-        finally:
+            try:
+                self._wait(ticket)
+                self._holder = threading.get_ident()
+                return function(*args, **kwargs)
+            finally:
+                self._leave(ticket)
+        finally:  # once more, as an interrupt may have come in its midst
             self._leave(ticket)
 
     def refuse_nested(self) -> None:
@@ -66,16 +69,17 @@ class Turns:
             ticket.acquire()  # until the one before lets go of it
 
     def _leave(self, ticket: threading.Lock) -> None:
-        """Leave the queue, wherever this ticket is in it: an interrupt may have come while it waited."""
+        """Leave the queue, wherever this ticket is in it: an interrupt may have come while it waited.
+
+        After an interrupt in its midst it may be called again, for what is left to do.
+        """
         with self._guard:
-            if ticket not in self._queue:
-                return
-            first = self._queue[0] is ticket
-            self._queue.remove(ticket)
-            if first:
-                self._holder = None
-                if self._queue:
-                    self._queue[0].release()
+            if ticket in self._queue:
+                if self._queue[0] is ticket:
+                    self._holder = None
+                self._queue.remove(ticket)
+            if self._queue and self._queue[0].locked():  # it waits, or has waited, and does no more
+                self._queue[0].release()
 
     def _renew(self) -> None:
         """Nobody is at it: in a forked process, which has none of the other threads."""

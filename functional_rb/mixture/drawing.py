@@ -217,10 +217,10 @@ def _without_asking(carrier: TracedCarrier, looked: Looked) -> bytes | None:
     node, specs = looked.node, [state.spec for state in looked.node.buffers]
     if node.spec.how != "exact" or looked.p is None or any(spec.sampler.remembers for spec in specs):
         return None
-    numbers = np.array(looked.p, np.float32)
-    if not numbers.all() or not any(carrier.chooses(spec) for spec in specs):
+    if not any(carrier.chooses(spec) for spec in specs):  # torch, which traces no numbers of NumPy
         return None
-    return in_shares(numbers)
+    numbers = np.array(looked.p, np.float32)
+    return in_shares(numbers) if numbers.all() else None
 
 
 def _in_shares(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, numbers: bytes) -> Drawn:

@@ -70,7 +70,7 @@ class Backend(Protocol):
         """The rows of handles [B, columns] that each buffer has, int32 [m] each; None where m cannot be known."""
 
     def stacked(self, numbers: Sequence[Any]) -> Array:
-        """Numbers, some of which are scalar arrays, as an array float32."""
+        """Numbers, some of which may be scalar arrays, or traced, as an array float32."""
 
     def numbers_of(self, p: Array) -> Sequence[float] | None:
         """The numbers in an array; None where they cannot be known yet."""

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from functional_rb.base.nest import LEAF, Structure, show
+from functional_rb.base.nest import LEAF, Structure, as_several, show
 from functional_rb.buffer import samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.mixture.value import Mixture, MixtureSpec
@@ -175,7 +175,7 @@ def _places(member: Layout, names: tuple[str, ...], k: int) -> tuple[int, ...]:
         if name not in member.names:
             raise ValueError(
                 f"Mixture: leaves: states[{k}] has no leaf {name!r}, expected some of "
-                f"{', '.join(map(repr, member.names))}"
+                f"{', '.join(map(repr, member.names))}{as_several(tuple(name.split('/')), member.names)}"
             )
     return tuple(member.names.index(name) for name in names)
 

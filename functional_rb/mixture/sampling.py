@@ -17,7 +17,7 @@ from functional_rb.mixture.drawing import steps_of
 from functional_rb.mixture.functions import Backend, M, check_buffers
 from functional_rb.mixture.layout import Form, Layout, form_of, layout_at_once, layout_of, specs_of
 from functional_rb.mixture.shares import LARGEST_BATCH
-from functional_rb.mixture.value import Mixture, check_numbers, check_shape
+from functional_rb.mixture.value import Mixture, as_floats, check_numbers, check_shape
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.transforms.returns import NStep
@@ -175,7 +175,7 @@ def _shares(backend: Backend, engine: Engine, p: Any, count: int) -> Any:
     """Shares that are given with a call, as an array."""
     if not hasattr(p, "dtype"):
         p = _of_numbers(backend, p, count)
-    p = engine.as_vector(p, "p")
+    p = engine.as_vector(as_floats(p), "p")
     check_shape(p, count, "sample")
     numbers = backend.numbers_of(p)
     if numbers is not None:
@@ -189,10 +189,9 @@ def _of_numbers(backend: Backend, p: Any, count: int) -> Any:
         given = list(p)
     except TypeError:
         raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}") from None
-    if any(hasattr(x, "dtype") and tuple(x.shape) != () for x in given) or any(isinstance(x, str) for x in given):
+    others = [x for x in given if not isinstance(x, (int, float, np.generic)) or isinstance(x, str)]
+    if any(isinstance(x, str) or not hasattr(x, "dtype") or tuple(x.shape) != () for x in others):
         raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}")
-    if all(isinstance(x, (int, float, np.generic)) for x in given):
-        return np.asarray(given, np.float32)
     return backend.stacked(given)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, checked_keys, show_key
+from functional_rb.buffer.checks import UNPACK, is_pair
 from functional_rb.buffer.state import State, StateHolder
 from functional_rb.ops.protocol import Array
 
@@ -126,7 +127,7 @@ class Mixture(StateHolder):
             raise ValueError(f"Mixture: parts: expected a positive int, got {parts!r}")
         named = None if leaves is None else _checked_leaves(leaves)
         plain = None if p is None or hasattr(p, "dtype") else _plain(p, count)
-        array = p if hasattr(p, "dtype") else None
+        array = as_floats(p) if hasattr(p, "dtype") else None
         if array is not None:
             check_shape(array, count, "Mixture")
             found = numbers_at_hand(array)
@@ -246,7 +247,8 @@ def _checked_states(states: Any) -> tuple[State | Mixture, ...]:
         raise ValueError("Mixture: expected at least one state, got none")
     for k, state in enumerate(states):
         if not isinstance(state, State | Mixture):
-            raise TypeError(f"Mixture: states[{k}]: expected a State or a Mixture, got {type(state).__name__}")
+            remedy = f"; {UNPACK}" if is_pair(state) else ""
+            raise TypeError(f"Mixture: states[{k}]: expected a State or a Mixture, got {type(state).__name__}{remedy}")
     return tuple(states)
 
 
@@ -272,6 +274,11 @@ def specs_of_buffers(count: int, specs: Any, who: str) -> Sequence[Any]:
     if len(specs) != count:
         raise ValueError(f"{who}: spec: expected one for each of the mixture's {count} buffers, got {len(specs)}")
     return tuple(specs)
+
+
+def as_floats(p: Any) -> Any:
+    """Shares as they were given, but for whole numbers in an array of NumPy, which a list may have as well."""
+    return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 
 
 def check_shape(p: Any, count: int, who: str) -> None:

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from functional_rb.base import nest
+from functional_rb.base.description import LATER
 from functional_rb.base.nest import Key
 from functional_rb.core import soundness
 from functional_rb.core.boundaries import EpisodeBoundaries
@@ -17,11 +18,13 @@ from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import SamplerBase, check_bools
+from functional_rb.samplers.base import SamplerBase, check_bools, even_chance
 from functional_rb.samplers.importance import shares
 from functional_rb.samplers.slices import Slices
-from functional_rb.structures import episode_windows, order_statistics, sparse_set, sum_tree
+from functional_rb.structures import episode_windows, key_groups, key_rows, order_statistics, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Lanes
+from functional_rb.structures.key_groups import KeyGroups
+from functional_rb.structures.key_rows import KeyRows
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
@@ -35,13 +38,29 @@ HALF_EXPONENT = 127 << 22
 """Half of what the bits of a float32 have for its exponent 0: with half of a number's bits, a root within a tenth."""
 
 
+class _Chosen(NamedTuple):
+    """Groups that a draw has chosen.
+
+    Attributes:
+        sizes: int32 [n], how many items each has; any number where there is none.
+        chances: float32 [n], of each; 0 where there is none.
+        at: gives the slots int32 [n * m] of items by their numbers in their groups, int32 [n, m].
+    """
+
+    sizes: Array
+    chances: Array
+    at: Callable[[Array], Array]
+
+
 @dataclasses.dataclass(frozen=True)
 class Groups(SamplerBase):
     """Some items of each of n groups: leaves [n, per_group, *shape], as GRPO and RLOO take replies.
 
     Items of a group are added one after another, and a leaf tells where the next group begins, so a group is drawn in
-    O(log n). A key that comes back after others, as in A B A B, begins a new group: sort what is interleaved, or add it
-    in lanes. Each group is equally likely, and none comes twice in a batch; of fewer than n groups each comes as often
+    O(log n). A key that comes back after others, as in A B A B, begins a new group; with `interleaved=True` all stored
+    items with one key are a group, wherever they lie.
+
+    Each group is equally likely, and none comes twice in a batch; of fewer than n groups each comes as often
     as any other, or once more. Of a larger group come `per_group` neighbours in a circle from any item on:
     each is equally likely, none comes twice. Of a group that is being overwritten what is left counts. `sample.mask`,
     bool [n, per_group], marks real items; all weights are 1; the probability is the group's.
@@ -49,15 +68,17 @@ class Groups(SamplerBase):
     Attributes:
         per_group: how many items of each group.
         group_key: path of an integer leaf, such as a prompt's number, that is another in every group than in the one
-            before.
+            before, or, if they are interleaved, than in all others.
         reward_key: path of a leaf of one number an item; `sample.extras` then tells "group_mean" and
             "group_deviation" (with n - 1 in the denominator; 0 of a single item), float32 [n, per_group], of the items
             drawn of each group.
         whole: whether groups with fewer stored items are left out; else they come padded, masked.
+        interleaved: whether items of a group may lie anywhere among others, such as replies that come as they are done.
+            Nothing is then kept of groups: each draw sorts the keys of all slots, in O(n log n). Any writer will do.
 
     Raises:
         ValueError: for settings out of range, a leaf that the item lacks or that cannot tell, a number that does not
-            fit into a lane (if `whole`), or a writer that does not keep items in order.
+            fit into a lane (if `whole`), or a writer that does not keep items in order, if groups are not interleaved.
 
     Example:
         >>> Groups(8, group_key="prompt", reward_key="score").whole
@@ -68,10 +89,11 @@ class Groups(SamplerBase):
     group_key: Key
     reward_key: Key | None = None
     whole: bool = True
+    interleaved: bool = dataclasses.field(default=False, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
-        check_bools(self, "whole")
+        check_bools(self, "whole", "interleaved")
         Slices(self._checked(), end_keys=())  # which knows how many there may be
         object.__setattr__(self, "per_group", operator.index(self.per_group))
 
@@ -86,31 +108,40 @@ class Groups(SamplerBase):
         return Slices(self.per_group, (), self.group_key, strict_length=self.whole)
 
     @property
-    def boundaries(self) -> EpisodeBoundaries:
-        """A group is stored as a trajectory is."""
-        return self._slices.boundaries
+    def boundaries(self) -> EpisodeBoundaries | None:
+        """A group is stored as a trajectory is, if its items lie side by side."""
+        return None if self.interleaved else self._slices.boundaries
 
     @property
     def why_nothing(self) -> str:
         """No group is large enough."""
-        return f"completes a group of {self.per_group} items; add more, or give whole=False"
+        other = "" if self.interleaved else ", or interleaved=True, if other items lie between those of a group"
+        return f"completes a group of {self.per_group} items; add more, or give whole=False{other}"
+
+    @property
+    def _least(self) -> int:
+        """Of fewer items no group is drawn."""
+        return self.per_group if self.whole else 1
 
     def check(self, plan: Plan) -> None:
         """Groups are read off rings, and their leaves exist."""
         who = type(self).__name__
-        need_order(plan, who)
-        if self.per_group > plan.ring.length and self.whole:
+        room = plan.capacity if self.interleaved else plan.ring.length
+        if not self.interleaved:
+            need_order(plan, who)
+        if self._least > room:
             raise ValueError(
-                f"{who}: {self.per_group} items of a group never fit into the {plan.ring.length} of a lane; "
+                f"{who}: {self.per_group} items of a group never fit into the {room} of "
+                f"{'a buffer' if self.interleaved else 'a lane'}; "
                 f"give a larger BufferSpec.capacity, or whole=False, for smaller groups"
             )
-        most = plan.capacity // (self.per_group if self.whole else 1)
+        most = plan.capacity // self._least
         if most > order_statistics.MAX_CAPACITY:
             raise ValueError(
                 f"{who}: {most} groups may be stored, and at most 2^24 are counted exactly; use several buffers, or a "
                 f"smaller BufferSpec.capacity"
             )
-        self.boundaries.check(plan.outline, who)
+        self._slices.boundaries.check(plan.outline, who)
         if self.reward_key is None:
             return
         leaf = plan.outline.leaves[nest.position(plan.outline.names, self.reward_key, who)]
@@ -125,8 +156,8 @@ class Groups(SamplerBase):
         return soundness.problem_of_weights(found)
 
     def tree_rows(self, capacity: int) -> int:
-        """A sum tree over the slots, as the index."""
-        return self._slices.tree_rows(capacity)
+        """A sum tree over the slots, as the index; none where groups are interleaved."""
+        return 0 if self.interleaved else self._slices.tree_rows(capacity)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         """Two words for the group, and two for the item from which it comes."""
@@ -138,36 +169,75 @@ class Groups(SamplerBase):
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
         """Note which groups there are wherever the new items may have changed it."""
-        self._slices.added(ops, draft, write, leaves, priorities)
+        if not self.interleaved:
+            self._slices.added(ops, draft, write, leaves, priorities)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         """Note which groups there are where items go."""
-        self._slices.removed(ops, draft, removal)
+        if not self.interleaved:
+            self._slices.removed(ops, draft, removal)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Find groups by random ranks that differ, then go around each from one of its items."""
-        length = self.per_group
-        lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
+        there = self._sorted(ops, draft) if self.interleaved else None
         # The tree has a one for each group. Of fewer groups than are wanted, one shuffle of all is gone round.
-        groups = ops.cast(sum_tree.total(draft.known_tree), "int32")
+        groups = ops.cast(sum_tree.total(draft.known_tree), "int32") if there is None else there.count
         shuffled = sparse_set.distinct(ops, draws[:, :2], groups)
         turn = ops.arange(batch, like=shuffled) % ops.maximum(groups, ops.full_like(groups, 1))
-        members = order_statistics.select(ops, draft.known_tree, draft.plan.capacity, ops.take(shuffled, turn))
-        chances = shares(ops, draft, members)
-        found = chances > 0  # of a tree without groups, that is, of an empty one, anything is a leaf
-        before, after = episode_windows.extent(ops, lanes, in_episode, members)
-        sizes = ops.where(found, before + after + 1, ops.full_like(before, 1))
-        place = ops.arange(length, like=before)[None, :]
+        ranks = ops.take(shuffled, turn)
+        chosen = self._in_runs(ops, draft, ranks) if there is None else self._anywhere(ops, there, ranks)
+        found = chosen.chances > 0  # without groups, as of an empty buffer, anything is chosen
+        sizes = ops.where(found, chosen.sizes, ops.full_like(chosen.sizes, 1))
+        place = ops.arange(self.per_group, like=sizes)[None, :]
         real = found[:, None] & (place < sizes[:, None])
         around = below(ops, draws[:, -2:], sizes)[:, None] + ops.where(real, place, ops.full_like(place, 0))
         around = ops.where(around < sizes[:, None], around, around - sizes[:, None])
-        away = ops.where(found[:, None], around - before[:, None], ops.full_like(around, 0)).reshape(-1)
-        first = (members[:, None] + ops.full_like(around, 0)).reshape(-1)
-        slots = episode_windows.shifted(ops, lanes, first, away)
-        handles = draft.handles_of(ops, slots).reshape(batch, length)
+        slots = chosen.at(ops.where(found[:, None], around, ops.full_like(around, 0)))
+        handles = draft.handles_of(ops, slots).reshape(batch, self.per_group)
         told = self._told(ops, draft, slots, real, sizes)
         handles = ops.where(real, handles, ops.full_like(handles, -1))
-        return slots, Selection(handles, ops.cast(found, "float32"), chances, real, extras=told)
+        return slots, Selection(handles, ops.cast(found, "float32"), chosen.chances, real, extras=told)
+
+    def _in_runs(self, ops: Ops, draft: Draft, ranks: Array) -> _Chosen:
+        """Groups whose items lie side by side, of which a member is marked in the tree."""
+        lanes = Lanes(draft.plan.ring, draft.counters.ends)
+        members = order_statistics.select(ops, draft.known_tree, draft.plan.capacity, ranks)
+        chances = shares(ops, draft, members)
+        before, after = episode_windows.extent(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], members)
+
+        def at(around: Array) -> Array:
+            away = around - ops.where(chances > 0, before, ops.full_like(before, 0))[:, None]
+            first = members[:, None] + ops.full_like(around, 0)
+            return episode_windows.shifted(ops, lanes, first.reshape(-1), away.reshape(-1))
+
+        return _Chosen(before + after + 1, chances, at)
+
+    def _anywhere(self, ops: Ops, groups: KeyGroups, ranks: Array) -> _Chosen:
+        """Groups whose items were brought together by sorting."""
+        begins = key_groups.select(ops, groups, ranks)
+        sizes = ops.take(groups.sizes, begins)
+
+        def at(around: Array) -> Array:
+            return ops.take(groups.slots, (begins[:, None] + around).reshape(-1))
+
+        return _Chosen(sizes, self._chances(ops, groups, sizes), at)
+
+    def _sorted(self, ops: Ops, draft: Draft) -> KeyGroups:
+        """The groups of all that is stored, by their keys."""
+        plan = draft.plan
+        position = nest.position(plan.outline.names, self.group_key, type(self).__name__)
+        slots = ops.arange(plan.capacity, like=draft.counters.ends.sizes)
+        keys = draft.read(ops, slots, [position])[position]
+        leaf = plan.outline.leaves[position]
+        words = key_rows.pack(ops, KeyRows((((), leaf.shape, leaf.dtype),)), [keys], slots)
+        _, live = draft.locate(ops, draft.handles_of(ops, slots))
+        return key_groups.find(ops, words, live, self._least)
+
+    @staticmethod
+    def _chances(ops: Ops, groups: KeyGroups, sizes: Array) -> Array:
+        """Of groups of these sizes, 0 for none."""
+        chance = even_chance(ops, groups.count) + ops.cast(ops.full_like(sizes, 0), "float32")
+        return ops.where(sizes > 0, chance, ops.full_like(chance, 0))
 
     def _told(self, ops: Ops, draft: Draft, slots: Array, real: Array, sizes: Array) -> dict[str, Array]:
         """Mean and deviation of the rewards of each group's real items, float32 [n, per_group]."""
@@ -188,6 +258,10 @@ class Groups(SamplerBase):
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Of a group, and then of one of its items."""
+        if self.interleaved:
+            groups = self._sorted(ops, draft)
+            sizes = key_groups.sizes_of(ops, groups, slots)
+            return self._chances(ops, groups, sizes) / ops.cast(ops.maximum(sizes, ops.full_like(sizes, 1)), "float32")
         lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
         _, marked = episode_windows.of_trajectories(ops, self._slices.rule, lanes, in_episode, slots)
         before, after = episode_windows.extent(ops, lanes, in_episode, slots)
@@ -195,7 +269,7 @@ class Groups(SamplerBase):
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a group: it may come again and again."""
-        return self._slices.drawable(ops, draft, n)
+        return self._sorted(ops, draft).count > 0 if self.interleaved else self._slices.drawable(ops, draft, n)
 
 
 def _sums(ops: Ops, x: Array) -> Array:

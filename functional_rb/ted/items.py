@@ -41,7 +41,7 @@ def item_from_env(
 
     Raises:
         ImportError: if Gymnasium is not installed.
-        TypeError: for a space that has no spec, naming it.
+        TypeError: for what has no spaces, or a space that has no spec, naming it.
         ValueError: for a limit that is missing, an observation with a part whose name has another meaning in TED, or
             another layout.
 
@@ -58,6 +58,10 @@ def item_from_env(
     if layout not in ("ted", "flat"):
         raise ValueError(f"{WHO}: expected layout as 'ted' or 'flat', got {layout!r}")
     single = "single_" if hasattr(env, "single_observation_space") else ""
+    if not all(hasattr(env, f"{single}{of}_space") for of in ("observation", "action")):
+        raise TypeError(
+            f"{WHO}: expected a Gymnasium environment, which has spaces, got {env!r:.80}; make it by gym.make"
+        )
     observation, action = (
         spec_of_space(getattr(env, f"{single}{of}_space"), narrow, max_length, max_edges, WHO, (of,))
         for of in ("observation", "action")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb import ted
 from functional_rb.ops.protocol import Array
+from functional_rb.ted.steps import from_transitions
 from functional_rb.text import advantages, rollouts
 from functional_rb.text import generation as core
 from functional_rb.text.backend import Backend, EmptyCache, Step
@@ -417,9 +417,7 @@ def rollout(
                 )
         coefficient = backend.number(kl, "float32", scores)
         told = backend.run(rollouts.told, joined, made, scores, by_reference, coefficient)
-    steps = ted.from_transitions(
-        told.observation, told.action, told.reward, told.action, told.terminated, told.truncated
-    )
+    steps = from_transitions(told.observation, told.action, told.reward, told.action, told.terminated, told.truncated)
     steps |= {"reply": told.reply, "log_prob": told.log_prob}
     if reference is not None:
         steps["reference_log_prob"] = told.reference_log_prob

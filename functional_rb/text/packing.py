@@ -71,6 +71,8 @@ def pack(
     fill = _int(pad, "pad", who)
     if not -(2**31) <= fill < 2**31:
         raise ValueError(f"{who}: expected pad as an int32, got {pad!r}")
+    if not hasattr(sequences, "__iter__") and not hasattr(sequences, "__getitem__"):
+        raise TypeError(f"{who}: expected sequences of token ids, got {type(sequences).__name__}")
     given = [_tokens(x, i, who) for i, x in enumerate(sequences)]
     pieces: list[Ints] = []
     sequence: list[int] = []

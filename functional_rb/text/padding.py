@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import stat
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -124,12 +126,16 @@ class _File:
         """
         self._number = -1
         try:
-            self._number = os.open(path, os.O_RDONLY)
+            # A spec that somebody else wrote may name a pipe, which would keep who opens it waiting.
+            self._number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+            status = os.fstat(self._number)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "no regular file", path)
         except OSError as error:
             raise type(error)(
                 error.errno, f"the file of tokens: {error.strerror}; prepare the texts anew, or put it back", path
             ) from None
-        self._size = os.fstat(self._number).st_size
+        self._size = status.st_size
         with os.fdopen(self._number, "rb", closefd=False) as file:
             self.tokens = Placed(np.asarray(np.memmap(file, dtype, "r")) if self._size else np.zeros(0, dtype))
 

@@ -211,6 +211,13 @@ def _named(
         there = list(dict.fromkeys(name for row in first if isinstance(row, Mapping) for name in row))
         if not first:
             raise ValueError(f"{who}: the source has no row; an iterator that was read before has none any more")
+        if not there:
+            got = getattr(first[0], "reason", f"got {first[0]!r:.80}")
+            where = "row 0" if source is None else source.where(0)
+            raise ValueError(
+                f"{who}: {where}: expected rows with columns, dicts or JSON objects of one line each, {got}; a file "
+                f"that is one array of them has to end in .json"
+            )
     for name in (*filter(None, named.values()), *more):
         if name not in there:
             raise ValueError(f"{who}: there is no column {name!r} among {there}; look at columns=")

@@ -31,6 +31,7 @@ def test_handles_in_a_list(library: Backend) -> None:
     assert rb.get(state, [3, 1, -1, 2**40])["reward"].tolist() == [3, 1, 0, 0]
     assert rb.is_live(state, [0, 4]).tolist() == [True, False]
     assert rb.get(state, [])["reward"].shape == (0,)
+    assert rb.get(state, list(np.array([3, 1])))["reward"].tolist() == [3, 1]  # of NumPy's numbers
     state = library.update(state, [3, 0], np.float32([5, 7]))
     assert rb.priorities(state, [0, 1, 3]).tolist() == [7, 1, 5]
     mixture = frb.Mixture([state, state])
@@ -87,6 +88,12 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda rb, s, pair: rb.sample(s, 4), r"sample: expected a key, .* 4; write sample\(state, rb.key\(seed\), 4\)"),
     (lambda rb, s, pair: rb.sample_(s, 4), r"sample_: expected a key, .* write sample_\(state, rb.key\(seed\), 4\)"),
     (lambda rb, s, pair: rb.sample(frb.Mixture([s, s]), 4), r"sample: expected a key, got the number 4"),
+    (lambda rb, s, pair: rb.sample(s, np.int64(4)), r"sample: expected a key, .* 4; write sample\(state, rb.key"),
+    (lambda rb, s, pair: rb.sample(s, 4, rb.key(0)), r"got the number 4; write sample\(state, rb.key\(seed\), 4\)"),
+    (lambda rb, s, pair: rb.sample(s, 0, 4), r"got the number 0; write sample\(state, rb.key\(seed\), 4\)"),
+    (lambda rb, s, pair: frb.Mixture([pair, s]), r"Mixture: states\[0\]: .* got tuple; unpack it"),
+    (lambda rb, s, pair: rb.update(s, [0], items=pair), "update: expected items, got a state and a sample; unpack it"),
+    (lambda rb, s, pair: rb.update(s, [0], items=pair[1]), "update: expected items, got a Sample; give sample.items"),
     (lambda rb, s, pair: rb.update(s, pair, np.ones(2, np.float32)), "unpack it: .* and give sample.indices"),
     (lambda rb, s, pair: rb.get(s, pair), "got tuple; unpack it: state, sample = rb.sample"),
     (lambda rb, s, pair: rb.get(s, pair[1]), "got Sample; give sample.indices"),

@@ -130,6 +130,8 @@ def test_leaves_of_mixtures(library: Backend) -> None:
     mixed = frb.Mixture([first, first], leaves=("a", "b"))
     assert mixed.spec.leaves == ("a/b",)
     assert frb.Mixture([first, first], leaves=["a", "b"]).spec.leaves == ("a", "b")
+    with pytest.raises(ValueError, match=r"no leaf 'b/c'.*for several leaves write the list \['b', 'c'\]"):
+        library.rb.sample(frb.Mixture([first, first], leaves=("b", "c")), library.rb.key(0), 2)
 
 
 @pytest.mark.parametrize(

@@ -431,11 +431,12 @@ def test_a_function_that_returns_nothing_is_told(library: Any) -> None:
     for function, error, message in (
         (forgetful, TypeError, r"forgetful.*to return the items, a nest of arrays, got None; return them"),
         (lambda items: {}, ValueError, r"to return some leaf, got \{\}"),
+        (lambda items: 3, TypeError, "expected an array of the backend, got builtins.int"),
     ):
         spec = frb.BufferSpec(STEP, 4, transforms=frb.map_items(function))
         calls = [lambda spec=spec: rb.sample(rb.with_spec(stored, spec), rb.key(0), 2)]
-        if error is TypeError:
-            calls += [lambda: rb.map_spec(forgetful, STEP), lambda spec=spec: rb.sample_spec(spec, 2)]
+        calls += [lambda function=function: rb.map_spec(function, STEP), lambda spec=spec: rb.sample_spec(spec, 2)]
+        if function is forgetful:
             late = frb.BufferSpec(STEP, 4, transforms=frb.map_items(forgetful, at="add", gives=STEP))
             calls.append(lambda late=late: rb.init(late))
         for call in calls:

@@ -72,8 +72,15 @@ def test_errors_of_functions_come_with_the_episode(tmp_path: Path) -> None:
     assert caught.value.__notes__ == [f"datasets.split: {where}"]
     with pytest.raises(DatasetError, match=rf"datasets\.map: {made}, episode 0: expected an Episode .* got NoneType"):
         frb.datasets.map(made, lambda episode: None, tmp_path / "none")
+    with pytest.raises(TypeError, match="cannot be stored") as caught:
+        frb.datasets.map(made, in_words, tmp_path / "words")
+    assert caught.value.__notes__ == [f"datasets.map: {made}, episode 0"]
     with pytest.raises(DatasetError, match="episode 2, rewards: "):
         frb.datasets.map(made, cut, tmp_path / "cut")
+
+
+def in_words(episode: Episode) -> Episode:
+    return dataclasses.replace(episode, actions=np.full(len(episode.actions), "left"))
 
 
 def cut(episode: Episode) -> Episode:
@@ -105,7 +112,7 @@ def test_filter_split_and_concat(tmp_path: Path) -> None:
     convert(MadeUp([2], (3,)), tmp_path / "other")
     with pytest.raises(DatasetError, match=r"expected items as in .*made"):
         frb.datasets.concat([tmp_path / "made", tmp_path / "other"], tmp_path / "refused")
-    with pytest.raises(DatasetError, match="no steps"):
+    with pytest.raises(DatasetError, match=r"datasets\.filter: .*made: none of its 5 episodes was kept"):
         frb.datasets.filter(tmp_path / "made", lambda x: False, tmp_path / "none")
     with pytest.raises(ValueError, match="expected 1 shares that sum to 1 or less"):
         frb.datasets.split(tmp_path / "made", [0.6, 0.5], places[:1])

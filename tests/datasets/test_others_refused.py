@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import functional_rb as frb
+import torch_backend
 from functional_rb.datasets import DatasetError, open_reader
 from functional_rb.datasets.formats import images
 from tests.support import datasets_of_others as others
@@ -350,3 +352,19 @@ def test_names_and_roots_of_another_kind() -> None:
     for wrong in (3, b"x", ["x"]):
         with pytest.raises(TypeError, match="datasets: expected root as the path of a folder"):
             open_reader("minari:door/human-v2", root=wrong)
+    for wrong in (3, None, ["minari:x"]):
+        with pytest.raises(TypeError, match="datasets: expected a name such as"):
+            frb.datasets.load(wrong, torch_backend)
+    for wrong in (3, None, "made", Path("made")):
+        with pytest.raises(TypeError, match=r"datasets\.concat: expected a list of datasets, got .*; write \[first"):
+            frb.datasets.concat(wrong, "joined")
+    for shares, to in ((None, ["a"]), ("ab", ["a", "b"]), (["a"], ["b"]), ([1.0], "a"), ([1.0], Path("a"))):
+        with pytest.raises(
+            TypeError, match=r"datasets\.split: expected (shares|to) as a list of (numbers|directories)"
+        ):
+            frb.datasets.split("made", shares, to)
+    for wrong in ("minari:x", None, 3):
+        with pytest.raises(TypeError, match=r"datasets\.convert: expected a reader, got .*; open_reader\(name\) gives"):
+            frb.datasets.convert(wrong, "made")
+        with pytest.raises((TypeError, ValueError), match=r"datasets\.fetch: expected "):
+            frb.datasets.fetch(wrong, "fetched")

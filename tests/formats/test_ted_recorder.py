@@ -247,6 +247,12 @@ def test_flat_items_of_environments(library: Backend) -> None:
         frb.item_from_env(env, layout="rows")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", ["CartPole-v1", None, 3])
+def test_what_has_no_spaces_is_no_environment(given: Any) -> None:
+    with pytest.raises(TypeError, match="item_from_env: expected a Gymnasium environment, which has spaces, got"):
+        frb.item_from_env(given)
+
+
 def test_final_observations_may_come_as_one_batch(library: Backend) -> None:
     def record(observation: Any, final: Any, terminated: Any) -> Any:
         step = (observation, terminated * 1.0, terminated, terminated ^ terminated, {"final_obs": final})

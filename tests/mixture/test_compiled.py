@@ -15,7 +15,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 import torch_backend.ops
-from functional_rb.mixture import drawing
+from functional_rb.mixture import drawing, sampling
 from functional_rb.ops import numpy_ops
 from jax_backend import compile
 from tests.support.effort import effort
@@ -226,6 +226,32 @@ def test_torch_compiles_the_whole_of_it() -> None:
     mixture, x, mask = compiled(mixture, rb.key(1), torch.tensor(0.5))
     assert x[2].tolist() == 13
     assert mask.tolist() == [True, True, True, False]
+
+
+def test_torch_compiles_what_a_mixture_itself_says() -> None:
+    """Shares that are numbers, and buffers that remember nothing: exact, and rounded by each key anew."""
+    rb = torch_backend
+    mixture, keys = pair(rb, UNIFORM, p=[0.3, 0.7]), rb.split(rb.key(0), 8).unbind()
+    expected = [rb.sample(mixture, key, 4)[1].items["x"].tolist() for key in keys]
+    compiled = torch.compile(lambda m, key: rb.sample_(m, key, 4), fullgraph=True, backend="eager")
+    found = []
+    for key in keys:
+        mixture, sample = compiled(mixture, key)
+        found.append(sample.items["x"].tolist())
+    assert found == expected
+    assert {sum(x < 10 for x in batch) for batch in found} == {1, 2}
+
+
+def test_torch_traces_shares_that_are_numbers_of_python() -> None:
+    """A number that changes from call to call is traced from the second one on."""
+    state = filled(torch_backend, UNIFORM, 0, 1)
+    compiled = torch.compile(
+        lambda share: sampling._shares(mixtures, mixtures.engine(state), [1 - share, share], 2),
+        fullgraph=True,
+        backend="eager",
+    )
+    for share in (0.25, 0.5, 0.75):
+        assert compiled(share).tolist() == [1 - share, share]
 
 
 def test_torch_maps_over_keys() -> None:

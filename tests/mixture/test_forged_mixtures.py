@@ -65,22 +65,36 @@ def test_a_forged_record_does_not_load(library: Backend, tmp_path: Path, kind: s
         frb.load(tmp_path, library.rb)
 
 
-@pytest.mark.parametrize(
-    "p",
-    [
-        np.array([1.0], np.float32),
-        np.array([0.5, np.nan], np.float32),
-        np.array([-0.5, 1.5], np.float32),
-        np.array([1, 1], np.int32),
-        {"x": np.ones(2, np.float32)},
-    ],
-    ids=["too few", "no number", "negative", "whole numbers", "a dict"],
-)
+SHARES = {
+    "too few": np.array([1.0], np.float32),
+    "no number": np.array([0.5, np.nan], np.float32),
+    "negative": np.array([-0.5, 1.5], np.float32),
+    "whole numbers": np.array([1, 1], np.int32),
+}
+
+
+@pytest.mark.parametrize("p", [*SHARES.values(), {"x": np.ones(2, np.float32)}], ids=[*SHARES, "a dict"])
 def test_forged_shares_do_not_load(library: Backend, tmp_path: Path, p: Any) -> None:
     saved(library, tmp_path, library.array(np.array([0.5, 0.5], np.float32)))
     forge(tmp_path, {}, p)
     with pytest.raises(frb.CorruptCheckpointError, match="what it says of a mixture is of none: Mixture: "):
         frb.load(tmp_path, library.rb)
+
+
+def test_forged_dicts_of_mixtures_do_not_load(library: Backend) -> None:
+    rb = library.rb
+    states = [rb.init(SPEC, items={"x": np.full(4, k, np.float32)}) for k in range(2)]
+    mixture = frb.Mixture(states, library.array(np.array([0.5, 0.5], np.float32)))
+    whole = rb.state_dict(mixture)
+    assert len(rb.load_state_dict(mixture, whole)) == 2
+    for shares in SHARES.values():
+        with pytest.raises(
+            ValueError, match=r"load_state_dict: 'p': expected the shares of 2 buffers.*as rb\.state_dict"
+        ):
+            rb.load_state_dict(mixture, whole | {"p": library.array(shares)})
+    for told in ("{", b"\xff", "[" * 10**5, np.array([200, 1], np.uint8)):
+        with pytest.raises(ValueError, match="load_state_dict: 'mixture': expected how buffers are mixed as JSON"):
+            rb.load_state_dict(mixture, whole | {"mixture": told})
 
 
 def test_shares_come_back_as_they_were(library: Backend, tmp_path: Path) -> None:

@@ -278,8 +278,11 @@ def test_shares_may_be_an_array_of_numpy(library: Backend, how: str) -> None:
     mixture = pair(library, p=given, how=how)
     given[:] = np.nan
     expected = numbers(library, library.rb.sample(pair(library, p=[1, 3], how=how), library.rb.key(0), 8)[1])
-    call = numbers(library, library.rb.sample(mixture, library.rb.key(0), 8, p=np.array([1, 3], np.float32))[1])
-    for found in (numbers(library, library.rb.sample(mixture, library.rb.key(0), 8)[1]), call):
+    whole = pair(library, p=np.array([1, 3]), how=how)
+    samples = [library.rb.sample(one, library.rb.key(0), 8)[1] for one in (mixture, whole)]
+    arrays = (np.array([1.0, 3.0]), np.array([1, 3], np.float32), np.array([1, 3]))
+    samples += [library.rb.sample(mixture, library.rb.key(0), 8, p=array)[1] for array in arrays]
+    for found in (numbers(library, sample) for sample in samples):
         for name, x in expected.items():
             np.testing.assert_array_equal(found[name], x)
 
@@ -396,6 +399,8 @@ def errors(library: Backend) -> list[tuple[Any, type[Exception], str]]:
             "sample: p: expected 2 numbers, or an array .* got 3",
         ),
         (lambda: rb.sample(mixture, key, 2, p=["a", "b"]), TypeError, "sample: p: expected 2 numbers, or an array"),
+        (lambda: rb.sample(mixture, key, 2, p=[np.str_("a"), 1]), TypeError, "sample: p: expected 2 numbers, or an"),
+        (lambda: rb.sample(mixture, key, 2, p=[None, 1]), TypeError, "sample: p: expected 2 numbers, or an array"),
         (lambda: rb.sample(a, key, 2, p=[1.0]), ValueError, "a single buffer gives all of the batch"),
         (
             lambda: rb.sample(frb.Mixture([a, b], how="buffers"), key, 5),

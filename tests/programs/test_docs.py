@@ -121,7 +121,8 @@ def test_a_path_that_is_not_there_is_found() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len([line for line in lines if not re.match(r"\[\S+\]: https://", line)]) <= 150
 
 
 def test_the_index_has_every_page() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import importlib.util
 import os
 import re
@@ -15,9 +16,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
+from torch.utils import _pytree as pytree
 
+import functional_rb
+import functional_rb as frb
+import torch_backend
+from functional_rb import __main__ as command_line
+from functional_rb.base import extras
 from tests.support import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +56,54 @@ def names(lines: list[str]) -> set[str]:
 
 
 OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
+LATE = {"torch._dynamo", *(f"functional_rb.{name}" for name in ("datasets", "ted", "testing", "text", "trees"))}
+"""What takes long to import, and only some need."""
+
+WHAT_IS_READ = {
+    "functional_rb": "repr(str(frb.load_spec(path)))",
+    "jax_backend": "len(jax.tree.leaves(frb.load(path, rb)))",
+    "torch_backend": "len(pytree.tree_leaves(frb.load(path, rb)))",
+}
+"""What a process tells of a checkpoint that has done nothing but import a package, and the library that it is for."""
+IMPORTS = {
+    "functional_rb": "",
+    "jax_backend": "import jax, jax_backend as rb",
+    "torch_backend": "import torch_backend as rb; from torch.utils import _pytree as pytree",
+}
+WITHOUT_TENSORDICT = """
+import dataclasses, typing
+import torch
+class Pair(typing.NamedTuple):
+    x: typing.Any
+@dataclasses.dataclass
+class Data:
+    x: typing.Any
+for item in ({"x": torch.ones(2)}, Pair(torch.ones(2)), Data(torch.ones(2))):
+    state = rb.add(rb.init(frb.BufferSpec(frb.spec_of(item), 4)), item)
+    assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
+try:
+    rb.records.to_tensordict({"x": torch.ones(2)})
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Checkpoints of what modules define that are imported late."""
+    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 4, 2)
+    root = frb.Expansion({"x": torch.zeros(1, 3)}, torch.zeros(1, 2), torch.zeros(1))
+    text = frb.RewardData(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 3, dtype=torch.bool))
+    values = {
+        "tree": torch_backend.trees.init(spec, root),
+        "forest": torch_backend.forests.init(frb.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)),
+        "map": torch_backend.maps.init(frb.MapSpec({"x": frb.Unbounded((3,))}, 4)),
+        "text": frb.PairwiseDataset(text, text),
+    }
+    folder = tmp_path_factory.mktemp("saved")
+    for name, value in values.items():
+        frb.save(value, folder / name)
+    return [folder / name for name in values]
 
 
 @pytest.mark.parametrize(
@@ -55,10 +111,12 @@ OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
     [
         ("functional_rb", {"jax", "jaxlib", "torch", "tensordict", *OF_TEXT}),
         ("jax_backend", {"torch", "tensordict", "torchrl", *OF_TEXT}),
-        ("torch_backend", {"jax", "jaxlib", "flax", "chex", *OF_TEXT}),
+        ("torch_backend", {"jax", "jaxlib", "flax", "chex", "tensordict", *OF_TEXT}),
     ],
 )
-def test_import_neither_needs_nor_looks_for_the_other_backend(package: str, foreign: set[str]) -> None:
+def test_import_neither_needs_nor_looks_for_what_is_not_there(
+    package: str, foreign: set[str], saved: list[Path]
+) -> None:
     program = f"""
 import sys
 
@@ -67,17 +125,30 @@ class Absent:
     def find_spec(name, *_):
         if name.partition(".")[0] in {sorted(foreign)!r}:
             print(name)
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent)
 import {package}
 assert {package!r} in sys.modules
-late = {{"torch._dynamo", "functional_rb.testing"}} & set(sys.modules)
+late = {LATE!r} & set(sys.modules)
 assert not late, f"what takes long to import, and only some need: {{late}}"
+import functional_rb as frb
+{IMPORTS[package]}
+for path in sys.argv[1:]:
+    print({WHAT_IS_READ[package]})
+from functional_rb import *
+from {package} import *
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    read = [frb.load_spec(path) for path in saved]
+    counts = [len(pytree.tree_leaves(frb.load(path, torch_backend))) for path in saved]
+    expected = [repr(str(spec)) for spec in read] if package == "functional_rb" else [str(count) for count in counts]
+    if package == "torch_backend":
+        program += WITHOUT_TENSORDICT
+        expected += ["tensordict", f"records.to_tensordict needs tensordict: {extras.remedy('tensordict')}"]
+    arguments = [sys.executable, "-c", program, *map(str, saved)]
+    run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == []
+    assert run.stdout.splitlines() == expected
 
 
 # -- extras
@@ -88,16 +159,16 @@ def test_core_requires_numpy_only() -> None:
 
 
 def test_extras_are_those_promised() -> None:
-    extras = PROJECT["optional-dependencies"]
-    assert set(extras) == {
+    brought = PROJECT["optional-dependencies"]
+    assert set(brought) == {
         *("jax", "torch", "tensordict", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
         *("examples", "bench", "dev"),
     }
-    assert names(extras["jax"]) == {"jax"}
-    assert names(extras["torch"]) == {"torch"}
-    assert names(extras["tensordict"]) == {"functional-rb", "tensordict"}
-    for extra in extras.keys() - {"text", "dev"}:
-        assert not names(extras[extra]) & (OF_TEXT - {"pyarrow"})
+    assert names(brought["jax"]) == {"jax"}
+    assert names(brought["torch"]) == {"torch"}
+    assert names(brought["tensordict"]) == {"functional-rb", "tensordict"}
+    for extra in brought.keys() - {"text", "dev"}:
+        assert not names(brought[extra]) & (OF_TEXT - {"pyarrow"})
     for extra in ("examples", "bench", "dev"):
         assert {"jax", "torch", "numpy"} <= {requirement.name for requirement in pin.requirements([extra])}
 
@@ -142,12 +213,14 @@ def test_constraints_are_exact_sorted_and_portable() -> None:
 # -- versions
 
 
-def test_one_version_everywhere() -> None:
-    import functional_rb
-
-    assert functional_rb.__version__ == PROJECT["version"]
-    assert metadata.version("functional-rb") == PROJECT["version"]
-    assert str(Version(PROJECT["version"])) == PROJECT["version"]
+def test_one_version_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    version = functional_rb.__version__
+    assert "version" in PROJECT["dynamic"]
+    assert metadata.version("functional-rb") == version
+    assert str(Version(version)) == version
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command_line.main(["--version"])
+    assert capsys.readouterr().out == f"functional_rb {version}\n"
 
 
 def test_supported_python_is_the_one_that_ruff_and_mypy_check_for() -> None:
@@ -165,7 +238,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Without the extension, which takes long to compile: `make wheel-check` builds one with it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FUNCTIONAL_RB_NATIVE", "0")
-        built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
+        built: Path = check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"), "--wheel")
     return built
 
 
@@ -176,7 +249,7 @@ def members(wheel: Path) -> set[str]:
 
 
 def test_wheel_holds_the_three_packages_and_nothing_else(members: set[str]) -> None:
-    info = f"functional_rb-{PROJECT['version']}.dist-info"
+    info = f"functional_rb-{functional_rb.__version__}.dist-info"
     assert {name.partition("/")[0] for name in members} == {*PACKAGES, info}
     assert f"{info}/licenses/LICENSE" in members
 
@@ -185,7 +258,7 @@ def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> Non
     sources = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
-        for pattern in ("*.py", "py.typed", "_native.pyi", "sources.json", "native/src/*")
+        for pattern in ("*.py", "*.pyi", "py.typed", "sources.json", "native/src/*")
         for path in (ROOT / package).rglob(pattern)
     }
     assert {f"{package}/{name}" for package in PACKAGES for name in ("__init__.py", "py.typed")} <= sources
@@ -193,12 +266,42 @@ def test_wheel_holds_every_module_and_the_type_markers(members: set[str]) -> Non
 
 
 def test_wheel_without_the_extension_is_for_all_machines_and_says_what_it_needs(wheel: Path) -> None:
-    assert wheel.name == f"functional_rb-{PROJECT['version']}-py3-none-any.whl"
+    version = functional_rb.__version__
+    assert wheel.name == f"functional_rb-{version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
-        said = archive.read(f"functional_rb-{PROJECT['version']}.dist-info/METADATA").decode()
-    assert "License-Expression: Apache-2.0\n" in said
-    assert f"Requires-Python: {PROJECT['requires-python']}\n" in said
-    assert set(re.findall(r"^Provides-Extra: (.+)$", said, re.MULTILINE)) == set(PROJECT["optional-dependencies"])
+        said = email.message_from_bytes(archive.read(f"functional_rb-{version}.dist-info/METADATA"))
+    assert said["Version"] == version
+    assert said["License-Expression"] == "Apache-2.0"
+    assert said["Requires-Python"] == PROJECT["requires-python"]
+    assert set(said.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    assert dict(url.split(", ") for url in said.get_all("Project-URL")) == PROJECT["urls"]
+    assert said["Author"]
+    assert said["Keywords"].split(",") == PROJECT["keywords"]
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text()
+
+
+# -- the README, which the package index shows too
+
+
+def test_links_of_the_readme_are_absolute() -> None:
+    """They are written as references by path, which have the repository's address at the end of the page."""
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
+    references = dict(re.findall(r"^\[(\S+)\]: (\S+)$", text, re.MULTILINE))
+    body = re.sub(r"^\[\S+\]: .*$", "", text, flags=re.MULTILINE)
+    used = {label or text for text, label in re.findall(r"\[([^][]+)\](?:\[([^][]+)\])?", body)}
+    assert used == set(references)
+    assert len(used) > 20
+    for path, address in references.items():
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        assert address == f"{PROJECT['urls']['Homepage']}/{kind}/main/{path}"
+        file, _, anchor = path.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), re.MULTILINE) if anchor else []
+        anchors = [re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower() for heading in headings]
+        assert (ROOT / file).exists()
+        assert not anchor or anchor in anchors
 
 
 def test_wheel_with_the_extension_is_for_machines_like_this_one(monkeypatch: pytest.MonkeyPatch) -> None:

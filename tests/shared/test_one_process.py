@@ -847,7 +847,7 @@ def died_in(shared: SharedBuffer, kind: int) -> None:
     """Leave what a process does that dies in a write of two items, for which it had taken room."""
     words = shared.files.control
     words[control.SEQUENCE] += 1
-    words[control.RESERVED] = shared.spec.capacity
+    words[control.RESERVED] = 6  # an add has room before it begins
     words[control.KIND], words[control.COUNT], words[control.FIRST], words[control.HAS_ROWS] = kind, 2, 4, 1
 
 
@@ -909,6 +909,24 @@ def test_what_the_journal_says_is_not_believed(tmp_path: Path) -> None:
         places[:2], values[:2] = slots, priorities
         died_in(shared, control.UPDATE)
         assert repaired_or_refused(shared, "journal.bin") != good
+
+
+def test_nothing_is_repaired_where_no_room_was_taken(tmp_path: Path) -> None:
+    """Writing to a hole of a mapped file kills the process where the disk is full, and in a tmpfs reading it does."""
+    shared = light(tmp_path, sampler=frb.Prioritized())
+    shared.add(numbers(1, 2, 3, 4), 4, None, None)
+    shared.files._saved.arrays[0].view(np.int32)[:2] = 0, 4
+    sound = shared.files.control.copy()
+    for kind, reserved, name in (
+        (control.ADD, 5, "control"),
+        (control.ADD, 3, "control"),
+        (control.UPDATE, 4, "journal"),
+        (control.CLEAR, 3, "control"),
+    ):
+        shared.files.control[:] = sound
+        died_in(shared, kind)
+        shared.files.control[control.RESERVED] = reserved
+        assert repaired_or_refused(shared, f"{name}.bin")
 
 
 def test_room_that_is_only_said_to_be_reserved_is_reserved(tmp_path: Path) -> None:

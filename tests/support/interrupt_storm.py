@@ -1,6 +1,7 @@
 """A program on which SIGINTs rain, while it adds, samples, saves and shares; now and then it looks at what is left.
 
-Called with a directory, a backend and seconds. It says "ready" once the rain may begin, and how many have hit.
+Called with a directory, a backend, seconds, and how many signals are to hit it at least, for which it goes on longer on
+a machine that is busy. It says "ready" once the rain may begin, and how many have hit.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def check_free(path: str) -> None:
         os.close(lock)
 
 
-def main(directory: str, backend: str, seconds: float) -> None:
+def main(directory: str, backend: str, seconds: float, least: int) -> None:
     rb, rain = importlib.import_module(f"{backend}_backend"), Rain()
     on_host: dict[str, Any] = {"storage": frb.Host()} if backend == "jax" else {}
     samplers = frb.Prioritized(), frb.WithoutReplacement(), frb.Recency(3)
@@ -146,7 +147,7 @@ def main(directory: str, backend: str, seconds: float) -> None:
     save(), share()
     print("ready", flush=True)
     until, round_ = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or rain.hits < least:
         round_ += 1
         drops = 1 + round_ % 2
         for life in lives:
@@ -169,4 +170,4 @@ def main(directory: str, backend: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))

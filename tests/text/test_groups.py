@@ -97,7 +97,8 @@ def test_no_group_comes_twice_where_there_are_enough(backend: Backend, sizes: li
             np.testing.assert_allclose(backend.numpy(sample.probabilities), 1 / len(there), rtol=1e-6)
 
 
-def test_interleaved_items_are_groups_of_one_until_they_are_sorted_or_have_lanes(backend: Backend) -> None:
+def test_interleaved_items_are_brought_together_or_are_groups_of_one(backend: Backend) -> None:
+    """By the sampler itself, as it is told to; before they are added; or by lanes."""
     given = stored_of([1] * 8) | {"prompt": np.array([7, 9] * 4, np.int32)}
     spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt"))
     assert not bool(backend.rb.can_sample(backend.add(backend.init(spec), given), 1))
@@ -108,7 +109,9 @@ def test_interleaved_items_are_groups_of_one_until_they_are_sorted_or_have_lanes
     together = backend.add(backend.init(spec), {name: leaf[order] for name, leaf in given.items()})
     in_lanes = backend.init(dataclasses.replace(spec, lanes=2))
     in_lanes = backend.add(in_lanes, {name: leaf.reshape(4, 2) for name, leaf in given.items()})
-    for state in (together, in_lanes):
+    anywhere = backend.init(dataclasses.replace(spec, sampler=frb.Groups(2, "prompt", interleaved=True)))
+    assert not bool(backend.rb.can_sample(anywhere, 1))
+    for state in (together, in_lanes, backend.add(anywhere, given)):
         _, sample = backend.sample(state, backend.rb.key(0), 2)
         assert sorted(backend.numpy(sample.items["prompt"]).tolist()) == [[7, 7], [9, 9]]
         assert all(len(set(ids)) == 2 for ids in backend.numpy(sample.items["id"]).tolist())
@@ -167,6 +170,46 @@ def test_groups_keep_the_contract_of_samplers(lanes: int | None, carriers: list[
     check_sampler(frb.Groups(2, "prompt", "score"), item=item, lanes=lanes, law=law, examples=6, run_on=carriers)
 
 
+def law_of_keys(steps: Any) -> list[float]:
+    """Each prompt of which two items are stored is equally likely, and then each of its items."""
+    prompts = [int(step.leaves["prompt"]) for step in steps]
+    return [1 / prompts.count(prompt) if prompts.count(prompt) >= 2 else 0.0 for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "writer", "carriers"),
+    [(None, None, ["torch"]), (2, None, ["numpy"]), (None, frb.Reservoir(), ["numpy"])],
+)
+def test_interleaved_groups_keep_the_contract_of_samplers(lanes: Any, writer: Any, carriers: list[str]) -> None:
+    item, sampler = (
+        ITEM | {"prompt": frb.Bounded(0, 3, (), "int32")},
+        frb.Groups(2, "prompt", "score", interleaved=True),
+    )
+    check_sampler(sampler, item=item, lanes=lanes, writer=writer, law=law_of_keys, examples=4, run_on=carriers)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "uint32"])
+def test_interleaved_groups_differ_within_a_batch(dtype: str) -> None:
+    """Of keys of every width, of which some differ in their upper word alone; some items are overwritten already."""
+    import torch_backend as rb
+
+    item = {"prompt": frb.Unbounded((), dtype), "id": frb.Unbounded((), "int32")}
+    number = np.arange(20, dtype=np.int32)
+    prompts = (number % 4).astype(dtype) * (2**32 if dtype == "int64" else 1) + (number % 5 == 0).astype(dtype)
+    spec = frb.BufferSpec(item, 16, frb.Groups(3, "prompt", whole=False, interleaved=True))
+    assert frb.from_json(frb.to_json(spec)) == spec
+    state = rb.add(rb.init(spec), {"prompt": prompts, "id": number})
+    there = {int(prompt): set(number[4:][prompts[4:] == prompt].tolist()) for prompt in prompts[4:]}
+    for key in rb.split(rb.key(0), 8).unbind():
+        _, sample = rb.sample(state, key, len(there) + 1)
+        drawn = sample.items["prompt"][:, 0].tolist()
+        assert set(drawn) == there.keys()
+        for prompt, ids, mask in zip(drawn, sample.items["id"].tolist(), np.asarray(sample.mask), strict=True):
+            found = [number for number, real in zip(ids, mask, strict=True) if real]
+            assert len(found) == len({*found}) == min(3, len(there[prompt]))
+            assert {*found} <= there[prompt]
+
+
 def test_roots_are_as_exact_as_their_numbers() -> None:
     rng = np.random.default_rng(0)
     squares = (rng.uniform(1, 4, 2000) * 2.0 ** rng.integers(-126, 126, 2000)).astype(np.float32)
@@ -181,6 +224,7 @@ def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
 
     spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt"), batch_size=3)
     assert frb.from_json(frb.to_json(spec)) == spec
+    assert "interleaved" not in frb.to_json(spec)  # as texts of earlier versions
     state = rb.init(spec)
     one = rb.add(state, {name: leaf[0] for name, leaf in stored_of([1]).items()})
     with pytest.raises(ValueError, match="none of the 1 stored items completes a group of 2 items; add more, or give"):
@@ -196,6 +240,8 @@ def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
         (lambda: frb.Groups(2.5, "prompt"), "expected per_group as a positive int, got 2.5"),  # type: ignore[arg-type]  # refused
         (lambda: frb.Groups(2, "prompt", whole=1), "expected whole as a bool, got 1"),  # type: ignore[arg-type]  # refused
         (lambda: frb.Groups(13, "prompt"), "13 items of a group never fit into the 12 of a lane"),
+        (lambda: frb.Groups(13, "prompt", interleaved=True), "13 items of a group never fit into the 12 of a buffer"),
+        (lambda: frb.Groups(2, "score", interleaved=True), "expected one integer an item, got float32"),
         (lambda: frb.Groups(2, "group"), "the item has no leaf 'group'"),
         (lambda: frb.Groups(2, "score"), "expected one integer an item, got float32"),
         (lambda: frb.Groups(2, "prompt", "reward"), "the item has no leaf 'reward'"),

@@ -83,5 +83,11 @@ def test_tokens_that_are_none(sequences: Any, options: Any, text: str) -> None:
         frb.text.pack(sequences, 4, **options)
 
 
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_sequence_of_sequences(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"text\.pack: expected sequences of token ids, got (NoneType|int)"):
+        frb.text.pack(given, 4)
+
+
 def test_labels_may_be_padded_by_what_losses_ignore() -> None:
     assert frb.text.pack([[1, 2**31 - 1]], 4, pad=-100).ids.tolist() == [[1, 2**31 - 1, -100, -100]]

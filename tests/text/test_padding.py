@@ -206,6 +206,9 @@ def test_another_file_in_the_place_of_one_that_was_read_is_read_anew(tmp_path: P
     os.remove(tmp_path / "tokens.bin")
     with pytest.raises(FileNotFoundError, match="prepare the texts anew, or put it back"):
         read(rows, np.asarray)
+    os.mkfifo(tmp_path / "tokens.bin")  # which would keep who opens it waiting
+    with pytest.raises(OSError, match="the file of tokens: no regular file; prepare the texts anew"):
+        read(rows, np.asarray)
 
 
 def test_a_file_that_lasts_is_looked_at_once(tmp_path: Path) -> None:

@@ -142,6 +142,22 @@ def test_arrays_that_are_none_are_named(text: str, message: str, tmp_path: Path)
         frb.text.prompts(path, bpe(), root=tmp_path, bad="drop")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("array.jsonl", json.dumps(ROWS).encode(), r"array\.jsonl, line 1: .*, no JSON object but list; .* in \.json"),
+        ("wide.json", json.dumps(ROWS).encode("utf-16"), r"wide\.json, line 1: .*, no JSON"),
+        ("inner.json", b"[[1], [2]]", r"inner\.json, row 0: .*, no JSON object but list"),
+    ],
+)
+def test_files_without_any_row_are_named(name: str, content: bytes, place: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"text\.preference: .*{place}"):
+        frb.text.preference(tmp_path / name, bpe(), root=tmp_path)
+    with pytest.raises(ValueError, match=r"text\.prompts: row 0: expected rows with columns.*, got 'a text'"):
+        frb.text.prompts(iter(["a text"]), bpe(), root=tmp_path)
+
+
 def test_a_root_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever it was that could be read once only, or again: the remedy is another root."""
 

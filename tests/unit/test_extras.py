@@ -9,14 +9,17 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import functional_rb as frb
 from functional_rb.base import extras
 from jax_backend import compat as jax_compat
 from torch_backend import compat as torch_compat
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
 DISTRIBUTIONS = {"PIL": "pillow", "ml_dtypes": "jax"}
 """Those that are named otherwise than their module; jax brings ml_dtypes."""
 
@@ -79,28 +82,70 @@ def test_bounds_of_backends_are_those_of_the_package(library: str) -> None:
 
 
 @pytest.mark.parametrize("library", ["jax", "torch"])
-def test_backends_say_what_they_need(library: str) -> None:
+def test_backends_say_what_they_need(library: str, tmp_path: Path) -> None:
     """In a fresh process: without their library, and beside an old one."""
+    frb.save({"x": np.zeros(3)}, tmp_path)
     program = f"""
-import sys, types
+import importlib, sys, types
+import functional_rb as frb
+
+class Hidden:
+    @staticmethod
+    def find_spec(name, *_):
+        if name.partition(".")[0] == "{library}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
 def attempt():
-    try:
-        import {library}_backend
-    except ImportError as error:
-        print(error)
-    for name in [x for x in sys.modules if x.startswith("{library}_backend")]:
-        del sys.modules[name]
-sys.modules["{library}"] = None
+    for use in (lambda: importlib.import_module("{library}_backend"), lambda: frb.load(sys.argv[1], "{library}")):
+        try:
+            use()
+        except ImportError as error:
+            print(error)
+
+sys.meta_path.insert(0, Hidden)
 attempt()
 sys.modules["{library}"] = types.ModuleType("{library}")
 sys.modules["{library}"].__version__ = "0.1.2"
 attempt()
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    arguments = [sys.executable, "-c", program, str(tmp_path)]
+    run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True)
     oldest = {"jax": jax_compat.OLDEST, "torch": torch_compat.OLDEST}[library]
-    missing, old = run.stdout.splitlines()
-    assert missing.startswith(f"{library}_backend needs {library}: pip install '.[{library}]' in a checkout")
-    assert old == (
+    missing = f"{library}_backend needs {library}: pip install '.[{library}]' in a checkout of functional_rb"
+    old = (
         f"{library}_backend needs {library} {oldest} or newer, and 0.1.2 is installed: "
         f"pip install '{library}>={oldest}'"
     )
+    assert run.stdout.splitlines() == [missing, missing, old, old]
+
+
+def test_what_names_of_missing_libraries_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that names a class of a library is read with it as `known`, and then the library must be there."""
+    text = frb.to_json(frb.Composite({"x": frb.Unbounded(())}))
+    text = text.replace('"batch_shape"', '"container": "tensordict._td:TensorDict", "batch_shape"')
+    known = r"names 'tensordict._td:TensorDict', which is not among those known, \[\]; write .*known=\(TensorDict,\)\)"
+    with pytest.raises(ValueError, match=rf"{known}$"):
+        frb.from_json(text)
+    monkeypatch.setitem(sys.modules, "tensordict", None)
+    remedy = r"; tensordict is not installed: pip install '\.\[tensordict\]' in a checkout"
+    with pytest.raises(ValueError, match=known + remedy):
+        frb.from_json(text)
+
+
+def test_pages_install_as_errors_say() -> None:
+    """From a checkout, until the package is published: `COMMAND` says how."""
+    form, _, _ = extras.COMMAND.removeprefix("pip install ").partition(" in ")
+    wanted = re.compile(re.escape(form).replace(r"\{\}", "([a-z0-9,]+)"))
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    told = [
+        (page.name, what)
+        for page in pages
+        for what in re.findall(r"'?(?:functional[-_]rb|(?<!\w)\.)\[[a-z0-9,]+\]'?", page.read_text())
+    ]
+    assert {"README.md", "install.md"} <= {name for name, _ in told}
+    for name, what in told:
+        found = wanted.fullmatch(what)
+        assert found, f"{name} says {what}, and errors say {extras.COMMAND}"
+        assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path != Path(extras.__file__)]
+    assert [path for path in sources if "pip install" in path.read_text()] == []

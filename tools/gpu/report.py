@@ -10,7 +10,7 @@ from typing import Any
 
 from tools.gpu.stages import Stage, Tests
 
-LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "numba", "tensordict", "torchrl", "flashbax", "pytest", "hypothesis")
+LIBRARIES = ("torch", "jax", "jaxlib", "numpy", "tensordict", "torchrl", "flashbax", "pytest", "hypothesis")
 
 
 def write(out: Path, about: dict[str, Any], versions: dict[str, str], stages: list[Stage]) -> None:

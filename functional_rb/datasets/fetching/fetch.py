@@ -7,7 +7,7 @@ import dataclasses
 import os
 import urllib.parse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from functional_rb.base.files import as_path
 from functional_rb.checkpoint.progress import Progress
@@ -64,7 +64,9 @@ def fetch(
         >>> fetch("https://example.org/door/data.hdf5", "datasets")  # doctest: +SKIP
         ['/home/ada/datasets/data.hdf5']
     """
-    wanted = [_file(source) for source in ([sources] if isinstance(sources, str | RemoteFile) else sources)]
+    given: Any = sources  # users give anything
+    is_one = isinstance(given, str | RemoteFile) or not hasattr(given, "__iter__")
+    wanted = [_file(source) for source in ([given] if is_one else given)]
     names = set[str]()
     for file in wanted:
         if file.name in names:

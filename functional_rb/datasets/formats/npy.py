@@ -132,8 +132,9 @@ class Npz:
         try:
             with self._file.open(f"{name}.npy") as stream:
                 yield NpyStream(stream, where)
-        # RuntimeError: it has a password; NotImplementedError: so it says of patches and strong encryption.
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+        # RuntimeError: it has a password; NotImplementedError: so it says of patches and strong encryption;
+        # UnicodeError: of the name that stands beside the array.
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, UnicodeError) as error:
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
         except OSError as error:
             if error.errno != errno.EINVAL:  # so the system answers who wants to go to a place before the file

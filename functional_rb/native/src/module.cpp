@@ -5,6 +5,10 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#if defined(FRB_X86)
+#include <cpuid.h>
+#endif
 
 extern "C" {
 const frb::Exports* frb_exports_baseline();
@@ -21,15 +25,35 @@ struct Choice {
   const frb::Exports* exports;
 };
 
+#if defined(FRB_X86)
+// What the processor says of itself, and which registers the system saves: not every compiler's library tells it.
+struct Processor {
+  unsigned features = 0, more = 0, registers = 0;
+  Processor() {
+    unsigned a, b, c, d;
+    if (__get_cpuid(1, &a, &b, &c, &d)) features = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) more = b;
+    if (features >> 27 & 1) __asm__("xgetbv" : "=a"(registers), "=d"(d) : "c"(0));
+  }
+  static bool all(unsigned word, std::initializer_list<int> bits) {
+    for (int bit : bits)
+      if (!(word >> bit & 1)) return false;
+    return true;
+  }
+  // FMA, MOVBE, AVX, F16C; BMI1, AVX2, BMI2; registers of 256 bits.
+  bool has_v3() const { return all(features, {12, 22, 28, 29}) && all(more, {3, 5, 8}) && all(registers, {1, 2}); }
+  // AVX-512 F, DQ, CD, BW, VL; registers of 512 bits.
+  bool has_v4() const { return has_v3() && all(more, {16, 17, 28, 30, 31}) && all(registers, {5, 6, 7}); }
+};
+#endif
+
 // The newest instructions that this processor has, or those that the environment names.
 Choice chosen() {
 #if defined(FRB_X86)
   const char* forced = getenv("FUNCTIONAL_RB_INSTRUCTIONS");
   const bool any = !forced || !*forced;
-  __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  const Processor processor;
+  const bool v3 = processor.has_v3(), v4 = processor.has_v4();
   if (v4 && (any || !strcmp(forced, "v4"))) return {"v4", frb_exports_v4()};
   if (v3 && (any || !strcmp(forced, "v3"))) return {"v3", frb_exports_v3()};
 #endif

@@ -266,6 +266,12 @@ def test_npz_that_zip_files_cannot_give_are_refused(flags: int, tmp_path: Path) 
     with pytest.raises(DatasetError, match=r"expected a file of \.npz: zip file version 9\.9"), npy.opened(str(path)):
         pass
     marked(path, 1 << 11)  # names are in UTF-8
+    path.write_bytes(path.read_bytes().replace(b"x.npy", b"\xff.npy", 1))  # that beside the array
+    with (
+        npy.opened(str(path)) as arrays,
+        pytest.raises(DatasetError, match=r"a\.npz, 'x': the file is damaged: 'utf-8"),
+    ):
+        arrays.read("x")
     path.write_bytes(path.read_bytes().replace(b"x.npy", b"\xff.npy"))
     with pytest.raises(DatasetError, match=r"expected a file of \.npz: 'utf-8' codec"), npy.opened(str(path)):
         pass

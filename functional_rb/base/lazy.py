@@ -1,0 +1,58 @@
+"""Packages whose names are imported when they are first used, by one thread at a time.
+
+Python locks each module by itself. A thread that imports `package.module` has the lock of the module before it asks for
+that of the package, and one that imports the package asks for them the other way round: then Python raises an error. So
+what is imported late is imported under one lock, which no module asks for while it is being imported itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from functional_rb.base import forks
+
+_LOCK = forks.lock()
+
+Homes = Mapping[str, Sequence[str]]
+"""The names of each module; those of the package itself are modules in it."""
+
+
+def imported(module: str) -> Any:
+    """A module, imported after the packages that it is in, which other threads may be importing by themselves."""
+    with _LOCK:
+        package, _, _ = module.rpartition(".")
+        if package:
+            imported(package)
+        return importlib.import_module(module)
+
+
+def namespace(package: str, homes: Homes, hint: str = "") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """What a package is given as `__getattr__` and `__dir__`, so that a name is imported when it is first used.
+
+    It is then an attribute like any other.
+
+    Args:
+        package: its name.
+        homes: what is imported so.
+        hint: what is said besides where there is no such name.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def get(name: str) -> Any:
+        home = home_of.get(name)
+        if home is None:
+            told = f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}")
+            raise AttributeError(told, name=name, obj=sys.modules[package])
+        if home == package:
+            return imported(f"{package}.{name}")  # which makes it an attribute
+        found = getattr(imported(home), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def names_there() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return get, names_there

@@ -1,0 +1,72 @@
+"""Stored items sorted by a key: groups of items that lie anywhere in the storage, read off it as they are needed.
+
+Nothing is kept of them, so writes cost nothing, and finding them costs sorting all slots.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from functional_rb.ops.protocol import Array, Ops
+
+
+class KeyGroups(NamedTuple):
+    """The groups among n slots that have enough items, in an order of their keys' words.
+
+    Attributes:
+        slots: int32 [n], those of items first, by their keys, and slots of one key ascending.
+        sizes: int32 [n], at the place in `slots` where a group begins that has enough items, how many it has; else 0.
+        counted: int32 [n], how many such groups begin up to each place.
+    """
+
+    slots: Array
+    sizes: Array
+    counted: Array
+
+    @property
+    def count(self) -> Array:
+        """How many groups have enough items, int32 scalar."""
+        return self.counted[-1]
+
+
+def find(ops: Ops, words: Array, live: Array, least: int) -> KeyGroups:
+    """The groups of slots.
+
+    Args:
+        ops: of the backend.
+        words: int32 [n, w], the key of each slot, as words that are equal exactly if keys are.
+        live: bool [n], in which slots there are items.
+        least: of fewer items no group is counted.
+    """
+    order = ops.arange(words.shape[0], like=words)
+    for column in range(words.shape[1]):
+        order = ops.take(order, ops.argsort(ops.take(words[:, column], order)))
+    # Sorting is stable, so this leaves the order by keys among those that are there.
+    order = ops.take(order, ops.argsort(ops.cast(~ops.take(live, order), "int32")))
+    ordered, place = ops.take(words, order), ops.arange(words.shape[0], like=words)
+    before = ops.concat([ordered[:1], ordered[:-1]], 0)
+    begins = place == 0
+    for column in range(words.shape[1]):
+        begins = begins | (ordered[:, column] != before[:, column])
+    size = ops.count(live)
+    begins = begins & (place < size)
+    reached = ops.cumsum(ops.cast(begins, "int32"))
+    ends = ops.minimum(ops.searchsorted(reached, reached + 1, "left"), size + ops.full_like(place, 0))
+    sizes = ends - place
+    sizes = ops.where(begins & (sizes >= least), sizes, ops.full_like(sizes, 0))
+    return KeyGroups(order, sizes, ops.cumsum(ops.cast(sizes > 0, "int32")))
+
+
+def select(ops: Ops, groups: KeyGroups, ranks: Array) -> Array:
+    """Where in `slots` groups begin, int32 [B], by their ranks int32 [B]; any place for a rank that none has."""
+    found = ops.searchsorted(groups.counted, ranks + 1, "left")
+    return ops.minimum(found, ops.full_like(found, groups.counted.shape[0] - 1))
+
+
+def sizes_of(ops: Ops, groups: KeyGroups, slots: Array) -> Array:
+    """How many items the groups have that slots int32 [B] are in; 0 for slots in none that has enough."""
+    place = ops.arange(groups.slots.shape[0], like=groups.slots)
+    where = ops.take(ops.set_at(ops.full_like(place, 0), groups.slots, place), slots)
+    begin = ops.take(ops.cummax(ops.where(groups.sizes > 0, place, ops.full_like(place, 0))), where)
+    size = ops.take(groups.sizes, begin)
+    return ops.where(where - begin < size, size, ops.full_like(size, 0))

@@ -1,0 +1,140 @@
+"""Names that are imported when they are first used: what is loaded by then, and that nothing is missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from functional_rb.base import lazy
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    """A program in a fresh process."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_type_checkers_read_what_the_table_says() -> None:
+    body = ast.parse((ROOT / "functional_rb" / "__init__.pyi").read_text()).body
+    imports = [part for part in body if isinstance(part, ast.ImportFrom)]
+    assert all(name.asname == name.name for part in imports for name in part.names)  # so it is exported
+    told = sorted((part.module, name.name) for part in imports for name in part.names)
+    assert told == sorted((home, name) for home, names in frb._HOMES.items() for name in names)
+    assert frb.__all__ == sorted(name for _, name in told)
+
+
+@pytest.mark.parametrize("module", [frb, jax_backend, torch_backend])
+def test_all_names_are_listed_and_there(module: ModuleType) -> None:
+    assert set(module.__all__) <= set(dir(module))
+    assert not [name for name in module.__all__ if getattr(module, name, None) is None]
+    assert dir(module) == sorted(set(dir(module)))
+
+
+@pytest.mark.parametrize("module", [frb, jax_backend, torch_backend])
+def test_what_is_not_there_is_no_attribute(module: ModuleType) -> None:
+    expected = f"^module '{module.__name__}' has no attribute 'inti'"
+    with pytest.raises(AttributeError, match=expected) as raised:
+        module.inti  # noqa: B018
+    assert (raised.value.name, raised.value.obj) == ("inti", module)  # Python says what is meant
+    assert not hasattr(module, "inti")
+    with pytest.raises(ImportError, match="cannot import name 'inti'"):
+        exec(f"from {module.__name__} import inti", {})
+
+
+def test_functions_of_backends_are_looked_for_there() -> None:
+    with pytest.raises(AttributeError, match="those of a backend: import jax_backend as rb, or torch_backend as rb"):
+        frb.init  # noqa: B018
+
+
+def test_names_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("made_up")
+    monkeypatch.setitem(sys.modules, "made_up", module)
+    module.__getattr__, module.__dir__ = lazy.namespace("made_up", {"functional_rb.base.lazy": ("namespace",)})
+    assert "namespace" in dir(module)
+    assert "namespace" not in vars(module)
+    assert module.namespace is lazy.namespace
+    assert vars(module)["namespace"] is lazy.namespace
+
+
+LOADS = """
+import random, sys, threading
+import functional_rb as frb
+from functional_rb.base.moved import MOVED
+ours = {name for name in sys.modules if name.startswith("functional_rb.")} - set(MOVED)
+assert ours == {f"functional_rb.base{x}" for x in ("", ".forks", ".lazy", ".moved")}, ours
+assert "numpy" not in sys.modules
+
+frb.BufferSpec({"x": frb.Unbounded((3,))}, 8, sampler=frb.Prioritized())
+loaded = {name.split(".")[1] for name in sys.modules if name.startswith("functional_rb.")}
+late = {"checkpoint", "convert", "datasets", "iteration", "mixture", "storage", "ted", "text", "trees"}
+assert not loaded & late, loaded & late
+
+sys.setswitchinterval(1e-5)
+together, found = threading.Barrier(8), [{} for _ in range(8)]
+def touch(k):
+    names = random.Random(k).sample(frb.__all__, len(frb.__all__))
+    together.wait()
+    for name in names:
+        found[k][name] = getattr(frb, name)
+threads = [threading.Thread(target=touch, args=(k,)) for k in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert set(found[0]) == set(frb.__all__)
+assert all(one[name] is found[0][name] for one in found for name in frb.__all__)
+frb.Unifrom
+"""
+
+
+def test_nothing_is_loaded_before_it_is_used_by_one_thread_or_many() -> None:
+    last = run(LOADS).stderr.strip().splitlines()[-1]
+    assert last.startswith("AttributeError: module 'functional_rb' has no attribute 'Unifrom'"), last
+    assert last.endswith("Did you mean: 'Uniform'?")
+
+
+def test_no_module_asks_for_a_late_name_while_it_is_imported() -> None:
+    """The lock of late imports is asked for before those of modules, by every thread."""
+    late = re.compile(rf"^ *from functional_rb import .*\b({'|'.join(frb.__all__)})\b", re.MULTILINE)
+    assert late.search("from functional_rb import specs, ted\n")
+    sources = [
+        path for name in ("functional_rb", "jax_backend", "torch_backend") for path in (ROOT / name).rglob("*.py")
+    ]
+    assert [path for path in sources if late.search(path.read_text())] == []
+
+
+REGISTERED = """
+import importlib, pathlib
+import functional_rb.checkpoint
+from functional_rb.base import containers
+from functional_rb.convert import json
+
+def registered():
+    found = (json.OURS, json._BUILT_IN, json._WHOLE, containers.RECORDS, containers.RULES, containers.STATIC)
+    return {str(one) for several in found for one in several}
+
+for name in (json.BUFFERS, *json.LATER):
+    importlib.import_module(name)
+before = registered()
+root = pathlib.Path(functional_rb.__file__).parents[1]
+for path in root.glob("functional_rb/**/*.py"):
+    source = path.read_text()
+    if any(word in source for word in ("register", "add_rule", "@record", "(Description)")):
+        importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
+print(len(before), *registered() - before)
+"""
+
+
+def test_texts_find_all_that_any_module_registers() -> None:
+    ran = run(REGISTERED)
+    number, *forgotten = ran.stdout.split()
+    assert not forgotten, ran.stderr
+    assert int(number) > 90
