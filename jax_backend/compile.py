@@ -41,6 +41,11 @@ def use_kernels() -> bool:
     return HAVE_KERNELS and switch.on
 
 
+def _known(spec: BufferSpec, *encoders: Callable[[BufferSpec], descriptor.Vector]) -> list[descriptor.Vector]:
+    """What kernels are told of a plan; where there are none there is nobody to tell it to."""
+    return [encode(spec) for encode in encoders] if HAVE_KERNELS else []
+
+
 @functools.cache
 def _part_kernels() -> part_kernels.Table:
     """Imported when first used, as there may be none."""
@@ -90,7 +95,7 @@ def add(
 
     arrays = _arrays(state)
     in_place = {k: k for k in range(3 + len(arrays.wide))}
-    kernel = Kernel("add", _like_all(arrays), [descriptor.encode(spec), np.full(1, batch, np.int32)], in_place)
+    kernel = Kernel("add", _like_all(arrays), [*_known(spec, descriptor.encode), np.full(1, batch, np.int32)], in_place)
     return choose(kernel if batch else None, core, arrays, mask, priorities, leaves)
 
 
@@ -152,7 +157,7 @@ def draw(
     arrays, wanted = _arrays(state), wanted if leaves_out(spec) else None
     results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
-    kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), [descriptor.encode(spec)])
+    kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), _known(spec, descriptor.encode))
     leaves, selection = choose(kernel if batch else None, core, *arrays[:-1], draws, beta, wanted, arrays.auxiliary)
     if spec.plan.frames is not None:
         slots = selection.handles % spec.capacity
@@ -187,7 +192,7 @@ def update(
     tree = ABSENT if state.tree is None else _like(state.tree)
     results = tree, _like(state.counters), tuple(map(_like, storage))
     in_place = {0: 0, 1: 1} | {4 + k: 2 + k for k in range(len(storage))}
-    kernel = Kernel("update", results, [descriptor.encode(spec)], in_place)
+    kernel = Kernel("update", results, _known(spec, descriptor.encode), in_place)
     args = (state.tree, state.counters, handles, priorities, storage, given)
     tree, vector, storage = choose(kernel if handles.shape[0] else None, core, *args)
     rows, *wide = storage or (state.rows, *state.wide)
@@ -208,7 +213,7 @@ def _prioritized(state: State, handles: jax.Array, priorities: jax.Array) -> Arr
     kept = auxiliary.get(VALUE)
     in_episode = None if kept is None else auxiliary[STEP_IN_EPISODE]
     results = _like(state.tree), ABSENT if kept is None else _like(kept), _like(state.counters)
-    constants = [descriptor.encode(spec), descriptor.encode_rings(spec)]
+    constants = _known(spec, descriptor.encode, descriptor.encode_rings)
     kernel = Kernel("update_priorities", results, constants, in_place={0: 0, 1: 1, 2: 2})
     args = state.tree, kept, state.counters, handles, priorities, in_episode
     tree, new, counters = choose(kernel if handles.shape[0] else None, core, *args)
