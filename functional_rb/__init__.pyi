@@ -40,7 +40,6 @@ from functional_rb.convert import to_dm_env as to_dm_env
 from functional_rb.convert import to_gymnasium as to_gymnasium
 from functional_rb.convert import to_json as to_json
 from functional_rb.convert import to_torchrl as to_torchrl
-from functional_rb.native.switch import kernels as kernels
 from functional_rb.iteration.batches import Batches as Batches
 from functional_rb.iteration.batches import iterate as iterate
 from functional_rb.iteration.cell import Cell as Cell
@@ -48,6 +47,7 @@ from functional_rb.maps.functions import Inserted as Inserted
 from functional_rb.maps.functions import Map as Map
 from functional_rb.maps.spec import MapSpec as MapSpec
 from functional_rb.mixture.value import Mixture as Mixture
+from functional_rb.native.switch import kernels as kernels
 from functional_rb.samplers import Fifo as Fifo
 from functional_rb.samplers import Groups as Groups
 from functional_rb.samplers import Lifo as Lifo

@@ -6,10 +6,10 @@ import abc
 import dataclasses
 from typing import Any, ClassVar, Final
 
+from functional_rb.base.containers import register_static
+
 LATER: Final = "later"
 """In the metadata of a field: it came after JSON texts had been written, which lack it and mean its default."""
-
-from functional_rb.base.containers import register_static
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -63,7 +63,7 @@ OURS: Final[dict[str, type]] = {
 """The classes that a text may name; their names are part of the format. `register` adds those of a buffer."""
 BUFFERS: Final = "functional_rb.buffer.json_classes"
 """The module that registers those of a buffer. It is imported before any text is written or read."""
-LATER: Final = (
+REGISTERING: Final = (
     "functional_rb.maps.functions",
     "functional_rb.mixture.value",
     "functional_rb.text",
@@ -300,7 +300,7 @@ def _infinity(value: float, path: Path) -> str:
 def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
     """What is registered under a name: one module after another is imported until it is there."""
     found = of(name)
-    for module in LATER:
+    for module in REGISTERING:
         if found:
             break
         lazy.imported(module)

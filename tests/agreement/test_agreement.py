@@ -26,7 +26,7 @@ from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
 from functional_rb.native import descriptor
-from functional_rb.native.addresses import Held, caller, of_numpy, storage_caller
+from functional_rb.native.addresses import Held, caller, of_vectors, storage_caller
 from functional_rb.structures import ring
 from jax_backend import compile
 from jax_backend import execute as jax_execute
@@ -145,7 +145,7 @@ class OnTorchKernels:
         arrays = np.empty(0, np.float32) if tree is None else tree.numpy(), counters.numpy(), draws, *drawn[1:]
         storage = Held([x.numpy() for x in (rows, *wide)])
         given = descriptor.encode(spec), draws.shape[1], beta[()], batch
-        storage_caller(of_numpy)(_native.draw, arrays, storage, leaves, *given)
+        storage_caller(of_vectors)(_native.draw, arrays, storage, leaves, *given)
         return drawn
 
     def arrays(self) -> list[np.ndarray]:
@@ -238,7 +238,7 @@ def _random_leaves(rng: np.random.Generator, n: int) -> Leaves:
 def test_a_key_gives_the_same_draws(key: int, batch: int, width: int) -> None:
     by_torch = torch_random.draws(torch.tensor(key), batch, width).numpy()
     by_kernel = np.empty((batch, width), np.int32)
-    caller(of_numpy)(_native.fill_draws, (by_kernel,), key, by_kernel.size)
+    caller(of_vectors)(_native.fill_draws, (by_kernel,), key, by_kernel.size)
     np.testing.assert_array_equal(by_torch, by_kernel)
     assert ((by_kernel >= 0) & (by_kernel <= 2**31 - 1)).all()
 

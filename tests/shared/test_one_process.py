@@ -26,7 +26,7 @@ from functional_rb import _native
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
-from functional_rb.native.addresses import Held, of_numpy, storage_caller
+from functional_rb.native.addresses import Held, of_numpy, of_vectors, storage_caller
 from functional_rb.ops import numpy_ops
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
@@ -584,14 +584,14 @@ class Words:
         """Draw the oldest item; the result, and how likely it was."""
         chance, weight = np.empty(1, np.float32), np.empty(1, np.float32)
         given = of_numpy(self.words), self.plan, np.empty(0, np.float32), np.zeros((1, 2), np.int32), 0.0
-        call = storage_caller(of_numpy)
+        call = storage_caller(of_vectors)
         found = call(_native.shared_draw, (), self.storage, [leaf], *given, handles, weight, chance)
         return found, float(chance[0])
 
     def fetch(self, handle: int, leaf: np.ndarray) -> tuple[int, bool]:
         """Read an item; the result, and whether it is live."""
         live, given = np.empty(1, np.uint8), (of_numpy(self.words), self.plan, np.array([handle], np.int32))
-        return storage_caller(of_numpy)(_native.shared_fetch, (), self.storage, [leaf], *given, live), bool(live[0])
+        return storage_caller(of_vectors)(_native.shared_fetch, (), self.storage, [leaf], *given, live), bool(live[0])
 
 
 def test_a_sample_is_of_one_moment() -> None:

@@ -121,7 +121,7 @@ def registered():
     found = (json.OURS, json._BUILT_IN, json._WHOLE, containers.RECORDS, containers.RULES, containers.STATIC)
     return {str(one) for several in found for one in several}
 
-for name in (json.BUFFERS, *json.LATER):
+for name in (json.BUFFERS, *json.REGISTERING):
     importlib.import_module(name)
 before = registered()
 root = pathlib.Path(functional_rb.__file__).parents[1]

@@ -20,7 +20,7 @@ import jax_backend
 import torch_backend
 from functional_rb import _native
 from functional_rb.native import descriptor
-from functional_rb.native.addresses import Held, Placed, of_numpy, storage_caller
+from functional_rb.native.addresses import Held, Placed, of_vectors, storage_caller
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import using
 from functional_rb.storage import host_kernels
@@ -109,7 +109,7 @@ def added_by_kernel(tree: Floats, capacity: int, start: int, priorities: Floats)
     arrays = own, counters, np.empty(6, np.int32), nothing, priorities, nothing, nothing
     encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized(alpha=1.0)))
     storage, count = Held([np.empty((capacity, 0), np.int32)]), np.empty(1, np.int64)
-    storage_caller(of_numpy)(_native.add, arrays, storage, [], encoded, priorities.size, 0, count)
+    storage_caller(of_vectors)(_native.add, arrays, storage, [], encoded, priorities.size, 0, count)
     assert count[0] == priorities.size
     return own
 
