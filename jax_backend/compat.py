@@ -19,6 +19,8 @@ extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend
 import jax  # noqa: E402  # one that is missing or too old has been refused
 from jax import lax  # noqa: E402
 
+KEEPS_SHARING: Final = extras.is_version(jax, "0.9")
+
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:
     """Let a setting of the process be a part of what JAX finds traced and compiled functions by.
@@ -76,6 +78,21 @@ def enable_x64(on: bool) -> AbstractContextManager[None]:
 
         library = experimental
     found: AbstractContextManager[None] = library.enable_x64(on)
+    return found
+
+
+def shared(array: Any) -> jax.Array:
+    """An array of another library in the same memory: before 0.9, JAX copies what is misaligned, and only logs that.
+
+    Raises:
+        ValueError: for memory that JAX cannot use where it is.
+    """
+    found: jax.Array = jax.dlpack.from_dlpack(array, copy=False)
+    if KEEPS_SHARING or not found.size:
+        return found
+    address = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
+    if found.unsafe_buffer_pointer() != address:
+        raise ValueError("the memory is not aligned as JAX needs it")
     return found
 
 
