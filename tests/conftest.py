@@ -90,13 +90,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Skip what an older torch cannot do, if that is what the library says: the tests are written for newer ones."""
+    """Skip what an older JAX or torch cannot do, where the library refuses it so: the tests are for newer ones."""
     try:
         return (yield)
     except (Exception, pytest.fail.Exception) as error:
-        compat = sys.modules.get("torch_backend.compat")
-        if compat is not None and compat.IS_EAGER_ONLY and f"from torch {compat.TRANSFORMS} on" in str(error):
-            pytest.skip(f"traced whole and mapped over from torch {compat.TRANSFORMS} on")
+        for name in ("jax_backend.compat", "torch_backend.compat"):
+            refused = getattr(sys.modules.get(name), "REFUSED", "")
+            if refused and refused in str(error):
+                pytest.skip(refused)
         raise
 
 

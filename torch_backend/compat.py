@@ -27,6 +27,9 @@ TRANSFORMS: Final = "2.11"
 IS_EAGER_ONLY: Final = not extras.is_version(torch, TRANSFORMS)
 """Whether this torch is older: then `untraced` and `check_mapped` refuse, by name, what it cannot do."""
 
+REFUSED: Final = f"from torch {TRANSFORMS} on" if IS_EAGER_ONLY else ""
+"""What is said where this torch is too old for something, or nothing."""
+
 
 def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """A function that `torch.compile` calls as it is, and refuses, with the version that can, to trace whole.
