@@ -39,6 +39,7 @@ def tool(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look what their fields are
     spec.loader.exec_module(module)
     return module
 
