@@ -37,7 +37,7 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     Args:
         function: any. To mark it, torch imports its compiler, which takes about a second.
     """
-    return torch.compiler.disable(  # type: ignore[no-any-return, no-untyped-call]
+    return torch.compiler.disable(
         function,
         reason=f"{function.__name__} of torch_backend is traced whole from torch {TRANSFORMS} on: leave "
         f"fullgraph=True out, call it outside of the compiled function, or pip install 'torch>={TRANSFORMS}'",
