@@ -64,13 +64,7 @@ bench: $(VENV)/.installed-bench ## compare with other replay buffers (ARGS=--qui
 wheel: $(VENV)/.installed-dev ## build dist/*.whl
 	$(bin)/python -m build --wheel --no-isolation --outdir dist .
 
-wheel-test-oldest: | $(bin)/python ## run the tests on the oldest versions that pyproject.toml takes, on Python 3.11, 3.12 and 3.13
-	$(bin)/python tools/matrix.py oldest --torch-index "$(TORCH_INDEX)" $(ARGS)
-
-test-newest: | $(bin)/python ## run them on the newest versions of everything, as they are found at that time
-	$(bin)/python tools/matrix.py newest --torch-index "$(TORCH_INDEX)" $(ARGS)
-
-check: $(VENV)/.installed-dev ## install the wheel in empty environments and run the README's quickstarts
+wheel-check: $(VENV)/.installed-dev ## install the wheel in empty environments and run the README's quickstarts
 	$(bin)/python tools/check_wheel.py --torch-index "$(TORCH_INDEX)"
 
 constraints: | $(bin)/python ## pin the newest versions of everything in constraints.txt

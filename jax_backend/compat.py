@@ -78,7 +78,7 @@ def explicit_axes(mesh: Any) -> tuple[Any, ...]:
     if found and REFUSED:
         raise NotImplementedError(
             f"a mesh with explicit axes ({', '.join(map(str, found))}): {REFUSED}, and {jax.__version__} is "
-            f"installed; make the mesh with axis_types=(AxisType.Auto, ...), or pip install 'jax>=0.7.2'"
+            f"installed; make the mesh with axis_types=(AxisType.Auto, ...), or {extras.newer('jax', '0.7.2')}"
         )
     return found
 

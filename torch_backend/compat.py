@@ -21,7 +21,7 @@ import torch  # noqa: E402  # one that is missing or too old has been refused
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TRANSFORMS: Final = "2.11"
+TRANSFORMS: Final = "2.13"
 """From this version on, `torch.compile` traces the library's functions whole, and `torch.func` maps over buffers."""
 
 IS_EAGER_ONLY: Final = not extras.is_version(torch, TRANSFORMS)
@@ -40,7 +40,7 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     return torch.compiler.disable(
         function,
         reason=f"{function.__name__} of torch_backend is traced whole from torch {TRANSFORMS} on: leave "
-        f"fullgraph=True out, call it outside of the compiled function, or pip install 'torch>={TRANSFORMS}'",
+        f"fullgraph=True out, call it outside of the compiled function, or {extras.newer('torch', TRANSFORMS)}",
     )
 
 
@@ -57,7 +57,7 @@ def untrace_all(package: ModuleType) -> None:
 
 
 def check_mapped(function: str) -> None:
-    """Refuse to be mapped over: the batching rule of `view` with a dtype is there from torch 2.11 on.
+    """Refuse to be mapped over: the batching rule of `view` with a dtype is there from then on.
 
     Raises:
         NotImplementedError: with the version that can.
@@ -65,5 +65,5 @@ def check_mapped(function: str) -> None:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise NotImplementedError(
             f"{function}: torch.func maps over it from torch {TRANSFORMS} on, and {torch.__version__} is installed; "
-            f"call {function} for one state after the other, or pip install 'torch>={TRANSFORMS}'"
+            f"call {function} for one state after the other, or {extras.newer('torch', TRANSFORMS)}"
         )

@@ -89,8 +89,13 @@ def check_version(module: Any, oldest: str, who: str) -> None:
     if not is_version(module, oldest):
         name, found = module.__name__, module.__version__
         raise ImportError(
-            f"{who} needs {name} {oldest} or newer, and {found} is installed: pip install '{name}>={oldest}'", name=name
+            f"{who} needs {name} {oldest} or newer, and {found} is installed: {newer(name, oldest)}", name=name
         )
+
+
+def newer(library: str, version: str) -> str:
+    """How a version of a library is installed, or a newer one."""
+    return f"pip install '{library}>={version}'"
 
 
 def is_version(module: Any, version: str) -> bool:

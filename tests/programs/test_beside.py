@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.programs.test_packaging import PROJECT, tool
+from tests.support.tools import PROJECT, tool
 
 matrix = tool("matrix")
 FILES = sorted((Path(__file__).parent / "beside").glob("*.txt"))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.programs.test_packaging import PROJECT, tool
+from tests.support.tools import PROJECT, tool
 
 matrix = tool("matrix")
 REPORT = """<testsuites><testsuite>
