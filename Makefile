@@ -22,7 +22,7 @@ pip_install := $(bin)/python -m pip --disable-pip-version-check --no-input insta
 native := $(wildcard functional_rb/native/src/*) tools/native_build.py tools/build_hook.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-torch test test-all gpu check format bench wheel wheel-check constraints clean distclean
+.PHONY: help demo demo-torch test test-all gpu test-oldest test-newest check format bench wheel wheel-check constraints clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,7 +34,7 @@ demo-torch: $(VENV)/.installed-examples ## the same task on torch, with a Gymnas
 	$(bin)/python examples/dqn_torch.py $(ARGS)
 
 # What Python compiles is kept, whatever the environment says: tests start a hundred processes that import the same.
-test test-all gpu: export PYTHONDONTWRITEBYTECODE =
+test test-all gpu test-oldest test-newest: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed-dev ## run the tests, in less than eight minutes on two cores
 	$(bin)/python -m pytest $(ARGS)
@@ -44,6 +44,12 @@ test-all: $(VENV)/.installed-dev ## run them with the long searches and the harn
 
 gpu: ## all there is to do on a machine with a GPU, in ten minutes, with what PYTHON has there (docs/install.md)
 	$(PYTHON) -m tools.gpu $(ARGS)
+
+test-oldest: | $(bin)/python ## run the tests on the oldest versions that pyproject.toml takes, on Python 3.11, 3.12 and 3.13
+	$(bin)/python tools/matrix.py oldest --torch-index "$(TORCH_INDEX)" $(ARGS)
+
+test-newest: | $(bin)/python ## run them on the newest versions of everything, as they are found at that time
+	$(bin)/python tools/matrix.py newest --torch-index "$(TORCH_INDEX)" $(ARGS)
 
 check: $(VENV)/.installed-dev ## formatter, linter, type checker, and that no import points upwards or around
 	$(bin)/ruff format --check .

@@ -19,6 +19,12 @@ extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend
 import jax  # noqa: E402  # one that is missing or too old has been refused
 from jax import lax  # noqa: E402
 
+REFUSED: Final = "" if hasattr(jax.sharding, "use_abstract_mesh") else "buffers are on such from JAX 0.7.2 on"
+"""What is said where this JAX is too old for something, or nothing."""
+
+KEEPS_SHARING: Final = extras.is_version(jax, "0.9")
+"""Whether `from_dlpack` refuses memory that it cannot share."""
+
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:
     """Let a setting of the process be a part of what JAX finds traced and compiled functions by.
@@ -63,9 +69,23 @@ def made_varying(x: jax.Array, axes: Sequence[str]) -> jax.Array:
 
 
 def explicit_axes(mesh: Any) -> tuple[Any, ...]:
-    """The names of a mesh's explicit axes; meshes tell them from JAX 0.8 on."""
-    found: tuple[Any, ...] = getattr(mesh, "explicit_axes", ())
+    """The names of a mesh's explicit axes, of which JAX tells enough from 0.7.2 on: `jax.sharding.use_abstract_mesh`.
+
+    Raises:
+        NotImplementedError: for a mesh that has some, on an older JAX.
+    """
+    found: tuple[Any, ...] = tuple(getattr(mesh, "explicit_axes", ()))
+    if found and REFUSED:
+        raise NotImplementedError(
+            f"a mesh with explicit axes ({', '.join(map(str, found))}): {REFUSED}, and {jax.__version__} is "
+            f"installed; make the mesh with axis_types=(AxisType.Auto, ...), or {extras.newer('jax', '0.7.2')}"
+        )
     return found
+
+
+def is_explicit(mesh: Any) -> bool:
+    """Whether all axes of a mesh are: `are_all_axes_explicit` is there from JAX 0.7.2 on."""
+    return len(explicit_axes(mesh)) == len(mesh.axis_names)
 
 
 def enable_x64(on: bool) -> AbstractContextManager[None]:
@@ -76,6 +96,21 @@ def enable_x64(on: bool) -> AbstractContextManager[None]:
 
         library = experimental
     found: AbstractContextManager[None] = library.enable_x64(on)
+    return found
+
+
+def shared(array: Any) -> jax.Array:
+    """An array of another library in the same memory: before 0.9, JAX copies what is misaligned, and only logs that.
+
+    Raises:
+        ValueError: for memory that JAX cannot use where it is.
+    """
+    found: jax.Array = jax.dlpack.from_dlpack(array, copy=False)
+    if KEEPS_SHARING or not found.size:
+        return found
+    address = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
+    if found.unsafe_buffer_pointer() != address:
+        raise ValueError("the memory is not aligned as JAX needs it")
     return found
 
 

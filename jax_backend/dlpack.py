@@ -14,7 +14,7 @@ from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import dlpack
 from functional_rb.interop.dlpack import TakeLeaf
-from jax_backend import convert, hosted, rules
+from jax_backend import compat, convert, hosted, rules
 
 
 @rules.transfers
@@ -72,7 +72,7 @@ def _shared(name: str, array: Any) -> jax.Array:
     _check_dtype(name, array)
     dlpack.check_shareable(name, array)
     try:
-        return jax.dlpack.from_dlpack(array, copy=False)
+        return compat.shared(array)
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
 

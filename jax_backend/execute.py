@@ -23,7 +23,7 @@ from functional_rb.specs import values
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
 from functional_rb.transforms import crop
-from jax_backend import compile, copies, devices, mapping, ops, rules
+from jax_backend import compat, compile, copies, devices, mapping, ops, rules
 from jax_backend.convert import as_vector as as_vector
 from jax_backend.convert import build_mapping as build_mapping
 from jax_backend.convert import convert as convert
@@ -289,7 +289,7 @@ def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding |
     if not isinstance(where, jax.sharding.NamedSharding) or where.is_fully_replicated:
         return None
     devices.place("rows", (spec.capacity, spec.plan.layout.row_words), where)
-    return None if where.mesh.are_all_axes_explicit else where
+    return None if compat.is_explicit(where.mesh) else where
 
 
 @functools.partial(jax.jit, inline=True)

@@ -115,3 +115,8 @@ __all__ = [
     "with_spec",
     "zeros",
 ]
+
+if compat.IS_EAGER_ONLY:
+    import sys
+
+    compat.untrace_all(sys.modules[__name__])

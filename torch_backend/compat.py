@@ -5,7 +5,9 @@ Each piece says from which version of torch on it can be replaced by what torch 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Final, ParamSpec, TypeVar
 
 from functional_rb.base import extras
 
@@ -13,3 +15,55 @@ OLDEST: Final = "2.8"
 """The oldest torch that the tests run on, see docs/install.md."""
 
 extras.check_version(extras.imported("torch", "torch_backend"), OLDEST, "torch_backend")
+
+import torch  # noqa: E402  # one that is missing or too old has been refused
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TRANSFORMS: Final = "2.13"
+"""From this version on, `torch.compile` traces the library's functions whole, and `torch.func` maps over buffers."""
+
+IS_EAGER_ONLY: Final = not extras.is_version(torch, TRANSFORMS)
+"""Whether this torch is older: then `untraced` and `check_mapped` refuse, by name, what it cannot do."""
+
+REFUSED: Final = f"from torch {TRANSFORMS} on" if IS_EAGER_ONLY else ""
+"""What is said where this torch is too old for something, or nothing."""
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that `torch.compile` calls as it is, and refuses, with the version that can, to trace whole.
+
+    Args:
+        function: any. To mark it, torch imports its compiler, which takes about a second.
+    """
+    return torch.compiler.disable(
+        function,
+        reason=f"{function.__name__} of torch_backend is traced whole from torch {TRANSFORMS} on: leave "
+        f"fullgraph=True out, call it outside of the compiled function, or {extras.newer('torch', TRANSFORMS)}",
+    )
+
+
+def untrace_all(package: ModuleType) -> None:
+    """Let `torch.compile` call the public functions of a package, and of the modules that it offers."""
+    for name in package.__all__:
+        found = getattr(package, name)
+        if isinstance(found, ModuleType):
+            for inner, function in list(vars(found).items()):
+                if isinstance(function, FunctionType) and inner[0] != "_":
+                    setattr(found, inner, untraced(function))
+        elif isinstance(found, FunctionType):
+            setattr(package, name, untraced(found))
+
+
+def check_mapped(function: str) -> None:
+    """Refuse to be mapped over: the batching rule of `view` with a dtype is there from then on.
+
+    Raises:
+        NotImplementedError: with the version that can.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            f"{function}: torch.func maps over it from torch {TRANSFORMS} on, and {torch.__version__} is installed; "
+            f"call {function} for one state after the other, or {extras.newer('torch', TRANSFORMS)}"
+        )

@@ -16,7 +16,7 @@ from functional_rb.specs import values
 from functional_rb.specs.values import Outline
 from functional_rb.transforms import crop
 from functional_rb.versions.engine import Engine
-from torch_backend import ops, placement, random
+from torch_backend import compat, ops, placement, random
 from torch_backend.convert import as_vector as as_vector
 from torch_backend.convert import build_mapping as build_mapping
 from torch_backend.convert import convert as convert
@@ -70,6 +70,8 @@ def check_state(state: Any, function: str) -> None:
     if type(state) is not State:
         checks.check_state(state, function)
         own_state(state, function)
+    if compat.IS_EAGER_ONLY:
+        compat.check_mapped(function)
     if function in _WRITES and not _compiling() and _transforms() is not None:
         _refuse_vmap(state, function)
     if state.spec.plan.objects and _compiling():

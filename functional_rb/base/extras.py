@@ -85,11 +85,21 @@ def check_version(module: Any, oldest: str, who: str) -> None:
     Raises:
         ImportError: with both versions and the remedy.
     """
-    if _numbers(module.__version__) < _numbers(oldest):
+    if not is_version(module, oldest):
         name, found = module.__name__, module.__version__
         raise ImportError(
-            f"{who} needs {name} {oldest} or newer, and {found} is installed: pip install '{name}>={oldest}'", name=name
+            f"{who} needs {name} {oldest} or newer, and {found} is installed: {newer(name, oldest)}", name=name
         )
+
+
+def newer(library: str, version: str) -> str:
+    """How a version of a library is installed, or a newer one."""
+    return f"pip install '{library}>={version}'"
+
+
+def is_version(module: Any, version: str) -> bool:
+    """Whether a library is of a version, given as two numbers with a dot between them, or of a newer one."""
+    return _numbers(module.__version__) >= _numbers(version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

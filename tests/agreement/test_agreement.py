@@ -170,8 +170,10 @@ def same_bytes(first: np.ndarray, other: np.ndarray) -> None:
     )
 
 
-good_priorities = st.floats(0, 2.0**100, width=32) | st.sampled_from([0.0, 1e-45, 1e-38, 1.0, 3.4e38, 2.0**-100])
-priorities = good_priorities | st.sampled_from([float("nan"), float("inf"), -float("inf"), -1.0, -1e-45])
+GOOD = np.array([0.0, 1e-45, 1e-38, 1.0, 3.4e38, 2.0**-100], np.float32)
+BAD = np.array([np.nan, np.inf, -np.inf, -1.0, -1e-45], np.float32)
+good_priorities = st.floats(0, 2.0**100, width=32) | st.sampled_from(GOOD.tolist())
+priorities = good_priorities | st.sampled_from(BAD.tolist())
 betas = st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0, 7.5, -1.0, float("nan"), float("inf")])
 words = st.integers(0, 2**31 - 1) | st.sampled_from([0, 2**31 - 1])
 

@@ -100,7 +100,8 @@ def test_programs_of_jax_have_kernels_or_not() -> None:
         np.testing.assert_array_equal(found.weights, expected.weights)
     frb.kernels(True)
     assert "functional_rb_draw" in sampled.lower(state).as_text()
-    assert traced == [True, False], "each setting once"
+    forgets = [] if hasattr(jax, "make_user_context") else [True]  # JAX before 0.10, see `compat.on_each_change`
+    assert traced == [True, False, *forgets], "each setting once"
 
 
 def test_programs_without_kernels_can_be_exported() -> None:

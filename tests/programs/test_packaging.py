@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import importlib.util
 import os
 import re
 import subprocess
@@ -12,8 +11,6 @@ import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -27,20 +24,9 @@ import torch_backend
 from functional_rb import __main__ as command_line
 from functional_rb.base import extras
 from tests.support import gpu
+from tests.support.tools import PROJECT, ROOT, tool
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def tool(name: str) -> ModuleType:
-    """A program of tools/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 pin = tool("pin")
