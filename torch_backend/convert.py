@@ -13,7 +13,7 @@ import torch
 
 from functional_rb.base import dtypes
 from functional_rb.base.containers import Registered
-from functional_rb.base.extras import imported
+from functional_rb.base.extras import missing
 from functional_rb.base.object_arrays import gather, is_non_tensor, is_object_array
 from functional_rb.buffer import checks
 from functional_rb.core.handles import NO_HANDLE
@@ -169,7 +169,7 @@ def build_mapping(
         return parts
     if isinstance(container, Registered):
         return container.together(parts)
-    tensordict = imported("tensordict", "a TensorDict in a spec")
+    tensordict = _tensordict()
     parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
     options: dict[str, Any] = {}
     names_below: dict[str, Any] = {}
@@ -203,7 +203,7 @@ def _name_below(made: Any, names: Mapping[str, Any]) -> None:
 
 def _non_tensor(objects: Any) -> Any:
     """An object array as TensorDicts hold it."""
-    tensordict = imported("tensordict", "a TensorDict in a spec")
+    tensordict = _tensordict()
     if not objects.size:
         return tensordict.NonTensorData(None, batch_size=objects.shape)
     if not objects.ndim:
@@ -211,3 +211,12 @@ def _non_tensor(objects: Any) -> Any:
     if objects.ndim == 1:
         return tensordict.NonTensorStack(*(tensordict.NonTensorData(part) for part in objects.tolist()))
     return tensordict.NonTensorStack(*map(_non_tensor, objects))
+
+
+def _tensordict() -> Any:
+    """The library, by a statement, as torch.compile traces no call that imports."""
+    try:
+        import tensordict
+    except ImportError as error:
+        raise missing("tensordict", "a TensorDict in a spec", error) from error
+    return tensordict

@@ -30,6 +30,8 @@ ALLOWED = {
     ("torch_backend/carried.py", "_carried", "untyped_storage"),
     ("torch_backend/carried.py", "_carried", "data_ptr"),
     ("torch_backend/tree_loops.py", "_backup", "data_ptr"),
+    # Given to the system, which maps another part of the file there, by an array that the object keeps.
+    ("functional_rb/storage/mapped_array.py", "MappedArray", "ctypes"),
     # A compiled function, which its module keeps.
     ("jax_backend/custom_call.py", "_register", "ctypes"),
 }
