@@ -257,6 +257,7 @@ def test_equal_priorities(backend: Backend) -> None:
     np.testing.assert_allclose(backend.numpy(sample.probabilities), 1 / 300, rtol=3e-7)
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("alive", [0, 16, 17, 299])
 def test_one_live_item(backend: Backend, alive: int) -> None:
     state = full_state(backend.rb, 300, ROOTS)
