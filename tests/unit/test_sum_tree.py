@@ -118,7 +118,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[tuple[Ints, Floats]]]:
     return capacity, updates
 
 
-@hypothesis.settings(max_examples=effort(50, 200))
+@hypothesis.settings(max_examples=effort(30, 200))
 @hypothesis.given(history=histories())
 def test_nodes_follow_from_their_children(history: tuple[int, list[tuple[Ints, Floats]]]) -> None:
     capacity, updates = history
