@@ -45,10 +45,10 @@ test-all: $(VENV)/.installed-dev ## run them with the long searches and the harn
 gpu: ## all there is to do on a machine with a GPU, in ten minutes, with what PYTHON has there (docs/install.md)
 	$(PYTHON) -m tools.gpu $(ARGS)
 
-test-oldest: | $(bin)/python ## run the tests on the oldest versions that pyproject.toml takes, on Python 3.11, 3.12 and 3.13
+test-oldest: functional_rb/_native.abi3.so ## run the tests on the oldest versions that pyproject.toml takes, on Python 3.11, 3.12 and 3.13
 	$(bin)/python tools/matrix.py oldest --torch-index "$(TORCH_INDEX)" $(ARGS)
 
-test-newest: | $(bin)/python ## run them on the newest versions of everything, as they are found at that time
+test-newest: functional_rb/_native.abi3.so ## run them on the newest versions of everything, as they are found at that time
 	$(bin)/python tools/matrix.py newest --torch-index "$(TORCH_INDEX)" $(ARGS)
 
 check: $(VENV)/.installed-dev ## formatter, linter, type checker, and that no import points upwards or around
@@ -77,8 +77,12 @@ constraints: | $(bin)/python ## pin the newest versions of everything in constra
 	.venv-pin/bin/python tools/pin.py
 	rm -rf .venv-pin
 
+functional_rb/_native.abi3.so: $(native) | $(bin)/python
+	$(pip_install) hatchling $$($(bin)/python tools/native_build.py --requires)
+	$(bin)/python tools/native_build.py
+
 clean: ## remove what was built, keep .venv
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist functional_rb/_native.abi3.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv too
@@ -91,8 +95,7 @@ $(bin)/python:
 
 # One stamp for each extra: installed once, and again when what is to be installed has changed. The build backend is
 # installed under the constraints too, which is why the build is not isolated.
-$(VENV)/.installed-%: pyproject.toml constraints.txt $(native) | $(bin)/python
-	$(pip_install) hatchling $$($(bin)/python tools/native_build.py --requires)
+$(VENV)/.installed-%: pyproject.toml constraints.txt functional_rb/_native.abi3.so | $(bin)/python
 	$(pip_install) $(torch_flags) --no-deps torch
 	$(pip_install) --no-build-isolation --editable '.[$*]'
 	@touch $@

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.support import backends, effort, gpu, xla_options
+from tests.support import backends, effort, gpu, selection, xla_options
 from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
@@ -79,9 +79,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that fork and the longest ones first, without the long searches unless they are asked for."""
     skipped = pytest.mark.skip(reason="a long search: make test-all")
     of_the_cpu = pytest.mark.skip(reason="about the kernels of the CPU, or about memory that processes share")
+    for item in [] if effort.EVERYTHING else [*selection.long(items)]:
+        item.add_marker(skipped)
     for item in items:
-        if not effort.EVERYTHING and item.get_closest_marker("long"):
-            item.add_marker(skipped)
         if gpu.ASKED and item.path.stem in gpu.OF_THE_CPU:
             item.add_marker(of_the_cpu)
     items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))

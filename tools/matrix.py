@@ -53,7 +53,7 @@ SELECTION = (
 )
 """Modules that call every function of the backends' `compat`, in a minute or two."""
 SUITES = {"contract": ("tests/contract",), "agreement": ("tests/agreement",), "selection": SELECTION}
-SHOWN = ("torch", "jax", "numpy", "numba", "tensordict")
+SHOWN = ("torch", "jax", "numpy", "tensordict")
 BACKENDS = ("jax", "torch")
 PYTHONS = ("3.11", "3.12", "3.13")
 

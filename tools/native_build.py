@@ -65,6 +65,8 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
     Raises:
         SystemExit: if there is no compiler, or it fails; its own words stand before.
     """
+    if not extra and _is_current(target):
+        return target
     command = compiler()
     if not command:
         sys.exit(
@@ -90,6 +92,12 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
         shutil.copyfile(made, part)
         os.replace(part, target)
     return target
+
+
+def _is_current(target: Path) -> bool:
+    """Whether an extension is there that is newer than all that it is made of."""
+    made_of = [Path(__file__), *SOURCES.iterdir()]
+    return target.exists() and target.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
 
 
 def _processor(command: list[str], instructions: str) -> list[str]:

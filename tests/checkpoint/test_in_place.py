@@ -32,6 +32,7 @@ from functional_rb.storage.host_state import HostState
 from tests.support import backends, kill_saves
 from tests.support.backends import Backend
 from tests.support.checkpoints import bits, on_host, small_blocks
+from tests.support.effort import effort
 from tests.support.mapped_lives import (
     KILLED,
     MEMBERS,
@@ -102,7 +103,7 @@ def test_a_killed_process_leaves_the_old_or_the_new_checkpoint(way: int, tmp_pat
     chance = random.Random(way)
     stepped(on_host(KILLED), 1)  # what is compiled, is so before the children begin
     done = 0
-    for _ in range(20):
+    for _ in range(effort(12, 40)):
         if done > 200:
             shutil.rmtree(tmp_path)
             done = 0

@@ -50,6 +50,7 @@ def check_item(items: dict[str, np.ndarray], row: int, number: int) -> None:
     assert items["done"][row] == (number % 3 == 0)
 
 
+@pytest.mark.few_on_jax(4)
 @pytest.mark.parametrize(("backend", "sampler", "capacity"), CASES, ids=str, indirect=["backend"])
 def test_newest_items_are_kept_and_drawn(backend: Backend, sampler: Any, capacity: int) -> None:
     state = backend.init(frb.BufferSpec(ITEM, capacity, sampler))
@@ -71,6 +72,7 @@ def test_newest_items_are_kept_and_drawn(backend: Backend, sampler: Any, capacit
         check_item(everything, number % capacity, number)
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("capacity", [1, 3, 16, 33])
 def test_masked_rows_are_not_written(backend: Backend, capacity: int) -> None:
     state = backend.init(frb.BufferSpec(ITEM, capacity, frb.Prioritized()))

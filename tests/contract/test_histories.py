@@ -96,7 +96,7 @@ ACROSS: dict[str, tuple[Sequence[str], frb.BufferSpec]] = {
     "traced": (["jax-jit"], frb.BufferSpec(STEP | BYTES, 17, frb.Prioritized(alpha=1.0, beta=1.0))),
 }
 ACROSS |= {f"nest {k}": (["jax", "torch"], POOL[k]) for k in effort([2], range(len(POOL)))}
-ALIKE = ("lifo", "in order", "shuffled", "slices", "slices without replacement", "reservoir", "full, traced")
+ALIKE = ("lifo", "in order", "shuffled", "slices", "slices without replacement", "reservoir", "full, traced", "best")
 """What these keep, others in the table keep too, or the members that go from backend to backend in `test_members`."""
 
 

@@ -78,7 +78,7 @@ def step(state: frb.State, key: jax.Array) -> tuple[frb.State, Any]:
 
 
 ALIKE = {"uniform", "uniform, some times", "prioritized", "prioritized in lanes", "recency", "in order", "slices"}
-ALIKE |= {"slices by key", "n steps in lanes", "compact"}
+ALIKE |= {"slices by key", "n steps in lanes", "compact", "compact, n steps in lanes", "fifo"}
 ALIKE |= {"uniform in lanes", "without replacement", "n steps", "compact stacks"}
 """Others have the same arrays, and more."""
 

@@ -370,8 +370,12 @@ def test_priorities_of_other_dtypes(name: str) -> None:
         for bad in (np.array([0.1, 1, 1]), np.array([1e300, 1, 1]), np.array([1e-60, 1, 1])):
             with pytest.raises(TypeError, match="priorities: expected dtype float32, got float64"):
                 backend.update(state, np.arange(3), bad)
-        with pytest.raises(TypeError, match="priorities: expected dtype float32, got int32"):
-            backend.update(state, np.arange(3), np.ones(3, np.int32))
+        for whole in (2**24, 2**25 + 4):
+            state = backend.update(state, np.arange(3), np.array([7, whole, 0], np.int32))
+            assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [7, whole, 0]
+        for whole in (2**24 + 1, -(2**24) - 1, 2**31 - 1):
+            with pytest.raises(TypeError, match="priorities: expected dtype float32, got int32"):
+                backend.update(state, np.arange(3), np.array([7, whole, 0], np.int32))
         with pytest.raises(ValueError, match=r"priorities: expected shape \(3,\)"):
             backend.update(state, np.arange(3), np.ones((1, 3), np.float32))
 

@@ -277,7 +277,8 @@ def check_limited(way: str, story: Story, left: list[Step], rights: dict[int, in
 
 
 @pytest.mark.parametrize(
-    ("way", "strength"), [*(("torch", strength) for strength in (1, 2, 3, 4)), ("jax", 1), ("jax", 4)]
+    ("way", "strength"),
+    [*(("torch", strength) for strength in (1, 2, 3, 4)), *(("jax", x) for x in effort((4,), (1, 4)))],
 )
 def test_recency(way: str, strength: int) -> None:
     for lanes in (RAGGED, ["." * 6]):
@@ -394,7 +395,7 @@ def with_settings(kind: type, ways: Sequence[str], *settings: dict[str, Any]) ->
 
     By kernels, which give the same bits as the core does, every third.
     """
-    every = {"jax": len(settings) - 1, "kernels": effort(3, 1), "torch": 1}
+    every = {"jax": effort(len(settings), len(settings) - 1), "kernels": effort(3, 1), "torch": 1}
     cases = [(way, kind(3, **each)) for way in ways for each in settings[:: every[way]]]
     return pytest.mark.parametrize(("way", "sampler"), cases)
 
@@ -519,7 +520,8 @@ BATCHES: dict[str, list[list[int]]] = {
 
 
 @pytest.mark.parametrize(
-    ("way", "batches"), [("torch", name) for name in BATCHES] + [("jax", "at once"), ("jax", "masked")]
+    ("way", "batches"),
+    [("torch", name) for name in BATCHES] + [("jax", name) for name in effort(["masked"], ["at once", "masked"])],
 )
 def test_reservoir(way: str, batches: str) -> None:
     empty = on_torch(NONE, lambda ops, spec: functions.init(ops, spec), RESERVOIR)

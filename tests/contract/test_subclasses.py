@@ -42,6 +42,7 @@ def filled(backend: Backend, spec: frb.BufferSpec) -> Any:
     return backend.add(backend.init(spec), backend.tree({"x": numbers, "done": numbers % 4 == 3}))
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize(
     ("kind", "given"),
     [

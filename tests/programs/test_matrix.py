@@ -19,7 +19,7 @@ REPORT = """<testsuites><testsuite>
 
 def test_bounds_are_those_of_the_extras_and_of_the_extras_in_them() -> None:
     found = matrix.bounds(PROJECT, ["tensordict"])
-    assert found.keys() == {"numpy", "tensordict", "torch", "numba"}
+    assert found.keys() == {"numpy", "tensordict", "torch"}
     assert f"torch>={found['torch']}" in PROJECT["optional-dependencies"]["torch"]
     users = set(PROJECT["optional-dependencies"]) - {"examples", "bench", "dev"}
     assert set(matrix.EXTRAS) == users

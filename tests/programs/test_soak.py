@@ -361,13 +361,17 @@ def on(**names: Iterable[str]) -> Any:
     return pytest.mark.parametrize(("library", "name"), cases, indirect=["library"])
 
 
-@on(torch=SAMPLERS, jax=["trajectories", "windows", "by priority", "once an epoch"])
+@on(torch=SAMPLERS, jax=["trajectories", "once an epoch", *effort([], ["windows", "by priority"])])
 def test_many_steps(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
     soak(library, sampler, *SIZES, the_same(400) if library.library == "jax" else varied(2000), batch)
 
 
-@on(torch=SAMPLERS, torch_core=SAMPLERS, jax=["once an epoch", "windows once an epoch"])
+@on(
+    torch=SAMPLERS,
+    torch_core=effort([*SAMPLERS][::2], [*SAMPLERS]),
+    jax=["windows once an epoch", *effort([], ["once an epoch"])],
+)
 def test_lanes_shorter_than_episodes(library: Backend, name: str) -> None:
     sampler, batch = SAMPLERS[name]
     sizes = the_same(150) if library.library == "jax" else varied(600)

@@ -49,7 +49,7 @@ def histories(examples: int, **more: Any) -> Any:
 
     What happens is decided one by one, so that a history that fails gets shorter; numbers in bulk come from seeds.
     """
-    settings = hypothesis.settings(max_examples=effort(max(2, examples // 2), 2 * examples))
+    settings = hypothesis.settings(max_examples=effort(max(2, examples // 3), 2 * examples))
     return lambda test: settings(hypothesis.given(rng=strategies.decisions(), **more)(test))
 
 

@@ -26,6 +26,8 @@ in_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignor
 SEEDS = 4
 BOTH = ("prioritized", "slices, prioritized", "without replacement")
 """On a mesh of each kind, in `make test-all`; the others on one."""
+TYPED = ("prioritized, of the best", "queue of windows", "without replacement, of a reservoir", "slices, by windows")
+"""Members that have every structure and every writer among them."""
 each_member = pytest.mark.parametrize(
     ("kind", "name"),
     [(AxisType.Auto, name) for name in effort(BOTH[1:2], MEMBERS) if MEMBERS[name].compiled]
@@ -121,7 +123,7 @@ def read(state: frb.State) -> Any:
     return told
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", effort(TYPED, USUAL))
 def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
     """On explicit axes the types tell how results lie; that is known when a program has been traced."""
     spec = MEMBERS[name].spec
@@ -141,7 +143,10 @@ def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
 @pytest.mark.skipif(bool(compat.REFUSED), reason="XLA of JAX 0.6 gathers the parts of such a program")
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(AxisType.Auto, "slices, prioritized"), *effort([], [(AxisType.Explicit, "prioritized")])],
+    [
+        (AxisType.Auto, "prioritized"),
+        *effort([], [(AxisType.Auto, "slices, prioritized"), (AxisType.Explicit, "prioritized")]),
+    ],
 )
 def test_stacked_buffers_are_trained_apart(kind: AxisType, name: str) -> None:
     """XLA divides the program: each device gets what it gets by itself, and asks no other for anything."""

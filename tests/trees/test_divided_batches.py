@@ -9,9 +9,12 @@ import sys
 import jax
 import pytest
 
+from tests.support.effort import effort
+
 PROGRAM = r"""
 import functools
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +67,9 @@ def check(mesh, policy):
     np.testing.assert_allclose(np.asarray(proposal.weights)[2:4], first[1].weights, rtol=1e-4, atol=1e-5)
 
 
-for kind, policy in ((AxisType.Auto, frb.MuZero(frb.UCB1Tuned())), (AxisType.Explicit, frb.GumbelMuZero())):
-    check(jax.make_mesh((8,), ("d",), axis_types=(kind,)), policy)
+policies = {"Auto": frb.MuZero(frb.UCB1Tuned()), "Explicit": frb.GumbelMuZero()}
+for kind in sys.argv[1:]:
+    check(jax.make_mesh((8,), ("d",), axis_types=(AxisType[kind],)), policies[kind])
 print("divided")
 """
 
@@ -75,7 +79,7 @@ def test_a_batch_stays_divided_and_each_device_may_begin_trees_of_its_own() -> N
     """Under plain `jit` nothing is gathered, and `shard_map` with all that JAX checks takes `init` and `search`."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", PROGRAM, *effort(["Explicit"], ["Auto", "Explicit"])],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,

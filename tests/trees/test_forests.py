@@ -115,6 +115,8 @@ def check_arrays(arrays: Any, law: Listed, numpy: Any) -> None:
 @pytest.mark.parametrize("spec", [ROOMY, TIGHT, RANDOM], ids=["roomy", "tight", "random"])
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
 def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, kernels: bool) -> None:
+    if library.library == "jax" and not kernels and spec is not effort(RANDOM, spec):
+        pytest.skip("a long search: make test-all")
     forests = library.rb.forests
 
     @hypothesis.settings(max_examples=effort(10, 300))
@@ -144,6 +146,8 @@ LARGE = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=9, children=9, 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
 def test_forests_that_grow_and_merge_are_those_of_all_steps(library: Backend, kernels: bool) -> None:
     """A forest that was full takes in what comes later; two forests are one of the steps of both."""
+    if library.library == "jax" and not effort(kernels, True):  # XLA takes ten seconds
+        pytest.skip("a long search: make test-all")
     forests = library.rb.forests
 
     def law_of(spec: Any, *parts: np.ndarray) -> Listed:

@@ -42,6 +42,7 @@ def world(library: Backend) -> tuple[frb.Expansion, Any, Any]:
 SPEC = frb.TreeSpec({"state": frb.Unbounded((), "int32")}, 12, 2, chance=True)
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize(
     "policy",
     [

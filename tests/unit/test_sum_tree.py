@@ -132,7 +132,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[tuple[Ints, Floats]]]:
     return capacity, updates
 
 
-@hypothesis.settings(max_examples=effort(50, 200))
+@hypothesis.settings(max_examples=effort(30, 200))
 @hypothesis.given(history=histories())
 def test_nodes_follow_from_their_children(history: tuple[int, list[tuple[Ints, Floats]]]) -> None:
     capacity, updates = history
@@ -264,6 +264,7 @@ def test_equal_priorities(backend: Backend) -> None:
     np.testing.assert_allclose(backend.numpy(sample.probabilities), 1 / 300, rtol=3e-7)
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("alive", [0, 16, 17, 299])
 def test_one_live_item(backend: Backend, alive: int) -> None:
     state = full_state(backend.rb, 300, ROOTS)
