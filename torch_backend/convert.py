@@ -220,12 +220,3 @@ def _non_tensor(objects: Any) -> Any:
     if objects.ndim == 1:
         return tensordict.NonTensorStack(*(tensordict.NonTensorData(part) for part in objects.tolist()))
     return tensordict.NonTensorStack(*map(_non_tensor, objects))
-
-
-def _tensordict() -> Any:
-    """The library, by a statement, as torch.compile traces no call that imports."""
-    try:
-        import tensordict
-    except ImportError as error:
-        raise missing("tensordict", "a TensorDict in a spec", error) from error
-    return tensordict
