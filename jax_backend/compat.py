@@ -19,8 +19,10 @@ extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend
 import jax  # noqa: E402  # one that is missing or too old has been refused
 from jax import lax  # noqa: E402
 
-REFUSED: Final = "" if hasattr(jax.sharding, "use_abstract_mesh") else "buffers are on such from JAX 0.7.2 on"
-"""What is said where this JAX is too old for something, or nothing."""
+IS_EXPLICIT: Final = hasattr(jax.sharding, "use_abstract_mesh")
+"""Whether buffers can be on a mesh with explicit axes: from JAX 0.7.2 on."""
+REFUSED: Final = () if IS_EXPLICIT else ("from JAX 0.7.2 on",)
+"""What is said where this JAX is too old for something."""
 
 KEEPS_SHARING: Final = extras.is_version(jax, "0.9")
 """Whether `from_dlpack` refuses memory that it cannot share."""
@@ -75,10 +77,11 @@ def explicit_axes(mesh: Any) -> tuple[Any, ...]:
         NotImplementedError: for a mesh that has some, on an older JAX.
     """
     found: tuple[Any, ...] = tuple(getattr(mesh, "explicit_axes", ()))
-    if found and REFUSED:
+    if found and not IS_EXPLICIT:
         raise NotImplementedError(
-            f"a mesh with explicit axes ({', '.join(map(str, found))}): {REFUSED}, and {jax.__version__} is "
-            f"installed; make the mesh with axis_types=(AxisType.Auto, ...), or {extras.newer('jax', '0.7.2')}"
+            f"a mesh with explicit axes ({', '.join(map(str, found))}): buffers are on such from JAX 0.7.2 on, and "
+            f"{jax.__version__} is installed; make the mesh with axis_types=(AxisType.Auto, ...), or "
+            f"{extras.newer('jax', '0.7.2')}"
         )
     return found
 

@@ -116,7 +116,7 @@ __all__ = [
     "zeros",
 ]
 
-if compat.IS_EAGER_ONLY:
+if not compat.IS_TRACED:
     import sys
 
     compat.untrace_all(sys.modules[__name__])

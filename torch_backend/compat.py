@@ -21,14 +21,18 @@ import torch  # noqa: E402  # one that is missing or too old has been refused
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TRANSFORMS: Final = "2.13"
-"""From this version on, `torch.compile` traces the library's functions whole, and `torch.func` maps over buffers."""
+TRACED: Final = "2.12"
+"""From this version on, `torch.compile` traces the functions of the package whole; before, `untraced` refuses that."""
 
-IS_EAGER_ONLY: Final = not extras.is_version(torch, TRANSFORMS)
-"""Whether this torch is older: then `untraced` and `check_mapped` refuse, by name, what it cannot do."""
+MAPPED: Final = "2.13"
+"""From this version on, `torch.func` maps over buffers; before, `check_mapped` refuses that."""
 
-REFUSED: Final = f"from torch {TRANSFORMS} on" if IS_EAGER_ONLY else ""
-"""What is said where this torch is too old for something, or nothing."""
+IS_TRACED: Final = extras.is_version(torch, TRACED)
+IS_MAPPED: Final = extras.is_version(torch, MAPPED)
+REFUSED: Final = tuple(
+    f"from torch {version} on" for version, can in ((TRACED, IS_TRACED), (MAPPED, IS_MAPPED)) if not can
+)
+"""What is said where this torch is too old for something."""
 
 
 def untraced(function: Callable[P, R]) -> Callable[P, R]:
@@ -39,8 +43,8 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """
     return torch.compiler.disable(
         function,
-        reason=f"{function.__name__} of torch_backend is traced whole from torch {TRANSFORMS} on: leave "
-        f"fullgraph=True out, call it outside of the compiled function, or {extras.newer('torch', TRANSFORMS)}",
+        reason=f"{function.__name__} of torch_backend is traced whole from torch {TRACED} on: leave "
+        f"fullgraph=True out, call it outside of the compiled function, or {extras.newer('torch', TRACED)}",
     )
 
 
@@ -57,13 +61,14 @@ def untrace_all(package: ModuleType) -> None:
 
 
 def check_mapped(function: str) -> None:
-    """Refuse to be mapped over: the batching rule of `view` with a dtype is there from then on.
+    """Refuse to be mapped over: `view` with a dtype has no batching rule before torch 2.13.
 
     Raises:
         NotImplementedError: with the version that can.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    top = torch._C._functorch.peek_interpreter_stack()
+    if top is not None and top.key() == torch._C._functorch.TransformType.Vmap:
         raise NotImplementedError(
-            f"{function}: torch.func maps over it from torch {TRANSFORMS} on, and {torch.__version__} is installed; "
-            f"call {function} for one state after the other, or {extras.newer('torch', TRANSFORMS)}"
+            f"{function}: torch.func maps over it from torch {MAPPED} on, and {torch.__version__} is installed; "
+            f"call {function} for one state after the other, or {extras.newer('torch', MAPPED)}"
         )

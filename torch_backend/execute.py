@@ -70,7 +70,7 @@ def check_state(state: Any, function: str) -> None:
     if type(state) is not State:
         checks.check_state(state, function)
         own_state(state, function)
-    if compat.IS_EAGER_ONLY:
+    if not compat.IS_MAPPED:
         compat.check_mapped(function)
     if function in _WRITES and not _compiling() and _transforms() is not None:
         _refuse_vmap(state, function)

@@ -17,8 +17,6 @@ from functional_rb.base import extras
 from jax_backend import compat as jax_compat
 from torch_backend import compat as torch_compat
 
-FROM = f"from torch {torch_compat.TRANSFORMS} on"
-
 
 @pytest.mark.parametrize(
     ("found", "asked", "is_it"),
@@ -45,17 +43,21 @@ def test_what_is_not_traced_is_called_or_refused_by_name() -> None:
         torch._dynamo.reset()
         # Its own log says what the graph was broken for.
         assert torch.compile(lambda x, f=function: f(x) + 1, backend="eager")(x).tolist() == [1, 3, 5]
-        with pytest.raises(Exception, match=f"twice of torch_backend is traced whole {FROM}"):
+        with pytest.raises(
+            Exception, match=f"twice of torch_backend is traced whole from torch {torch_compat.TRACED} on"
+        ):
             torch.compile(lambda x, f=function: f(x) + 1, fullgraph=True, backend="eager")(x)
 
 
 def test_mapping_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     import functional_rb as frb
 
-    monkeypatch.setattr(torch_compat, "IS_EAGER_ONLY", True)
+    monkeypatch.setattr(torch_compat, "IS_MAPPED", False)
     state = torch_backend.init(frb.BufferSpec({"x": frb.Unbounded(())}, 4))
     state = torch_backend.add(state, {"x": torch.ones(2)})
-    expected = f"sample: torch.func maps over it {FROM}, and {torch.__version__} is installed"
+    expected = (
+        f"sample: torch.func maps over it from torch {torch_compat.MAPPED} on, and {torch.__version__} is installed"
+    )
     with pytest.raises(NotImplementedError, match=re.escape(expected)):
         torch.vmap(lambda key: torch_backend.sample(state, key, 2)[1].indices)(
             torch_backend.split(torch_backend.key(0), 3)
@@ -65,10 +67,10 @@ def test_mapping_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_meshes_with_explicit_axes_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     explicit = SimpleNamespace(explicit_axes=("d",), axis_names=("d", "e"))
     automatic = SimpleNamespace(axis_names=("d",))
-    if not jax_compat.REFUSED:
+    if jax_compat.IS_EXPLICIT:
         assert jax_compat.explicit_axes(explicit) == ("d",)
         assert not jax_compat.is_explicit(explicit)
-    monkeypatch.setattr(jax_compat, "REFUSED", "buffers are on such from JAX 0.7.2 on")
+    monkeypatch.setattr(jax_compat, "IS_EXPLICIT", False)
     assert jax_compat.explicit_axes(automatic) == ()
     with pytest.raises(NotImplementedError, match=r"explicit axes \(d\): .* from JAX 0\.7\.2 on, and .*AxisType\.Auto"):
         jax_compat.explicit_axes(explicit)
