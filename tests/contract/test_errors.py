@@ -223,8 +223,10 @@ def test_keys_are_checked(library: Backend) -> None:
     remedy = r"made by rb\.key\(seed\) or rb\.split, got "
     several = library.rb.split(library.rb.key(0), 3)
     number = library.array(np.float32(1))
-    for key, got in ((0, "int"), (None, "NoneType"), ("key", "str"), (several, r"\(3,\)"), (number, "")):
+    for key, got in ((None, "NoneType"), ("key", "str"), (several, r"\(3,\)"), (number, "")):
         refusals.check("TypeError: ^key: expected .*" + remedy + got, lambda s, k=key: library.rb.sample(s, k, 2))
+    said = r"sample: expected a key, got the number 0; write sample\(state, rb\.key\(seed\), 2\)"
+    refusals.check("TypeError: ^" + said, lambda s: library.rb.sample(s, 0, 2))
     foreign = other_backend(library).key(0)
     refusals.check("TypeError: ^key: expected .*" + remedy, lambda s: library.rb.sample(s, foreign, 2))
 

@@ -233,7 +233,7 @@ def test_what_is_refused() -> None:
         rb.add(state, {"id": np.zeros(2, np.int32)}, mask=torch.ones(2, dtype=torch.bool))
     with pytest.raises(TypeError, match="indices: expected dtype int32, got uint32"):
         rb.get(state, np.arange(3, dtype=np.uint32))
-    with pytest.raises(TypeError, match="key: expected one key"):
+    with pytest.raises(TypeError, match="sample: expected a key, got the number 7"):
         rb.sample(rb.add(state, {"id": 1}), 7, 2)
     with pytest.raises(TypeError, match="expected a state of torch_backend, got one of JAX"):
         torch_backend.size(state)

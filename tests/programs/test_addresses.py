@@ -35,6 +35,9 @@ ALLOWED = {
     ("torch_backend/carried.py", "_carried", "untyped_storage"),
     ("torch_backend/carried.py", "_carried", "data_ptr"),
     ("torch_backend/tree_loops.py", "_backup", "data_ptr"),
+    ("jax_backend/compat.py", "shared", "data_ptr"),
+    ("jax_backend/compat.py", "shared", "ctypes"),
+    ("jax_backend/compat.py", "shared", "unsafe_buffer_pointer"),
 }
 
 
