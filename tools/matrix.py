@@ -52,7 +52,12 @@ SELECTION = (
     *("tests/programs/test_meshes.py",),
 )
 """Modules that call every function of the backends' `compat`, in a minute or two."""
-SUITES = {"contract": ("tests/contract",), "agreement": ("tests/agreement",), "selection": SELECTION}
+SUITES = {
+    "contract": ("tests/contract",),
+    "agreement": ("tests/agreement",),
+    "selection": SELECTION,
+    "extras": ("tests/checkpoint", "tests/datasets", "tests/formats", "tests/text"),
+}
 SHOWN = ("torch", "jax", "numpy", "tensordict")
 BACKENDS = ("jax", "torch")
 PYTHONS = ("3.11", "3.12", "3.13")
