@@ -380,6 +380,8 @@ def alternating(*sides: str) -> Iterator[str]:
 @pytest.mark.parametrize("sampler", effort(SAMPLERS[1:2], SAMPLERS), ids=repr)
 @pytest.mark.parametrize("start", ["jax", "torch"])
 def test_a_state_goes_on_as_if_it_had_never_left(twins: str, start: str, sampler: Any) -> None:
+    if twins != effort("kernels", twins):  # `test_histories` has states go on between the cores
+        pytest.skip("a long search: make test-all")
     spec, prioritized = frb.BufferSpec(ITEM, 19, sampler), isinstance(sampler, frb.Prioritized)
     other = "torch" if start == "jax" else "jax"
     _, at_home = history(BACKENDS[start].init(spec), alternating(start), prioritized)

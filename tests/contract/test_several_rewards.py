@@ -72,6 +72,7 @@ def check_sums(backend: Backend, sample: Any, n: int = N) -> None:
             np.testing.assert_array_equal(original[row], leaf[at])
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("at", ["sample", "add"])
 def test_each_is_added_up(backend: Backend, at: str) -> None:
     returns = frb.n_step(N, GAMMA, at=at, reward_key=KEYS)  # type: ignore[arg-type]  # one of two words
@@ -134,6 +135,7 @@ def of_agents(achieved: Any, goal: Any) -> Any:
     return by_agent(achieved, goal)[0]
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("n", [None, N])
 def test_goals_of_agents(backend: Backend, n: int | None) -> None:
     her = frb.her("future", 2, reward=by_agent, reward_key=KEYS)

@@ -56,6 +56,7 @@ def drawn(library: Backend, sampler: Any, function: Any, batch: int) -> dict[str
     return {name: x.reshape(-1, L, *x.shape[1 if sampler.flat else 2 :]) for name, x in arrays.items()}
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_flat_slices_are_changed_as_others_are(library: Backend, name: str) -> None:
     sampler, function = SAMPLERS[name], items.compose(RANDOM, ALONG)
@@ -69,6 +70,7 @@ def test_flat_slices_are_changed_as_others_are(library: Backend, name: str) -> N
     assert flat["mask"][:, 0].all()
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("function", [items.random_shift(2, "where"), items.random_crop(5, "where")])
 def test_the_steps_of_a_slice_are_moved_alike(backend: Backend, function: Any) -> None:
     """Of images that tell their places; with `per="step"` each has its own."""

@@ -53,6 +53,7 @@ def test_numbers_of_choices_of_rows() -> None:
         UNEVEN.to_one_hot()
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_of_rows_of_their_own_numbers(library: Backend, dtype: str) -> None:
     spec, rb = of(UNEVEN, dtype), library.rb

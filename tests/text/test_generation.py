@@ -102,6 +102,7 @@ def test_log_probs_of_padding_anywhere(library: Backend) -> None:
     np.testing.assert_allclose(empty, np.where(some, told[2], 0), atol=1e-5)
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("law", [(1.0, 5, 1.0), (0.6, 5, 1.0), (1.5, 3, 1.0), (1.0, 5, 0.7), (1.3, 4, 0.8)])
 def test_all_replies_sum_to_one_and_are_drawn_by_their_probability(library: Backend, law: Any) -> None:
     """A vocabulary of 5 and replies of 3 tokens at most: each reply as likely as the model, or the law, says."""

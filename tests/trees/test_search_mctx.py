@@ -91,10 +91,15 @@ def root() -> mctx.RootFnOutput:
     return mctx.RootFnOutput(prior_logits=prior, value=value, embedding=x)
 
 
+def compiled(policy: Any, *args: Any, **settings: Any) -> Any:
+    """What one of mctx's policies gives, as one program: XLA would compile each operation by itself."""
+    return jax.jit(lambda key, root: policy((), key, root, *args, **settings))(jax.random.key(1), root())
+
+
 def test_muzero_equals_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = jax.random.dirichlet(jax.random.key(5), jnp.full(SLOTS, 0.3), (BATCH,))
     monkeypatch.setattr(jax.random, "dirichlet", lambda *_, **__: noise)  # mctx's draw
-    theirs = mctx.muzero_policy((), jax.random.key(1), root(), mctx_step, SIMULATIONS)
+    theirs = compiled(mctx.muzero_policy, mctx_step, SIMULATIONS)
     tree, proposal = ours(frb.MuZero(), noise, None)
     # The noise is in mctx's prior of the root, and beside it in ours.
     check_same(tree, theirs.search_tree)
@@ -106,10 +111,8 @@ def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytes
     noise = jax.random.gumbel(jax.random.key(6), (BATCH, SLOTS))
     monkeypatch.setattr(jax.random, "gumbel", lambda *_, **__: noise)  # mctx's draw
     valid = invalid_at_the_root() if settings else None  # mctx rescales by what is invalid, too
-    theirs = mctx.gumbel_muzero_policy(
-        (),
-        jax.random.key(1),
-        root(),
+    theirs = compiled(
+        mctx.gumbel_muzero_policy,
         mctx_step,
         SIMULATIONS,
         None if valid is None else ~valid,
@@ -128,10 +131,9 @@ def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytes
     np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_largest_depth_is_mctxs() -> None:
-    theirs = mctx.muzero_policy(
-        (), jax.random.key(1), root(), mctx_step, SIMULATIONS, max_depth=2, dirichlet_fraction=0.0
-    ).search_tree
+    theirs = compiled(mctx.muzero_policy, mctx_step, SIMULATIONS, max_depth=2, dirichlet_fraction=0.0).search_tree
     tree, _ = ours(frb.MuZero(dirichlet_fraction=0.0), jnp.zeros((BATCH, SLOTS)), None, max_depth=2)
     np.testing.assert_array_equal(rb.trees.summary(tree).visits, theirs.summary().visit_counts)
     np.testing.assert_allclose(rb.trees.summary(tree).q, theirs.summary().qvalues, atol=1e-5)
@@ -156,9 +158,7 @@ def test_stochastic_muzero_equals_mctx() -> None:
             action_logits=prior, value=value, reward=reward, discount=0.9 + 0 * value
         ), x
 
-    theirs = mctx.stochastic_muzero_policy(
-        (), jax.random.key(1), root(), decided, befell, 2 * SIMULATIONS, dirichlet_fraction=0.0
-    )
+    theirs = compiled(mctx.stochastic_muzero_policy, decided, befell, 2 * SIMULATIONS, dirichlet_fraction=0.0)
 
     def act(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
         x, prior, value = after(node["x"], action)
