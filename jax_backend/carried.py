@@ -33,10 +33,12 @@ _keeping = jax.jit(_traced, static_argnames=_STATIC, inline=True)
 _consuming = jax.jit(_traced, static_argnames=_STATIC, donate_argnums=0)
 
 
-def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: bool = False) -> Any:
+def carry_out(
+    function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: tuple[Any, str] | None = None
+) -> Any:
     """`function(ops, static, owned, *given)`; where nothing is traced, arrays that are consumed are donated."""
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, given)))
-    program = _consuming if consume and not traced else _keeping
+    program = _keeping if consume is None or traced else _consuming
     return program(owned, given, function=function, static=static, kernels=compile.use_kernels())
 
 

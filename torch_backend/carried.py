@@ -55,7 +55,9 @@ _CALLS: list[_Call] = []
 """By number: what is traced may carry a number as a constant, but no object."""
 
 
-def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: bool = False) -> Any:
+def carry_out(
+    function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: tuple[Any, str] | None = None
+) -> Any:
     """`function(ops, static, owned, *given)`, by kernels on the CPU."""
     tensors: list[torch.Tensor] = []
     template = _apart((owned, given), tensors)
@@ -64,7 +66,10 @@ def carry_out(function: Callable[..., Any], static: Any, owned: Any, *given: Any
             tensors = _on_device_of(tensors[0], tensors)
             owned, given = _together(_named(template), tensors)
         _check_devices(tensors)
-        return _now(function, static, owned if consume else _copied(owned), given)
+        if consume is None:
+            return _now(function, static, _copied(owned), given)
+        object.__setattr__(*consume, None)
+        return _now(function, static, owned, given)
     shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
     number = _number(function, static, template, shapes, tuple([x.dtype for x in tensors]))
     return _together(_template(number), _carried(number, tensors))

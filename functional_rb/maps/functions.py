@@ -87,7 +87,12 @@ class MapBackend(SpecBackend, Protocol):
     """What a backend provides for these functions."""
 
     def carry_out(
-        self, function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: bool = False
+        self,
+        function: Callable[..., Any],
+        static: Any,
+        owned: Any,
+        *given: Any,
+        consume: tuple[Any, str] | None = None,
     ) -> Any:
         """`function(ops, static, owned, *given)`.
 
@@ -96,7 +101,8 @@ class MapBackend(SpecBackend, Protocol):
             static: hashable.
             owned: a nest of arrays, whose memory the function may write to; they are copied first where others see it.
             given: nests of arrays, or None.
-            consume: whether the arrays of `owned` are not needed any more.
+            consume: what `owned` is taken from, which is not needed any more, and its field that is None once it is
+                consumed: before anything is written, so that an interrupt leaves nothing readable that is half done.
         """
         ...
 
@@ -149,7 +155,7 @@ def insert(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[
         >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.maps.refused(seen))
         ([0, 1, 0, -1], [True, True, False, False], 1)
     """
-    return _insert(backend, map, keys, mask, False)
+    return _insert(backend, map, keys, mask, None)
 
 
 def insert_(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
@@ -173,10 +179,12 @@ def insert_(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple
         >>> rb.maps.count(seen, np.array([3, 4, 5], np.int32)).tolist()
         [2, 1, 0]
     """
-    return _insert(backend, map, keys, mask, True)
+    return _insert(backend, map, keys, mask, (map, "counters"))
 
 
-def _insert(backend: MapBackend, map: Map, keys: Any, mask: Any, consume: bool) -> tuple[Map, Inserted]:
+def _insert(
+    backend: MapBackend, map: Map, keys: Any, mask: Any, consume: tuple[Map, str] | None
+) -> tuple[Map, Inserted]:
     check_map(backend, map, "maps.insert")
     check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.insert")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)

@@ -191,7 +191,7 @@ def extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) ->
         >>> int(rb.forests.size(forest)), rb.forests.count(forest, np.int32(0), np.int32(1)).item()
         (4, 3)
     """
-    return _extend(backend, forest, steps, mask, False)
+    return _extend(backend, forest, steps, mask, None)
 
 
 def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -> Forest:
@@ -208,10 +208,12 @@ def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -
     Raises:
         RuntimeError: for a forest that was consumed before.
     """
-    return _extend(backend, forest, steps, mask, True)
+    return _extend(backend, forest, steps, mask, (forest, "arrays"))
 
 
-def _extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: bool) -> Forest:
+def _extend(
+    backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: tuple[Forest, str] | None
+) -> Forest:
     who = "forests.extend"
     check_forest(backend, forest, who)
     check_forest_sizes(backend, forest, who)
