@@ -66,7 +66,7 @@ def check_mapped(function: str) -> None:
     Raises:
         NotImplementedError: with the version that can.
     """
-    top = torch._C._functorch.peek_interpreter_stack()
+    top: Any = torch._C._functorch.peek_interpreter_stack()  # None outside of any transform, which torch's stubs forget
     if top is not None and top.key() == torch._C._functorch.TransformType.Vmap:
         raise NotImplementedError(
             f"{function}: torch.func maps over it from torch {MAPPED} on, and {torch.__version__} is installed; "
