@@ -36,7 +36,7 @@ demo-torch: $(VENV)/.installed-examples ## the same task on torch, with a Gymnas
 # What Python compiles is kept, whatever the environment says: tests start a hundred processes that import the same.
 test test-all gpu test-oldest test-newest: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed-dev ## run the tests, in less than eight minutes on two cores
+test: $(VENV)/.installed-dev ## run the tests, in about a quarter of an hour on two cores
 	$(bin)/python -m pytest $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
