@@ -211,9 +211,7 @@ def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -
     return _extend(backend, forest, steps, mask, (forest, "arrays"))
 
 
-def _extend(
-    backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: tuple[Forest, str] | None
-) -> Forest:
+def _extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: tuple[Forest, str] | None) -> Forest:
     who = "forests.extend"
     check_forest(backend, forest, who)
     check_forest_sizes(backend, forest, who)
