@@ -24,9 +24,6 @@ IS_EXPLICIT: Final = hasattr(jax.sharding, "use_abstract_mesh")
 REFUSED: Final = () if IS_EXPLICIT else ("from JAX 0.7.2 on",)
 """What is said where this JAX is too old for something."""
 
-KEEPS_SHARING: Final = extras.is_version(jax, "0.9")
-"""Whether `from_dlpack` refuses memory that it cannot share."""
-
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:
     """Let a setting of the process be a part of what JAX finds traced and compiled functions by.
@@ -103,13 +100,13 @@ def enable_x64(on: bool) -> AbstractContextManager[None]:
 
 
 def shared(array: Any) -> jax.Array:
-    """An array of another library in the same memory: before 0.9, JAX copies what is misaligned, and only logs that.
+    """An array of another library in the same memory: JAX 0.6 copies what is misaligned, and only logs that.
 
     Raises:
         ValueError: for memory that JAX cannot use where it is.
     """
     found: jax.Array = jax.dlpack.from_dlpack(array, copy=False)
-    if KEEPS_SHARING or not found.size:
+    if not found.size:
         return found
     address = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
     if found.unsafe_buffer_pointer() != address:

@@ -13,7 +13,7 @@ import torch
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
-from functional_rb.native.switch import switch
+from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.storage.placement import Placement
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
@@ -25,12 +25,8 @@ from torch_backend.convert import is_batched
 from torch_backend.memory import Memory
 from torch_backend.objects import Table
 
-try:
+if HAVE_KERNELS:
     from torch_backend import cpu_kernels
-except ImportError:
-    HAVE_KERNELS = False
-else:
-    HAVE_KERNELS = True
 KERNELS: Any = cpu_kernels if HAVE_KERNELS else None
 
 _compiling = torch.compiler.is_compiling
