@@ -10,4 +10,48 @@ RECORDS: dict[str, str]
 HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls."""
 
+class Outline:
+    """A spec as kernels know it, by `functional_rb.native.chain.outline_of`."""
+
+    def __new__(
+        cls,
+        spec: object,
+        plan: object,
+        leaves: tuple[tuple[str, int, int, tuple[int, ...]], ...],
+        given: tuple[int, ...],
+        words: int,
+        batch_size: int,
+        prioritized: bool,
+        rewrites: bool,
+        adds: bool,
+        draws: bool,
+        beta: float,
+        /,
+    ) -> Outline: ...
+
+class Place:
+    """Where the arrays of a memory lie."""
+
+    def __new__(cls, outline: Outline, storage: tuple[int, ...], tree: int, nbytes: int, /) -> Place: ...
+    def wait(self) -> None:
+        """Wait until no draw reads them any more; hold the lineage's lock, so that none begins."""
+
+class Saved:
+    """What was in some slots before a write; its buffer is the memory that all of it lies in."""
+
+    nbytes: int
+    count: int
+    offsets: tuple[int, int, tuple[int, ...]]
+
+class Chain:
+    """`add`, `sample` and `update` of the usual case; `NotImplemented` for any other."""
+
+    def __new__(cls, *given: object) -> Chain: ...
+    def add(self, *given: object) -> Any: ...
+    def add_(self, *given: object) -> Any: ...
+    def sample(self, *given: object) -> Any: ...
+    def update(self, *given: object) -> Any: ...
+    def update_(self, *given: object) -> Any: ...
+    def turn(self, on: bool, /) -> None: ...
+
 def __getattr__(name: str, /) -> Callable[..., Any]: ...

@@ -16,8 +16,12 @@ from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
+from functional_rb.native.switch import HAVE_KERNELS
 from torch_backend import engines, execute, mixtures, restore, values
 from torch_backend.binder import Binder
+
+if HAVE_KERNELS:
+    from torch_backend.chain import CHAIN
 
 AnyState = TypeVar("AnyState", bound=State | Mixture)
 
@@ -25,6 +29,16 @@ AnyState = TypeVar("AnyState", bound=State | Mixture)
 def _engine(state: Any) -> Any:
     """What a function is carried out by that reads a state or a mixture."""
     return mixtures if isinstance(state, Mixture) else engines.of(state)
+
+
+_compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
+
+
+def _natively(function: str, *given: Any) -> Any:
+    """What the native version chain makes of a usual call; `NotImplemented` of any other, and where somebody traces."""
+    if not HAVE_KERNELS or _compiling() or _transforms() is not None:
+        return NotImplemented
+    return getattr(CHAIN, function)(*given)
 
 
 _reads = Binder(_engine).array
@@ -47,6 +61,9 @@ def add(
     time_major: bool = True,
     to: Any = None,
 ) -> AnyState:
+    made = _natively("add", state, items, mask, priorities, key, validate, time_major, to)
+    if made is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
     return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
@@ -56,6 +73,9 @@ def add(
 def sample(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
+    made = _natively("sample", state, key, batch_size, beta, p)
+    if made is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample")
     return api.sample(engines.of(state), state, key, batch_size, beta, p)
@@ -63,6 +83,9 @@ def sample(
 
 @documented_by(api.update)
 def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    made = _natively("update", state, indices, priorities, items)
+    if made is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update")
     return api.update(engines.of(state), state, indices, priorities, items)
@@ -84,6 +107,9 @@ def add_(
     time_major: bool = True,
     to: Any = None,
 ) -> AnyState:
+    made = _natively("add_", state, items, mask, priorities, key, validate, time_major, to)
+    if made is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
     engine = engines.of(state)
@@ -102,6 +128,9 @@ def sample_(
 
 @documented_by(in_place.update_)
 def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    made = _natively("update_", state, indices, priorities, items)
+    if made is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update_")
     engine = engines.of(state)

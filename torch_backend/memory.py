@@ -12,6 +12,9 @@ from functional_rb.versions import memory
 from torch_backend import ops
 
 
+_NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
+
+
 class Memory(memory.Memory):
     """Tensors.
 
@@ -33,16 +36,26 @@ class Memory(memory.Memory):
         with torch.inference_mode(False):
             return super().copy()
 
+    def settle(self) -> None:
+        """Do so, but for `torch.compile`, which traces no locks."""
+        if not torch.compiler.is_compiling():
+            super().settle()
+
     @staticmethod
     def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:
         """A tensor in the same memory."""
         return torch.from_numpy(array)
 
     @staticmethod
-    def as_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
+    def as_numpy(array: Any) -> np.ndarray[Any, Any]:
         """The array as NumPy's, on the host."""
-        found: np.ndarray[Any, Any] = array.cpu().numpy()
+        found: np.ndarray[Any, Any] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found
+
+    @staticmethod
+    def numpy_dtype(array: torch.Tensor) -> np.dtype[Any]:
+        """The dtype of the same name."""
+        return _NUMPY[array.dtype]
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,12 @@ class Memory(memory.Memory):
         return array
 
     @staticmethod
+    def numpy_dtype(array: ops.Vector) -> np.dtype[Any]:
+        """Its own."""
+        dtype: np.dtype[Any] = array.dtype
+        return dtype
+
+    @staticmethod
     def clone(array: ops.Vector) -> ops.Vector:
         """A copy of an array, in memory of its own."""
         return ops.copy(array)

@@ -73,6 +73,13 @@ class Files(Protocol):
         """Have room for items in some slots, integers [n], and keep what checkpoints need of them."""
 
 
+class Place(Protocol):
+    """Where the arrays of a memory lie, for the native code."""
+
+    def wait(self) -> None:
+        """Wait until no draw reads them any more."""
+
+
 class Entry(NamedTuple):
     """What one write overwrote.
 
@@ -81,6 +88,8 @@ class Entry(NamedTuple):
         flat: whether the index counts elements of the array seen as a vector, not rows.
         where: int32 [n]; equal places have equal content.
         old: what was there.
+
+    The two are arrays of the memory's library, or of NumPy's for memory that is ordinary.
     """
 
     array: int
@@ -96,8 +105,7 @@ class Saved(Protocol):
     def nbytes(self) -> int:
         """Of all that was saved, and of what it takes to keep it."""
 
-    @property
-    def leaves(self) -> Sequence[Array]:
+    def leaves(self, memory: Memory) -> Sequence[Array]:
         """The leaves of the tree that were saved, int32 vectors; the nodes above follow from them."""
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
@@ -127,6 +135,7 @@ class Memory(abc.ABC):
             made may have others (a stack of states, say), and kernels would write beyond them.
         placement: where the memory belongs; None for arrays that are only handed on.
         addressed: the addresses of these arrays, as CPU kernels take them; None until a kernel has looked them up.
+        place: the same for the version chain, which may read there without the lock: whoever writes waits for it.
     """
 
     __slots__ = (
@@ -139,6 +148,7 @@ class Memory(abc.ABC):
         "fits",
         "history",
         "pinned",
+        "place",
         "placement",
         "retained",
         "rows",
@@ -166,6 +176,7 @@ class Memory(abc.ABC):
         self.history: deque[tuple[weakref.ref[Any], int]] | None = None
         self.retained = 0
         self.addressed: object = None
+        self.place: Place | None = None
         self.table: Table | None = None
         self.files: Files | None = None
         self.fits = True
@@ -213,6 +224,11 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
+    def numpy_dtype(array: Array) -> np.dtype[Any]:
+        """The dtype that NumPy has for an array's."""
+
+    @staticmethod
+    @abc.abstractmethod
     def clone(array: Array) -> Array:
         """A copy of an array."""
 
@@ -226,12 +242,23 @@ class Memory(abc.ABC):
     def is_ordinary_array(array: Array) -> bool:
         """Whether it is a contiguous one of the library's own, in the CPU's memory."""
 
+    def settle(self) -> None:
+        """Wait until no draw reads the arrays any more. Hold the lineage's lock, so that none begins."""
+        if self.place is not None:
+            self.place.wait()
+
     @property
     def is_ordinary(self) -> bool:
         """Whether compiled kernels can read and write the arrays, and these have the spec's shapes; asked once."""
         if self._ordinary is None:
             self._ordinary = self.fits and all(map(self.is_ordinary_array, self.arrays))
         return self._ordinary
+
+    def in_numpy(self, pieces: Sequence[Array]) -> np.ndarray[Any, Any]:
+        """What was saved in arrays of the library, or of NumPy's, one after the other."""
+        if any(isinstance(piece, np.ndarray) for piece in pieces):
+            return np.concatenate([self.as_numpy(piece) for piece in pieces])
+        return self.as_numpy(self.joined(pieces))
 
     def write_back(self, array: Array, saved: Sequence[Entry]) -> None:
         """Write to one of the arrays what was there before some writes, the oldest first; of rows all, or of elements.
@@ -244,8 +271,7 @@ class Memory(abc.ABC):
                 write(array, entry.where, entry.old)
             return
         target = self.as_numpy(array)
-        where = self.as_numpy(self.joined([entry.where for entry in saved]))
-        old = self.as_numpy(self.joined([entry.old for entry in saved]))
+        where, old = (self.in_numpy([entry[k] for entry in saved]) for k in (2, 3))
         places, first = np.unique(where, return_index=True)
         if len(places) < len(where):
             where, old = places, old[first]
@@ -283,7 +309,7 @@ class Memory(abc.ABC):
 
     def forget(self) -> None:
         """What was noted of the arrays: there are others now."""
-        self.addressed = self._nbytes = self._ordinary = None
+        self.addressed = self.place = self._nbytes = self._ordinary = None
 
     @property
     def retains_too_much(self) -> bool:

@@ -17,7 +17,7 @@ from functional_rb.structures.stored_arrays import own_name
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.object_table import ROWS, columns_of_leaves
 from functional_rb.versions.recorder import Log
-from functional_rb.versions.version import Exchanged, SavedPlaces, SavedSlots, Version
+from functional_rb.versions.version import Exchanged, Version
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
@@ -63,7 +63,7 @@ class VersionReader(reader.Reader):
             piece = np.array(memory.as_numpy(array[start:stop]), order="C")
             row = piece[0].size if len(piece) else 1
             for saved in reversed(later):
-                for index, old, flat in _overwritten(saved, name, k, memory):
+                for index, old, flat in _overwritten(saved, k, memory):
                     scale, where = row if flat else 1, memory.as_numpy(index)
                     inside = (where >= start * scale) & (where < stop * scale)
                     target = piece.reshape(-1) if flat else piece
@@ -136,17 +136,9 @@ def _source(version: Version, name: str) -> Source:
     return Source(memory, named[name], list(named).index(name), later)
 
 
-def _overwritten(saved: Saved, name: str, place: int, memory: Memory) -> Iterator[Overwritten]:
-    """What was in an array, by its name and place; the last write first."""
-    if isinstance(saved, SavedSlots):
-        n = int(saved.count[0])
-        if place < len(saved.copies):
-            yield saved.slots[:n], saved.copies[place][:n], False
-        if saved.beside is not None and place == saved.beside[1]:
-            yield saved.slots[:n], saved.beside[0][:n], False
-        if name == "tree" and saved.values is not None:
-            yield saved.slots[:n], saved.values[:n], True
-    elif isinstance(saved, Log | SavedPlaces):
-        for entry in reversed(saved.writes(memory)):
-            if entry.array == place:
-                yield entry.where, entry.old, entry.flat
+def _overwritten(saved: Saved, place: int, memory: Memory) -> Iterator[Overwritten]:
+    """What was in an array, by its place; the last write first."""
+    arrays = len(memory.arrays)
+    for entry in reversed(saved.writes(memory)):
+        if entry.array % arrays == place:
+            yield entry.where, entry.old, entry.flat

@@ -18,20 +18,24 @@ class Log:
 
     Attributes:
         entries: one for each write.
-        leaves: the leaves of the tree that kernels have set, which do not save the nodes above.
+        changed: the leaves of the tree that kernels have set, which do not save the nodes above.
     """
 
-    __slots__ = ("entries", "leaves")
+    __slots__ = ("changed", "entries")
 
     def __init__(self) -> None:
         """Begin with an empty log."""
         self.entries: list[Entry] = []
-        self.leaves: list[Array] = []
+        self.changed: list[Array] = []
 
     @property
     def nbytes(self) -> int:
         """Of all that was saved, and of what it takes to keep it."""
         return sum([entry.where.nbytes + entry.old.nbytes + 2 * OVERHEAD for entry in self.entries])
+
+    def leaves(self, memory: Memory) -> Sequence[Array]:
+        """Those that kernels have set."""
+        return self.changed
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """All recorded writes, in their order."""
@@ -70,7 +74,7 @@ class Recorder:
     def save_leaves(self, tree: Array, leaves: Array) -> None:
         """Write leaves of the tree down, for a kernel that computes the nodes above anew."""
         self.save(tree, leaves, flat=True)
-        self._log.leaves.append(leaves)
+        self._log.changed.append(leaves)
 
     def set_at(self, x: Array, index: Array, values: Array) -> Array:
         """Write `x[index] = values` in place, and record it."""

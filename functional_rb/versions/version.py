@@ -60,8 +60,7 @@ class SavedSlots:
         arrays = 1 + (values is not None) + (beside is not None)
         self.nbytes = arrays * slots.nbytes + sum([x.nbytes for x in copies]) + OVERHEAD * (arrays + len(copies))
 
-    @property
-    def leaves(self) -> list[Array]:
+    def leaves(self, memory: Memory) -> list[Array]:
         """The slots, if their priorities were saved."""
         return [] if self.values is None else [self._filled(self.slots)]
 
@@ -101,8 +100,9 @@ class SavedPlaces:
 
     __slots__ = ("arrays", "count", "found", "nbytes")
 
-    leaves: Sequence[Array] = ()
-    """None: such buffers have no tree."""
+    def leaves(self, memory: Memory) -> Sequence[Array]:
+        """None: such buffers have no tree."""
+        return ()
 
     def __init__(self, found: np.ndarray[Any, Any], arrays: tuple[int, ...]) -> None:
         """Take room over that nothing has been saved in yet."""
@@ -142,8 +142,7 @@ class Exchanged:
         self.placement = memory.placement
         self.nbytes = sum([array.nbytes for array in self.arrays.values()])
 
-    @property
-    def leaves(self) -> list[Array]:
+    def leaves(self, memory: Memory) -> list[Array]:
         """None: the whole tree is here."""
         return []
 
@@ -187,10 +186,11 @@ class Version:
         self.next: Version | None = None
 
     def own(self) -> Memory:
-        """The memory, rebuilt for this version alone if a newer one has it. Hold the lock."""
+        """The memory, rebuilt for this version alone if a newer one has it, which nobody reads now. Hold the lock."""
         if self.memory is None:
             self._rebuild()
         assert self.memory is not None
+        self.memory.settle()
         return self.memory
 
     def _rebuild(self) -> None:
@@ -273,7 +273,7 @@ class Version:
         forget_dead(memory)
         if memory.retains_too_much:
             try:
-                _part_with_oldest(memory)
+                part_with_oldest(memory)
             except OSError:
                 self.roll_back()
                 raise
@@ -291,10 +291,10 @@ def take_back(memory: Memory, saved: Sequence[Saved], capacity: int) -> None:
             if "tree" in writes.arrays:
                 leaves = []
         entries.extend(reversed(writes.writes(memory)))
-        leaves.extend(writes.leaves)
+        leaves.extend(writes.leaves(memory))
     _write_back(memory, entries)
     if leaves and memory.tree is not None:
-        changed = memory.joined(leaves)
+        changed = memory.taken(memory.in_numpy(leaves)) if memory.is_ordinary else memory.joined(leaves)
         if len(changed) * sum_tree.FANOUT < capacity:
             sum_tree.refresh(memory.ops, memory.tree, capacity, changed)
         else:
@@ -320,7 +320,7 @@ def _write_back(memory: Memory, entries: Sequence[Entry]) -> None:
             memory.write_back(arrays[k], together[::-1])
 
 
-def _part_with_oldest(memory: Memory) -> None:
+def part_with_oldest(memory: Memory) -> None:
     """Give the oldest of the older versions a copy of its own."""
     assert memory.history
     oldest = memory.history[0][0]()

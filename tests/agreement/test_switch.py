@@ -39,7 +39,26 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(
             _native, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
         )
+    monkeypatch.setattr("torch_backend.functions.CHAIN", Noting(found))
     return found
+
+
+class Noting:
+    """The version chain of torch, which notes what it does itself."""
+
+    def __init__(self, found: list[str]) -> None:
+        self.found, self.chain = found, torch_backend.functions.CHAIN
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self.chain, name)
+
+        def noting(*given: Any) -> Any:
+            made = function(*given)
+            if made is not NotImplemented:
+                self.found.append(name)
+            return made
+
+        return noting
 
 
 def use(rb: Any, spec: frb.BufferSpec) -> list[np.ndarray]:

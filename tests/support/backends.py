@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.native.switch import HAVE_KERNELS
 
 HOST_VARIANTS = ("jax-host", "jax-host-core")
 """JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile
@@ -142,17 +143,18 @@ def make(name: str) -> Iterator[Backend]:
             yield _on_host(name, patch)
         return
     rb = importlib.import_module(f"{library}_backend")
-    switch = importlib.import_module("jax_backend.compile" if library == "jax" else "torch_backend.library")
-    assert switch.HAVE_KERNELS, (
+    assert HAVE_KERNELS, (
         "the tests need functional_rb._native, so that both twins are tested: python tools/native_build.py"
     )
+    if library == "torch":
+        with frb.kernels(not name.endswith("-core")):
+            yield Backend(name, rb, _torch_array, _torch_numpy)
+        return
+    import jax.numpy as jnp
+
+    switch = importlib.import_module("jax_backend.compile")
     switch.HAVE_KERNELS = not name.endswith("-core")
     try:
-        if library == "jax":
-            import jax.numpy as jnp
-
-            yield Backend(name, rb, jnp.asarray, np.asarray)
-        else:
-            yield Backend(name, rb, _torch_array, _torch_numpy)
+        yield Backend(name, rb, jnp.asarray, np.asarray)
     finally:
         switch.HAVE_KERNELS = True

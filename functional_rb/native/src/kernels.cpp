@@ -44,7 +44,44 @@ const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelR
                                      FRB_FIELDS(RingRecord),   FRB_FIELDS(EpochRecord), FRB_FIELDS(ChainRecord),
                                      FRB_FIELDS(MapRecord),    {}};
 
-const frb::Exports exports{methods, handlers, records};
+// The kernels of buffers as the version chain calls them.
+frb::Plan plan_of(const frb::BufferCall& c) {
+  frb::Plan plan;
+  plan.at = reinterpret_cast<const frb::BufferRecord*>(c.plan);
+  return plan;
+}
+frb::Addresses storage_of(const frb::BufferCall& c) { return {c.storage, c.arrays}; }
+frb::Addresses items_of(const frb::BufferCall& c) { return {c.items, c.item_count}; }
+template <class F> int outcome_of(F kernel) {
+  try {
+    return kernel();
+  } catch (const std::bad_alloc&) {
+    return frb::NO_MEMORY;
+  }
+}
+int add_to_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    frb::add(c.tree, c.counters, c.new_counters, c.mask, c.priorities, c.saved_slots, c.saved_values, storage_of(c),
+             items_of(c), plan_of(c), c.batch, c.room, {c.saved_count, 1});
+    return frb::DONE;
+  });
+}
+int update_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    frb::update(c.tree, c.counters, c.new_counters, c.given_handles, c.priorities, c.saved_slots, c.saved_values,
+                storage_of(c), items_of(c), plan_of(c), c.batch, c.given, c.room, {c.saved_count, 1});
+    return frb::DONE;
+  });
+}
+int sample_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    const bool drawn = frb::sample(c.tree, c.counters, c.handles, c.weights, c.probabilities, storage_of(c), items_of(c),
+                                   plan_of(c), c.key, c.words, c.beta, c.batch);
+    return drawn ? frb::DONE : frb::NONE_DRAWN;
+  });
+}
+
+const frb::Exports exports{methods, handlers, records, {add_to_buffer, update_buffer, sample_buffer}};
 
 }  // namespace
 

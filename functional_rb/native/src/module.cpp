@@ -1,7 +1,7 @@
 // The extension module `functional_rb._native`: the kernels for the instructions that this processor has.
 //
 // CPython's limited API of 3.11, so that one file serves all Pythons since.
-#include "exports.h"
+#include "chain.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -90,8 +90,14 @@ PyObject* records_of(const frb::Exports* exports) {
 }
 
 int fill(PyObject* module) {
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError, "functional_rb: expected the main interpreter of the process; in others go on "
+                                       "without kernels, by FUNCTIONAL_RB_NATIVE=0");
+    return -1;
+  }
   const Choice choice = chosen();
   const bool done = PyModule_AddFunctions(module, choice.exports->methods) == 0 &&
+                    frb::add_chain(module, choice.exports->buffers) &&
                     put(module, "INSTRUCTIONS", PyUnicode_FromString(choice.name)) &&
                     put(module, "RECORDS", records_of(choice.exports)) &&
                     put(module, "HANDLERS", handlers_of(choice.exports));

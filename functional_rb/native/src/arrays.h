@@ -1,0 +1,251 @@
+// Arrays of torch and NumPy as the version chain sees them, and the results that it hands out.
+//
+// Tensors are seen through DLPack's C exchange API, where torch has it, else through a function of Python's. Results lie
+// in one piece of memory, which each of their arrays keeps alive.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "python.h"
+
+namespace frb {
+namespace dlpack {
+
+// What is used of DLPack 1, whose layout in memory is its interface.
+struct Version { uint32_t major, minor; };
+struct Device { int32_t type, id; };
+struct Dtype { uint8_t code, bits; uint16_t lanes; };
+struct Tensor { void* data; Device device; int32_t ndim; Dtype dtype; int64_t* shape; int64_t* strides; uint64_t offset; };
+struct Managed { Tensor tensor; void* context; void (*deleter)(Managed*); };
+struct Versioned { Version version; void* context; void (*deleter)(Versioned*); uint64_t flags; Tensor tensor; };
+struct Exchange {
+  Version version;
+  Exchange* previous;
+  void* allocate;
+  void* from_python;
+  int (*to_python)(Versioned*, void**);
+  int (*see)(void*, Tensor*);
+};
+constexpr int32_t CPU = 1;
+
+}  // namespace dlpack
+
+constexpr int MOST_AXES = 16;
+constexpr int64_t LINE = 64;  // bytes of a line of the cache
+
+inline int64_t whole_lines(int64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+
+struct Dtype {
+  uint8_t code, bits;
+  bool operator==(const Dtype& other) const { return code == other.code && bits == other.bits; }
+};
+constexpr Dtype INT32{0, 32}, INT64{0, 64}, FLOAT32{2, 32}, FLOAT64{2, 64}, BOOL{6, 8};
+constexpr uint8_t COMPLEX = 5;
+
+// An array in the host's memory, for as long as this and the array live.
+class Seen {
+ public:
+  Seen() = default;
+  ~Seen() { if (held_) PyBuffer_Release(&view_); }
+  Seen(const Seen&) = delete;
+  Seen& operator=(const Seen&) = delete;
+
+  char* data = nullptr;
+  int ndim = 0;
+  const int64_t* shape = nullptr;
+  Dtype dtype{};
+
+  // Whether elements lie one behind the other.
+  bool contiguous() const {
+    int64_t stride = 1;
+    for (int k = ndim - 1; k >= 0; --k) {
+      if (shape[k] == 0) return true;
+      if (strides_ && shape[k] != 1 && strides_[k] != stride * unit_) return false;
+      stride *= shape[k];
+    }
+    return true;
+  }
+
+  // A tensor, of class torch.Tensor itself; false, without an error, if it is not an ordinary one of the CPU.
+  bool take_tensor(PyObject* tensor, const dlpack::Exchange* exchange, PyObject* look) {
+    dlpack::Tensor found{};
+    if (!exchange) return look_at(tensor, look);
+    if (exchange->see(tensor, &found)) return PyErr_Clear(), false;
+    if (found.device.type != dlpack::CPU || found.dtype.lanes != 1) return false;
+    data = static_cast<char*>(found.data) + found.offset;
+    ndim = found.ndim, shape = found.shape, strides_ = found.strides, dtype = {found.dtype.code, found.dtype.bits};
+    return true;
+  }
+
+  // An array of NumPy's, of class numpy.ndarray itself.
+  bool take_ndarray(PyObject* array) {
+    if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO | PyBUF_FORMAT)) return PyErr_Clear(), false;
+    held_ = true;
+    if (!known(view_.format) || view_.ndim > MOST_AXES) return false;
+    static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "as sizes are read");
+    data = static_cast<char*>(view_.buf), ndim = view_.ndim, unit_ = view_.itemsize;
+    shape = reinterpret_cast<const int64_t*>(view_.shape), strides_ = reinterpret_cast<const int64_t*>(view_.strides);
+    dtype.bits = uint8_t(8 * view_.itemsize);
+    return true;
+  }
+
+ private:
+  // What `look` of Python tells: (address, shape, strides, code, bits), or None.
+  bool look_at(PyObject* tensor, PyObject* look) {
+    const Ref told = called(look, tensor);
+    long long address;
+    PyObject *sizes, *steps;
+    int code, bits;
+    if (!told || told.is(Py_None) || !PyArg_ParseTuple(told.get(), "LOOii", &address, &sizes, &steps, &code, &bits))
+      return PyErr_Clear(), false;
+    ndim = int(PyTuple_Size(sizes));
+    if (ndim > MOST_AXES) return false;
+    for (int k = 0; k < ndim; ++k) {
+      own_[k] = PyLong_AsLongLong(PyTuple_GetItem(sizes, k));
+      own_[MOST_AXES + k] = PyLong_AsLongLong(PyTuple_GetItem(steps, k));
+    }
+    data = reinterpret_cast<char*>(address), shape = own_, strides_ = own_ + MOST_AXES;
+    dtype = {uint8_t(code), uint8_t(bits)};
+    return true;
+  }
+  // The kind of a format of one native element.
+  bool known(const char* format) {
+    if (!format || !format[0] || format[1]) return false;
+    if (strchr("bhilq", format[0])) dtype.code = INT32.code;
+    else if (strchr("BHILQ", format[0])) dtype.code = 1;
+    else if (strchr("efd", format[0])) dtype.code = FLOAT32.code;
+    else if (format[0] == '?') dtype.code = BOOL.code;
+    else return false;
+    return true;
+  }
+
+  const int64_t* strides_ = nullptr;
+  int64_t unit_ = 1;  // in which strides are counted: elements, or bytes where they are that
+  Py_buffer view_{};
+  bool held_ = false;
+  int64_t own_[2 * MOST_AXES];
+};
+
+// A piece of memory with several arrays, each of which has a count of it; freed with the last.
+struct Piece {
+  std::atomic<int64_t> count{1};
+
+  static Piece* of(int64_t bytes) {  // null if there is no memory
+    void* at = aligned_alloc(size_t(LINE), size_t(LINE + whole_lines(bytes)));
+    return at ? new (at) Piece : nullptr;
+  }
+  char* begin() { return reinterpret_cast<char*>(this) + LINE; }
+  void drop() { if (--count == 0) free(this); }
+};
+
+// Arrays one after the other in a piece of memory.
+class Sheet {
+ public:
+  explicit Sheet(int64_t bytes) : piece_(Piece::of(bytes)), next_(piece_ ? piece_->begin() : nullptr) {}
+  ~Sheet() { if (piece_) piece_->drop(); }
+  Sheet(const Sheet&) = delete;
+  Sheet& operator=(const Sheet&) = delete;
+  explicit operator bool() const { return piece_; }
+  Piece* piece() const { return piece_; }
+  template <class T> T* take(int64_t bytes) {
+    char* at = next_;
+    next_ += whole_lines(bytes);
+    return reinterpret_cast<T*>(at);
+  }
+
+ private:
+  Piece* piece_;
+  char* next_;
+};
+
+// What DLPack is told of one array.
+struct Handed {
+  dlpack::Versioned versioned;
+  dlpack::Managed managed;
+  int64_t numbers[2 * MOST_AXES];
+  Piece* piece;
+
+  static Handed* of(Piece* piece, char* data, Dtype dtype, int ndim, const int64_t* shape) {
+    Handed* made = static_cast<Handed*>(calloc(1, sizeof(Handed)));
+    if (!made) return nullptr;
+    int64_t stride = 1;
+    for (int k = ndim - 1; k >= 0; --k) {
+      made->numbers[k] = shape[k], made->numbers[MOST_AXES + k] = stride;
+      stride *= shape[k];
+    }
+    const dlpack::Tensor tensor{data, {dlpack::CPU, 0}, ndim, {dtype.code, dtype.bits, 1},
+                                made->numbers, made->numbers + MOST_AXES, 0};
+    made->versioned = {{1, 1}, made, free_versioned, 0, tensor};
+    made->managed = {tensor, made, free_managed};
+    made->piece = piece;
+    ++piece->count;
+    return made;
+  }
+  void drop() { piece->drop(), free(this); }
+
+ private:
+  static void free_versioned(dlpack::Versioned* of) { static_cast<Handed*>(of->context)->drop(); }
+  static void free_managed(dlpack::Managed* of) { static_cast<Handed*>(of->context)->drop(); }
+};
+
+// Frees what nobody has taken out of a capsule.
+inline void free_capsule(PyObject* capsule) {
+  const char* name = PyCapsule_GetName(capsule);
+  if (name && !strcmp(name, "dltensor"))
+    static_cast<Handed*>(static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule, name))->context)->drop();
+}
+
+// A library's arrays: how its own are seen, and how results become such.
+class ArrayLibrary {
+ public:
+  // `look` and `from_capsule` serve where torch has no exchange API.
+  bool begin(PyObject* tensor, PyObject* ndarray, PyObject* look, PyObject* from_capsule, PyObject* is_neg,
+             PyObject* is_conj) {
+    tensor_ = tensor, ndarray_ = ndarray, look_ = look, from_capsule_ = from_capsule;
+    is_neg_ = is_neg, is_conj_ = is_conj;
+    const Ref capsule(PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__"));
+    if (!capsule) return PyErr_Clear(), true;
+    exchange_ = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
+    if (exchange_ && exchange_->version.major != 1) exchange_ = nullptr;
+    return !PyErr_Occurred();
+  }
+  void forget_exchange() { exchange_ = nullptr; }
+
+  // An array of either kind; false, without an error, for anything else.
+  bool see(PyObject* array, Seen& seen) const {
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(array));
+    if (type == ndarray_) return seen.take_ndarray(array);
+    if (type != tensor_ || !seen.take_tensor(array, exchange_, look_)) return false;
+    // Torch puts negation and conjugation off.
+    const bool is_complex = seen.dtype.code == COMPLEX;
+    return !(is_complex || seen.dtype.code == FLOAT32.code) || (no(is_neg_, array) && !(is_complex && !no(is_conj_, array)));
+  }
+
+  Ref handed(Piece* piece, char* data, Dtype dtype, int ndim, const int64_t* shape) const {
+    Handed* made = Handed::of(piece, data, dtype, ndim, shape);
+    if (!made) return Ref(PyErr_NoMemory());
+    if (exchange_) {
+      void* array = nullptr;
+      if (exchange_->to_python(&made->versioned, &array)) return Ref();
+      return Ref(static_cast<PyObject*>(array));
+    }
+    const Ref capsule(PyCapsule_New(&made->managed, "dltensor", free_capsule));
+    if (!capsule) return made->drop(), Ref();
+    return called(from_capsule_, capsule.get());
+  }
+
+ private:
+  static bool no(PyObject* question, PyObject* array) {
+    const Ref answer = called(question, array);
+    if (!answer) PyErr_Clear();
+    return answer.is(Py_False);
+  }
+
+  PyObject *tensor_ = nullptr, *ndarray_ = nullptr, *look_ = nullptr, *from_capsule_ = nullptr;
+  PyObject *is_neg_ = nullptr, *is_conj_ = nullptr;
+  const dlpack::Exchange* exchange_ = nullptr;
+};
+
+}  // namespace frb

@@ -1,0 +1,99 @@
+// What a user gives to `add` and `update`, checked where it is what is usual, and as kernels take it.
+#pragma once
+#include <cmath>
+
+#include "lineage.h"
+
+namespace frb {
+
+enum class Found { READY, ELSEWHERE, FAILED };  // FAILED: with an error of Python's
+
+// A Python number as the only element of a scalar leaf, if it is of its kind and in its range; see `dtypes.check_scalar`.
+inline bool number_of(PyObject* given, Dtype dtype, char* to) {
+  if (PyBool_Check(given)) return dtype == BOOL && (*to = given == Py_True, true);
+  if (PyFloat_CheckExact(given)) {
+    const double value = PyFloat_AsDouble(given);
+    const float narrow = float(value);
+    if (dtype == FLOAT64) return memcpy(to, &value, 8), true;
+    if (!(dtype == FLOAT32) || (std::isinf(narrow) && !std::isinf(value))) return false;
+    return memcpy(to, &narrow, 4), true;
+  }
+  if (!PyLong_CheckExact(given) || !(dtype == INT32 || dtype == INT64)) return false;
+  int overflow;
+  const int64_t value = PyLong_AsLongLongAndOverflow(given, &overflow);
+  if (overflow || (dtype == INT32 && value != int32_t(value))) return false;
+  return memcpy(to, &value, dtype.bits / 8), true;  // the first bytes are the lowest
+}
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as number_of takes them");
+
+// The arrays of one call, seen, with addresses for kernels.
+class Batch {
+ public:
+  Batch(const Outline* outline, const ArrayLibrary& library) : outline_(outline), library_(library) {}
+
+  int64_t rows = -1;
+  int64_t items[2 * MOST_LEAVES + 1] = {};  // addresses of leaves, and behind them those of saved rows
+  int64_t given = 0;                        // how many of them are leaves
+  const uint8_t* mask = nullptr;
+  const int32_t* priorities = nullptr;
+  const int32_t* handles = nullptr;
+  PyObject* given_handles = nullptr;
+
+  // All leaves, each of one item or each with an axis of as many rows.
+  bool take_leaf(int k, PyObject* array) {
+    const Leaf& leaf = outline_->leaves[size_t(k)];
+    const int axes = int(leaf.shape.size());
+    Seen& seen = leaves_[k];
+    held_[k] = Ref::to(array);  // a nest may be changed while a kernel reads what was in it
+    if (!library_.see(array, seen)) return axes == 0 && take_number(k, array);
+    if (!(seen.dtype == leaf.dtype) || seen.ndim < axes || seen.ndim > axes + 1 || !seen.contiguous()) return false;
+    const int lead = seen.ndim - axes;
+    for (int j = 0; j < axes; ++j)
+      if (seen.shape[lead + j] != leaf.shape[size_t(j)]) return false;
+    items[k] = reinterpret_cast<int64_t>(seen.data);
+    return agrees(lead ? seen.shape[0] : 1, lead == 0);
+  }
+  bool take_mask(PyObject* array) {
+    if (array == Py_None) return true;
+    if (!take_vector(array, mask_, BOOL, false)) return false;
+    mask = reinterpret_cast<const uint8_t*>(mask_.data);
+    return true;
+  }
+  bool take_priorities(PyObject* array) {
+    if (array == Py_None) return true;
+    if (!outline_->prioritized || !take_vector(array, priorities_, FLOAT32, true)) return false;
+    priorities = reinterpret_cast<const int32_t*>(priorities_.data);
+    return true;
+  }
+  bool take_handles(PyObject* array) {
+    if (!library_.see(array, handles_) || !(handles_.dtype == INT32) || handles_.ndim != 1 || !handles_.contiguous())
+      return false;
+    rows = handles_.shape[0], given_handles = array;
+    handles = reinterpret_cast<const int32_t*>(handles_.data);
+    return true;
+  }
+
+ private:
+  bool agrees(int64_t size, bool single) {
+    if (rows < 0) rows = size, single_ = single;
+    return rows == size && single_ == single;
+  }
+  bool take_number(int k, PyObject* given) {
+    items[k] = reinterpret_cast<int64_t>(numbers_ + k);
+    return number_of(given, outline_->leaves[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) && agrees(1, true);
+  }
+  // A vector of as many elements as there are rows; of priorities also one column, as critics give them.
+  bool take_vector(PyObject* array, Seen& seen, Dtype dtype, bool column) {
+    if (single_ || !library_.see(array, seen) || !(seen.dtype == dtype) || !seen.contiguous()) return false;
+    return (seen.ndim == 1 || (column && seen.ndim == 2 && seen.shape[1] == 1)) && seen.shape[0] == rows;
+  }
+
+  const Outline* outline_;
+  const ArrayLibrary& library_;
+  bool single_ = false;
+  Ref held_[MOST_LEAVES];
+  Seen leaves_[MOST_LEAVES], mask_, priorities_, handles_;
+  int64_t numbers_[MOST_LEAVES];
+};
+
+}  // namespace frb

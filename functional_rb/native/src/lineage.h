@@ -1,0 +1,265 @@
+// What the version chain knows of a buffer: its outline, where its arrays lie, and what a write has overwritten.
+#pragma once
+#include <sched.h>
+
+#include <vector>
+
+#include "arrays.h"
+#include "records.h"
+
+namespace frb {
+
+constexpr int MOST_LEAVES = 64;
+
+struct Leaf {
+  PyObject* name;
+  Dtype dtype;
+  std::vector<int64_t> shape;
+  int64_t bytes;
+};
+
+// A buffer's spec as far as kernels know it: `Outline(spec, plan, leaves, given, words, batch_size, prioritized, rewrites,
+// adds, draws, beta)`.
+struct Outline {
+  PyObject_HEAD
+  PyObject* spec;
+  std::vector<int32_t> numbers;  // of the plan's record
+  std::vector<Leaf> leaves;      // in the order in which they are stored
+  std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
+  int64_t words, batch_size;     // random words that an item takes, and the spec's own size of a batch, or -1
+  int64_t row_bytes;             // of all leaves of an item
+  bool prioritized, rewrites, adds, draws;
+  double beta;
+
+  Plan plan() const {
+    Plan plan;
+    plan.at = reinterpret_cast<const BufferRecord*>(numbers.data());
+    return plan;
+  }
+  int64_t arrays() const { return 1 + plan()->wide; }
+};
+
+// Where the arrays of a memory lie. Whoever has it keeps these alive.
+struct Place {
+  PyObject_HEAD
+  Outline* outline;
+  int64_t storage[1 + MOST_LEAVES];
+  float* tree;
+  int64_t nbytes;
+  int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
+  uint64_t generation;  // of the process, for after a fork there are none
+
+  // Take another outline, of a spec with the same arrays.
+  void use(Outline* other) {
+    Py_INCREF(reinterpret_cast<PyObject*>(other));
+    Py_DECREF(reinterpret_cast<PyObject*>(std::exchange(outline, other)));
+  }
+};
+
+// What was in some slots before a write, in one piece of memory: slots, the tree's leaves, and rows of each array.
+struct Saved {
+  PyObject_HEAD
+  char* piece;
+  int64_t bytes, room;
+  int64_t count;                           // how many slots are filled in; a kernel writes it
+  int64_t slots, values;                   // where they begin, or -1
+  int64_t copies[1 + MOST_LEAVES], arrays;  // likewise, and how many
+};
+
+inline PyTypeObject *outline_type, *place_type, *saved_type;
+// How many forks lie between this process and the first: the child of one has none of the other threads.
+inline uint64_t generation = 0;
+
+template <class T> T* allocated(PyTypeObject* type) { return reinterpret_cast<T*>(PyType_GenericAlloc(type, 0)); }
+inline void released(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+// --- outlines -------------------------------------------------------------------------------------------------------
+
+inline bool add_leaf(Outline* outline, PyObject* described) {
+  PyObject *name, *shape;
+  int code, bits;
+  if (!PyArg_ParseTuple(described, "UiiO!", &name, &code, &bits, &PyTuple_Type, &shape)) return false;
+  Leaf leaf{nullptr, {uint8_t(code), uint8_t(bits)}, {}, bits / 8};
+  for (Py_ssize_t k = 0; k < PyTuple_Size(shape); ++k) {
+    leaf.shape.push_back(PyLong_AsLongLong(PyTuple_GetItem(shape, k)));
+    leaf.bytes *= leaf.shape.back();
+  }
+  if (PyErr_Occurred()) return false;
+  Py_INCREF(name);
+  PyUnicode_InternInPlace(&name);
+  leaf.name = name;
+  outline->leaves.push_back(leaf);
+  outline->row_bytes += leaf.bytes;
+  return true;
+}
+
+inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
+  Py_buffer plan;
+  PyObject *of, *leaves, *given;
+  long long words, batch_size;
+  int prioritized, rewrites, adds, draws;
+  double beta;
+  if (!PyArg_ParseTuple(args, "Oy*O!O!LLppppd", &of, &plan, &PyTuple_Type, &leaves, &PyTuple_Type, &given, &words,
+                        &batch_size, &prioritized, &rewrites, &adds, &draws, &beta))
+    return nullptr;
+  Outline* made = allocated<Outline>(type);
+  if (made) {
+    const int32_t* numbers = static_cast<const int32_t*>(plan.buf);
+    new (&made->numbers) std::vector<int32_t>(numbers, numbers + plan.len / Py_ssize_t(sizeof(int32_t)));
+    new (&made->leaves) std::vector<Leaf>();
+    new (&made->given) std::vector<int>();
+    made->spec = Py_NewRef(of);
+    made->words = words, made->batch_size = batch_size, made->beta = beta;
+    made->prioritized = prioritized, made->adds = adds, made->rewrites = rewrites, made->draws = draws;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made, PyTuple_GetItem(leaves, k));
+    for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
+  }
+  PyBuffer_Release(&plan);
+  if (PyErr_Occurred()) Py_CLEAR(made);
+  return reinterpret_cast<PyObject*>(made);
+}
+
+inline void free_outline(PyObject* self) {
+  Outline* outline = reinterpret_cast<Outline*>(self);
+  Py_DECREF(outline->spec);
+  for (Leaf& leaf : outline->leaves) Py_DECREF(leaf.name);
+  outline->numbers.~vector(), outline->leaves.~vector(), outline->given.~vector();
+  released(self);
+}
+
+// --- places ---------------------------------------------------------------------------------------------------------
+
+// Place(outline, (address of the rows, of each wide array), address of the tree or 0, bytes of all arrays)
+inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *outline, *storage;
+  unsigned long long tree;
+  long long nbytes;
+  if (!PyArg_ParseTuple(args, "O!O!KL", outline_type, &outline, &PyTuple_Type, &storage, &tree, &nbytes)) return nullptr;
+  Outline* of = reinterpret_cast<Outline*>(outline);
+  if (PyTuple_Size(storage) != of->arrays()) {
+    PyErr_Format(PyExc_ValueError, "expected %lld arrays, got %zd", static_cast<long long>(of->arrays()), PyTuple_Size(storage));
+    return nullptr;
+  }
+  Place* made = allocated<Place>(type);
+  if (!made) return nullptr;
+  Py_INCREF(outline);
+  made->outline = of, made->nbytes = nbytes, made->generation = generation;
+  made->tree = reinterpret_cast<float*>(uintptr_t(tree));
+  for (int64_t k = 0; k < of->arrays(); ++k) made->storage[k] = PyLong_AsLongLong(PyTuple_GetItem(storage, k));
+  return reinterpret_cast<PyObject*>(made);
+}
+
+inline void free_place(PyObject* self) {
+  Py_XDECREF(reinterpret_cast<PyObject*>(reinterpret_cast<Place*>(self)->outline));
+  released(self);
+}
+
+// Wait until no draw reads the arrays any more; whoever is about to write holds the lineage's lock, so that none begins.
+inline bool quiet(Place* place) {
+  while (place->generation == generation && place->readers) {
+    Py_BEGIN_ALLOW_THREADS
+    sched_yield();
+    Py_END_ALLOW_THREADS
+    if (PyErr_CheckSignals()) return false;
+  }
+  return true;
+}
+
+inline PyObject* wait_for_readers(PyObject* self, PyObject*) {
+  if (!quiet(reinterpret_cast<Place*>(self))) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// A draw that goes on after it has let go of the lineage's lock.
+class Reading {
+ public:
+  explicit Reading(Place* place) : place_(place) {
+    if (place->generation != generation) place->readers = 0, place->generation = generation;
+    ++place->readers;
+  }
+  ~Reading() { --place_->readers; }
+
+ private:
+  Place* place_;
+};
+
+// --- saved slots ----------------------------------------------------------------------------------------------------
+
+// Room for n slots of a buffer: their rows, the leaves of their tree, or both.
+inline Saved* saved_room(PyTypeObject* type, const Outline* outline, int64_t n, bool rows, bool values) {
+  Saved* made = allocated<Saved>(type);
+  if (!made) return nullptr;
+  const Plan plan = outline->plan();
+  int64_t bytes = 0;
+  auto take = [&bytes](int64_t size) {
+    const int64_t at = bytes;
+    bytes += whole_lines(size);
+    return at;
+  };
+  made->room = n, made->slots = take(n * 4), made->values = values ? take(n * 4) : -1;
+  made->arrays = rows ? outline->arrays() : 0;
+  for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
+  made->bytes = bytes;
+  made->piece = static_cast<char*>(malloc(size_t(bytes ? bytes : 1)));
+  if (made->piece) return made;
+  Py_DECREF(reinterpret_cast<PyObject*>(made));
+  PyErr_NoMemory();
+  return nullptr;
+}
+
+inline void free_saved(PyObject* self) {
+  free(reinterpret_cast<Saved*>(self)->piece);
+  released(self);
+}
+
+inline int saved_buffer(PyObject* self, Py_buffer* view, int flags) {
+  Saved* saved = reinterpret_cast<Saved*>(self);
+  return PyBuffer_FillInfo(view, self, saved->piece, Py_ssize_t(saved->bytes), 0, flags);
+}
+
+inline PyObject* saved_nbytes(PyObject* self, void*) {
+  return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->bytes + int64_t(sizeof(Saved)));
+}
+inline PyObject* saved_count(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->count); }
+
+// (slots, values or -1, (copies of each array)): where each begins in the buffer that this is.
+inline PyObject* saved_offsets(PyObject* self, void*) {
+  const Saved* saved = reinterpret_cast<Saved*>(self);
+  Ref copies(PyTuple_New(Py_ssize_t(saved->arrays)));
+  for (int64_t k = 0; copies && k < saved->arrays; ++k)
+    if (PyTuple_SetItem(copies.get(), Py_ssize_t(k), PyLong_FromLongLong(saved->copies[k]))) return nullptr;
+  return copies ? Py_BuildValue("LLN", saved->slots, saved->values, copies.give()) : nullptr;
+}
+
+// --- the types ------------------------------------------------------------------------------------------------------
+
+inline PyTypeObject* made_type(PyObject* module, const char* name, PyType_Spec& spec) {
+  PyObject* type = PyType_FromSpec(&spec);
+  if (!type || PyModule_AddObjectRef(module, name, type)) Py_CLEAR(type);
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+inline bool add_lineage_types(PyObject* module) {
+  static PyType_Slot outline[] = {{Py_tp_new, reinterpret_cast<void*>(new_outline)},
+                                  {Py_tp_dealloc, reinterpret_cast<void*>(free_outline)}, {0, nullptr}};
+  static PyType_Spec outline_spec = {"functional_rb._native.Outline", sizeof(Outline), 0, Py_TPFLAGS_DEFAULT, outline};
+  static PyMethodDef methods[] = {{"wait", wait_for_readers, METH_NOARGS, nullptr}, {}};
+  static PyType_Slot place[] = {{Py_tp_new, reinterpret_cast<void*>(new_place)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(free_place)}, {Py_tp_methods, methods}, {0, nullptr}};
+  static PyType_Spec place_spec = {"functional_rb._native.Place", sizeof(Place), 0, Py_TPFLAGS_DEFAULT, place};
+  static PyGetSetDef fields[] = {{"nbytes", saved_nbytes, nullptr, nullptr, nullptr},
+                                 {"count", saved_count, nullptr, nullptr, nullptr},
+                                 {"offsets", saved_offsets, nullptr, nullptr, nullptr}, {}};
+  static PyType_Slot saved[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_saved)}, {Py_tp_getset, fields},
+                                {Py_bf_getbuffer, reinterpret_cast<void*>(saved_buffer)}, {0, nullptr}};
+  static PyType_Spec saved_spec = {"functional_rb._native.Saved", sizeof(Saved), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, saved};
+  return (outline_type = made_type(module, "Outline", outline_spec)) && (place_type = made_type(module, "Place", place_spec)) &&
+         (saved_type = made_type(module, "Saved", saved_spec));
+}
+
+}  // namespace frb
