@@ -39,4 +39,4 @@ def made(has_exchange: bool = True) -> Any:
     return Chains(TORCH, addresses, build_mapping).make(State, arrays, has_exchange)
 
 
-CHAIN = made()
+CHAIN = TORCH.chain = made()

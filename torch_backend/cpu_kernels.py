@@ -121,7 +121,6 @@ _parts = PartKernels(Tensors())
 TABLE: Final[Table] = {**_parts.table, row_layout.read_batches: _parts.read_batches}
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
 _fused = Kernels(Tensors())
-room, add, update, sample = _fused.room, _fused.add, _fused.update, _fused.sample
 room_to_draw, draw_epoch, draw_slices = _fused.room_to_draw, _fused.draw_epoch, _fused.draw_slices
 room_to_update, update_priorities = _fused.room_to_update, _fused.update_priorities
 together, sample_rows, importance_weights = _fused.together, _fused.sample_rows, _parts.importance_weights

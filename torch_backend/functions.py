@@ -15,8 +15,8 @@ from functional_rb.core.item_function import ItemFunction
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
-from functional_rb.specs import functions
 from functional_rb.native.switch import HAVE_KERNELS
+from functional_rb.specs import functions
 from torch_backend import engines, execute, mixtures, restore, values
 from torch_backend.binder import Binder
 

@@ -29,7 +29,7 @@ if HAVE_KERNELS:
     from torch_backend import cpu_kernels
 KERNELS: Any = cpu_kernels if HAVE_KERNELS else None
 
-_compiling = torch.compiler.is_compiling
+_compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -68,6 +68,12 @@ class Torch(Library):
         """Whether kernels read and write a memory: not while tracing."""
         return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
 
+    def natively(self, function: str, *given: Any) -> Any:
+        """So, but not while somebody traces, or maps: then tensors stand for others."""
+        if _compiling() or _transforms() is not None:
+            return NotImplemented
+        return super().natively(function, *given)
+
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
         return numbers(key, shape, memory.rows.device)
@@ -77,18 +83,6 @@ class Torch(Library):
         if isinstance(beta, float):
             return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
         return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
-
-    def fused_draw(
-        self,
-        spec: BufferSpec,
-        memory: versioned.Memory,
-        counters: torch.Tensor,
-        key: torch.Tensor,
-        batch: int,
-        beta: Any,
-    ) -> tuple[list[torch.Tensor], Selection, bool]:
-        """Draw items in a fused kernel, with random bits from a key."""
-        return cpu_kernels.sample(spec, memory, counters, int(key), batch, float(beta))
 
     def key_or_bits(self, key: torch.Tensor) -> tuple[int, None]:
         """The key's number."""

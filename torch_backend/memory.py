@@ -11,7 +11,6 @@ import torch
 from functional_rb.versions import memory
 from torch_backend import ops
 
-
 _NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
 
 

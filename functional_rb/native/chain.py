@@ -1,8 +1,9 @@
-"""What the version chain of the native code (`src/chain.cpp`) asks Python, and the outline of a spec that it works by."""
+"""What the version chain of the native code (`src/chain.cpp`) asks Python, and the outline of a spec it works by."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import Sample
 from functional_rb.native import descriptor
 from functional_rb.native.switch import switch
+from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
@@ -26,8 +28,8 @@ from functional_rb.versions.state import VersionedState
 from functional_rb.versions.version import TREE, Version
 from functional_rb.writers import Immutable
 
-MOST = 64
-"""Leaves of an item that the chain takes."""
+MOST, AXES = 64, 8
+"""Leaves of an item, and axes of a leaf, that the chain takes."""
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
 """DLPack's numbers of kinds of dtypes."""
 
@@ -57,7 +59,7 @@ class SavedBlock(_native.Saved):
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """Rows, and those of the wide arrays."""
         arrays = memory.rows, *memory.wide
-        return ((arrays[k], self._copy(memory, k, at)) for k, at in enumerate(self.offsets[2]))
+        return ((arrays[k], memory.taken(self._copy(memory, k, at))) for k, at in enumerate(self.offsets[2]))
 
     def _numbers(self, dtype: np.dtype[Any], begin: int) -> np.ndarray[Any, Any]:
         return np.frombuffer(self, dtype, self.count, begin)
@@ -73,28 +75,29 @@ class SavedBlock(_native.Saved):
 def outline_of(spec: BufferSpec) -> _native.Outline | None:
     """A spec as the chain knows it; None if it is not one of the usual ones."""
     plan, layout = spec.plan, spec.plan.layout
-    codes = [_code_of(leaf.dtype) for leaf in layout.leaves]
-    if not plan.fused or plan.objects or len(codes) > MOST or any(len(leaf.shape) > 8 for leaf in layout.leaves):
+    if not plan.fused_draws or len(layout.leaves) > MOST or any(len(leaf.shape) > AXES for leaf in layout.leaves):
         return None
-    keys = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
-    leaves = tuple((key, *code, leaf.shape) for key, code, leaf in zip(keys, codes, layout.leaves, strict=True))
-    is_dict = plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
+    whole, plain = plan.fused, plan.fused and not plan.objects
+    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if whole else []
+    leaves = tuple(_leaf(name, leaf) for name, leaf in itertools.zip_longest(names, layout.leaves, fillvalue=""))
+    is_dict = plain and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
     given = tuple(k for _, k in plan.structure.named) if is_dict else ()
-    words = spec.draw_shape(1)[1]
     batch_size = -1 if spec.batch_size is None else spec.batch_size
-    flags = spec.sampler.has_priorities, not isinstance(spec.writer, Immutable), _adds(spec), spec.on_sample is None
-    beta = float(getattr(spec.sampler, "beta", 0.0))
-    return _native.Outline(spec, descriptor.encode(spec), leaves, given, words, batch_size, *flags, beta)
+    may_rewrite = not isinstance(spec.writer, Immutable)
+    on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
+    return _native.Outline(
+        *(spec, descriptor.encode(spec), leaves, given, spec.draw_shape(1)[1], batch_size),
+        *(spec.sampler.has_priorities, whole, may_rewrite),
+        *(plain and spec.on_add is None and spec.writer.overwrites and may_rewrite, plain and spec.on_sample is None),
+        *(on_host, float(getattr(spec.sampler, "beta", 0.0))),
+    )
 
 
-def _adds(spec: BufferSpec) -> bool:
-    return spec.on_add is None and spec.writer.overwrites and not isinstance(spec.writer, Immutable)
-
-
-def _code_of(dtype: str) -> tuple[int, int]:
-    """DLPack's kind, and the bits."""
+def _leaf(name: str, leaf: Any) -> tuple[str, np.dtype[Any], int, int, tuple[int, ...]]:
+    """A leaf as the chain takes it, with DLPack's kind and bits."""
+    dtype = leaf.dtype
     kind = "bfloat" if dtype == "bfloat16" else "uint" if dtype.startswith("uint") else kind_of(dtype)
-    return _CODES[kind], 8 * ITEMSIZE[dtype]
+    return name, numpy_ops.dtype_of(dtype), _CODES[kind], 8 * ITEMSIZE[dtype], leaf.shape
 
 
 def _copied(memory: Memory) -> Memory:
@@ -133,7 +136,7 @@ class Chains:
                 capsule, and say whether one is to be negated.
             has_exchange: whether DLPack's C interface may be used.
         """
-        types = state, Version, SavedBlock, Sample, deque, *arrays
+        types = state, Version, SavedBlock, Sample, deque, *arrays, np.dtype(np.int32), np.dtype(np.float32)
         asked = self._place_of, outline_of, Version.own, _copied, self._make_room, _part, _apart, self._together
         chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
         chain.turn(switch.on)

@@ -1,10 +1,9 @@
-"""The fused kernels: whole functions of the core, for memories of any library whose arrays have an address."""
+"""The fused kernels of epochs, slices, priorities and mixtures: whole functions of the core, for any library."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from functional_rb.native.addresses import (
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import epochs
 from functional_rb.samplers.prioritized_slices import VALUE
-from functional_rb.structures.row_layout import STORED_AS, Layout
+from functional_rb.structures.row_layout import Layout
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.version import SavedPlaces, SavedSlots
 
@@ -97,7 +96,7 @@ def _arrays(leaves: list[Array] | Block) -> list[Array]:
 
 
 class Kernels:
-    """The functions `add` and `update`, and draws, of fused buffers."""
+    """The functions of memories that the version chain does not know yet."""
 
     def __init__(self, library: Library) -> None:
         """Take the library whose arrays the kernels work on."""
@@ -106,7 +105,6 @@ class Kernels:
         self._call_plain = caller(library.addresses)
         self._int32, self._float32, self._bool = (library.dtypes[name] for name in ("int32", "float32", "bool"))
         self._none = library.none
-        self._stored_as: dict[BufferSpec, list[tuple[tuple[int, ...], Any]]] = {}
 
     def _stored(self, spec: BufferSpec, memory: Memory) -> Stored:
         """Looked up once; each time where others hold the arrays, as torch moves those it shares between processes."""
@@ -128,66 +126,6 @@ class Kernels:
     def _some(self, array: Array | None) -> Any:
         return self._none if array is None else array
 
-    def room(self, spec: BufferSpec, n: int, rows: bool, values: bool) -> SavedSlots:
-        """Where a kernel may save what it overwrites in up to n slots; nothing is in it yet."""
-        empty = self._empty
-        copies = [empty((n, *shape), dtype=dtype) for shape, dtype in self._copied_as(spec)] if rows else []
-        old = empty(n, dtype=self._float32) if values else None
-        return SavedSlots(empty(n, dtype=self._int32), copies, old)
-
-    def _copied_as(self, spec: BufferSpec) -> list[tuple[tuple[int, ...], Any]]:
-        """Shape and dtype of what an item is stored as: its row, and its wide leaves."""
-        if spec not in self._stored_as:
-            dtypes = self._library.dtypes
-            wide = [(leaf.shape, dtypes[STORED_AS.get(leaf.dtype, leaf.dtype)]) for leaf in spec.plan.layout.wide]
-            self._stored_as[spec] = [((spec.plan.layout.row_words,), self._int32), *wide]
-        return self._stored_as[spec]
-
-    def add(
-        self,
-        spec: BufferSpec,
-        memory: Memory,
-        counters: Array,
-        leaves: Sequence[Array],
-        batch: int,
-        mask: Array | None,
-        priorities: Array | None,
-        saved: SavedSlots | None,
-    ) -> Array:
-        """Write a batch; returns the new counters."""
-        at = self._stored(spec, memory)
-        new = self._empty(counters.shape[0], dtype=self._int32)
-        slots, values, copies, room, count = self._places(saved)
-        arrays = at.tree, counters, new, self._some(mask), self._some(priorities), slots, values
-        self._call(_native.add, arrays, at.storage, [*leaves, *copies], at.plan, batch, room, count)
-        return new
-
-    def _places(self, saved: SavedSlots | None) -> tuple[Array, Array, Sequence[Array], int, Any]:
-        """Room as a kernel takes it: slots, values and copies, for how many slots that is, and where it says so."""
-        if saved is None:
-            return self._none, self._none, (), 0, NO_COUNT
-        return saved.slots, self._some(saved.values), saved.copies, saved.slots.shape[0], saved.count
-
-    def update(
-        self,
-        spec: BufferSpec,
-        memory: Memory,
-        counters: Array,
-        handles: Array,
-        priorities: Array | None,
-        replacements: Mapping[int, Array],
-        saved: SavedSlots | None,
-    ) -> Array:
-        """Set priorities and rewrite leaves; returns the new counters."""
-        at = self._stored(spec, memory)
-        new = self._empty(counters.shape[0], dtype=self._int32)
-        leaves = [self._some(replacements.get(k)) for k in range(len(spec.plan.leaves))] if replacements else []
-        slots, values, copies, room, count = self._places(saved)
-        arrays = at.tree, counters, new, handles, self._some(priorities), slots, values
-        given = at.plan, handles.shape[0], len(leaves), room, count
-        self._call(_native.update, arrays, at.storage, [*leaves, *copies], *given)
-        return new
-
     def room_to_update(self, spec: BufferSpec, memory: Memory, n: int) -> SavedSlots:
         """Where `update_priorities` may save what it overwrites of up to n items; nothing is in it yet."""
         beside = None
@@ -195,7 +133,7 @@ class Kernels:
             place = 1 + len(memory.wide) + list(memory.auxiliary).index(VALUE)
             beside = self._empty(n, dtype=self._float32), place
         slots, values = self._empty(n, dtype=self._int32), self._empty(n, dtype=self._float32)
-        return SavedSlots(slots, (), values, beside)
+        return SavedSlots(slots, values, beside)
 
     def update_priorities(
         self,
@@ -210,25 +148,15 @@ class Kernels:
         new = self._empty(counters.shape[0], dtype=self._int32)
         kept = memory.auxiliary.get(VALUE)
         in_episode = self._none if kept is None else memory.auxiliary[STEP_IN_EPISODE]
-        slots, values, _, room, count = self._places(saved)
-        beside = self._none if saved is None or saved.beside is None else saved.beside[0]
-        arrays = self._library.ready(counters, self._int32), new, handles, priorities, in_episode, slots, values, beside
+        overwritten = (self._none, self._none, self._none)
+        room, count = (0, NO_COUNT) if saved is None else (saved.slots.shape[0], saved.count)
+        if saved is not None:
+            overwritten = saved.slots, saved.values, self._none if saved.beside is None else saved.beside[0]
+        arrays = self._library.ready(counters, self._int32), new, handles, priorities, in_episode, *overwritten
         vectors = descriptor.encode(spec), descriptor.encode_rings(spec)
         given = memory.tree, self._some(kept), *arrays
         self._call_plain(_native.update_priorities, given, *vectors, handles.shape[0], room, count)
         return new
-
-    def sample(
-        self, spec: BufferSpec, memory: Memory, counters: Array, key: int, batch: int, beta: float
-    ) -> tuple[list[Array], Selection, bool]:
-        """Draw items by a key: the leaves in the layout, the selection, and whether anything could be drawn."""
-        at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._room_for_items(spec, batch), empty(batch, dtype=self._int32)
-        weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
-        arrays, words = (at.tree, counters, handles, weights, probabilities), spec.draw_shape(batch)[1]
-        given = at.plan, key, words, beta, batch
-        drawable = self._call(_native.sample, arrays, at.storage, leaves, *given)
-        return _arrays(leaves), Selection(handles, weights, probabilities), drawable
 
     def _room_for_items(self, spec: BufferSpec, batch: int) -> list[Array] | Block:
         """For the leaves of a batch; NumPy's where a function on the host is all that reads them."""
@@ -254,18 +182,6 @@ class Kernels:
         given = at.plan, key, words, 0.0, count
         drawable: bool = into.rows.call(first, _native.sample, (at.tree, counters), at.storage, *given)
         return drawable
-
-    def draw(
-        self, spec: BufferSpec, memory: Memory, counters: Array, numbers: Array, batch: int, beta: float
-    ) -> tuple[list[Array], Selection, bool]:
-        """What `sample` returns, by random bits int32 [batch, words] in place of a key."""
-        at, empty = self._stored(spec, memory), self._empty
-        leaves, handles = self._room_for_items(spec, batch), empty(batch, dtype=self._int32)
-        weights, probabilities = empty(batch, dtype=self._float32), empty(batch, dtype=self._float32)
-        arrays = at.tree, counters, numbers, handles, weights, probabilities
-        given = at.plan, numbers.shape[1], beta, batch
-        drawable = self._call(_native.draw, arrays, at.storage, leaves, *given)
-        return _arrays(leaves), Selection(handles, weights, probabilities), drawable
 
     def room_to_draw(self, spec: BufferSpec, memory: Memory, batch: int) -> SavedPlaces:
         """Where `draw_epoch` may save what it overwrites; nothing is in it yet."""

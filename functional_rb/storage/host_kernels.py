@@ -55,7 +55,6 @@ class Vectors:
 TABLE: Final[Table] = PartKernels(Vectors()).table
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
 _fused = Kernels(Vectors())
-room, add, update, draw = _fused.room, _fused.add, _fused.update, _fused.draw
 room_to_draw, draw_epoch, draw_slices = _fused.room_to_draw, _fused.draw_epoch, _fused.draw_slices
 room_to_update, update_priorities = _fused.room_to_update, _fused.update_priorities
 NOTHING: Final = np.empty(0, np.int32)

@@ -16,7 +16,6 @@ import numpy as np
 from functional_rb.buffer import earlier, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
-from functional_rb.core.strategy import Selection
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.numpy_ops import Vector
@@ -65,6 +64,17 @@ class NumPy(Library):
         """Whether there are kernels, and nobody has switched them off."""
         return HAVE_KERNELS and switch.on
 
+    @functools.cached_property
+    def chain(self) -> Any:
+        """Imported when first used."""
+        return importlib.import_module("functional_rb.storage.host_chain").made(self)
+
+    def natively(self, function: str, *given: Any) -> Any:
+        """So, where there are kernels; random bits stand in for keys."""
+        if not self.may_use_kernels:
+            return NotImplemented
+        return super().natively(function, *[x.sampler if isinstance(x, Bits) else x for x in given])
+
     def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory."""
         return self.may_use_kernels and memory.is_ordinary
@@ -94,15 +104,6 @@ class NumPy(Library):
     def number(self, beta: Any, memory: versioned.Memory) -> Any:
         """The exponent beta as a NumPy scalar, float32."""
         return np.float32(beta)
-
-    def fused_draw(
-        self, spec: BufferSpec, memory: versioned.Memory, counters: Vector, key: Bits, batch: int, beta: Any
-    ) -> tuple[list[Vector], Selection, bool]:
-        """Draw items in a fused kernel, by random bits."""
-        drawn: tuple[list[Vector], Selection, bool] = self.kernels.draw(
-            spec, memory, counters, key.sampler, batch, float(beta)
-        )
-        return drawn
 
     def key_or_bits(self, key: Bits) -> tuple[int, Vector]:
         """The bits that were given, and no key."""

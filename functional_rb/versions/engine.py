@@ -47,18 +47,18 @@ class Engine:
             leaves, mask, priorities = self._placed_batch(state, memory, leaves, batch, mask, priorities, key)
             if batch == 0:
                 return state
+            stored = self._stored(memory, leaves)
+            made = library.natively("write", state, stored, mask, priorities)
+            if made is not NotImplemented:
+                return made
             target = memory.copy() if memory.pinned else memory
             if target.files is not None:
                 library.make_room(target, spec, counters, batch)
-            fused, saved = spec.plan.fused and library.uses_kernels(target), None
-            if target is memory:
-                rows = min(batch, spec.capacity)
-                saved = library.kernels.room(spec, rows, True, memory.tree is not None) if fused else Log()
+            saved = Log() if target is memory else None
             following = version.succeed(target, saved)
-            write = self._write_objects if spec.plan.objects else self._write
             try:
-                after = write(target, spec, counters, leaves, batch, mask, priorities, key, fused, saved)
-                if not fused and saved is not None:
+                after = self._write(target, spec, counters, stored, batch, mask, priorities, key, saved)
+                if saved is not None:
                     version.count_saved()
                 return type(state)(following, after, spec, _after_adding(state, batch), state._target)
             except BaseException:
@@ -78,6 +78,9 @@ class Engine:
         with library.lock(version):
             memory = version.own()
             remembers = spec.sampler.remembers and batch > 0
+            drawn = NotImplemented if remembers else self._draw_natively(state, memory, key, batch, beta)
+            if drawn is not NotImplemented:
+                return state, *library.sent_sample(*drawn, state._target)
             target, saved = memory.copy() if remembers and memory.pinned else memory, None
             given, fused = (spec, counters, key, batch, beta), self._draws_fused(target, spec, key, batch, beta)
             if not remembers:
@@ -105,22 +108,19 @@ class Engine:
         with library.lock(version):
             memory = version.own()
             handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
+            made = self._update_natively("update", state, handles, priorities, replacements)
+            if made is not NotImplemented:
+                return made
             target = memory.copy() if memory.pinned else memory
             if replacements and target.files is not None:
                 library.make_room_at(target, spec, handles)
             fused, saved = self._updates_fused(target, spec, priorities, replacements), None
             if target is memory:
-                saved = Log()
-                if fused and spec.plan.fused:
-                    rows, values = bool(replacements), priorities is not None
-                    saved = library.kernels.room(spec, handles.shape[0], rows, values)
-                elif fused:
-                    saved = library.kernels.room_to_update(spec, memory, handles.shape[0])
+                saved = library.kernels.room_to_update(spec, memory, handles.shape[0]) if fused else Log()
             following = version.succeed(target, saved)
-            rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
             past = None if replacements else state._save_history
             try:
-                after = rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
+                after = self._rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
                 if not fused and saved is not None:
                     version.count_saved()
                 return type(state)(following, after, spec, past, state._target)
@@ -234,13 +234,17 @@ class Engine:
         library, spec, counters = self.library, state.spec, state._counters
         version, memory = self._take_over(state, "add_")
         leaves, mask, priorities = self._placed_batch(state, memory, leaves, batch, mask, priorities, key)
-        if batch:
+        if batch == 0:
+            return self._followed_by(state, version, counters)
+        with library.lock(version):
+            stored = self._stored(memory, leaves)
+            made = library.natively("write_", state, stored, mask, priorities)
+            if made is not NotImplemented:
+                return made
             if memory.files is not None:
                 library.make_room(memory, spec, counters, batch)
-            fused = spec.plan.fused and library.uses_kernels(memory)
-            write = self._write_objects if spec.plan.objects else self._write
             state.consume()
-            counters = write(memory, spec, counters, leaves, batch, mask, priorities, key, fused)
+            counters = self._write(memory, spec, counters, stored, batch, mask, priorities, key)
         return self._followed_by(state, version, counters, batch)
 
     def sample_(
@@ -273,13 +277,16 @@ class Engine:
         """Set priorities and rewrite leaves; the state is consumed."""
         library, spec = self.library, state.spec
         version, memory = self._take_over(state, "update_")
-        handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
-        if replacements and memory.files is not None:
-            library.make_room_at(memory, spec, handles)
-        fused = self._updates_fused(memory, spec, priorities, replacements)
-        rewrite = self._rewrite_objects if spec.plan.objects else self._rewrite
-        state.consume()
-        counters = rewrite(memory, spec, state._counters, handles, priorities, replacements, fused)
+        with library.lock(version):
+            handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
+            made = self._update_natively("update_", state, handles, priorities, replacements)
+            if made is not NotImplemented:
+                return made
+            if replacements and memory.files is not None:
+                library.make_room_at(memory, spec, handles)
+            fused = self._updates_fused(memory, spec, priorities, replacements)
+            state.consume()
+            counters = self._rewrite(memory, spec, state._counters, handles, priorities, replacements, fused)
         return self._followed_by(state, version, counters, rewritten=bool(replacements))
 
     def clear_(self, state: Any) -> Any:
@@ -368,7 +375,45 @@ class Engine:
             k: leaf if k in spec.plan.objects else library.placed(f"leaf {spec.plan.names[k]!r}", leaf, memory, target)
             for k, leaf in replacements.items()
         }
-        return handles, priorities, placed
+        return handles, priorities, dict(zip(placed, self._stored(memory, list(placed.values())), strict=True))
+
+    def _stored(self, memory: Memory, leaves: Sequence[Any]) -> list[Array]:
+        """Leaves as they are stored: of Python objects, tokens of these."""
+        if memory.table is None:
+            return list(leaves)
+        with memory.table.lock:
+            return [memory.table.stored(leaf, memory.rows) for leaf in leaves]
+
+    def _update_natively(
+        self, function: str, state: Any, handles: Array, priorities: Array | None, replacements: Replacements
+    ) -> Any:
+        """`update` or `update_` by the native chain; `NotImplemented` where it cannot be."""
+        leaves = [replacements.get(k) for k in range(len(state.spec.plan.leaves))] if replacements else None
+        return self.library.natively(function, state, handles, priorities, leaves)
+
+    def _draw_natively(self, state: Any, memory: Memory, key: Any, batch: int, beta: Any) -> Any:
+        """Leaves and selection by the native chain; `NotImplemented` where it cannot be."""
+        library, spec = self.library, state.spec
+        if not spec.plan.fused_draws or batch == 0 or library.is_tracing():
+            return NotImplemented
+        if library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)):
+            return NotImplemented
+        key, bits = self._bits_for_transforms(memory, spec, key, batch)
+        drawn = library.natively("draw", state, key, batch, float(beta))
+        if drawn is NotImplemented:
+            return NotImplemented
+        leaves, *told = drawn
+        selection = Selection(*told)
+        if not spec.plan.fused:
+            leaves, selection = self._completed(memory, spec, state._counters, leaves, selection, bits)
+        return leaves if memory.table is None else memory.table.read(leaves), selection
+
+    def _bits_for_transforms(self, memory: Memory, spec: BufferSpec, key: Any, batch: int) -> tuple[Any, Array | None]:
+        """What is left of a key for the sampler, and the random bits of transforms if they take any."""
+        if not spec.plan.extra_words:
+            return key, None
+        key, other = self.library.split(key)
+        return key, self.library.random_bits(other, spec.extra_shape(batch), memory)
 
     def _write(
         self,
@@ -380,28 +425,16 @@ class Engine:
         mask: Array | None,
         priorities: Array | None,
         key: Any,
-        fused: bool,
         saved: Saved | None = None,
     ) -> Array:
-        """Write a batch into memory, by the fused kernel or the core; returns the new counters."""
+        """Write a batch into memory by the core; returns the new counters."""
         memory.written = True
-        if fused:
-            return self.library.kernels.add(spec, memory, counters, leaves, batch, mask, priorities, saved)
         with self.library.core():
             bits = None
             if key is not None and spec.writer.words:
                 bits = self.library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
             given = memory.state_arrays(counters), spec, leaves, batch, mask, priorities, bits
             return _written(memory, self._carry_out(functions.add, memory, saved, *given))
-
-    def _write_objects(
-        self, memory: Memory, spec: BufferSpec, counters: Array, leaves: Sequence[Any], *rest: Any
-    ) -> Array:
-        """`_write` for leaves of which some are Python objects: tokens of these are stored."""
-        assert memory.table is not None
-        with memory.table.lock:
-            stored = [memory.table.stored(leaf, memory.rows) for leaf in leaves]
-            return self._write(memory, spec, counters, stored, *rest)
 
     def _rewrite(
         self,
@@ -414,42 +447,24 @@ class Engine:
         fused: bool,
         saved: Saved | None = None,
     ) -> Array:
-        """Set priorities and rewrite leaves in memory, by the fused kernel or the core; returns the new counters."""
-        if fused and not spec.plan.fused:
-            return self.library.kernels.update_priorities(spec, memory, counters, handles, priorities, saved)
+        """Set priorities and rewrite leaves in memory, by a fused kernel or the core; returns the new counters."""
         if fused:
-            return self.library.kernels.update(spec, memory, counters, handles, priorities, replacements, saved)
+            return self.library.kernels.update_priorities(spec, memory, counters, handles, priorities, saved)
         with self.library.core():
             given = memory.state_arrays(counters), spec, handles, priorities, replacements
             return _written(memory, self._carry_out(functions.update, memory, saved, *given))
 
-    def _rewrite_objects(
-        self,
-        memory: Memory,
-        spec: BufferSpec,
-        counters: Array,
-        handles: Array,
-        priorities: Array | None,
-        replacements: Replacements,
-        *rest: Any,
-    ) -> Array:
-        """`_rewrite` for leaves of which some are Python objects: tokens of these are stored."""
-        assert memory.table is not None
-        with memory.table.lock:
-            stored = {k: memory.table.stored(leaf, memory.rows) for k, leaf in replacements.items()}
-            return self._rewrite(memory, spec, counters, handles, priorities, stored, *rest)
-
     def _updates_fused(
         self, memory: Memory, spec: BufferSpec, priorities: Array | None, replacements: Replacements
     ) -> bool:
-        """Whether a fused kernel updates the memory: of all that is in it, or of priorities alone."""
-        known = spec.plan.fused or (spec.plan.fused_updates and priorities is not None and not replacements)
+        """Whether a fused kernel updates the memory, which it does of priorities alone."""
+        known = spec.plan.fused_updates and priorities is not None and not replacements
         return known and self.library.uses_kernels(memory)
 
     def _draws_fused(self, memory: Memory, spec: BufferSpec, key: Any, batch: int, beta: Any) -> bool:
         """Whether a fused kernel draws from the memory."""
         library, plan = self.library, spec.plan
-        known = plan.fused_draws or plan.fused_epochs or plan.fused_slices
+        known = plan.fused_epochs or plan.fused_slices
         if batch == 0 or not known or not library.uses_kernels(memory):
             return False
         return not (library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)))
@@ -470,10 +485,7 @@ class Engine:
         library = self.library
         if not memory.written and batch > 0 and not library.is_tracing():
             checks.check_nonempty(spec, False, 0)
-        bits = None
-        if spec.plan.extra_words:
-            key, other = library.split(key)
-            bits = library.random_bits(other, spec.extra_shape(batch), memory)
+        key, bits = self._bits_for_transforms(memory, spec, key, batch)
         draw = self._draw_fused if fused else self._draw_by_core
         after, leaves, selection = draw(memory, spec, counters, key, batch, beta, bits, saved, wanted)
         return after, leaves if memory.table is None else memory.table.read(leaves), selection
@@ -490,25 +502,19 @@ class Engine:
         saved: Saved | None,
         wanted: Array | None,
     ) -> tuple[Array, list[Any], Selection]:
-        """Draw by a fused kernel, of which there are three; nothing is read where nothing can be drawn."""
-        library, plan, after = self.library, spec.plan, counters
+        """Draw by a fused kernel, of slices or of an epoch; nothing is read where nothing can be drawn."""
+        library, plan = self.library, spec.plan
+        by = library.key_or_bits(key)
         if plan.fused_slices:
-            by = library.key_or_bits(key)
             slots, selection, drawable = library.kernels.draw_slices(spec, memory, counters, *by, batch)
             if not drawable:
                 _refuse(spec, counters)
             return counters, *self._read_slices(memory, spec, counters, slots, selection, batch, bits)
-        if plan.fused_epochs:
-            assert saved is None or isinstance(saved, SavedPlaces)
-            by = library.key_or_bits(key)
-            drawn = library.kernels.draw_epoch(spec, memory, counters, *by, batch, wanted, saved)
-            after, leaves, selection, drawable = drawn
-        else:
-            leaves, selection, drawable = library.fused_draw(spec, memory, counters, key, batch, beta)
+        assert saved is None or isinstance(saved, SavedPlaces)
+        drawn = library.kernels.draw_epoch(spec, memory, counters, *by, batch, wanted, saved)
+        after, leaves, selection, drawable = drawn
         if not drawable:
             _refuse(spec, counters)
-        if not (plan.fused or plan.fused_epochs):
-            leaves, selection = self._completed(memory, spec, counters, leaves, selection, bits)
         return after, leaves, selection
 
     def _draw_by_core(

@@ -27,12 +27,14 @@ class Library(abc.ABC):
         table_type: the class of its tables of Python objects.
         kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `room_to_draw`, `room_to_update`,
             `add`, `update`, `update_priorities`, `draw_epoch` and `draw_slices`; there where `uses_kernels` may say so.
+        chain: the native version chain of its states, which does what is usual; None if there is none.
     """
 
     ops: Ops
     memory_type: type[Memory]
     table_type: type[Table]
     kernels: Any
+    chain: Any = None
 
     @abc.abstractmethod
     def placement(self, spec: BufferSpec) -> Any:
@@ -60,6 +62,10 @@ class Library(abc.ABC):
     def uses_kernels(self, memory: Memory) -> bool:
         """Whether kernels read and write a memory: its arrays are ordinary, and nobody has switched them off."""
 
+    def natively(self, function: str, *given: Any) -> Any:
+        """What the chain makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
+        return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
+
     def is_batched(self, value: Any) -> bool:
         """Whether a value stands for many, over which a function is mapped: kernels cannot read it."""
         return False
@@ -81,12 +87,6 @@ class Library(abc.ABC):
     @abc.abstractmethod
     def number(self, beta: Any, memory: Memory) -> Array:
         """The exponent of the importance weights as a float32 scalar."""
-
-    @abc.abstractmethod
-    def fused_draw(
-        self, spec: BufferSpec, memory: Memory, counters: Array, key: Any, batch: int, beta: Any
-    ) -> tuple[list[Array], Selection, bool]:
-        """Draw by the fused kernel: the stored leaves, the selection, and whether anything could be drawn."""
 
     @abc.abstractmethod
     def key_or_bits(self, key: Any) -> tuple[int, Array | None]:

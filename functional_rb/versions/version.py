@@ -33,46 +33,37 @@ AT_ONCE = 2**20
 
 
 class SavedSlots:
-    """What was in some slots before a kernel overwrote them.
+    """The priorities that were in some slots before a kernel overwrote them.
 
     Attributes:
         slots: int32 [n]; equal slots come with equal content.
-        copies: of the rows and of each wide array, [n, ...]; empty if only priorities were written.
-        values: float32 [n], the tree's leaves; None if none were written.
+        values: float32 [n], the tree's leaves.
         beside: float32 [n], what another array held, and which of `Memory.arrays` that is; None if none was written.
         count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
             know where to look, so that an interrupt in between finds nothing saved and nothing written.
         nbytes: of all of it, and of what it takes to keep it.
     """
 
-    __slots__ = ("beside", "copies", "count", "nbytes", "slots", "values")
+    __slots__ = ("beside", "count", "nbytes", "slots", "values")
 
-    def __init__(
-        self,
-        slots: Array,
-        copies: Sequence[Array],
-        values: Array | None,
-        beside: tuple[Array, int] | None = None,
-    ) -> None:
+    def __init__(self, slots: Array, values: Array, beside: tuple[Array, int] | None = None) -> None:
         """Take room over that nothing has been saved in yet."""
-        self.slots, self.copies, self.values, self.beside = slots, copies, values, beside
+        self.slots, self.values, self.beside = slots, values, beside
         self.count = np.zeros(1, np.int64)
-        arrays = 1 + (values is not None) + (beside is not None)
-        self.nbytes = arrays * slots.nbytes + sum([x.nbytes for x in copies]) + OVERHEAD * (arrays + len(copies))
+        arrays = 2 + (beside is not None)
+        self.nbytes = arrays * (slots.nbytes + OVERHEAD)
 
     def leaves(self, memory: Memory) -> list[Array]:
-        """The slots, if their priorities were saved."""
-        return [] if self.values is None else [self._filled(self.slots)]
+        """The slots."""
+        return [self._filled(self.slots)]
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of rows, of wide arrays, of what lies beside them, and of the tree's leaves."""
-        slots, filled = self._filled(self.slots), self._filled
-        found = [Entry(k, False, slots, filled(old)) for k, old in enumerate(self.copies)]
+        """Of what lies beside the tree, and of the tree's leaves."""
+        slots = self._filled(self.slots)
+        found = [Entry(TREE, True, slots, self._filled(self.values))]
         if self.beside is not None:
             old, k = self.beside
-            found.append(Entry(k, False, slots, filled(old)))
-        if self.values is not None:
-            found.append(Entry(TREE, True, slots, filled(self.values)))
+            found.insert(0, Entry(k, False, slots, self._filled(old)))
         return found
 
     def _filled(self, array: Array) -> Array:
@@ -81,11 +72,8 @@ class SavedSlots:
         return array if n == array.shape[0] else array[:n]
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
-        """Rows, and those of the wide arrays."""
-        n = int(self.count[0])
-        if self.copies:
-            for array, old in zip((memory.rows, *memory.wide), self.copies, strict=True):
-                yield array, old[:n]
+        """None: items stay as they are."""
+        return iter(())
 
 
 class SavedPlaces:

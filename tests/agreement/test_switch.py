@@ -34,20 +34,22 @@ def switched_on() -> Iterator[None]:
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that Python calls."""
     found: list[str] = []
-    for name in ("add", "sample", "draw", "update", "read", "store", "fill_draws", "draw_slices"):
+    for name in ("read", "store", "fill_draws", "draw_slices"):
         kernel = getattr(_native, name)
         monkeypatch.setattr(
             _native, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
         )
-    monkeypatch.setattr("torch_backend.functions.CHAIN", Noting(found))
+    monkeypatch.setattr("torch_backend.functions.CHAIN", Noting(found, torch_backend.functions.CHAIN))
+    hosts = jax_backend.hosted._engine.library
+    monkeypatch.setattr(hosts, "chain", Noting(found, hosts.chain))
     return found
 
 
 class Noting:
-    """The version chain of torch, which notes what it does itself."""
+    """A version chain, which notes what it does itself."""
 
-    def __init__(self, found: list[str]) -> None:
-        self.found, self.chain = found, torch_backend.functions.CHAIN
+    def __init__(self, found: list[str], chain: Any) -> None:
+        self.found, self.chain = found, chain
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self.chain, name)
@@ -95,7 +97,7 @@ def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], call
 
 def test_the_hosts_memory_is_used_without_kernels(called: list[str]) -> None:
     spec = frb.BufferSpec(SPEC.item, 8, sampler=SPEC.sampler, storage=frb.Host())
-    assert used_with_and_without(jax_backend, spec, called) == {"add", "draw", "update"}
+    assert used_with_and_without(jax_backend, spec, called) == {"write", "draw", "update"}
 
 
 def test_programs_of_jax_have_kernels_or_not() -> None:

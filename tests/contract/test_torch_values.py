@@ -19,11 +19,12 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.versions import memory as versioned
+from functional_rb.versions import version
 from functional_rb.versions.recorder import Log
-from functional_rb.versions.version import SavedSlots, Version, forget_dead
+from functional_rb.versions.version import Version, forget_dead
 from tests.support import backends
 from tests.support.effort import effort
-from torch_backend import functions, library, ops
+from torch_backend import ops
 from torch_backend.memory import Memory
 
 WIDE = 1100
@@ -205,7 +206,7 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
     state = full(sampler)
     places = [tensor.data_ptr() for tensor in memory_of(state).arrays]
     gc.collect()
-    versions, copies = alive(Version), alive(SavedSlots) + alive(Log)
+    versions, copies = alive(Version), alive(Log)
     gc.disable()  # so that only what reference counts free is freed: no cycle may hold an old state
     try:
         for step in range(50):
@@ -219,7 +220,7 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
             assert [tensor.data_ptr() for tensor in memory.arrays] == places
             assert len(memory.history or ()) <= 1
         assert alive(Version) == versions
-        assert alive(SavedSlots) + alive(Log) == copies
+        assert alive(Log) == copies
     finally:
         gc.enable()
     forget_dead(memory)
@@ -396,20 +397,21 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
     older = full()
     state = rb.add(older, batch(30, 2))
     frozen = copy.deepcopy(older), copy.deepcopy(state)
+    newest = rb.add(state, batch(50, 2))
     calls = 0
     with monkeypatch.context() as patch:
         if twin == "torch":
-            # Before a kernel runs, or right after it has written.
-            name = ("add", "update")[call % 2]
-            kernel = getattr(library.cpu_kernels, name)
-
-            def broken(*args: Any, **kwargs: Any) -> Any:
-                if call >= 2:
-                    kernel(*args, **kwargs)
+            # Wherever the version chain asks Python: for an older state's copy, for a memory of one's own, for an older
+            # version's.
+            def broken(*args: Any) -> Any:
                 raise Interrupt
 
-            patch.setattr(functions, "_natively", lambda *_: NotImplemented)
-            patch.setattr(library.cpu_kernels, name, broken)
+            if call // 2 == 1:
+                assert newest.rows is not None  # which exports it, so that a write begins with a copy
+            patch.setattr(Memory, "retains_too_much", True)
+            place, name = ((version, "part_with_oldest"), (Memory, "copy"), (Memory, "settle"))[call // 2]
+            patch.setattr(place, name, broken)
+            given = (newest, newest, state)[call // 2]
         else:
             set_at = ops.set_at
 
@@ -421,10 +423,11 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
                 return set_at(*args)
 
             patch.setattr(ops, "set_at", broken)
+            given = state
         handles = torch.tensor([12, 12, 13, 18], dtype=torch.int32)
         replaced = {"id": handles, "image": batch(7, 4)["image"]}
         with pytest.raises(Interrupt):
-            _ = rb.update(state, handles, torch.ones(4) * 3, replaced) if call % 2 else rb.add(state, batch(90, 5))
+            _ = rb.update(given, handles, torch.ones(4) * 3, replaced) if call % 2 else rb.add(given, batch(90, 5))
     assert_reads_as(state, frozen[1])
     assert_reads_as(older, frozen[0])
     assert_reads_as(rb.add(state, batch(40, 3)), rb.add(frozen[1], batch(40, 3)))

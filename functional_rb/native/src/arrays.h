@@ -140,15 +140,40 @@ struct Piece {
   void drop() { if (--count == 0) free(this); }
 };
 
+// A piece of memory as an object with a buffer, of which NumPy makes arrays.
+struct Holder {
+  PyObject_HEAD
+  Piece* piece;
+  int64_t bytes;
+};
+inline PyTypeObject* holder_type;
+inline void free_holder(PyObject* self) {
+  if (reinterpret_cast<Holder*>(self)->piece) reinterpret_cast<Holder*>(self)->piece->drop();
+  released(self);
+}
+inline int holder_buffer(PyObject* self, Py_buffer* view, int flags) {
+  Holder* holder = reinterpret_cast<Holder*>(self);
+  return PyBuffer_FillInfo(view, self, holder->piece->begin(), Py_ssize_t(holder->bytes), 0, flags);
+}
+
 // Arrays one after the other in a piece of memory.
 class Sheet {
  public:
-  explicit Sheet(int64_t bytes) : piece_(Piece::of(bytes)), next_(piece_ ? piece_->begin() : nullptr) {}
+  explicit Sheet(int64_t bytes) : piece_(Piece::of(bytes)), next_(piece_ ? piece_->begin() : nullptr), bytes_(bytes) {}
   ~Sheet() { if (piece_) piece_->drop(); }
   Sheet(const Sheet&) = delete;
   Sheet& operator=(const Sheet&) = delete;
   explicit operator bool() const { return piece_; }
   Piece* piece() const { return piece_; }
+  int64_t offset(const char* at) const { return at - piece_->begin(); }
+  // The holder of the piece; null with an error.
+  PyObject* holder() {
+    if (holder_) return holder_.get();
+    Holder* made = allocated<Holder>(holder_type);
+    if (made) ++piece_->count, made->piece = piece_, made->bytes = whole_lines(bytes_);
+    holder_ = Ref(reinterpret_cast<PyObject*>(made));
+    return holder_.get();
+  }
   template <class T> T* take(int64_t bytes) {
     char* at = next_;
     next_ += whole_lines(bytes);
@@ -158,6 +183,8 @@ class Sheet {
  private:
   Piece* piece_;
   char* next_;
+  int64_t bytes_;
+  Ref holder_;
 };
 
 // What DLPack is told of one array.
@@ -206,7 +233,7 @@ class ArrayLibrary {
     tensor_ = tensor, ndarray_ = ndarray, look_ = look, from_capsule_ = from_capsule;
     is_neg_ = is_neg, is_conj_ = is_conj;
     const Ref capsule(PyObject_GetAttrString(tensor, "__dlpack_c_exchange_api__"));
-    if (!capsule) return PyErr_Clear(), true;
+    if (!capsule) return PyErr_Clear(), true;  // an older torch, or NumPy
     exchange_ = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.get(), "dlpack_exchange_api"));
     if (exchange_ && exchange_->version.major != 1) exchange_ = nullptr;
     return !PyErr_Occurred();
@@ -223,8 +250,10 @@ class ArrayLibrary {
     return !(is_complex || seen.dtype.code == FLOAT32.code) || (no(is_neg_, array) && !(is_complex && !no(is_conj_, array)));
   }
 
-  Ref handed(Piece* piece, char* data, Dtype dtype, int ndim, const int64_t* shape) const {
-    Handed* made = Handed::of(piece, data, dtype, ndim, shape);
+  // A result as an array of the library's; `numpy` is NumPy's dtype where it is to be an array of NumPy's.
+  Ref handed(Sheet& sheet, char* data, Dtype dtype, int ndim, const int64_t* shape, PyObject* numpy) const {
+    if (numpy) return ndarray_of(sheet, data, ndim, shape, numpy);
+    Handed* made = Handed::of(sheet.piece(), data, dtype, ndim, shape);
     if (!made) return Ref(PyErr_NoMemory());
     if (exchange_) {
       void* array = nullptr;
@@ -237,6 +266,15 @@ class ArrayLibrary {
   }
 
  private:
+  // numpy.ndarray(shape, dtype, buffer, offset)
+  Ref ndarray_of(Sheet& sheet, char* data, int ndim, const int64_t* shape, PyObject* numpy) const {
+    PyObject* holder = sheet.holder();
+    const Ref sizes(PyTuple_New(ndim)), offset(PyLong_FromLongLong(sheet.offset(data)));
+    if (!holder || !sizes || !offset) return Ref();
+    for (int k = 0; k < ndim; ++k)
+      if (PyTuple_SetItem(sizes.get(), k, PyLong_FromLongLong(shape[k]))) return Ref();
+    return called(ndarray_, sizes.get(), numpy, holder, offset.get());
+  }
   static bool no(PyObject* question, PyObject* array) {
     const Ref answer = called(question, array);
     if (!answer) PyErr_Clear();

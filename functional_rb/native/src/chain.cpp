@@ -14,7 +14,7 @@ BufferKernels kernels;
 
 // What a chain is given by its library, in this order.
 enum Given {
-  STATE, VERSION, SAVED, SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ,
+  STATE, VERSION, SAVED, SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, NUMPY_INT32, NUMPY_FLOAT32,
   PLACE_OF, OUTLINE_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, FORGET_DEAD, GIVEN
 };
 
@@ -22,7 +22,7 @@ struct Chain {
   PyObject_HEAD
   PyObject* given[GIVEN];
   ArrayLibrary arrays;
-  bool on;
+  bool on, is_numpy;  // whether kernels do the work, and whether the library is NumPy
 
   PyTypeObject* type(Given which) const { return reinterpret_cast<PyTypeObject*>(given[which]); }
 };
@@ -115,13 +115,20 @@ bool see_counters(Turn& turn, const Ref& counters, Seen& seen) {
          seen.shape[0] >= COUNTERS && seen.contiguous();
 }
 
+// A vector of results, in the library's arrays.
+Ref handed(Turn& turn, Sheet& sheet, char* data, Dtype dtype, const int64_t* size) {
+  const Chain* chain = turn.chain();
+  PyObject* numpy = chain->is_numpy ? chain->given[dtype == INT32 ? NUMPY_INT32 : NUMPY_FLOAT32] : nullptr;
+  return chain->arrays.handed(sheet, data, dtype, 1, size, numpy);
+}
+
 // New counters, which begin as the old ones.
 Ref copied_counters(Turn& turn, const Seen& old, int32_t** at) {
   Sheet sheet(old.shape[0] * 4);
   if (!sheet) return Ref(PyErr_NoMemory());
   *at = sheet.take<int32_t>(old.shape[0] * 4);
   memcpy(*at, old.data, size_t(old.shape[0]) * 4);
-  return turn.chain()->arrays.handed(sheet.piece(), reinterpret_cast<char*>(*at), INT32, 1, old.shape);
+  return handed(turn, sheet, reinterpret_cast<char*>(*at), INT32, old.shape);
 }
 
 Ref new_version(Turn& turn, PyObject* memory) {
@@ -323,6 +330,27 @@ Found take_items(Turn& turn, PyObject* items, Batch& batch) {
   return Found::READY;
 }
 
+// Leaves in the order in which they are stored, all of them or, for what is rewritten, some.
+Found take_leaves(Turn& turn, PyObject* leaves, Batch& batch) {
+  batch.given = int64_t(turn.outline()->leaves.size());
+  if (PyList_Size(leaves) != batch.given) return Found::ELSEWHERE;
+  for (int k = 0; k < batch.given; ++k) {
+    PyObject* leaf = PyList_GetItem(leaves, k);
+    if (!(leaf == Py_None && batch.handles) && !batch.take_leaf(k, leaf)) return Found::ELSEWHERE;
+  }
+  return Found::READY;
+}
+
+// Add a batch whose leaves have been taken.
+template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities) {
+  if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
+  Write write(turn, batch, IN_PLACE);
+  FRB_TRY(write.check_owner());
+  const int64_t capacity = turn.outline()->plan()->capacity;
+  FRB_TRY(write.prepare(batch.rows < capacity ? batch.rows : capacity, true, turn.place()->tree != nullptr));
+  return write.carry_out(kernels.add);
+}
+
 // add(state, items, mask, priorities, key, validate, time_major, to)
 template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 8 || args[4] != Py_None || args[5] != Py_False || args[6] != Py_True || args[7] != Py_None) return not_here();
@@ -331,19 +359,27 @@ template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py
   if (!turn.outline()->adds) return not_here();
   Batch batch(turn.outline(), turn.chain()->arrays);
   FRB_TRY(take_items(turn, args[1], batch));
-  if (batch.rows <= 0 || !batch.take_mask(args[2]) || !batch.take_priorities(args[3])) return not_here();
-  Write write(turn, batch, IN_PLACE);
-  FRB_TRY(write.check_owner());
-  const int64_t places = batch.rows < turn.outline()->plan()->capacity ? batch.rows : turn.outline()->plan()->capacity;
-  FRB_TRY(write.prepare(places, true, turn.place()->tree != nullptr));
-  return write.carry_out(kernels.add);
+  return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
 
-// Leaves to rewrite, some of a flat dict's, each with a row for every handle.
+// write(state, leaves, mask, priorities): `add` of what the engine has checked, leaves in the order in which they are stored
+template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 4 || !PyList_Check(args[1])) return not_here();
+  Turn turn(reinterpret_cast<Chain*>(self), args[0]);
+  FRB_TRY(turn.begin());
+  if (!turn.outline()->writes) return not_here();
+  Batch batch(turn.outline(), turn.chain()->arrays);
+  FRB_TRY(take_leaves(turn, args[1], batch));
+  return added<IN_PLACE>(turn, batch, args[2], args[3]);
+}
+
+// Leaves to rewrite, some of a flat dict's or, from the engine, of a list, each with a row for every handle.
 Found take_replacements(Turn& turn, PyObject* items, Batch& batch) {
   const Outline* outline = turn.outline();
   if (items == Py_None) return Found::READY;
-  if (!outline->rewrites || outline->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
+  if (!outline->writes || !outline->rewrites) return Found::ELSEWHERE;
+  if (PyList_Check(items)) return take_leaves(turn, items, batch);
+  if (!outline->adds || outline->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
   batch.given = int64_t(outline->leaves.size());
   Py_ssize_t found = 0;
   for (int k = 0; k < batch.given; ++k) {
@@ -354,11 +390,12 @@ Found take_replacements(Turn& turn, PyObject* items, Batch& batch) {
   return found && found == PyDict_Size(items) ? Found::READY : Found::ELSEWHERE;
 }
 
-// update(state, indices, priorities, items)
+// update(state, indices, priorities, items); the engine gives the items as a list
 template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 4 || (args[2] == Py_None && args[3] == Py_None)) return not_here();
   Turn turn(reinterpret_cast<Chain*>(self), args[0]);
   FRB_TRY(turn.begin());
+  if (!turn.outline()->writes) return not_here();
   Batch batch(turn.outline(), turn.chain()->arrays);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(turn, args[3], batch));
@@ -401,16 +438,25 @@ class Drawn {
   }
   bool has_room() const { return told_ && items_; }
 
-  BufferCall described(const Place* place, const Seen& counters, int64_t key, float beta) const {
+  // By a key, or by random bits if they are given.
+  BufferCall described(const Place* place, const Seen& counters, int64_t key, const int32_t* draws, float beta) const {
     BufferCall call{};
     call.plan = outline_->numbers.data(), call.storage = place->storage, call.arrays = outline_->arrays();
     call.tree = place->tree, call.counters = reinterpret_cast<const int32_t*>(counters.data);
     call.items = leaves_, call.item_count = call.given = int64_t(outline_->leaves.size());
     call.batch = size_, call.row_bytes = outline_->row_bytes;
-    call.key = key, call.words = outline_->words, call.beta = beta;
+    call.key = key, call.draws = draws, call.words = outline_->words, call.beta = beta;
     call.handles = reinterpret_cast<int32_t*>(columns_[0]);
     call.weights = reinterpret_cast<float*>(columns_[1]), call.probabilities = reinterpret_cast<float*>(columns_[2]);
     return call;
+  }
+
+  // (leaves, indices, weights, probabilities).
+  Ref as_parts(Turn& turn) {
+    const Ref leaves = as_leaves(turn), handles = vector(turn, 0, INT32), weights = vector(turn, 1, FLOAT32),
+              probabilities = vector(turn, 2, FLOAT32);
+    if (!leaves || !handles || !weights || !probabilities) return Ref();
+    return Ref(PyTuple_Pack(4, leaves.get(), handles.get(), weights.get(), probabilities.get()));
   }
 
   // `Sample(items, indices, weights, probabilities, extras)`.
@@ -428,14 +474,23 @@ class Drawn {
     return bytes;
   }
   Ref vector(Turn& turn, int k, Dtype dtype) {
-    return turn.chain()->arrays.handed(told_.piece(), columns_[k], dtype, 1, &size_);
+    return handed(turn, told_, columns_[k], dtype, &size_);
   }
   Ref leaf(Turn& turn, size_t k) {
     const Leaf& leaf = outline_->leaves[k];
     int64_t shape[MOST_AXES] = {size_};
     for (size_t j = 0; j < leaf.shape.size(); ++j) shape[1 + j] = leaf.shape[j];
     char* data = reinterpret_cast<char*>(leaves_[k]);
-    return turn.chain()->arrays.handed(items_.piece(), data, leaf.dtype, 1 + int(leaf.shape.size()), shape);
+    PyObject* numpy = turn.chain()->is_numpy || outline_->in_numpy ? leaf.numpy : nullptr;
+    return turn.chain()->arrays.handed(items_, data, leaf.dtype, 1 + int(leaf.shape.size()), shape, numpy);
+  }
+  Ref as_leaves(Turn& turn) {
+    Ref leaves(PyList_New(0));
+    for (size_t k = 0; k < outline_->leaves.size(); ++k) {
+      const Ref array = leaves ? leaf(turn, k) : Ref();
+      if (!array || PyList_Append(leaves.get(), array.get())) return Ref();
+    }
+    return leaves;
   }
   Ref as_items(Turn& turn) {
     if (!outline_->given.empty()) {
@@ -446,11 +501,7 @@ class Drawn {
       }
       return items;
     }
-    const Ref leaves(PyList_New(0)), size(PyLong_FromLongLong(size_));
-    for (size_t k = 0; k < outline_->leaves.size(); ++k) {
-      const Ref array = leaves ? leaf(turn, k) : Ref();
-      if (!array || PyList_Append(leaves.get(), array.get())) return Ref();
-    }
+    const Ref leaves = as_leaves(turn), size(PyLong_FromLongLong(size_));
     return leaves && size ? called(turn.chain()->given[TOGETHER], turn.spec.get(), leaves.get(), size.get()) : Ref();
   }
 
@@ -461,27 +512,30 @@ class Drawn {
   int64_t leaves_[MOST_LEAVES] = {};
 };
 
-// sample(state, key, batch_size, beta, p)
-PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5 || args[4] != Py_None) return not_here();
-  Turn turn(reinterpret_cast<Chain*>(self), args[0]);
-  FRB_TRY(turn.begin());
-  const Outline* outline = turn.outline();
-  const Ref target = attribute(turn.state(), names._target), written = attribute(turn.memory.get(), names.written),
-            counters = attribute(turn.state(), names._counters);
-  if (!target || !written || !counters) return nullptr;
-  int64_t size;
-  float beta;
-  Seen key, numbers;
-  if (!outline->draws || !target.is(Py_None) || !written.is(Py_True) || !take_size(outline, args[2], &size) ||
-      !take_beta(outline, args[3], &beta) || !turn.chain()->arrays.see(args[1], key) || !(key.dtype == INT64) ||
-      key.ndim != 0 || Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !see_counters(turn, counters, numbers))
-    return not_here();
-  Drawn drawn(outline, size);
+// A key, or random bits int32 [size, words] that were made of one.
+struct Random {
+  Seen seen;
+  int64_t key = 0;
+  const int32_t* bits = nullptr;
+
+  bool take(Turn& turn, PyObject* given, int64_t size) {
+    if (!turn.chain()->arrays.see(given, seen)) return false;
+    if (seen.dtype == INT64 && seen.ndim == 0 && !turn.chain()->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
+    bits = reinterpret_cast<const int32_t*>(seen.data);
+    return turn.chain()->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == size &&
+           seen.shape[1] == turn.outline()->words && seen.contiguous();
+  }
+};
+
+// Draw what `random` says; what was drawn is handed on by `finish`.
+template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int64_t size, float beta, Finish finish) {
+  const Ref written = attribute(turn.memory.get(), names.written), counters = attribute(turn.state(), names._counters);
+  if (!written || !counters) return nullptr;
+  Seen numbers;
+  if (!written.is(Py_True) || !see_counters(turn, counters, numbers)) return not_here();
+  Drawn drawn(turn.outline(), size);
   if (!drawn.has_room()) return PyErr_NoMemory();
-  int64_t number;
-  memcpy(&number, key.data, sizeof number);
-  const BufferCall call = drawn.described(turn.place(), numbers, number, beta);
+  const BufferCall call = drawn.described(turn.place(), numbers, random.key, random.bits, beta);
   int outcome;
   if (size * call.row_bytes > LARGE) {
     const Reading reading(turn.place());
@@ -491,14 +545,46 @@ PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     outcome = kernels.sample(call);
   }
   if (outcome == NO_MEMORY) return PyErr_NoMemory();
-  if (outcome == NONE_DRAWN) return not_here();
-  const Ref made = drawn.as_sample(turn);
-  return made ? PyTuple_Pack(2, turn.state(), made.get()) : nullptr;
+  return outcome == NONE_DRAWN ? not_here() : finish(drawn);
+}
+
+// sample(state, key, batch_size, beta, p)
+PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5 || args[4] != Py_None) return not_here();
+  Turn turn(reinterpret_cast<Chain*>(self), args[0]);
+  FRB_TRY(turn.begin());
+  const Ref target = attribute(turn.state(), names._target);
+  if (!target) return nullptr;
+  int64_t size;
+  float beta;
+  Random random;
+  if (!turn.outline()->samples || !target.is(Py_None) || !take_size(turn.outline(), args[2], &size) ||
+      !take_beta(turn.outline(), args[3], &beta) || Py_TYPE(args[1]) != turn.chain()->type(TENSOR) ||
+      !random.take(turn, args[1], size))
+    return not_here();
+  return draw_by(turn, random, size, beta, [&turn](Drawn& drawn) -> PyObject* {
+    const Ref made = drawn.as_sample(turn);
+    return made ? PyTuple_Pack(2, turn.state(), made.get()) : nullptr;
+  });
+}
+
+// draw(state, key or random bits, size, beta): (leaves, indices, weights, probabilities), for the engine.
+PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 4) return not_here();
+  Turn turn(reinterpret_cast<Chain*>(self), args[0]);
+  FRB_TRY(turn.begin());
+  const int64_t size = PyLong_AsLongLong(args[2]);
+  const float beta = float(PyFloat_AsDouble(args[3]));
+  if (PyErr_Occurred()) return nullptr;
+  Random random;
+  if (size <= 0 || !random.take(turn, args[1], size)) return not_here();
+  return draw_by(turn, random, size, beta, [&turn](Drawn& drawn) { return drawn.as_parts(turn).give(); });
 }
 
 // --- the type -------------------------------------------------------------------------------------------------------
 
-// Chain(*given, has_exchange): what `Given` names, and whether torch's exchange API may be used.
+// Chain(*given, has_exchange): what `Given` names, and whether torch's exchange API may be used. Of NumPy's states the
+// array class is NumPy's own.
 PyObject* new_chain(PyTypeObject* type, PyObject* args, PyObject*) {
   if (PyTuple_Size(args) != GIVEN + 1) {
     PyErr_Format(PyExc_TypeError, "expected %d arguments, got %zd", int(GIVEN) + 1, PyTuple_Size(args));
@@ -508,7 +594,7 @@ PyObject* new_chain(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!made) return nullptr;
   for (int k = 0; k < GIVEN; ++k) made->given[k] = Py_NewRef(PyTuple_GetItem(args, k));
   new (&made->arrays) ArrayLibrary();
-  made->on = true;
+  made->on = true, made->is_numpy = made->given[TENSOR] == made->given[NDARRAY];
   PyObject** given = made->given;
   if (!made->arrays.begin(given[TENSOR], given[NDARRAY], given[LOOK], given[FROM_CAPSULE], given[IS_NEG], given[IS_CONJ])) Py_CLEAR(made);
   if (made && !PyObject_IsTrue(PyTuple_GetItem(args, GIVEN))) made->arrays.forget_exchange();
@@ -538,7 +624,8 @@ PyObject* turn(PyObject* self, PyObject* on) {
 #define FRB_FAST(name, function) \
   {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr}
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
-                         FRB_FAST("update_", update<true>), FRB_FAST("sample", sample), {"turn", turn, METH_O, nullptr}, {}};
+                         FRB_FAST("update_", update<true>), FRB_FAST("write", write<false>), FRB_FAST("write_", write<true>),
+                         FRB_FAST("sample", sample), FRB_FAST("draw", draw), {"turn", turn, METH_O, nullptr}, {}};
 PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_chain)},
                        {Py_tp_dealloc, reinterpret_cast<void*>(free_chain)},
                        {Py_tp_traverse, reinterpret_cast<void*>(visit_chain)},

@@ -33,6 +33,7 @@ struct BufferCall {
   int64_t room;
   int64_t* saved_count;
   int64_t key, words;
+  const int32_t* draws;  // in place of the key
   float beta;
   int32_t* handles;
   float *weights, *probabilities;

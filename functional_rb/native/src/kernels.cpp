@@ -75,8 +75,11 @@ int update_buffer(const frb::BufferCall& c) {
 }
 int sample_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
-    const bool drawn = frb::sample(c.tree, c.counters, c.handles, c.weights, c.probabilities, storage_of(c), items_of(c),
-                                   plan_of(c), c.key, c.words, c.beta, c.batch);
+    const bool drawn =
+        c.draws ? frb::draw(c.tree, c.counters, c.draws, c.handles, c.weights, c.probabilities, storage_of(c), items_of(c),
+                            plan_of(c), c.words, c.beta, c.batch)
+                : frb::sample(c.tree, c.counters, c.handles, c.weights, c.probabilities, storage_of(c), items_of(c),
+                              plan_of(c), c.key, c.words, c.beta, c.batch);
     return drawn ? frb::DONE : frb::NONE_DRAWN;
   });
 }

@@ -13,13 +13,15 @@ constexpr int MOST_LEAVES = 64;
 
 struct Leaf {
   PyObject* name;
+  PyObject* numpy;  // NumPy's dtype
   Dtype dtype;
   std::vector<int64_t> shape;
   int64_t bytes;
 };
 
-// A buffer's spec as far as kernels know it: `Outline(spec, plan, leaves, given, words, batch_size, prioritized, rewrites,
-// adds, draws, beta)`.
+// A buffer's spec as far as kernels know it: `Outline(spec, plan, leaves, given, words, batch_size, prioritized, writes,
+// rewrites, adds, samples, in_numpy, beta)`. What `writes` may be written to; users' items are taken as they are where it
+// `adds`, and given out so where it `samples`. Items drawn come as arrays of NumPy's where they are asked for `in_numpy`.
 struct Outline {
   PyObject_HEAD
   PyObject* spec;
@@ -28,7 +30,7 @@ struct Outline {
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
   int64_t words, batch_size;     // random words that an item takes, and the spec's own size of a batch, or -1
   int64_t row_bytes;             // of all leaves of an item
-  bool prioritized, rewrites, adds, draws;
+  bool prioritized, writes, rewrites, adds, samples, in_numpy;
   double beta;
 
   Plan plan() const {
@@ -70,20 +72,14 @@ inline PyTypeObject *outline_type, *place_type, *saved_type;
 // How many forks lie between this process and the first: the child of one has none of the other threads.
 inline uint64_t generation = 0;
 
-template <class T> T* allocated(PyTypeObject* type) { return reinterpret_cast<T*>(PyType_GenericAlloc(type, 0)); }
-inline void released(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
-}
 
 // --- outlines -------------------------------------------------------------------------------------------------------
 
 inline bool add_leaf(Outline* outline, PyObject* described) {
-  PyObject *name, *shape;
+  PyObject *name, *numpy, *shape;
   int code, bits;
-  if (!PyArg_ParseTuple(described, "UiiO!", &name, &code, &bits, &PyTuple_Type, &shape)) return false;
-  Leaf leaf{nullptr, {uint8_t(code), uint8_t(bits)}, {}, bits / 8};
+  if (!PyArg_ParseTuple(described, "UOiiO!", &name, &numpy, &code, &bits, &PyTuple_Type, &shape)) return false;
+  Leaf leaf{nullptr, nullptr, {uint8_t(code), uint8_t(bits)}, {}, bits / 8};
   for (Py_ssize_t k = 0; k < PyTuple_Size(shape); ++k) {
     leaf.shape.push_back(PyLong_AsLongLong(PyTuple_GetItem(shape, k)));
     leaf.bytes *= leaf.shape.back();
@@ -91,7 +87,7 @@ inline bool add_leaf(Outline* outline, PyObject* described) {
   if (PyErr_Occurred()) return false;
   Py_INCREF(name);
   PyUnicode_InternInPlace(&name);
-  leaf.name = name;
+  leaf.name = name, leaf.numpy = Py_NewRef(numpy);
   outline->leaves.push_back(leaf);
   outline->row_bytes += leaf.bytes;
   return true;
@@ -101,10 +97,10 @@ inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_buffer plan;
   PyObject *of, *leaves, *given;
   long long words, batch_size;
-  int prioritized, rewrites, adds, draws;
+  int prioritized, writes, rewrites, adds, samples, in_numpy;
   double beta;
-  if (!PyArg_ParseTuple(args, "Oy*O!O!LLppppd", &of, &plan, &PyTuple_Type, &leaves, &PyTuple_Type, &given, &words,
-                        &batch_size, &prioritized, &rewrites, &adds, &draws, &beta))
+  if (!PyArg_ParseTuple(args, "Oy*O!O!LLppppppd", &of, &plan, &PyTuple_Type, &leaves, &PyTuple_Type, &given, &words,
+                        &batch_size, &prioritized, &writes, &rewrites, &adds, &samples, &in_numpy, &beta))
     return nullptr;
   Outline* made = allocated<Outline>(type);
   if (made) {
@@ -114,7 +110,8 @@ inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
     new (&made->given) std::vector<int>();
     made->spec = Py_NewRef(of);
     made->words = words, made->batch_size = batch_size, made->beta = beta;
-    made->prioritized = prioritized, made->adds = adds, made->rewrites = rewrites, made->draws = draws;
+    made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites;
+    made->adds = adds, made->samples = samples, made->in_numpy = in_numpy;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made, PyTuple_GetItem(leaves, k));
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
   }
@@ -126,7 +123,7 @@ inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
 inline void free_outline(PyObject* self) {
   Outline* outline = reinterpret_cast<Outline*>(self);
   Py_DECREF(outline->spec);
-  for (Leaf& leaf : outline->leaves) Py_DECREF(leaf.name);
+  for (Leaf& leaf : outline->leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
   outline->numbers.~vector(), outline->leaves.~vector(), outline->given.~vector();
   released(self);
 }
@@ -254,11 +251,16 @@ inline bool add_lineage_types(PyObject* module) {
   static PyGetSetDef fields[] = {{"nbytes", saved_nbytes, nullptr, nullptr, nullptr},
                                  {"count", saved_count, nullptr, nullptr, nullptr},
                                  {"offsets", saved_offsets, nullptr, nullptr, nullptr}, {}};
+  static PyType_Slot holder[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_holder)},
+                                 {Py_bf_getbuffer, reinterpret_cast<void*>(holder_buffer)}, {0, nullptr}};
+  static PyType_Spec holder_spec = {"functional_rb._native.Holder", sizeof(Holder), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, holder};
   static PyType_Slot saved[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_saved)}, {Py_tp_getset, fields},
                                 {Py_bf_getbuffer, reinterpret_cast<void*>(saved_buffer)}, {0, nullptr}};
   static PyType_Spec saved_spec = {"functional_rb._native.Saved", sizeof(Saved), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, saved};
   return (outline_type = made_type(module, "Outline", outline_spec)) && (place_type = made_type(module, "Place", place_spec)) &&
+         (holder_type = made_type(module, "Holder", holder_spec)) &&
          (saved_type = made_type(module, "Saved", saved_spec));
 }
 

@@ -57,6 +57,14 @@ template <class... Args> Ref called_method(PyObject* of, PyObject* name, Args...
   return Ref(PyObject_CallMethodObjArgs(of, name, args..., nullptr));
 }
 
+// An object of a type, all zeros; and the end of one whose own fields have been let go of.
+template <class T> T* allocated(PyTypeObject* type) { return reinterpret_cast<T*>(PyType_GenericAlloc(type, 0)); }
+inline void released(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
 // "Not here": the reference does it, and words the error if there is one.
 inline PyObject* not_here() { return Py_NewRef(Py_NotImplemented); }
 
