@@ -478,7 +478,7 @@ PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
       key.ndim != 0 || Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !see_counters(turn, counters, numbers))
     return not_here();
   Drawn drawn(outline, size);
-  if (!drawn.has_room()) return PyErr_NoMemory();
+  if (!drawn.has_room()) return not_here();
   int64_t number;
   memcpy(&number, key.data, sizeof number);
   const BufferCall call = drawn.described(turn.place(), numbers, number, beta);
@@ -490,8 +490,7 @@ PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   } else {
     outcome = kernels.sample(call);
   }
-  if (outcome == NO_MEMORY) return PyErr_NoMemory();
-  if (outcome == NONE_DRAWN) return not_here();
+  if (outcome != DONE) return not_here();
   const Ref made = drawn.as_sample(turn);
   return made ? PyTuple_Pack(2, turn.state(), made.get()) : nullptr;
 }
