@@ -68,6 +68,14 @@ class Seen {
     return true;
   }
 
+  // Whether there is memory for the elements: torch has tensors without, whose elements are zero, or were given up.
+  bool there() const {
+    if (data) return true;
+    for (int k = 0; k < ndim; ++k)
+      if (shape[k] == 0) return true;
+    return false;
+  }
+
   // A tensor, of class torch.Tensor itself; false, without an error, if it is not an ordinary one of the CPU.
   bool take_tensor(PyObject* tensor, const dlpack::Exchange* exchange, PyObject* look) {
     dlpack::Tensor found{};
@@ -217,7 +225,7 @@ class ArrayLibrary {
   bool see(PyObject* array, Seen& seen) const {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(array));
     if (type == ndarray_) return seen.take_ndarray(array);
-    if (type != tensor_ || !seen.take_tensor(array, exchange_, look_)) return false;
+    if (type != tensor_ || !seen.take_tensor(array, exchange_, look_) || !seen.there()) return false;
     // Torch puts negation and conjugation off.
     const bool is_complex = seen.dtype.code == COMPLEX;
     return !(is_complex || seen.dtype.code == FLOAT32.code) || (no(is_neg_, array) && !(is_complex && !no(is_conj_, array)));
