@@ -80,7 +80,7 @@ class Seen {
   bool take_tensor(PyObject* tensor, const dlpack::Exchange* exchange, PyObject* look) {
     dlpack::Tensor found{};
     if (!exchange) return look_at(tensor, look);
-    if (exchange->see(tensor, &found)) return PyErr_Clear(), false;
+    if (exchange->see(tensor, &found)) return forget_error(), false;
     if (found.device.type != dlpack::CPU || found.dtype.lanes != 1) return false;
     data = static_cast<char*>(found.data) + found.offset;
     ndim = found.ndim, shape = found.shape, strides_ = found.strides, dtype = {found.dtype.code, found.dtype.bits};
@@ -107,7 +107,7 @@ class Seen {
     PyObject *sizes, *steps;
     int code, bits;
     if (!told || told.is(Py_None) || !PyArg_ParseTuple(told.get(), "LOOii", &address, &sizes, &steps, &code, &bits))
-      return PyErr_Clear(), false;
+      return forget_error(), false;
     ndim = int(PyTuple_Size(sizes));
     if (ndim > MOST_AXES) return false;
     for (int k = 0; k < ndim; ++k) {
@@ -247,7 +247,7 @@ class ArrayLibrary {
  private:
   static bool no(PyObject* question, PyObject* array) {
     const Ref answer = called(question, array);
-    if (!answer) PyErr_Clear();
+    if (!answer) forget_error();
     return answer.is(Py_False);
   }
 
