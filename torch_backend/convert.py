@@ -37,7 +37,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
             _check_memory(leaf, f"leaf {name!r}")
         if leaf.dtype != _DTYPES[expected.dtype]:
             checks.check_dtype(name, leaf, expected.dtype)
-        if leaf.requires_grad or (not _compiling() and (leaf.is_neg() or leaf.is_conj())):
+        if leaf.requires_grad or (not _compiling() and _is_put_off(leaf)):
             return plain(leaf)
         return leaf
     if isinstance(leaf, NUMPY):
@@ -74,9 +74,14 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
                 "expected a tensor, got one that torch.func differentiates through, which has no memory of its own; "
                 "add and update outside of the function that is differentiated"
             )
-    if not _compiling() and (tensor.is_neg() or tensor.is_conj()):  # which torch.compile does not trace
-        tensor = tensor.resolve_conj().resolve_neg()
+    if not _compiling() and _is_put_off(tensor):  # which torch.compile does not trace
+        tensor = tensor.clone() if tensor._is_zerotensor() else tensor.resolve_conj().resolve_neg()
     return tensor
+
+
+def _is_put_off(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory does not say what its elements are: not negated, not conjugated, or not there at all."""
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
 def from_numpy(array: Any) -> torch.Tensor:

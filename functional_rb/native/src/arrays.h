@@ -68,11 +68,19 @@ class Seen {
     return true;
   }
 
+  // Whether there is memory for the elements: torch has tensors without, whose elements are zero, or were given up.
+  bool there() const {
+    if (data) return true;
+    for (int k = 0; k < ndim; ++k)
+      if (shape[k] == 0) return true;
+    return false;
+  }
+
   // A tensor, of class torch.Tensor itself; false, without an error, if it is not an ordinary one of the CPU.
   bool take_tensor(PyObject* tensor, const dlpack::Exchange* exchange, PyObject* look) {
     dlpack::Tensor found{};
     if (!exchange) return look_at(tensor, look);
-    if (exchange->see(tensor, &found)) return PyErr_Clear(), false;
+    if (exchange->see(tensor, &found)) return forget_error(), false;
     if (found.device.type != dlpack::CPU || found.dtype.lanes != 1) return false;
     data = static_cast<char*>(found.data) + found.offset;
     ndim = found.ndim, shape = found.shape, strides_ = found.strides, dtype = {found.dtype.code, found.dtype.bits};
@@ -99,7 +107,7 @@ class Seen {
     PyObject *sizes, *steps;
     int code, bits;
     if (!told || told.is(Py_None) || !PyArg_ParseTuple(told.get(), "LOOii", &address, &sizes, &steps, &code, &bits))
-      return PyErr_Clear(), false;
+      return forget_error(), false;
     ndim = int(PyTuple_Size(sizes));
     if (ndim > MOST_AXES) return false;
     for (int k = 0; k < ndim; ++k) {
@@ -244,7 +252,7 @@ class ArrayLibrary {
   bool see(PyObject* array, Seen& seen) const {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(array));
     if (type == ndarray_) return seen.take_ndarray(array);
-    if (type != tensor_ || !seen.take_tensor(array, exchange_, look_)) return false;
+    if (type != tensor_ || !seen.take_tensor(array, exchange_, look_) || !seen.there()) return false;
     // Torch puts negation and conjugation off.
     const bool is_complex = seen.dtype.code == COMPLEX;
     return !(is_complex || seen.dtype.code == FLOAT32.code) || (no(is_neg_, array) && !(is_complex && !no(is_conj_, array)));
@@ -277,7 +285,7 @@ class ArrayLibrary {
   }
   static bool no(PyObject* question, PyObject* array) {
     const Ref answer = called(question, array);
-    if (!answer) PyErr_Clear();
+    if (!answer) forget_error();
     return answer.is(Py_False);
   }
 

@@ -534,7 +534,7 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int6
   Seen numbers;
   if (!written.is(Py_True) || !see_counters(turn, counters, numbers)) return not_here();
   Drawn drawn(turn.outline(), size);
-  if (!drawn.has_room()) return PyErr_NoMemory();
+  if (!drawn.has_room()) return not_here();
   const BufferCall call = drawn.described(turn.place(), numbers, random.key, random.bits, beta);
   int outcome;
   if (size * call.row_bytes > LARGE) {
@@ -544,8 +544,7 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int6
   } else {
     outcome = kernels.sample(call);
   }
-  if (outcome == NO_MEMORY) return PyErr_NoMemory();
-  return outcome == NONE_DRAWN ? not_here() : finish(drawn);
+  return outcome == DONE ? finish(drawn) : not_here();
 }
 
 // sample(state, key, batch_size, beta, p)

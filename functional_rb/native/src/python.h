@@ -65,8 +65,13 @@ inline void released(PyObject* self) {
   Py_DECREF(type);
 }
 
-// "Not here": the reference does it, and words the error if there is one.
-inline PyObject* not_here() { return Py_NewRef(Py_NotImplemented); }
+// "Not here": the reference does it, and words the error if there is one. An error that is set is no matter of words.
+inline PyObject* not_here() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_NotImplemented); }
+
+// Let go of an error, which the reference will find too; not of an interrupt, which comes once.
+inline void forget_error() {
+  if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+}
 
 // Keeps the error that is set while something is tidied up.
 class KeptError {
