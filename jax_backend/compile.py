@@ -87,7 +87,7 @@ def add(
 ) -> Arrays:
     """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
-    if not spec.plan.fused:
+    if not spec.known.buffer:
         return finished(functions.add(ops, state, spec, leaves, batch, mask, priorities, draws))
 
     def core(arrays: Arrays, mask: Any, priorities: Any, leaves: list[jax.Array]) -> Arrays:
@@ -123,7 +123,7 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
 
 def leaves_out(spec: BufferSpec) -> bool:
     """Whether kernels may draw and read just what is wanted: nothing but the choice of rows comes after them."""
-    return spec.plan.fused_draws and not spec.inner and spec.plan.frames is None and spec.on_sample is None
+    return spec.known.draws and not spec.inner and spec.plan.frames is None and spec.on_sample is None
 
 
 def draw(
@@ -140,7 +140,7 @@ def draw(
     `leaves_out` says so, but for the first.
     """
     spec = state.spec
-    if not spec.plan.fused_draws or spec.inner:
+    if not spec.known.draws or spec.inner:
         draft = Draft.of(state, spec.plan)
         draft.wanted = wanted
         slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
@@ -174,9 +174,9 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
-    if spec.plan.fused_updates and priorities is not None and not replacements:
+    if spec.known.updates and priorities is not None and not replacements:
         return _prioritized(state, handles, priorities)
-    if not spec.plan.fused:
+    if not spec.known.buffer:
         return finished(functions.update(ops, state, spec, handles, priorities, replacements))
 
     # The storage is handed over where it is written only: else `vmap` over priorities would copy it for each.

@@ -220,7 +220,7 @@ def _plan(mixture: Mixture, batch: int, p: torch.Tensor | None) -> _Plan | None:
 
 def _new_plan(mixture: Mixture, facts: sampling.Facts, numbers: Sequence[float], batch: int) -> _Plan | None:
     for spec, places in zip(facts.specs, facts.layout.places, strict=True):
-        if not spec.plan.fused or spec.plan.objects or places != tuple(range(len(spec.plan.leaves))):
+        if not spec.known.buffer or spec.plan.objects or places != tuple(range(len(spec.plan.leaves))):
             return None
     if facts.mapped or not any(numbers):
         return None

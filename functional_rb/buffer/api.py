@@ -150,12 +150,11 @@ def check_add(
     if validate:
         mask, outside = _validated(backend, state, batch.leaves, batch.mask)
         batch = batch._replace(mask=mask)
-    if not spec.plan.fused or not spec.writer.overwrites:
-        checks.check_writable(spec)
-        checks.check_timely(spec, batch.priorities)
-        checks.check_writer_key(spec, key)
-        if not spec.writer.overwrites:
-            checks.check_room(spec, batch.size, backend.known(state, batch.mask))
+    checks.check_writable(spec)
+    checks.check_timely(spec, batch.priorities)
+    checks.check_writer_key(spec, key)
+    if not spec.writer.overwrites:
+        checks.check_room(spec, batch.size, backend.known(state, batch.mask))
     leaves = _stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
     return leaves, batch.size, batch.mask, batch.priorities, key, outside
 
@@ -240,9 +239,8 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
         if not isinstance(beta, (int, float)):
             beta = backend.as_vector(beta, "beta")
         checks.check_beta(spec, beta, backend.value_of)
-    if not (spec.plan.fused or spec.plan.fused_epochs):  # of which any batch will do
-        spec.sampler.check_batch(spec.plan, size)
-        checks.rows_of_sample(spec, size)
+    spec.sampler.check_batch(spec.plan, size)
+    checks.rows_of_sample(spec, size)
     return size, getattr(spec.sampler, "beta", 0.0) if beta is None else beta
 
 
@@ -251,7 +249,7 @@ def as_sample(
 ) -> AnySample[Any]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
-    lead = (size,) if spec.plan.fused or spec.plan.fused_epochs else spec.sampler.leading_shape(size)
+    lead = spec.sampler.leading_shape(size)
     if spec.on_sample is None:
         items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
     else:

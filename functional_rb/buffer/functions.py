@@ -31,8 +31,6 @@ def init(ops: Ops, spec: BufferSpec, device: Any = None, stored: Stored | None =
         auxiliary[name] = ops.full_like(zeros, array.fill) if array.fill else zeros
     vector = ops.zeros((counters.length(spec.plan),), "int32", device)
     arrays = Arrays(rows, wide, tree, vector, auxiliary)
-    if spec.plan.fused:
-        return arrays
     draft = Draft.of(arrays, spec.plan)
     spec.sampler.begin(ops, draft)
     spec.writer.begin(ops, draft)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from functional_rb.core import episodes, frame_store
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import Plan
 from functional_rb.core.strategy import Transform
+from functional_rb.native.known import Known, known
 from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, NonTensor, freeze
@@ -211,18 +213,7 @@ class BufferSpec(Description):
         for strategy in self.strategies:
             auxiliary |= strategy.auxiliary(plan)
             numbers += strategy.counters(plan)
-        known = plan.ring.lanes == 1 and self.sampler.fused and self.writer.fused
-        plain = plan.frames is None and not self.inner
-        return dataclasses.replace(
-            plan,
-            auxiliary=auxiliary,
-            counter_names=numbers,
-            fused_draws=known,
-            fused_epochs=plain and self.sampler.fused_epochs and self.writer.in_order,
-            fused_slices=self.sampler.fused_slices,
-            fused_updates=self.sampler.fused_updates and self.writer.in_order,
-            fused=known and plain,
-        )
+        return dataclasses.replace(plan, auxiliary=auxiliary, counter_names=numbers)
 
     def _with_storage(self, plan: Plan) -> Plan:
         """With the leaves laid out, and what transforms store beside them."""
@@ -241,6 +232,11 @@ class BufferSpec(Description):
     @property
     def _members(self) -> tuple[Any, ...]:
         return (self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact, self.storage)
+
+    @functools.cached_property
+    def known(self) -> Known:
+        """What the native code does whole of this buffer."""
+        return known(self)
 
     def draw_shape(self, batch: int) -> tuple[int, int]:
         """How many draws the sampler takes for a batch, as (rows, words)."""

@@ -66,11 +66,6 @@ class Plan:
         columns: the specs of what transforms store beside each item, by name.
         stored: which of leaves and columns lie in the layout, by position; the others are stored as frames.
         layout: where they lie.
-        fused_draws: whether the fused kernels know how this buffer is drawn from, frames apart.
-        fused_epochs: whether the fused kernel of epochs knows how this buffer is drawn from.
-        fused_slices: whether the fused kernel of slices knows how steps of this buffer are chosen.
-        fused_updates: whether the fused kernel of priorities knows how those of this buffer are updated.
-        fused: whether the fused kernels know this buffer.
     """
 
     capacity: int
@@ -94,11 +89,6 @@ class Plan:
     columns: dict[str, ArraySpec] = dataclasses.field(default_factory=dict)
     stored: tuple[int, ...] = ()
     layout: Layout = NOTHING
-    fused_draws: bool = False
-    fused_epochs: bool = False
-    fused_slices: bool = False
-    fused_updates: bool = False
-    fused: bool = False
 
     structure: Structure = dataclasses.field(init=False, repr=False)
     leaves: tuple[ArraySpec | NonTensor, ...] = dataclasses.field(init=False, repr=False)

@@ -22,16 +22,6 @@ Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
 """Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
 
 
-def disinherit(kind: type, base: type, *names: str) -> None:
-    """Have a class answer as its base whether kernels know it, unless it says so itself.
-
-    Kernels do what one class does, so what a subclass of it does otherwise would never be called.
-    """
-    for name in names:
-        if name not in vars(kind):
-            setattr(kind, name, vars(base)[name])
-
-
 class Selection(NamedTuple):
     """What a sampler has drawn: see `Sample`, whose fields these become.
 

@@ -75,9 +75,9 @@ class SavedBlock(_native.Saved):
 def outline_of(spec: BufferSpec) -> _native.Outline | None:
     """A spec as the chain knows it; None if it is not one of the usual ones."""
     plan, layout = spec.plan, spec.plan.layout
-    if not plan.fused_draws or len(layout.leaves) > MOST or any(len(leaf.shape) > AXES for leaf in layout.leaves):
+    if not spec.known.draws or len(layout.leaves) > MOST or any(len(leaf.shape) > AXES for leaf in layout.leaves):
         return None
-    whole, plain = plan.fused, plan.fused and not plan.objects
+    whole, plain = spec.known.buffer, spec.known.buffer and not plan.objects
     names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if whole else []
     leaves = tuple(_leaf(name, leaf) for name, leaf in itertools.zip_longest(names, layout.leaves, fillvalue=""))
     is_dict = plain and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat

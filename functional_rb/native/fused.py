@@ -87,7 +87,7 @@ def _of_epoch(counters: int, batch: int) -> Piece:
 def _read_on_host(spec: BufferSpec) -> bool:
     """Whether a function on the host is all that reads what is drawn: frames and n-step returns are made of it too."""
     plan = spec.plan
-    alone = (plan.fused or plan.fused_epochs) and not plan.objects
+    alone = (spec.known.buffer or spec.known.epochs) and not plan.objects
     return alone and spec.on_sample is not None and spec.on_sample.on_host
 
 
@@ -112,7 +112,7 @@ class Kernels:
             tree = self._none if memory.tree is None else self._library.placed(memory.tree)
             storage = Held([memory.rows, *memory.wide], self._library.addresses)
             stored = Stored(descriptor.encode(spec), storage, tree)
-            if spec.plan.fused_epochs:
+            if spec.known.epochs:
                 names, first = list(memory.auxiliary), 1 + len(memory.wide)
                 stored = stored._replace(
                     epoch=descriptor.encode_epoch(spec),

@@ -9,7 +9,7 @@ from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
 from functional_rb.core.soundness import Found
-from functional_rb.core.strategy import Carried, Selection, disinherit
+from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.duplicates import Batch
 from functional_rb.structures.ring import Removal, Write
@@ -27,31 +27,6 @@ class SamplerBase(abc.ABC):
     Users construct samplers and leave the methods to the buffer. A sampler has `draw_shape`, `draw` and `probabilities`
     of its own; the other methods do by default what fits one that remembers nothing and gives items one by one.
     """
-
-    def __init_subclass__(cls) -> None:
-        """A subclass is none of those that kernels know, unless it says so."""
-        super().__init_subclass__()
-        disinherit(cls, SamplerBase, "fused", "fused_epochs", "fused_slices", "fused_updates")
-
-    @property
-    def fused(self) -> bool:
-        """Whether the fused kernels implement the sampler."""
-        return False
-
-    @property
-    def fused_epochs(self) -> bool:
-        """Whether the fused kernel of epochs implements its draws."""
-        return False
-
-    @property
-    def fused_slices(self) -> bool:
-        """Whether the fused kernel of slices implements its draws."""
-        return False
-
-    @property
-    def fused_updates(self) -> bool:
-        """Whether the fused kernel of priorities implements its updates, where items lie in rings."""
-        return False
 
     @property
     def remembers(self) -> bool:

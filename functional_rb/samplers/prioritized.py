@@ -62,16 +62,6 @@ class Prioritized(Priorities):
         check_bools(self, "replacement")
 
     @property
-    def fused(self) -> bool:
-        """With replacement, and without a limit."""
-        return self.max_times_sampled is None and self.replacement
-
-    @property
-    def fused_updates(self) -> bool:
-        """Without a limit: one that is used up has no priority any more."""
-        return self.max_times_sampled is None
-
-    @property
     def single_law(self) -> bool:
         """With replacement; without, a draw depends on those before."""
         return self.replacement

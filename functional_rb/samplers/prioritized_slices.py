@@ -66,11 +66,6 @@ class PrioritizedSlices(Priorities, Trajectories):
         return f"begins a slice of {self.length} steps with a positive priority; add more, or update some"
 
     @property
-    def fused_updates(self) -> bool:
-        """The kernel knows all of them."""
-        return True
-
-    @property
     def single_law(self) -> bool:
         """Slices are drawn with replacement."""
         return True

@@ -63,11 +63,6 @@ class Slices(Trajectories):
             raise ValueError(f"Slices: expected weighting 'trajectory' or 'window', got {self.weighting!r}")
 
     @property
-    def fused_slices(self) -> bool:
-        """The kernel knows all of them."""
-        return True
-
-    @property
     def by_trajectory(self) -> bool:
         """Whether the tree has last starts, one a trajectory, rather than numbers of windows."""
         return self.weighting == "trajectory"

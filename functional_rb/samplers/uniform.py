@@ -35,11 +35,6 @@ class Uniform(LimitedSampler):
     """
 
     @property
-    def fused(self) -> bool:
-        """Whether the fused kernels implement the sampler: they do without a limit on draws."""
-        return self.max_times_sampled is None
-
-    @property
     def single_law(self) -> bool:
         """Draws are with replacement."""
         return True

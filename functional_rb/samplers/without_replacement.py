@@ -67,11 +67,6 @@ class WithoutReplacement(SamplerBase):
         check_bools(self, "drop_last", "shuffle")
 
     @property
-    def fused_epochs(self) -> bool:
-        """The kernel knows shuffled epochs."""
-        return self.shuffle
-
-    @property
     def remembers(self) -> bool:
         """Whether drawing changes the state: it notes what has been drawn in this epoch."""
         return True

@@ -11,6 +11,7 @@ import numpy as np
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
+from functional_rb.native.known import draws_items, is_ring
 from functional_rb.native.switch import HAVE_KERNELS, REMEDY
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
@@ -143,12 +144,12 @@ def check_spec(spec: BufferSpec) -> None:
             f"Memmap(shared=True): expected lanes=None, got {spec.lanes}, as writers do not step together; {instead} "
             f"add the items of all environments as one batch"
         )
-    if not spec.sampler.fused:
+    if not draws_items(spec.sampler):
         raise ValueError(
             f"Memmap(shared=True): expected the sampler frb.Uniform() or frb.Prioritized(), without limits and with "
             f"replacement, got {spec.sampler}; {instead} one of these"
         )
-    if not spec.writer.fused:
+    if not is_ring(spec.writer):
         raise ValueError(f"Memmap(shared=True): expected the writer frb.RoundRobin(), got {spec.writer}; {instead} it")
     if spec.inner:
         raise ValueError(

@@ -31,9 +31,11 @@ class FileLock:
         path: of the file.
     """
 
+    _fd = -1  # also of one whose making was interrupted
+
     def __init__(self, path: str) -> None:
         """Open the file; make it if it is missing."""
-        self.path, self._fd = path, -1
+        self.path = path
         self._fd = files.open_own(path)
         self._threads = threading.Lock()
         self._holder: int | None = None

@@ -141,7 +141,7 @@ class MappedFiles:
             self.reserve(0, min(spec.capacity, int(numbers[counters.SIZE]) + rows))
             return
         first = int(numbers[counters.CURSOR]) % ring.length
-        if spec.plan.fused and first + rows <= ring.length:  # the usual case at once
+        if spec.known.buffer and first + rows <= ring.length:  # the usual case at once
             self.prepare(first, rows)
             return
         known = counters.read(spec.plan, numbers)

@@ -394,7 +394,7 @@ class Engine:
     def _draw_natively(self, state: Any, memory: Memory, key: Any, batch: int, beta: Any) -> Any:
         """Leaves and selection by the native chain; `NotImplemented` where it cannot be."""
         library, spec = self.library, state.spec
-        if not spec.plan.fused_draws or batch == 0 or library.is_tracing():
+        if library.is_tracing() or batch == 0 or not spec.known.draws:
             return NotImplemented
         if library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)):
             return NotImplemented
@@ -404,7 +404,7 @@ class Engine:
             return NotImplemented
         leaves, *told = drawn
         selection = Selection(*told)
-        if not spec.plan.fused:
+        if not spec.known.buffer:
             leaves, selection = self._completed(memory, spec, state._counters, leaves, selection, bits)
         return leaves if memory.table is None else memory.table.read(leaves), selection
 
@@ -458,14 +458,13 @@ class Engine:
         self, memory: Memory, spec: BufferSpec, priorities: Array | None, replacements: Replacements
     ) -> bool:
         """Whether a fused kernel updates the memory, which it does of priorities alone."""
-        known = spec.plan.fused_updates and priorities is not None and not replacements
-        return known and self.library.uses_kernels(memory)
+        priorities_alone = priorities is not None and not replacements
+        return priorities_alone and self.library.uses_kernels(memory) and spec.known.updates
 
     def _draws_fused(self, memory: Memory, spec: BufferSpec, key: Any, batch: int, beta: Any) -> bool:
         """Whether a fused kernel draws from the memory."""
-        library, plan = self.library, spec.plan
-        known = plan.fused_epochs or plan.fused_slices
-        if batch == 0 or not known or not library.uses_kernels(memory):
+        library = self.library
+        if batch == 0 or not library.uses_kernels(memory) or not (spec.known.epochs or spec.known.slices):
             return False
         return not (library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)))
 
@@ -503,9 +502,9 @@ class Engine:
         wanted: Array | None,
     ) -> tuple[Array, list[Any], Selection]:
         """Draw by a fused kernel, of slices or of an epoch; nothing is read where nothing can be drawn."""
-        library, plan = self.library, spec.plan
+        library = self.library
         by = library.key_or_bits(key)
-        if plan.fused_slices:
+        if spec.known.slices:
             slots, selection, drawable = library.kernels.draw_slices(spec, memory, counters, *by, batch)
             if not drawable:
                 _refuse(spec, counters)

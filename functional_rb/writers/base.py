@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from functional_rb.core import handles, soundness
 from functional_rb.core.plan import AuxiliaryArray
-from functional_rb.core.strategy import disinherit
 from functional_rb.ops.protocol import Array, Ops
 
 if TYPE_CHECKING:
@@ -25,16 +24,6 @@ class WriterBase(abc.ABC):
     Users construct writers and leave the methods to the buffer. A writer has `plan_write` of its own; the other methods
     do by default what fits one that writes around a ring for each lane and remembers nothing else.
     """
-
-    def __init_subclass__(cls) -> None:
-        """A subclass is none of those that kernels know, unless it says so."""
-        super().__init_subclass__()
-        disinherit(cls, WriterBase, "fused")
-
-    @property
-    def fused(self) -> bool:
-        """Whether the fused kernels know this writer."""
-        return False
 
     @property
     def in_order(self) -> bool:

@@ -17,11 +17,6 @@ class Immutable(RoundRobin):
     """
 
     @property
-    def fused(self) -> bool:
-        """The fused kernels know it as a ring."""
-        return True
-
-    @property
     def overwrites(self) -> bool:
         """What is stored stays."""
         return False

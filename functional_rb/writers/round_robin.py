@@ -24,11 +24,6 @@ class RoundRobin(WriterBase):
         RoundRobin()
     """
 
-    @property
-    def fused(self) -> bool:
-        """The fused kernels know it."""
-        return True
-
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:

@@ -67,7 +67,7 @@ specs = st.builds(
 def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
     """Whole histories of short batches, of batches of which some rows count, of epochs that end, and of additions."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs, "spec")
-    assert spec.plan.fused_epochs
+    assert spec.known.epochs
     states, behind = [on.init(spec), on.init(spec)], data.draw(st.sampled_from([0, 1, 4]), "behind")
     for state in states:  # handles begin anew soon
         first = counters.CURSOR if spec.plan.ring.lanes == 1 else counters.BASE

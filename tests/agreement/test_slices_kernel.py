@@ -58,7 +58,7 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
     """Whole histories, of lanes that go on by different numbers of steps and whose handles begin anew."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs(), "spec")
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
-    assert spec.plan.fused_slices
+    assert spec.known.slices
     state, lanes, stored = on.init(spec), spec.lanes or 1, 0
     first = counters.CURSOR if spec.lanes is None else counters.BASE
     behind = data.draw(st.sampled_from([0, 1, 4]), "behind")

@@ -70,8 +70,8 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
     """Whole histories, of lanes whose handles begin anew; the state before is found again behind each update."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs(), "spec")
     rng, lanes = np.random.default_rng(data.draw(st.integers(0, 99), "seed")), spec.lanes or 1
-    assert spec.plan.fused_updates
-    assert not spec.plan.fused
+    assert spec.known.updates
+    assert not spec.known.buffer
     state = on.init(spec)
     first = counters.CURSOR if spec.lanes is None else counters.BASE
     behind = data.draw(st.sampled_from([0, 1, 4]), "behind")

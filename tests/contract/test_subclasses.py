@@ -65,10 +65,23 @@ def test_a_writer_that_writes_otherwise_is_asked(backend: Backend) -> None:
 
 def test_kernels_know_the_librarys_own() -> None:
     known = {
-        "fused": (frb.Uniform(), frb.Prioritized(), frb.RoundRobin(), frb.Immutable()),
-        "fused_epochs": (frb.WithoutReplacement(),),
-        "fused_slices": (frb.Slices(2),),
-        "fused_updates": (frb.PrioritizedSlices(2), frb.Prioritized(), frb.Prioritized(replacement=False)),
+        "buffer": (frb.Uniform(), frb.Prioritized()),
+        "draws": (frb.Uniform(), frb.Prioritized()),
+        "epochs": (frb.WithoutReplacement(),),
+        "slices": (frb.Slices(2),),
+        "updates": (frb.PrioritizedSlices(2), frb.Prioritized(), frb.Prioritized(replacement=False)),
     }
-    for name, strategies in known.items():
-        assert all(getattr(strategy, name) for strategy in strategies), name
+    item = ITEM | {"done": frb.Binary()}
+    for name, samplers in known.items():
+        for sampler in samplers:
+            assert getattr(frb.BufferSpec(item, N, sampler).known, name), name
+            assert not any(frb.BufferSpec(item, N, subclass_of(sampler)).known), name
+    for writer in frb.RoundRobin(), frb.Immutable():
+        assert frb.BufferSpec(ITEM, N, writer=writer).known.buffer
+        assert not any(frb.BufferSpec(ITEM, N, writer=subclass_of(writer)).known[:2])
+
+
+def subclass_of(strategy: Any) -> Any:
+    """The same strategy, of a class that does nothing otherwise; kernels cannot see that."""
+    fields = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(strategy) if field.init}
+    return type("Mine", (type(strategy),), {})(**fields)

@@ -22,6 +22,7 @@ import functional_rb as frb
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import Data, Pair
+from tests.support.spec_examples import NAMES
 
 INF = math.inf
 SPECS = [
@@ -51,7 +52,7 @@ COMPOSITE = frb.Composite(
 def test_item_specs_are_values(spec: Any, shape: Any, dtype: Any, domain: Any) -> None:
     assert (spec.shape, spec.dtype, spec.domain) == (shape, dtype, domain)
     assert type(spec.shape) is tuple
-    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), eval(repr(spec), vars(frb) | {"inf": INF})):
+    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), eval(repr(spec), NAMES | {"inf": INF})):
         assert other == spec
         assert hash(other) == hash(spec)
         assert type(other) is type(spec)
@@ -107,7 +108,7 @@ def test_composites_are_values() -> None:
     parts["b"]["c"] = frb.Unbounded(())
     assert spec.shape == {"a": (), "b": {"c": ()}}
     assert (spec.a, spec.b.c) == (frb.Unbounded(()), frb.Binary())
-    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), copy.copy(spec), eval(repr(spec), vars(frb))):
+    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), copy.copy(spec), eval(repr(spec), NAMES)):
         assert other == spec
         assert hash(other) == hash(spec)
     with pytest.raises(dataclasses.FrozenInstanceError, match="immutable"):

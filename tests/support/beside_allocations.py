@@ -198,7 +198,7 @@ def with_allocations(function: Callable[[], None]) -> None:
 def variants(spec: frb.BufferSpec, directory: Path, everywhere: bool) -> Iterator[frb.BufferSpec]:
     """Where its items may lie."""
     storages = [frb.Device(), frb.Memmap(directory / "mapped")] if everywhere else [frb.Device()]
-    if everywhere and spec.plan.fused:
+    if everywhere and spec.known.buffer:
         storages += [frb.Host(), frb.Memmap(directory / "shared", shared=True)]
     for storage in storages:
         yield dataclasses.replace(spec, storage=storage)

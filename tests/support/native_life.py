@@ -38,7 +38,7 @@ def life(spec: frb.BufferSpec, seed: int) -> Iterator[Any]:
     state, rng = host_state.init(spec, None), np.random.default_rng(seed)
     prioritized = hasattr(spec.sampler, "alpha")
     for _ in range(4):
-        priorities = rng.lognormal(0, 4, 120).astype(np.float32) if prioritized and spec.plan.fused else None
+        priorities = rng.lognormal(0, 4, 120).astype(np.float32) if prioritized and spec.known.buffer else None
         state = ENGINE.add(state, batch_of(rng, 120), 120, rng.random(120) < 0.8, priorities, None)
         bits = Bits(rng.integers(0, 2**31, spec.draw_shape(40), np.int32))
         state, leaves, drawn = ENGINE.sample(state, bits, 40, np.float32(0.5))

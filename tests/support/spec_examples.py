@@ -12,7 +12,9 @@ from functional_rb.base import nest
 from tests.support.effort import effort
 from tests.support.grammar import Box, Data, Pair
 
-NAMESPACE = vars(frb) | {"inf": math.inf, "Pair": Pair, "Data": Data, "Box": Box}
+NAMES = {name: getattr(frb, name) for name in frb.__all__}
+"""All public names, which the package itself has only once somebody asks for them."""
+NAMESPACE = NAMES | {"inf": math.inf, "Pair": Pair, "Data": Data, "Box": Box}
 U = frb.Unbounded
 many = settings(max_examples=effort(50, 200))
 
