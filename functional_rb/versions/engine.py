@@ -21,7 +21,7 @@ from functional_rb.structures import frame_ring, row_layout
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.state import VersionedState, readable
+from functional_rb.versions.state import readable
 from functional_rb.versions.version import SavedPlaces, Version, forget_dead, part_with_older, separate, take_back
 
 
@@ -32,38 +32,73 @@ class Engine:
         """Take the library; nothing is compiled yet."""
         self.library = library
 
-    # ---------------------------------------------------------------- values
+    # ---------------------------------------------------------------- writes
+    #
+    # The functions with an underscore consume the state, before the first write: an interrupt in its midst leaves none
+    # that can be read and is wrong. The others save what they overwrite, for the state that they were given.
 
     def add(
-        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+        self,
+        state: Any,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: Any,
+        consume: bool = False,
     ) -> Any:
         """Write a batch of items; returns the new state."""
         library, spec, counters = self.library, state.spec, state._counters
-        version = readable(state)
-        if spec.plan.objects:
-            tidy(version)
+        version = self._writable(state, "add_", consume)
         with library.lock(version):
             memory = version.own()
             leaves, mask, priorities = self._placed_batch(state, memory, leaves, batch, mask, priorities, key)
             if batch == 0:
-                return state
-            stored = self._stored(memory, leaves)
-            made = library.natively("write", state, stored, mask, priorities)
+                return self._followed_by(state, version, counters) if consume else state
+            leaves = self._stored(memory, leaves)
+            made = library.natively("write_" if consume else "write", state, leaves, mask, priorities)
             if made is not NotImplemented:
                 return made
             target = memory.copy() if memory.pinned else memory
             if target.files is not None:
                 library.make_room(target, spec, counters, batch)
-            saved = Log() if target is memory else None
-            following = version.succeed(target, saved)
-            try:
-                after = self._write(target, spec, counters, stored, batch, mask, priorities, key, saved)
-                if saved is not None:
-                    version.count_saved()
-                return type(state)(following, after, spec, _after_adding(state, batch), state._target)
-            except BaseException:
-                version.roll_back()
-                raise
+            saved = Log() if target is memory and not consume else None
+
+            def write() -> Array:
+                return self._write(target, spec, counters, leaves, batch, mask, priorities, key, saved)
+
+            return self._next_state(state, version, target, saved, write, consume, self._past(state, batch))
+
+    def update(
+        self,
+        state: Any,
+        handles: Array,
+        priorities: Array | None,
+        replacements: Replacements,
+        consume: bool = False,
+    ) -> Any:
+        """Set priorities and rewrite leaves of items, by handle; returns the new state."""
+        library, spec, counters = self.library, state.spec, state._counters
+        version = self._writable(state, "update_", consume)
+        with library.lock(version):
+            memory = version.own()
+            handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
+            leaves = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else None
+            made = library.natively("update_" if consume else "update", state, handles, priorities, leaves)
+            if made is not NotImplemented:
+                return made
+            target = memory.copy() if memory.pinned else memory
+            if replacements and target.files is not None:
+                library.make_room_at(target, spec, handles)
+            fused, saved = self._updates_fused(target, spec, priorities, replacements), None
+            if target is memory and not consume:
+                saved = library.kernels.room_to_update(spec, memory, handles.shape[0]) if fused else Log()
+
+            def write() -> Array:
+                return self._rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
+
+            past = None if replacements else self._past(state)
+            return self._next_state(state, version, target, saved, write, consume, past)
 
     def sample(
         self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None
@@ -88,45 +123,139 @@ class Engine:
                 return state, *library.sent_sample(leaves, selection, state._target)
             if target is memory:
                 saved = library.kernels.room_to_draw(spec, target, batch) if fused else Log()
-            following = version.succeed(target, saved)
-            try:
-                after, leaves, selection = self._draw(target, *given, fused, saved, wanted)
-                if not fused and saved is not None:
-                    version.count_saved()
-                made = type(state)(following, after, spec, state._save_history, state._target)
-                return made, *library.sent_sample(leaves, selection, state._target)
-            except BaseException:  # there is nothing to draw, or a transform calls a function that fails
-                version.roll_back()
-                raise
+            told: list[Any] = []
 
-    def update(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
-        """Set priorities and rewrite leaves of items, by handle."""
+            def write() -> Array:
+                after, leaves, selection = self._draw(target, *given, fused, saved, wanted)
+                told.extend(library.sent_sample(leaves, selection, state._target))
+                return after
+
+            made = self._next_state(state, version, target, saved, write, False, state._save_history)
+            return made, told[0], told[1]
+
+    def add_(self, *given: Any) -> Any:
+        """`add`, in place."""
+        return self.add(*given, consume=True)
+
+    def update_(self, *given: Any) -> Any:
+        """`update`, in place."""
+        return self.update(*given, consume=True)
+
+    def sample_(
+        self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
+    ) -> tuple[Any, Any]:
+        """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         library, spec, counters = self.library, state.spec, state._counters
-        version = readable(state)
-        if spec.plan.objects:
-            tidy(version)
+        if not spec.sampler.remembers or batch == 0:
+            version = readable(state)
+            sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
+            return self._followed_by(state, version, counters), sample
+        library.check_key(key)
+        version = self._writable(state, "sample_", True)
         with library.lock(version):
             memory = version.own()
-            handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
-            made = self._update_natively("update", state, handles, priorities, replacements)
-            if made is not NotImplemented:
-                return made
-            target = memory.copy() if memory.pinned else memory
-            if replacements and target.files is not None:
-                library.make_room_at(target, spec, handles)
-            fused, saved = self._updates_fused(target, spec, priorities, replacements), None
-            if target is memory:
-                saved = library.kernels.room_to_update(spec, memory, handles.shape[0]) if fused else Log()
-            following = version.succeed(target, saved)
-            past = None if replacements else state._save_history
+            fused, saved = self._draws_fused(memory, spec, key, batch, beta), None
+            # Transforms call functions of the user's, which may fail.
+            if spec.transforms and not library.is_tracing():
+                saved = library.kernels.room_to_draw(spec, memory, batch) if fused else Log()
+            state.consume()
             try:
-                after = self._rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
-                if not fused and saved is not None:
-                    version.count_saved()
-                return type(state)(following, after, spec, past, state._target)
-            except BaseException:
-                version.roll_back()
+                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, fused, saved, wanted)
+                sample = finish(*library.sent_sample(leaves, selection, state._target))
+            except Exception:  # where nothing can be drawn, nothing was written
+                if saved is not None:
+                    take_back(memory, [saved], spec.capacity)
+                state.name(version)
                 raise
+        return self._followed_by(state, version, counters), sample
+
+    def own_(self, state: Any) -> Any:
+        """Make a state the only owner of its memory."""
+        return self._followed_by(state, self._owner(state), state._counters)
+
+    def clear_(self, state: Any) -> Any:
+        """Take all items out; the state is consumed."""
+        version = self._writable(state, "clear_", True)
+        memory = version.own()
+        with self.library.core():
+            arrays = functions.clear(self.library.ops, memory.state_arrays(state._counters), state.spec)
+            pairs = [(memory.rows, arrays.rows), (memory.tree, arrays.tree)]
+            pairs += [(array, arrays.auxiliary[name]) for name, array in memory.auxiliary.items()]
+            state.consume()
+            for array, new in pairs:
+                if new is not array:
+                    array[...] = new
+        if memory.table is not None:
+            memory.table.tidy_soon()
+        past = None if state.spec.plan.objects else self._past(state)
+        return type(state)(version, arrays.counters, state.spec, past, state._target)
+
+    def _writable(self, state: Any, function: str, consume: bool) -> Version:
+        """The state's version; for an in-place write one that alone owns its memory."""
+        if consume and not self.library.is_tracing():
+            return self._owner(state)
+        version = readable(state)
+        if state.spec.plan.objects:
+            tidy(version)
+        memory = version.memory
+        if consume and (memory is None or memory.pinned or memory.shared):
+            raise ValueError(
+                f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
+                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
+            )
+        return version
+
+    def _owner(self, state: Any) -> Version:
+        """The state's version, or one with a copy of its memory if that is not its own."""
+        version = readable(state)
+        if state.spec.plan.objects:
+            tidy(version)
+        with version.lock:
+            memory = version.own()
+            forget_dead(memory)
+            if memory.files is not None:  # which stay the live ones: the older states get copies
+                part_with_older(memory)
+            return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
+
+    def _next_state(
+        self,
+        state: Any,
+        version: Version,
+        target: Memory,
+        saved: Saved | None,
+        write: Callable[[], Array],
+        consume: bool,
+        past: Any,
+    ) -> Any:
+        """The state after a write, which gives its counters; the given one is consumed, or found from what is saved."""
+        if consume:
+            state.consume()
+            return type(state)(version, write(), state.spec, past, state._target)
+        following = version.succeed(target, saved)
+        try:
+            after = write()
+            if isinstance(saved, Log):
+                version.count_saved()
+            return type(state)(following, after, state.spec, past, state._target)
+        except BaseException:  # there is nothing to draw, or a transform calls a function that fails
+            version.roll_back()
+            raise
+
+    def _followed_by(self, state: Any, version: Version, counters: Array) -> Any:
+        """The next state, with the given one consumed."""
+        past = self._past(state)
+        state.consume()
+        return type(state)(version, counters, state.spec, past, state._target)
+
+    def _past(self, state: Any, added: int = 0) -> Any:
+        """The saves that the next state succeeds.
+
+        What is traced knows nothing of saves: it would be compiled again after each.
+        """
+        past = None if self.library.is_tracing() else state._save_history
+        return None if past is None else past.after(state.spec.rows(added))
+
+    # ---------------------------------------------------------------- other arrays
 
     def clear(self, state: Any) -> Any:
         """Take all items out; the rows are handed on as they are."""
@@ -219,128 +348,6 @@ class Engine:
             found = function(self.library.ops, memory.state_arrays(state._counters), state.spec, *given)
             return self.library.sent(found, target)
 
-    # ---------------------------------------------------------------- in place
-    #
-    # Before the first write the state is consumed: an interrupt in its midst leaves none that can be read and is wrong.
-
-    def own_(self, state: Any) -> Any:
-        """Make a state the only owner of its memory."""
-        return self._followed_by(state, self._owner(state), state._counters)
-
-    def add_(
-        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
-    ) -> Any:
-        """Write a batch; the state is consumed."""
-        library, spec, counters = self.library, state.spec, state._counters
-        version, memory = self._take_over(state, "add_")
-        leaves, mask, priorities = self._placed_batch(state, memory, leaves, batch, mask, priorities, key)
-        if batch == 0:
-            return self._followed_by(state, version, counters)
-        with library.lock(version):
-            stored = self._stored(memory, leaves)
-            made = library.natively("write_", state, stored, mask, priorities)
-            if made is not NotImplemented:
-                return made
-            if memory.files is not None:
-                library.make_room(memory, spec, counters, batch)
-            state.consume()
-            counters = self._write(memory, spec, counters, stored, batch, mask, priorities, key)
-        return self._followed_by(state, version, counters, batch)
-
-    def sample_(
-        self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
-    ) -> tuple[Any, Any]:
-        """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
-        library, spec, counters = self.library, state.spec, state._counters
-        if spec.sampler.remembers and batch:
-            library.check_key(key)
-            version, memory = self._take_over(state, "sample_")
-            fused, saved = self._draws_fused(memory, spec, key, batch, beta), None
-            # Transforms call functions of the user's, which may fail.
-            if spec.transforms and not library.is_tracing():
-                saved = library.kernels.room_to_draw(spec, memory, batch) if fused else Log()
-            state.consume()
-            try:
-                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, fused, saved, wanted)
-                sample = finish(*library.sent_sample(leaves, selection, state._target))
-            except Exception:  # where nothing can be drawn, nothing was written
-                if saved is not None:
-                    take_back(memory, [saved], spec.capacity)
-                state.name(version)
-                raise
-        else:
-            version = readable(state)
-            sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
-        return self._followed_by(state, version, counters), sample
-
-    def update_(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
-        """Set priorities and rewrite leaves; the state is consumed."""
-        library, spec = self.library, state.spec
-        version, memory = self._take_over(state, "update_")
-        with library.lock(version):
-            handles, priorities, replacements = self._placed_update(state, memory, handles, priorities, replacements)
-            made = self._update_natively("update_", state, handles, priorities, replacements)
-            if made is not NotImplemented:
-                return made
-            if replacements and memory.files is not None:
-                library.make_room_at(memory, spec, handles)
-            fused = self._updates_fused(memory, spec, priorities, replacements)
-            state.consume()
-            counters = self._rewrite(memory, spec, state._counters, handles, priorities, replacements, fused)
-        return self._followed_by(state, version, counters, rewritten=bool(replacements))
-
-    def clear_(self, state: Any) -> Any:
-        """Take all items out; the state is consumed."""
-        version, memory = self._take_over(state, "clear_")
-        with self.library.core():
-            arrays = functions.clear(self.library.ops, memory.state_arrays(state._counters), state.spec)
-            pairs = [(memory.rows, arrays.rows), (memory.tree, arrays.tree)]
-            pairs += [(array, arrays.auxiliary[name]) for name, array in memory.auxiliary.items()]
-            state.consume()
-            for array, new in pairs:
-                if new is not array:
-                    array[...] = new
-        if memory.table is not None:
-            memory.table.tidy_soon()
-        return self._followed_by(state, version, arrays.counters, rewritten=bool(state.spec.plan.objects))
-
-    def _take_over(self, state: Any, function: str) -> tuple[Version, Memory]:
-        """A version of the state's value that alone owns its memory, and that memory."""
-        if not self.library.is_tracing():
-            version = self._owner(state)
-            return version, version.own()
-        version = readable(state)
-        memory = version.memory
-        if memory is None or memory.pinned or memory.shared:
-            raise ValueError(
-                f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
-                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
-            )
-        return version, memory
-
-    def _owner(self, state: Any) -> Version:
-        """The state's version, or one with a copy of its memory if that is not its own."""
-        version = readable(state)
-        if state.spec.plan.objects:
-            tidy(version)
-        with version.lock:
-            memory = version.own()
-            forget_dead(memory)
-            if memory.files is not None:  # which stay the live ones: the older states get copies
-                part_with_older(memory)
-            return version.succeed(memory.copy(), None) if memory.pinned or memory.shared else version
-
-    def _followed_by(
-        self, state: Any, version: Version, counters: Array, added: int = 0, rewritten: bool = False
-    ) -> Any:
-        """The next state, with the given one consumed."""
-        past = None
-        # What is traced knows nothing of saves: it would be compiled again after each.
-        if not rewritten and not self.library.is_tracing():
-            past = _after_adding(state, added)
-        state.consume()
-        return type(state)(version, counters, state.spec, past, state._target)
-
     # ---------------------------------------------------------------- in memory
 
     def _placed_batch(
@@ -383,13 +390,6 @@ class Engine:
             return list(leaves)
         with memory.table.lock:
             return [memory.table.stored(leaf, memory.rows) for leaf in leaves]
-
-    def _update_natively(
-        self, function: str, state: Any, handles: Array, priorities: Array | None, replacements: Replacements
-    ) -> Any:
-        """`update` or `update_` by the native chain; `NotImplemented` where it cannot be."""
-        leaves = [replacements.get(k) for k in range(len(state.spec.plan.leaves))] if replacements else None
-        return self.library.natively(function, state, handles, priorities, leaves)
 
     def _draw_natively(self, state: Any, memory: Memory, key: Any, batch: int, beta: Any) -> Any:
         """Leaves and selection by the native chain; `NotImplemented` where it cannot be."""
@@ -604,12 +604,6 @@ def tidy(version: Version) -> None:
         table = version.own().table
     assert table is not None
     table.tidy()
-
-
-def _after_adding(state: VersionedState, batch: int) -> Any:
-    """The save history of the next state."""
-    past = state._save_history
-    return None if past is None else past.after(state.spec.rows(batch))
 
 
 def _refuse(spec: BufferSpec, counters: Array) -> None:
