@@ -145,6 +145,8 @@ class Chains:
         outline = outline_of(spec)
         if outline is None or not memory.is_ordinary:
             return None
+        if memory.files is not None:
+            memory.files.check_process()
         arrays = [memory.rows, *memory.wide]
         tree = 0 if memory.tree is None else next(iter(self._addresses([memory.tree])))
         place = _native.Place(outline, tuple(self._addresses(arrays)), tree, memory.nbytes)

@@ -83,7 +83,9 @@ class Turn {
     pinned = held.is(Py_True);
     if (!pinned) place_ = attribute(memory.get(), names.place);
     // Of arrays that others hold the addresses may change: torch moves those that it shares between processes.
-    if (pinned || place_.is(Py_None)) place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
+    // Of another process, the files may not be used here.
+    if (pinned || place_.is(Py_None) || place()->generation != generation)
+      place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
     if (!place_) return Found::FAILED;
     if (place_.is(Py_None)) return Found::ELSEWHERE;
     if (place()->outline->spec != spec.get()) {
