@@ -69,9 +69,29 @@ class SavedBlock(_native.Saved):
         return np.frombuffer(self, memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
 
 
-@functools.lru_cache(maxsize=1024)
+class _Same:
+    """A spec as a key of a cache: equal to itself alone, as equal ones may name their leaves in another order."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: BufferSpec) -> None:
+        self.spec = spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.spec is self.spec
+
+    def __hash__(self) -> int:
+        return id(self.spec)
+
+
 def outline_of(spec: BufferSpec) -> _native.Outline | None:
     """A spec as the chain knows it; None if it is not one of the usual ones."""
+    return _outline(_Same(spec))
+
+
+@functools.lru_cache(maxsize=1024)
+def _outline(of: _Same) -> _native.Outline | None:
+    spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     codes = [_code_of(leaf.dtype) for leaf in layout.leaves]
     if not plan.fused or plan.objects or len(codes) > MOST or any(len(leaf.shape) > 8 for leaf in layout.leaves):
