@@ -71,9 +71,29 @@ class SavedBlock(_native.Saved):
         return np.frombuffer(self, memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
 
 
-@functools.lru_cache(maxsize=1024)
+class _Same:
+    """A spec as a key of a cache: equal to itself alone, as equal ones may name their leaves in another order."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: BufferSpec) -> None:
+        self.spec = spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.spec is self.spec
+
+    def __hash__(self) -> int:
+        return id(self.spec)
+
+
 def outline_of(spec: BufferSpec) -> _native.Outline | None:
     """A spec as the chain knows it; None if it is not one of the usual ones."""
+    return _outline(_Same(spec))
+
+
+@functools.lru_cache(maxsize=1024)
+def _outline(of: _Same) -> _native.Outline | None:
+    spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     if not spec.known.draws or len(layout.leaves) > MOST or any(len(leaf.shape) > AXES for leaf in layout.leaves):
         return None
@@ -148,6 +168,8 @@ class Chains:
         outline = outline_of(spec)
         if outline is None or not memory.is_ordinary:
             return None
+        if memory.files is not None:
+            memory.files.check_process()
         arrays = [memory.rows, *memory.wide]
         tree = 0 if memory.tree is None else next(iter(self._addresses([memory.tree])))
         place = _native.Place(outline, tuple(self._addresses(arrays)), tree, memory.nbytes)

@@ -208,7 +208,7 @@ struct Handed {
     int64_t stride = 1;
     for (int k = ndim - 1; k >= 0; --k) {
       made->numbers[k] = shape[k], made->numbers[MOST_AXES + k] = stride;
-      stride *= shape[k];
+      stride *= shape[k] ? shape[k] : 1;  // as torch has it
     }
     const dlpack::Tensor tensor{data, {dlpack::CPU, 0}, ndim, {dtype.code, dtype.bits, 1},
                                 made->numbers, made->numbers + MOST_AXES, 0};

@@ -60,6 +60,12 @@ class Turn {
     return memory ? find_place() : Found::FAILED;
   }
 
+  // Whether the memory is still the state's, and nobody else's: what Python has done since may have come back here.
+  bool unchanged() const {
+    const Ref now = attribute(version.get(), names.memory), held = attribute(memory.get(), names.pinned);
+    return now.is(memory.get()) && held.is(Py_False);
+  }
+
   void unlock() {
     if (!lock_) return;
     const KeptError kept;
@@ -83,7 +89,9 @@ class Turn {
     pinned = held.is(Py_True);
     if (!pinned) place_ = attribute(memory.get(), names.place);
     // Of arrays that others hold the addresses may change: torch moves those that it shares between processes.
-    if (pinned || place_.is(Py_None)) place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
+    // Of another process, the files may not be used here.
+    if (pinned || place_.is(Py_None) || place()->generation != generation)
+      place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
     if (!place_) return Found::FAILED;
     if (place_.is(Py_None)) return Found::ELSEWHERE;
     if (place()->outline->spec != spec.get()) {
@@ -246,6 +254,7 @@ class Write {
   ~Write() { Py_XDECREF(reinterpret_cast<PyObject*>(saved_)); }
 
   PyObject* carry_out(int (*kernel)(const BufferCall&)) {
+    if ((saved_ || in_place_) && !turn_.unchanged()) return not_here();
     if (saved_ && !succeed(turn_, following_.get(), saved_)) return rolled_back(turn_);
     if (in_place_ && !set(turn_.state(), names._version, Py_None)) return nullptr;
     set(turn_.memory.get(), names.written, Py_True);
@@ -323,8 +332,14 @@ Found take_items(Turn& turn, PyObject* items, Batch& batch) {
     }
     return Found::READY;
   }
+  // Mappings of the user's may do anything: read this state, wait for another thread that does, write to it.
+  const Ref kept = Ref::to(reinterpret_cast<PyObject*>(turn.place()->outline));
+  turn.unlock();
   const Ref leaves = called(turn.chain()->given[APART], turn.spec.get(), items);
   if (!leaves) return Found::FAILED;
+  const Found again = turn.begin();
+  if (again != Found::READY) return again;
+  if (turn.outline() != outline) return Found::ELSEWHERE;
   for (int k = 0; k < count; ++k)
     if (!batch.take_leaf(k, PyList_GetItem(leaves.get(), k))) return Found::ELSEWHERE;  // the batch is used while they live
   return Found::READY;
@@ -544,7 +559,9 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int6
   } else {
     outcome = kernels.sample(call);
   }
-  return outcome == DONE ? finish(drawn) : not_here();
+  if (outcome != DONE) return not_here();
+  turn.unlock();  // items may be of a class of the user's
+  return finish(drawn);
 }
 
 // sample(state, key, batch_size, beta, p)

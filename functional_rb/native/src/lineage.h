@@ -49,7 +49,7 @@ struct Place {
   float* tree;
   int64_t nbytes;
   int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
-  uint64_t generation;  // of the process, for after a fork there are none
+  uint64_t generation;  // of the process that made this: in its forks there are none, and they make places of their own
 
   // Take another outline, of a spec with the same arrays.
   void use(Outline* other) {
@@ -174,10 +174,7 @@ inline PyObject* wait_for_readers(PyObject* self, PyObject*) {
 // A draw that goes on after it has let go of the lineage's lock.
 class Reading {
  public:
-  explicit Reading(Place* place) : place_(place) {
-    if (place->generation != generation) place->readers = 0, place->generation = generation;
-    ++place->readers;
-  }
+  explicit Reading(Place* place) : place_(place) { ++place->readers; }
   ~Reading() { --place_->readers; }
 
  private:
