@@ -28,6 +28,8 @@ FRB_ENTRY void plant(int64_t fault) { planted = fault; }
 enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE };
 
 constexpr int64_t INT32_MOST = 2147483647;
+// Bytes that processors read from memory at once.
+constexpr int64_t LINE = 64;
 
 template <class T> FRB_INLINE T least(T a, T b) { return b < a ? b : a; }
 template <class T> FRB_INLINE T most(T a, T b) { return a < b ? b : a; }
@@ -93,6 +95,13 @@ FRB_INLINE void copy(char* to, const char* from, int64_t count) {
   else if (count == 8) memcpy(to, from, 8);
   else if (count == 1) *to = *from;
   else memcpy(to, from, size_t(count));
+}
+
+// Ask for memory that will be read or written soon, without waiting for it.
+FRB_INLINE void expect(const void* at) { __builtin_prefetch(at); }
+FRB_INLINE void expect_bytes(const char* at, int64_t count) {
+  for (int64_t k = 0; k < count; k += LINE) expect(at + k);
+  if (count > 1) expect(at + count - 1);
 }
 
 FRB_INLINE char* place(int64_t address) { return reinterpret_cast<char*>(address); }

@@ -5,61 +5,84 @@
 
 FRB_BEGIN
 
-// `log2(x) + 128` in units of 2^-31.
-FRB_INLINE int64_t log2_biased(int32_t bits) {
-  const int64_t mantissa = bits & ((1 << 23) - 1), entry = mantissa >> 15;
-  const int64_t r = (((mantissa & ((1 << 15) - 1)) << 8) * int64_t(INVERSE[entry])) >> 31;
-  const int64_t slope = C1 - ((r * (C2 - ((r * C3) >> 31))) >> 31);
-  return ((int64_t(bits >> 23) - 127 + BIAS) << 31) + int64_t(LOG[entry]) + 2 * ((r * slope) >> 31);
-}
-
-// The product with `whole + fraction / 2^31`, rounded down.
-FRB_INLINE int64_t times(int64_t x, int64_t whole, int64_t fraction) {
-  return x * whole + (x >> 31) * fraction + (((x & MASK) * fraction) >> 31);
-}
-
-// `2 ** y` for y in units of 2^-31.
-FRB_INLINE float exp2_of(int64_t y) {
-  const int64_t whole = least<int64_t>(most<int64_t>(y >> 31, -126), 126), fraction = y & MASK;
-  const int64_t x = fraction & ((1 << 23) - 1);
-  const int64_t slope = E1 + ((x * (E2 + ((x * E3) >> 31))) >> 31);
-  const int64_t base = EXP[fraction >> 23];
-  const int64_t mantissa = base + ((base * ((x * slope) >> 31)) >> 31);
-  return float_of(int32_t(((whole + 126) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1)));
-}
-
-// `priority ** alpha` as the tree holds it, -1 for a bad priority. It comes as bits: comparing it with zero as a float
-// would take a subnormal for zero on threads that flush them, as XLA's do.
-FRB_INLINE float stored_value(const Plan& plan, int32_t bits) {
-  if ((bits & 0x7FFFFFFF) == 0) return 0.0f;
-  if (bits < 0 || bits >= 0x7F800000) return -1.0f;
-  bits = most(bits, 0x00800000);
-  float value;
-  if (plan->alpha_is_one) {
-    value = float_of(bits);
-  } else {
-    const int64_t y = times(log2_biased(bits), plan->alpha_whole, plan->alpha_fraction);
-    value = exp2_of(y - int64_t(plan->bias_whole) * (int64_t(1) << 31) - plan->bias_fraction);
-  }
-  return least(most(value, SMALLEST), LARGEST);
-}
-
-// A beta in parts, once for a batch; it is no number where it is negative or NaN, and then no weight is.
-struct Exponent {
-  int64_t whole, fraction;
-  bool good;
+// Numbers in fixed point are two words each, a whole part and a fraction in units of 2^-31, as those of the reference:
+// so compilers make vectors of them, where loops go over arrays.
+struct Fixed {
+  uint32_t whole, fraction;
 };
-FRB_INLINE Exponent exponent_of(float beta) {
-  if (!(beta >= 0)) return {0, 0, false};
-  beta = least(beta, 1048576.0f);
-  const int64_t whole = int64_t(beta);
-  return {whole, int64_t((beta - float(whole)) * 2147483648.0f), true};
+
+// `a * b / 2^31`, rounded down, for numbers below 2^31.
+FRB_INLINE uint32_t mul_high(uint32_t a, uint32_t b) { return uint32_t((uint64_t(2 * a) * b) >> 32); }
+
+// A fraction, of which the bit above it goes to the whole part.
+FRB_INLINE Fixed plus(Fixed x, uint32_t whole, uint32_t fraction) {
+  const uint32_t sum = x.fraction + fraction;
+  return {x.whole + whole + (sum >> 31), sum & uint32_t(MASK)};
+}
+FRB_INLINE Fixed minus(Fixed x, Fixed y) {
+  const uint32_t rest = x.fraction - y.fraction;
+  return {x.whole - y.whole - (rest >> 31), rest & uint32_t(MASK)};
 }
 
-// `(value / smallest) ** -beta`, for the biased logarithm of the smallest as base.
-FRB_INLINE float importance_weight(float value, int64_t base, const Exponent& beta) {
-  if (!beta.good) return float_of(0x7FC00000);
-  return exp2_of(-times(log2_biased(bits_of(value)) - base, beta.whole, beta.fraction));
+// `log2(x) + 128`.
+FRB_INLINE Fixed log2_biased(int32_t bits) {
+  const uint32_t mantissa = uint32_t(bits) & ((1u << 23) - 1), entry = mantissa >> 15;
+  const uint32_t r = mul_high((mantissa & ((1u << 15) - 1)) << 8, uint32_t(INVERSE[entry]));
+  const uint32_t slope = uint32_t(C1) - mul_high(r, uint32_t(C2) - mul_high(r, uint32_t(C3)));
+  return {(uint32_t(bits) >> 23) + uint32_t(BIAS - 127), uint32_t(LOG[entry]) + 2 * mul_high(r, slope)};
+}
+
+// The product, rounded down, of numbers whose whole parts are below 2^31.
+FRB_INLINE Fixed times(Fixed x, Fixed y) {
+  const uint32_t mask = uint32_t(MASK);
+  Fixed product{x.whole * y.whole + mul_high(x.whole, y.fraction), (x.whole * y.fraction) & mask};
+  product = plus(product, mul_high(x.fraction, y.whole), (x.fraction * y.whole) & mask);
+  return plus(product, 0, mul_high(x.fraction, y.fraction));
+}
+
+// The bits of `2 ** y`; the whole part may be negative.
+FRB_INLINE int32_t exp2_of(Fixed y) {
+  const int32_t whole = least(most(int32_t(y.whole), -126), 126);
+  const uint32_t x = y.fraction & ((1u << 23) - 1), base = uint32_t(EXP[y.fraction >> 23]);
+  const uint32_t slope = uint32_t(E1) + mul_high(x, uint32_t(E2) + mul_high(x, uint32_t(E3)));
+  const uint32_t mantissa = base + mul_high(base, mul_high(x, slope));
+  return int32_t((uint32_t(whole + 126) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1));
+}
+
+constexpr int32_t BAD = -1;
+
+// The bits of priorities to the power alpha as the tree holds them, BAD for bad ones. They come as bits: comparing them
+// with zero as floats would take a subnormal for zero on threads that flush them, as XLA's do.
+inline void stored_bits(const Plan& plan, const int32_t* __restrict priorities, int32_t* __restrict values, int64_t count) {
+  const Fixed alpha{uint32_t(plan->alpha_whole), uint32_t(plan->alpha_fraction)};
+  const Fixed bias{uint32_t(plan->bias_whole), uint32_t(plan->bias_fraction)};
+  const int32_t smallest = bits_of(SMALLEST), largest = bits_of(LARGEST);
+  if (plan->alpha_is_one)
+    for (int64_t i = 0; i < count; ++i) values[i] = most(priorities[i], 0x00800000);
+  else
+    for (int64_t i = 0; i < count; ++i)
+      values[i] = exp2_of(minus(times(log2_biased(most(priorities[i], 0x00800000)), alpha), bias));
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t bits = priorities[i], value = least(most(values[i], smallest), largest);
+    values[i] = (bits & 0x7FFFFFFF) == 0 ? 0 : bits < 0 || bits >= 0x7F800000 ? BAD : value;
+  }
+}
+
+// `(value / smallest) ** -beta` of values above zero; there are no weights where beta is negative or NaN.
+inline void weigh(const float* __restrict values, float smallest, float beta, float* __restrict weights, int64_t count) {
+  if (!(beta >= 0)) {
+    for (int64_t i = 0; i < count; ++i) weights[i] = float_of(0x7FC00000);
+    return;
+  }
+  beta = least(beta, 1048576.0f);
+  const uint32_t whole = uint32_t(beta);
+  const Fixed exponent{whole, uint32_t((beta - float(whole)) * 2147483648.0f)};
+  const int32_t floor = bits_of(SMALLEST);
+  const Fixed base = log2_biased(most(bits_of(smallest), floor));
+  for (int64_t i = 0; i < count; ++i) {
+    const Fixed distance = minus(log2_biased(most(bits_of(values[i]), floor)), base);
+    weights[i] = float_of(exp2_of(minus({0, 0}, times(distance, exponent))));
+  }
 }
 
 FRB_INLINE uint64_t mix(uint64_t x) {

@@ -50,6 +50,12 @@ inline Piece piece_of_rows(const Plan& plan, int64_t stride) {
   return {0, stride};
 }
 
+// Ask for the piece of a row that will be read, up to so many of its bytes: the rest comes by itself once it is read.
+constexpr int64_t EXPECTED_BYTES = 256;
+FRB_INLINE void expect_row(const char* rows, int64_t stride, int64_t width, int64_t slot) {
+  expect_bytes(rows + slot * stride, least(width, EXPECTED_BYTES));
+}
+
 // Copy a piece of the rows in given slots one behind the other; whole rows of consecutive slots together.
 inline void load_rows(const char* rows, int64_t stride, int64_t width, const int32_t* slots, int64_t count, char* to) {
   if (width < stride) {
@@ -81,13 +87,16 @@ constexpr int64_t SCRATCH_BYTES = 65536;
 //
 // Rows are copied whole first, to a place that stays in the cache: the copies of different rows wait for memory together,
 // as those of their leaves would not. Of a part of the leaves only the bytes among which these lie.
-inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
+inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves,
+                       bool expected = false) {
   const int64_t stride = plan.stored_bytes(0);
   const Piece piece = piece_of_rows(plan, stride);
   const int64_t together = most<int64_t>(1, SCRATCH_BYTES / most<int64_t>(piece.width, 1));
   Scratch<char> scratch(least(together, count) * piece.width);
   for (int64_t start = 0; start < count; start += together) {
     const int64_t n = least(together, count - start);
+    for (int64_t i = 0; !expected && piece.width && i < n; ++i)
+      expect_row(place(storage[0]) + piece.first, stride, piece.width, slots[start + i]);
     if (piece.width) load_rows(place(storage[0]) + piece.first, stride, piece.width, slots + start, n, scratch.at);
     for (int64_t k = 0; k < plan->leaves; ++k) {
       const LeafRecord& leaf = plan.leaf(k);

@@ -195,7 +195,8 @@ FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control contr
   for (int k = 0; k < TRIES; ++k) {
     const int64_t sequence = shared_read_counters(control, counters.span());
     if (sequence & 1) return TORN;
-    const bool found = draw_slots(plan, tree.at, counters.at, draws.at, draws.shape[1], beta, slots.at, told, batch);
+    const bool found = draw_slots(plan, tree.at, counters.at, draws.at, draws.shape[1], beta, slots.at, told, batch,
+                                  storage);
     if (!shared_unchanged(control, sequence)) continue;
     if (!found) return NOTHING;
     load_items(plan, storage, slots.at, batch, leaves);
