@@ -110,9 +110,10 @@ FRB_ENTRY void update(float* tree, const int32_t* counters, int32_t* new_counter
     live += slots[i] >= 0;
     named += handles[i] != -1;  // that stands for what could not be drawn
   }
-  for (int64_t i = 0; priorities && i < batch; ++i)
-    if (slots[i] >= 0) expect_path(plan, tree, slots[i], batch);
-  if (priorities) stored_bits(plan, priorities, values.at, batch);
+  if (priorities) {
+    for (int64_t i = 0; i < batch; ++i) expect(tree + most(slots[i], 0));
+    stored_bits(plan, priorities, values.at, batch);
+  }
   if (saved_slots && room)
     for (int64_t i = 0, at = 0; i < batch; ++i) {
       const int64_t slot = slots[i];
@@ -122,6 +123,7 @@ FRB_ENTRY void update(float* tree, const int32_t* counters, int32_t* new_counter
       if (saved_values) saved_values[at] = tree[slot];
       ++at;
     }
+  if (priorities) expect_paths(plan, tree, slots.at, batch);
   int32_t peak = counters[PEAK];
   for (int64_t i = 0; i < batch; ++i) {
     const int32_t slot = slots[i];
@@ -187,7 +189,7 @@ inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t*
   const int64_t next_slot = floor_mod(cursor, capacity);
   const float scale = 1.0f / total;
   for (int64_t i = 0; i < batch; ++i) told.probabilities[i] = tree[slots[i]];
-  weigh(told.probabilities, float_of(smallest(row)), beta, told.weights, batch);
+  weigh_floats(told.probabilities, float_of(smallest(row)), beta, told.weights, batch);
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t slot = slots[i], behind = slot < next_slot ? next_slot - slot : next_slot - slot + capacity;
     told.handles[i] = int32_t(behind <= cursor ? cursor - behind : cursor - behind + modulus);
@@ -237,7 +239,7 @@ FRB_ENTRY void stored_values(const int32_t* priorities, float* values, uint8_t* 
 // The weights (value / smallest) ** -beta, of a smallest and a beta [1]: `importance.importance_weights`.
 FRB_ENTRY void importance_weights(const float* values, const float* smallest, const float* beta, float* weights,
                                int64_t count) {
-  weigh(values, smallest[0], beta[0], weights, count);
+  weigh_floats(values, smallest[0], beta[0], weights, count);
 }
 
 FRB_ENTRY void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }

@@ -2,87 +2,115 @@
 #pragma once
 #include "records.h"
 #include "tables.h"
+#include "vectors.h"
 
 FRB_BEGIN
 
-// Numbers in fixed point are two words each, a whole part and a fraction in units of 2^-31, as those of the reference:
-// so compilers make vectors of them, where loops go over arrays.
-struct Fixed {
-  uint32_t whole, fraction;
-};
+// Numbers in fixed point are in units of 2^-31 here, and never negative: so vectors of all processors do for them.
+constexpr int POINT = 31;
+// Added to exponents of two, so that none of a power is negative.
+constexpr uint64_t RAISED = 1ull << 29;
 
-// `a * b / 2^31`, rounded down, for numbers below 2^31.
-FRB_INLINE uint32_t mul_high(uint32_t a, uint32_t b) { return uint32_t((uint64_t(2 * a) * b) >> 32); }
+FRB_INLINE Longs longs_of(uint64_t x) { return Longs{} + x; }
 
-// A fraction, of which the bit above it goes to the whole part.
-FRB_INLINE Fixed plus(Fixed x, uint32_t whole, uint32_t fraction) {
-  const uint32_t sum = x.fraction + fraction;
-  return {x.whole + whole + (sum >> 31), sum & uint32_t(MASK)};
-}
-FRB_INLINE Fixed minus(Fixed x, Fixed y) {
-  const uint32_t rest = x.fraction - y.fraction;
-  return {x.whole - y.whole - (rest >> 31), rest & uint32_t(MASK)};
+// `a * b / 2^31`, rounded down, for numbers below 2^32.
+FRB_INLINE Longs mul_high(Longs a, Longs b) { return product(a, b) >> POINT; }
+
+// The product of two numbers in fixed point, rounded down.
+FRB_INLINE Longs times(Longs x, Longs y) {
+  const Longs x_whole = x >> POINT, y_whole = y >> POINT, x_rest = x & uint64_t(MASK), y_rest = y & uint64_t(MASK);
+  return (product(x_whole, y_whole) << POINT) + product(x_whole, y_rest) + product(x_rest, y_whole) +
+         mul_high(x_rest, y_rest);
 }
 
-// `log2(x) + 128`.
-FRB_INLINE Fixed log2_biased(int32_t bits) {
-  const uint32_t mantissa = uint32_t(bits) & ((1u << 23) - 1), entry = mantissa >> 15;
-  const uint32_t r = mul_high((mantissa & ((1u << 15) - 1)) << 8, uint32_t(INVERSE[entry]));
-  const uint32_t slope = uint32_t(C1) - mul_high(r, uint32_t(C2) - mul_high(r, uint32_t(C3)));
-  return {(uint32_t(bits) >> 23) + uint32_t(BIAS - 127), uint32_t(LOG[entry]) + 2 * mul_high(r, slope)};
+// Where the tables have what is looked up of a float.
+FRB_INLINE uint32_t entry_of(uint32_t bits) { return (bits >> 15) & 0xFF; }
+
+// `log2(x) + 128` of positive normal floats by their bits, and what the tables have of them.
+FRB_INLINE Longs log2_biased(Longs bits, Longs inverse, Longs log) {
+  const Longs r = mul_high((bits & ((1ull << 15) - 1)) << 8, inverse);
+  const Longs slope = longs_of(C1) - mul_high(r, longs_of(C2) - mul_high(r, longs_of(C3)));
+  return (((bits >> 23) + uint64_t(BIAS - 127)) << POINT) + log + 2 * mul_high(r, slope);
+}
+FRB_INLINE uint64_t log2_biased(int32_t bits) {
+  const uint32_t entry = entry_of(uint32_t(bits));
+  return log2_biased(longs_of(uint32_t(bits)), longs_of(uint32_t(INVERSE[entry])), longs_of(uint32_t(LOG[entry])))[0];
 }
 
-// The product, rounded down, of numbers whose whole parts are below 2^31.
-FRB_INLINE Fixed times(Fixed x, Fixed y) {
-  const uint32_t mask = uint32_t(MASK);
-  Fixed product{x.whole * y.whole + mul_high(x.whole, y.fraction), (x.whole * y.fraction) & mask};
-  product = plus(product, mul_high(x.fraction, y.whole), (x.fraction * y.whole) & mask);
-  return plus(product, 0, mul_high(x.fraction, y.fraction));
+// The bits of `2 ** y`, for y + RAISED and what the table has of it.
+FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
+  const Longs x = raised & ((1ull << 23) - 1);
+  const Longs slope = longs_of(E1) + mul_high(x, longs_of(E2) + mul_high(x, longs_of(E3)));
+  const Longs mantissa = base + mul_high(base, mul_high(x, slope));
+  const Ints whole = Ints((raised >> POINT) - RAISED), low = Ints{} - 126, high = Ints{} + 126;
+  const Ints from_below = whole > low ? whole : low, held = from_below < high ? from_below : high;
+  return ((Longs(held + 126) & 0xFFFFFFFFull) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1);
 }
 
-// The bits of `2 ** y`; the whole part may be negative.
-FRB_INLINE int32_t exp2_of(Fixed y) {
-  const int32_t whole = least(most(int32_t(y.whole), -126), 126);
-  const uint32_t x = y.fraction & ((1u << 23) - 1), base = uint32_t(EXP[y.fraction >> 23]);
-  const uint32_t slope = uint32_t(E1) + mul_high(x, uint32_t(E2) + mul_high(x, uint32_t(E3)));
-  const uint32_t mantissa = base + mul_high(base, mul_high(x, slope));
-  return int32_t((uint32_t(whole + 126) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1));
+// Make powers of positive normal floats, which are their bits; `exponent` makes y + RAISED of log2(x) + 128.
+//
+// What is looked up in tables is looked up one by one, for some together, as vectors would wait for each of their numbers.
+template <class F> FRB_INLINE void make_powers(int32_t* numbers, int64_t count, const F& exponent) {
+  constexpr int64_t TOGETHER = 64, STEP = SIDE / 2;
+  uint32_t bits[TOGETHER], first[TOGETHER], second[TOGETHER];
+  alignas(64) uint64_t raised[TOGETHER];
+  for (int64_t start = 0; start < count; start += TOGETHER) {
+    const int64_t n = least(TOGETHER, count - start), padded = (n + STEP - 1) / STEP * STEP;
+    for (int64_t i = 0; i < padded; ++i) {
+      bits[i] = uint32_t(numbers[start + least(i, n - 1)]);
+      first[i] = uint32_t(INVERSE[entry_of(bits[i])]), second[i] = uint32_t(LOG[entry_of(bits[i])]);
+    }
+    for (int64_t i = 0; i < padded; i += STEP) {
+      const Longs made = exponent(log2_biased(longs_at(bits + i), longs_at(first + i), longs_at(second + i)));
+      *reinterpret_cast<Longs*>(raised + i) = made;
+    }
+    for (int64_t i = 0; i < padded; ++i) first[i] = uint32_t(EXP[(raised[i] >> 23) & 0xFF]);
+    for (int64_t i = 0; i < padded; i += STEP)
+      set_words(bits + i, exp2_of(*reinterpret_cast<const Longs*>(raised + i), longs_at(first + i)));
+    memcpy(numbers + start, bits, size_t(n) * sizeof(int32_t));
+  }
 }
 
 constexpr int32_t BAD = -1;
 
 // The bits of priorities to the power alpha as the tree holds them, BAD for bad ones. They come as bits: comparing them
 // with zero as floats would take a subnormal for zero on threads that flush them, as XLA's do.
-inline void stored_bits(const Plan& plan, const int32_t* __restrict priorities, int32_t* __restrict values, int64_t count) {
-  const Fixed alpha{uint32_t(plan->alpha_whole), uint32_t(plan->alpha_fraction)};
-  const Fixed bias{uint32_t(plan->bias_whole), uint32_t(plan->bias_fraction)};
+FRB_ENTRY void stored_bits(const Plan& plan, const int32_t* priorities, int32_t* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) values[i] = most(priorities[i], 0x00800000);
+  if (!plan->alpha_is_one) {
+    const Longs alpha = longs_of((uint64_t(plan->alpha_whole) << POINT) + uint64_t(plan->alpha_fraction));
+    const uint64_t bias = (uint64_t(plan->bias_whole) << POINT) + uint64_t(plan->bias_fraction);
+    const Longs raised = longs_of((RAISED << POINT) - bias);
+    make_powers(values, count, [&](Longs log) { return times(log, alpha) + raised; });
+  }
   const int32_t smallest = bits_of(SMALLEST), largest = bits_of(LARGEST);
-  if (plan->alpha_is_one)
-    for (int64_t i = 0; i < count; ++i) values[i] = most(priorities[i], 0x00800000);
-  else
-    for (int64_t i = 0; i < count; ++i)
-      values[i] = exp2_of(minus(times(log2_biased(most(priorities[i], 0x00800000)), alpha), bias));
   for (int64_t i = 0; i < count; ++i) {
     const int32_t bits = priorities[i], value = least(most(values[i], smallest), largest);
     values[i] = (bits & 0x7FFFFFFF) == 0 ? 0 : bits < 0 || bits >= 0x7F800000 ? BAD : value;
   }
 }
 
-// `(value / smallest) ** -beta` of values above zero; there are no weights where beta is negative or NaN.
-inline void weigh(const float* __restrict values, float smallest, float beta, float* __restrict weights, int64_t count) {
-  if (!(beta >= 0)) {
-    for (int64_t i = 0; i < count; ++i) weights[i] = float_of(0x7FC00000);
-    return;
-  }
+// The bits of `(value / smallest) ** -beta` of values given by theirs; NaN where beta is negative or NaN.
+FRB_ENTRY void weigh(int32_t* values, float smallest, float beta, int64_t count) {
+  const bool good = beta >= 0;
+  const int32_t least_bits = bits_of(SMALLEST);
+  for (int64_t i = 0; i < count; ++i) values[i] = good ? most(values[i], least_bits) : 0x7FC00000;
+  if (!good) return;
   beta = least(beta, 1048576.0f);
-  const uint32_t whole = uint32_t(beta);
-  const Fixed exponent{whole, uint32_t((beta - float(whole)) * 2147483648.0f)};
-  const int32_t floor = bits_of(SMALLEST);
-  const Fixed base = log2_biased(most(bits_of(smallest), floor));
-  for (int64_t i = 0; i < count; ++i) {
-    const Fixed distance = minus(log2_biased(most(bits_of(values[i]), floor)), base);
-    weights[i] = float_of(exp2_of(minus({0, 0}, times(distance, exponent))));
-  }
+  const uint64_t whole = uint64_t(beta), rest = uint64_t((beta - float(whole)) * 2147483648.0f);
+  const Longs exponent = longs_of((whole << POINT) + rest);
+  // Distances from the smallest are raised by 256: so none is negative, though a value is that of no item.
+  constexpr uint64_t MORE = 256;
+  const Longs moved = longs_of((MORE << POINT) - log2_biased(most(bits_of(smallest), least_bits)));
+  const Longs raised = longs_of((RAISED << POINT) + MORE * ((whole << POINT) + rest));
+  make_powers(values, count, [&](Longs log) { return raised - times(log + moved, exponent); });
+}
+
+FRB_INLINE void weigh_floats(const float* values, float smallest, float beta, float* weights, int64_t count) {
+  Scratch<int32_t> bits(count);
+  memcpy(bits.at, values, size_t(count) * sizeof(float));
+  weigh(bits.at, smallest, beta, count);
+  memcpy(weights, bits.at, size_t(count) * sizeof(float));
 }
 
 FRB_INLINE uint64_t mix(uint64_t x) {

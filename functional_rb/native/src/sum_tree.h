@@ -4,38 +4,9 @@
 
 FRB_BEGIN
 
-// Numbers of as many rows side by side as the processor takes at once. Shuffles stay within four of them: so these work
-// for vectors of four and of eight alike.
-#ifdef __AVX2__
-constexpr int SIDE = 8;
-#define FRB_LANES(a, b, c, d) a, b, c, d, (a) + 4, (b) + 4, (c) + 4, (d) + 4
-#else
-constexpr int SIDE = 4;
-#define FRB_LANES(a, b, c, d) a, b, c, d
-#endif
-typedef float Floats __attribute__((vector_size(4 * SIDE)));
-typedef int32_t Ints __attribute__((vector_size(4 * SIDE)));
-typedef uint32_t Words __attribute__((vector_size(4 * SIDE)));
-typedef float Floats4 __attribute__((vector_size(16), aligned(4)));
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define FRB_SHUFFLE(v, w, ...) __builtin_shufflevector(v, w, __VA_ARGS__)
-#else
-#define FRB_SHUFFLE(v, w, ...) __builtin_shuffle(v, w, Ints{__VA_ARGS__})
-#endif
-
 // The lower and the upper halves of each four of two vectors, one from each in turn.
 FRB_INLINE Floats lower(Floats v, Floats w) { return FRB_SHUFFLE(v, w, FRB_LANES(0, SIDE, 1, SIDE + 1)); }
 FRB_INLINE Floats upper(Floats v, Floats w) { return FRB_SHUFFLE(v, w, FRB_LANES(2, SIDE + 2, 3, SIDE + 3)); }
-
-typedef Floats LooseFloats __attribute__((aligned(4), may_alias));
-typedef Ints LooseInts __attribute__((aligned(4), may_alias));
-FRB_INLINE Floats vector_at(const float* at) { return *reinterpret_cast<const LooseFloats*>(at); }
-FRB_INLINE Ints vector_at(const int32_t* at) { return *reinterpret_cast<const LooseInts*>(at); }
-FRB_INLINE void set_vector(int32_t* at, Ints v) { *reinterpret_cast<LooseInts*>(at) = v; }
-
-FRB_INLINE Words bits_of(Floats v) { return Words(v); }
-FRB_INLINE Floats floats_of(Words bits) { return Floats(bits); }
 
 #ifdef __AVX2__
 // Exchange halves, so that the lower ones of both lie in the first vector.
@@ -96,6 +67,7 @@ FRB_INLINE Floats smaller(Floats v, Floats w) {
 
 // The sum of a row, halves onto halves.
 FRB_INLINE float add_up(const float* row) {
+  typedef float Floats4 __attribute__((vector_size(16)));
   Floats4 quarters[4];
   memcpy(quarters, row, sizeof(quarters));
   const Floats4 c = (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
@@ -125,13 +97,13 @@ FRB_INLINE Ints pick_children(const float* const* rows, const int32_t* draws) {
   for (int half = FANOUT / 4; half; half /= 2)
     for (int k = 0; k < half; ++k) sums[k] = sums[k] + sums[k + half];
   // Children in units of 2^-29 of the power of two of their sum: their exponents are moved, as no float holds the factor.
-  const Words moved = ((127 + 29) - (bits_of(sums[0]) >> 23)) << 23;
+  const Words moved = ((127 + 29) - (Words(sums[0]) >> 23)) << 23;
   const Ints one = Ints{} + bits_of(1.0f);
   Ints reach[FANOUT];
   for (int k = 0; k < FANOUT; ++k) {
-    const Ints scaled = Ints(bits_of(children[k]) + moved), least_one = scaled > one ? scaled : one;
-    const Words positive = Words(Ints(bits_of(children[k])) > 0);
-    reach[k] = __builtin_convertvector(floats_of(Words(least_one) & positive), Ints);
+    const Ints scaled = Ints(Words(children[k]) + moved), least_one = scaled > one ? scaled : one;
+    const Words positive = Words(Ints(children[k]) > 0);
+    reach[k] = __builtin_convertvector(Floats(Words(least_one) & positive), Ints);
     if (k) reach[k] += reach[k - 1];
   }
   const Ints total = reach[FANOUT - 1];
@@ -140,6 +112,8 @@ FRB_INLINE Ints pick_children(const float* const* rows, const int32_t* draws) {
   for (int k = 0; k < FANOUT; ++k) passed[k % 2] += reach[k] > target;
   return passed[0] + passed[1] + FANOUT;
 }
+
+constexpr int FANOUT_BITS = 4;
 
 // So few nodes are computed one by one sooner than side by side.
 constexpr int64_t FEW = 2;
@@ -191,16 +165,19 @@ inline void refresh_range(const Plan& plan, float* tree, int64_t first, int64_t 
 // A level is swept by marking its nodes if it has at most so many for each that changed below, else node by node.
 constexpr int64_t SPARSE = 2;
 
-// Ask for what `refresh` will read and write because of a leaf, on levels that have more nodes than `count` leaves may
-// change: others will be there after a few.
-FRB_INLINE void expect_path(const Plan& plan, const float* tree, int64_t leaf, int64_t count) {
-  expect(tree + leaf);
-  int64_t node = leaf;
-  for (int64_t level = 1; level < plan->levels && plan.level(level).nodes > count; ++level) {
-    node /= FANOUT;
-    expect(tree + int64_t(plan.level(level).sums) * FANOUT + node);
-    expect(tree + int64_t(plan.level(level).smallest) * FANOUT + node);
-    expect(tree + int64_t(plan.level(level).largest) * FANOUT + node);
+// Ask for leaves, of which -1 is none, and for what `refresh` will read and write because of them. That is done level by
+// level, as it will be read; levels that have no more nodes than there are leaves will be there after a few.
+inline void expect_paths(const Plan& plan, const float* tree, const int32_t* leaves, int64_t count) {
+  int shift = 0;
+  for (int64_t k = 1; k < plan->levels && plan.level(k).nodes > count; ++k) {
+    const LevelRecord& level = plan.level(k);
+    const float *sums = tree + int64_t(level.sums) * FANOUT, *smallest = tree + int64_t(level.smallest) * FANOUT;
+    const float* largest = tree + int64_t(level.largest) * FANOUT;
+    shift += FANOUT_BITS;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t node = most(leaves[i], 0) >> shift;
+      expect(sums + node), expect(smallest + node), expect(largest + node);
+    }
   }
 }
 

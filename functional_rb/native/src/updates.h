@@ -64,9 +64,9 @@ FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counter
     stale += slot < 0 && handles[i] != -1;  // that stands for what could not be drawn
     live += slot >= 0;
     if (slot < 0) continue;
-    expect_path(plan, tree, slot, batch);
     if (sliced) expect(kept + slot);
   }
+  expect_paths(plan, tree, slots.at, batch);
   if (saved_slots && room)
     for (int64_t i = 0, at = 0; i < batch; ++i) {
       const int32_t slot = slots[i];
