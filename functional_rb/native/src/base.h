@@ -89,12 +89,21 @@ template <class T> class Scratch {
 FRB_INLINE float float_of(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 FRB_INLINE int32_t bits_of(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
 
-// Bytes between places that do not overlap; the sizes of scalars without a call.
+// Bytes between places that do not overlap; what scalars and short vectors have without a call.
 FRB_INLINE void copy(char* to, const char* from, int64_t count) {
-  if (count == 4) memcpy(to, from, 4);
-  else if (count == 8) memcpy(to, from, 8);
-  else if (count == 1) *to = *from;
-  else memcpy(to, from, size_t(count));
+  if (count == 4) {
+    memcpy(to, from, 4);
+  } else if (count == 8) {
+    memcpy(to, from, 8);
+  } else if (count == 1) {
+    *to = *from;
+  } else if (16 <= count && count <= 128) {
+    const int64_t last = count - 16;  // some are copied twice, rather than one by one
+    for (int64_t k = 0; k < last; k += 16) memcpy(to + k, from + k, 16);
+    memcpy(to + last, from + last, 16);
+  } else {
+    memcpy(to, from, size_t(count));
+  }
 }
 
 // Ask for memory that will be read or written soon, without waiting for it.

@@ -176,10 +176,9 @@ inline bool draw_uniform(const Plan& plan, const int32_t* counters, const int32_
 inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws,
                                  int64_t words, float beta, int32_t* slots, const Selection& told, int64_t batch,
                                  Addresses storage) {
-  const int64_t stride = plan.stored_bytes(0);
-  const Piece piece = piece_of_rows(plan, stride);
-  const char* rows = place(storage[0]) + piece.first;
-  const float total = descend_levels(plan, tree, draws, words, slots, batch, [&](int64_t slot) { expect_row(rows, stride, piece.width, slot); });
+  const Rows rows = rows_of(plan, storage);
+  const float total =
+      descend_levels(plan, tree, draws, words, slots, batch, [&](int64_t slot) { if (rows.width) rows.expect(slot); });
   if (!(total > 0)) {
     for (int64_t i = 0; i < batch; ++i) told.handles[i] = -1, told.weights[i] = 0, told.probabilities[i] = 0;
     return false;
@@ -213,7 +212,7 @@ FRB_ENTRY bool draw(const float* tree, const int32_t* counters, const int32_t* d
 #endif
   Scratch<int32_t> slots(batch);
   const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, {handles, weights, probabilities}, batch, storage);
-  load_items(plan, storage, slots.at, batch, leaves, plan->levels != 0);
+  load_items(plan, storage, slots.at, batch, leaves);
   return drawn;
 }
 

@@ -51,11 +51,11 @@ FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
 //
 // What is looked up in tables is looked up one by one, for some together, as vectors would wait for each of their numbers.
 template <class F> FRB_INLINE void make_powers(int32_t* numbers, int64_t count, const F& exponent) {
-  constexpr int64_t TOGETHER = 64, STEP = SIDE / 2;
-  uint32_t bits[TOGETHER], first[TOGETHER], second[TOGETHER];
-  alignas(64) uint64_t raised[TOGETHER];
-  for (int64_t start = 0; start < count; start += TOGETHER) {
-    const int64_t n = least(TOGETHER, count - start), padded = (n + STEP - 1) / STEP * STEP;
+  constexpr int64_t BLOCK = 64, STEP = SIDE / 2;
+  uint32_t bits[BLOCK], first[BLOCK], second[BLOCK];
+  alignas(64) uint64_t raised[BLOCK];
+  for (int64_t start = 0; start < count; start += BLOCK) {
+    const int64_t n = least(BLOCK, count - start), padded = (n + STEP - 1) / STEP * STEP;
     for (int64_t i = 0; i < padded; ++i) {
       bits[i] = uint32_t(numbers[start + least(i, n - 1)]);
       first[i] = uint32_t(INVERSE[entry_of(bits[i])]), second[i] = uint32_t(LOG[entry_of(bits[i])]);

@@ -50,24 +50,34 @@ inline Piece piece_of_rows(const Plan& plan, int64_t stride) {
   return {0, stride};
 }
 
-// Ask for the piece of a row that will be read, up to so many of its bytes: the rest comes by itself once it is read.
-constexpr int64_t EXPECTED_BYTES = 256;
-FRB_INLINE void expect_row(const char* rows, int64_t stride, int64_t width, int64_t slot) {
-  expect_bytes(rows + slot * stride, least(width, EXPECTED_BYTES));
+// The pieces of rows that are read.
+struct Rows {
+  const char* at;
+  int64_t stride, width;
+  FRB_INLINE const char* operator[](int64_t slot) const { return at + slot * stride; }
+  // Ask for a row that will be read, but not for much of it: the rest comes by itself once it is read.
+  FRB_INLINE void expect(int64_t slot) const { expect_bytes((*this)[slot], least<int64_t>(width, 256)); }
+};
+inline Rows rows_of(const Plan& plan, Addresses storage) {
+  const int64_t stride = plan.stored_bytes(0);
+  const Piece piece = piece_of_rows(plan, stride);
+  return {place(storage[0]) + piece.first, stride, piece.width};
 }
 
-// Copy a piece of the rows in given slots one behind the other; whole rows of consecutive slots together.
-inline void load_rows(const char* rows, int64_t stride, int64_t width, const int32_t* slots, int64_t count, char* to) {
-  if (width < stride) {
-    for (int64_t i = 0; i < count; ++i) copy(to + i * width, rows + int64_t(slots[i]) * stride, width);
-    return;
+// So many rows are asked for before one is read.
+constexpr int64_t AHEAD = 64;
+
+// Copy the rows in given slots one behind the other; whole rows of consecutive slots together.
+inline void load_rows(const Rows& rows, const int32_t* slots, int64_t count, char* to) {
+  for (int64_t i = 0; i < least(AHEAD, count); ++i) rows.expect(slots[i]);
+  const bool whole = rows.width == rows.stride;
+  for (int64_t start = 0, stop = 0; stop < count; start = stop) {
+    do {
+      if (stop + AHEAD < count) rows.expect(slots[stop + AHEAD]);
+      ++stop;
+    } while (whole && stop < count && slots[stop] == slots[stop - 1] + 1);
+    copy(to + start * rows.width, rows[slots[start]], (stop - start) * rows.width);
   }
-  int64_t start = 0;
-  for (int64_t stop = 1; stop <= count; ++stop)
-    if (stop == count || slots[stop] != slots[stop - 1] + 1) {
-      memcpy(to + start * stride, rows + int64_t(slots[start]) * stride, size_t((stop - start) * stride));
-      start = stop;
-    }
 }
 
 // Copy pieces of one size that lie a stride apart.
@@ -77,7 +87,7 @@ inline void copy_column(char* to, const char* from, int64_t count, int64_t strid
   else if (bytes == 1)
     for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
   else
-    for (int64_t i = 0; i < count; ++i) memcpy(to + i * bytes, from + i * stride, size_t(bytes));
+    for (int64_t i = 0; i < count; ++i) copy(to + i * bytes, from + i * stride, bytes);
 }
 
 // How many bytes of rows are read together, before they are split into leaves.
@@ -87,22 +97,19 @@ constexpr int64_t SCRATCH_BYTES = 65536;
 //
 // Rows are copied whole first, to a place that stays in the cache: the copies of different rows wait for memory together,
 // as those of their leaves would not. Of a part of the leaves only the bytes among which these lie.
-inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves,
-                       bool expected = false) {
-  const int64_t stride = plan.stored_bytes(0);
-  const Piece piece = piece_of_rows(plan, stride);
-  const int64_t together = most<int64_t>(1, SCRATCH_BYTES / most<int64_t>(piece.width, 1));
-  Scratch<char> scratch(least(together, count) * piece.width);
+inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
+  const int64_t first = piece_of_rows(plan, plan.stored_bytes(0)).first;
+  const Rows rows = rows_of(plan, storage);
+  const int64_t together = most<int64_t>(1, SCRATCH_BYTES / most<int64_t>(rows.width, 1));
+  Scratch<char> scratch(least(together, count) * rows.width);
   for (int64_t start = 0; start < count; start += together) {
     const int64_t n = least(together, count - start);
-    for (int64_t i = 0; !expected && piece.width && i < n; ++i)
-      expect_row(place(storage[0]) + piece.first, stride, piece.width, slots[start + i]);
-    if (piece.width) load_rows(place(storage[0]) + piece.first, stride, piece.width, slots + start, n, scratch.at);
+    if (rows.width) load_rows(rows, slots + start, n, scratch.at);
     for (int64_t k = 0; k < plan->leaves; ++k) {
       const LeafRecord& leaf = plan.leaf(k);
       const int64_t bytes = leaf.bytes;
       if (bytes && leaf.storage == 0)
-        copy_column(place(leaves[k]) + start * bytes, scratch.at + leaf.offset - piece.first, n, piece.width, bytes);
+        copy_column(place(leaves[k]) + start * bytes, scratch.at + leaf.offset - first, n, rows.width, bytes);
     }
   }
   for (int64_t k = 0; k < plan->leaves; ++k) {

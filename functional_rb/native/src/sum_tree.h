@@ -210,34 +210,49 @@ inline void refresh(const Plan& plan, float* tree, const int32_t* leaves, int64_
   }
 }
 
-// Which leaves draws choose, int32 [count]; `sum_tree.descend`. Level by level, so that cache misses of draws overlap:
-// what a draw comes to next is asked for at once. Draws lie `stride` words apart. Each slot is told. Returns the total.
+// So many draws go down together: enough that memory is there when it is read.
+constexpr int64_t TOGETHER = 64;
+
+// Which leaves up to TOGETHER draws choose. Level by level, so that cache misses of draws overlap: what a draw comes to
+// next is asked for at once. Draws lie `stride` words apart. Meanwhile all of `before` are told, some at each step: asking
+// for more memory at once than is on its way at a time would keep this waiting.
 template <class F>
-FRB_INLINE float descend_levels(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride, int32_t* slots,
-                                int64_t count, const F& chosen) {
-  const int64_t top = plan->levels - 1, padded = (count + SIDE - 1) / SIDE * SIDE;
-  Scratch<int32_t> nodes(padded, true), words(padded, true);
+FRB_INLINE void descend_together(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride, int32_t* slots,
+                                 int64_t count, Span<const int32_t> before, const F& tell) {
+  const int64_t top = plan->levels - 1, pace = (SIDE + top) / (top + 1);
+  int64_t told = 0;
+  int32_t nodes[TOGETHER]{}, words[TOGETHER]{};
   for (int64_t depth = 0; depth <= top; ++depth) {
     const LevelRecord& level = plan.level(top - depth);
     const float* children = tree + int64_t(level.sums) * FANOUT;
     const float* next = tree + int64_t(plan.level(most<int64_t>(top - depth - 1, 0)).sums) * FANOUT;
     for (int64_t i = 0; i < count; ++i) words[i] = draws[i * stride + depth];
-    for (int64_t start = 0; start < padded; start += SIDE) {
-      int32_t* at = nodes.at + start;
+    for (int64_t start = 0; start < count; start += SIDE) {
+      int32_t* at = nodes + start;
       const float* rows[SIDE];
       for (int k = 0; k < SIDE; ++k) rows[k] = children + int64_t(at[k]) * FANOUT;
-      Ints node = vector_at(at) * FANOUT + pick_children(rows, words.at + start);
+      Ints node = vector_at(at) * FANOUT + pick_children(rows, words + start);
       const Ints last = Ints{} + (level.nodes - 1);
       node = node < last ? node : last;
       set_vector(at, node);
-      if (depth < top)
-        for (int k = 0; k < SIDE; ++k) expect(next + int64_t(at[k]) * FANOUT);
-      else
-        for (int k = 0; k < SIDE; ++k) chosen(at[k]);
+      for (int k = 0; depth < top && k < SIDE; ++k) expect(next + int64_t(at[k]) * FANOUT);
+      for (int64_t k = 0; k < pace && told < before.size; ++k) tell(before[told++]);
     }
   }
-  memcpy(slots, nodes.at, size_t(count) * sizeof(int32_t));
-  return add_up(tree + int64_t(plan.level(top).sums) * FANOUT);
+  memcpy(slots, nodes, size_t(count) * sizeof(int32_t));
+}
+
+// Which leaves draws choose, int32 [count]; `sum_tree.descend`. All are told but the last few. Returns the total.
+template <class F>
+FRB_INLINE float descend_levels(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride, int32_t* slots,
+                                int64_t count, const F& tell) {
+  Span<const int32_t> before;
+  for (int64_t start = 0; start < count; start += TOGETHER) {
+    const int64_t n = least(TOGETHER, count - start);
+    descend_together(plan, tree, draws + start * stride, stride, slots + start, n, before, tell);
+    before = {slots + start, n};
+  }
+  return add_up(tree + int64_t(plan.level(plan->levels - 1).sums) * FANOUT);
 }
 
 FRB_ENTRY void descend(const float* tree, const int32_t* draws, int32_t* slots, Plan plan, int64_t batch, int64_t words) {
