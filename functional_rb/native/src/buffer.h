@@ -36,9 +36,6 @@ class Finder {
  private:
   int32_t modulus_, capacity_, newest_, size_, slot_;
 };
-FRB_INLINE int64_t locate(const Plan& plan, const int32_t* counters, int64_t handle) {
-  return Finder(plan, counters)(int32_t(handle));
-}
 
 // Write a batch. `items` has the addresses of its leaves, and behind them those of rows to save in what is overwritten,
 // with `room` for so many slots and values; tells how many slots were saved. Priorities come as bits.
@@ -55,30 +52,34 @@ FRB_ENTRY void add(float* tree, const int32_t* counters, int32_t* new_counters, 
   }
   const int64_t skipped = most<int64_t>(marked - capacity, 0);
   const int64_t first = floor_mod(int64_t(counters[CURSOR]) + skipped, capacity);
-  const float by_default = new_value(plan, tree, counters);
+  const int32_t by_default = bits_of(new_value(plan, tree, counters));
+  Scratch<int32_t> values(has_tree && priorities ? batch : 0);
+  if (has_tree && priorities) make_values(plan, priorities, values.at, batch);
   int32_t peak = counters[PEAK];
-  int64_t slot = first, rank = 0, rejected = 0;
-  Scratch<int32_t> given(priorities ? batch : 0);
-  if (priorities) stored_bits(plan, priorities, given.at, batch);
-  for (int64_t row = 0; row < batch; ++row) {
-    if ((mask && !mask[row]) || ++rank <= skipped) continue;
-    if (saves) {
-      const int64_t at = rank - skipped - 1;
-      saved_slots[at] = int32_t(slot);
-      save_item(plan, storage, slot, saved, at);
-      if (saved_values) saved_values[at] = tree[slot];
-    }
-    store_item(plan, storage, slot, leaves, row);
-    if (has_tree) {
-      float value = by_default;
-      if (priorities) {
-        rejected += given[row] < 0;
-        if (given[row] >= 0) value = float_of(given[row]);
+  int64_t rejected = 0, passed = 0, done = 0;
+  for (int64_t row = 0, stop = 0; row < batch; row = stop + 1) {
+    // Rows that lie together go to slots that do.
+    for (stop = row; stop < batch && (!mask || mask[stop]);) ++stop;
+    const int64_t left_out = least(skipped - passed, stop - row);
+    passed += left_out, row += left_out;
+    while (row < stop) {
+      const int64_t slot = first + done < capacity ? first + done : first + done - capacity;
+      const int64_t count = least(stop - row, capacity - slot);
+      for (int64_t i = 0; saves && i < count; ++i) {
+        saved_slots[done + i] = int32_t(slot + i);
+        if (saved_values) saved_values[done + i] = tree[slot + i];
       }
-      tree[slot] = value;
-      peak = most(peak, bits_of(value));
+      if (saves) save_items(plan, storage, slot, saved, done, count);
+      store_items(plan, storage, slot, leaves, row, count);
+      for (int64_t i = 0; has_tree && i < count; ++i) {
+        const bool given = priorities && values[row + i] >= 0;
+        const int32_t value = given ? values[row + i] : by_default;
+        rejected += priorities && !given;
+        tree[slot + i] = float_of(value);
+        peak = most(peak, value);
+      }
+      done += count, row += count;
     }
-    slot = slot + 1 < capacity ? slot + 1 : 0;
   }
   const int64_t written = marked - skipped;
   if (has_tree && written) {
@@ -112,14 +113,14 @@ FRB_ENTRY void update(float* tree, const int32_t* counters, int32_t* new_counter
   }
   if (priorities) {
     for (int64_t i = 0; i < batch; ++i) expect(tree + most(slots[i], 0));
-    stored_bits(plan, priorities, values.at, batch);
+    make_values(plan, priorities, values.at, batch);
   }
   if (saved_slots && room)
     for (int64_t i = 0, at = 0; i < batch; ++i) {
       const int64_t slot = slots[i];
       if (slot < 0) continue;
       saved_slots[at] = int32_t(slot);
-      save_item(plan, storage, slot, saved, at);
+      save_items(plan, storage, slot, saved, at, 1);
       if (saved_values) saved_values[at] = tree[slot];
       ++at;
     }
@@ -178,7 +179,7 @@ inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t*
                                  Addresses storage) {
   const Rows rows = rows_of(plan, storage);
   const float total =
-      descend_levels(plan, tree, draws, words, slots, batch, [&](int64_t slot) { if (rows.width) rows.expect(slot); });
+      descend_levels(plan, tree, draws, words, slots, batch, [&](int64_t slot) { rows.expect(slot); });
   if (!(total > 0)) {
     for (int64_t i = 0; i < batch; ++i) told.handles[i] = -1, told.weights[i] = 0, told.probabilities[i] = 0;
     return false;
@@ -188,7 +189,7 @@ inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t*
   const int64_t next_slot = floor_mod(cursor, capacity);
   const float scale = 1.0f / total;
   for (int64_t i = 0; i < batch; ++i) told.probabilities[i] = tree[slots[i]];
-  weigh_floats(told.probabilities, float_of(smallest(row)), beta, told.weights, batch);
+  weigh(told.probabilities, float_of(smallest(row)), beta, told.weights, batch);
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t slot = slots[i], behind = slot < next_slot ? next_slot - slot : next_slot - slot + capacity;
     told.handles[i] = int32_t(behind <= cursor ? cursor - behind : cursor - behind + modulus);
@@ -228,7 +229,7 @@ FRB_ENTRY bool sample(const float* tree, const int32_t* counters, int32_t* handl
 // Powers of priorities, which come as bits, and which of them are good: `importance.stored_value`.
 FRB_ENTRY void stored_values(const int32_t* priorities, float* values, uint8_t* good, Plan plan, int64_t count) {
   Scratch<int32_t> made(count);
-  stored_bits(plan, priorities, made.at, count);
+  make_values(plan, priorities, made.at, count);
   for (int64_t i = 0; i < count; ++i) {
     values[i] = float_of(most(made[i], 0));
     good[i] = made[i] >= 0;
@@ -238,7 +239,7 @@ FRB_ENTRY void stored_values(const int32_t* priorities, float* values, uint8_t* 
 // The weights (value / smallest) ** -beta, of a smallest and a beta [1]: `importance.importance_weights`.
 FRB_ENTRY void importance_weights(const float* values, const float* smallest, const float* beta, float* weights,
                                int64_t count) {
-  weigh_floats(values, smallest[0], beta[0], weights, count);
+  weigh(values, smallest[0], beta[0], weights, count);
 }
 
 FRB_ENTRY void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }

@@ -47,27 +47,31 @@ FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
   return ((Longs(held + 126) & 0xFFFFFFFFull) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1);
 }
 
-// Make powers of positive normal floats, which are their bits; `exponent` makes y + RAISED of log2(x) + 128.
+// Make powers of so many floats together.
+constexpr int64_t POWERS_TOGETHER = 64;
+
+// Make powers of positive normal floats: `number` tells the bits of each, `exponent` makes y + RAISED of log2(x) + 128, and
+// `take` takes the bits of each power.
 //
-// What is looked up in tables is looked up one by one, for some together, as vectors would wait for each of their numbers.
-template <class F> FRB_INLINE void make_powers(int32_t* numbers, int64_t count, const F& exponent) {
-  constexpr int64_t BLOCK = 64, STEP = SIDE / 2;
-  uint32_t bits[BLOCK], first[BLOCK], second[BLOCK];
-  alignas(64) uint64_t raised[BLOCK];
-  for (int64_t start = 0; start < count; start += BLOCK) {
-    const int64_t n = least(BLOCK, count - start), padded = (n + STEP - 1) / STEP * STEP;
-    for (int64_t i = 0; i < padded; ++i) {
-      bits[i] = uint32_t(numbers[start + least(i, n - 1)]);
+// What the tables have is looked up for all first, and lies in memory: a vector would be long in coming together.
+template <class N, class E, class T>
+FRB_INLINE void make_powers(int64_t count, const N& number, const E& exponent, const T& take) {
+  alignas(64) uint32_t bits[POWERS_TOGETHER], first[POWERS_TOGETHER], second[POWERS_TOGETHER];
+  alignas(64) uint64_t raised[POWERS_TOGETHER];
+  for (int64_t start = 0; start < count; start += POWERS_TOGETHER) {
+    const int64_t n = least(POWERS_TOGETHER, count - start);
+    for (int64_t i = 0; i < n; ++i) {
+      bits[i] = uint32_t(number(start + i));
       first[i] = uint32_t(INVERSE[entry_of(bits[i])]), second[i] = uint32_t(LOG[entry_of(bits[i])]);
     }
-    for (int64_t i = 0; i < padded; i += STEP) {
-      const Longs made = exponent(log2_biased(longs_at(bits + i), longs_at(first + i), longs_at(second + i)));
-      *reinterpret_cast<Longs*>(raised + i) = made;
+    for (int64_t i = n; i % (SIDE / 2); ++i) bits[i] = first[i] = second[i] = 0;
+    for (int64_t i = 0; i < n; i += SIDE / 2) {
+      const Longs log = log2_biased(longs_at(bits + i), longs_at(first + i), longs_at(second + i));
+      set_vector(raised + i, exponent(log));
     }
-    for (int64_t i = 0; i < padded; ++i) first[i] = uint32_t(EXP[(raised[i] >> 23) & 0xFF]);
-    for (int64_t i = 0; i < padded; i += STEP)
-      set_words(bits + i, exp2_of(*reinterpret_cast<const Longs*>(raised + i), longs_at(first + i)));
-    memcpy(numbers + start, bits, size_t(n) * sizeof(int32_t));
+    for (int64_t i = 0; i < n; ++i) first[i] = uint32_t(EXP[(raised[i] >> 23) & 0xFF]);
+    for (int64_t i = 0; i < n; i += SIDE / 2) set_words(bits + i, exp2_of(vector_at(raised + i), longs_at(first + i)));
+    for (int64_t i = 0; i < n; ++i) take(start + i, int32_t(bits[i]));
   }
 }
 
@@ -75,42 +79,40 @@ constexpr int32_t BAD = -1;
 
 // The bits of priorities to the power alpha as the tree holds them, BAD for bad ones. They come as bits: comparing them
 // with zero as floats would take a subnormal for zero on threads that flush them, as XLA's do.
-FRB_ENTRY void stored_bits(const Plan& plan, const int32_t* priorities, int32_t* values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) values[i] = most(priorities[i], 0x00800000);
-  if (!plan->alpha_is_one) {
-    const Longs alpha = longs_of((uint64_t(plan->alpha_whole) << POINT) + uint64_t(plan->alpha_fraction));
-    const uint64_t bias = (uint64_t(plan->bias_whole) << POINT) + uint64_t(plan->bias_fraction);
-    const Longs raised = longs_of((RAISED << POINT) - bias);
-    make_powers(values, count, [&](Longs log) { return times(log, alpha) + raised; });
-  }
+FRB_ENTRY void make_values(const Plan& plan, const int32_t* priorities, int32_t* values, int64_t count) {
   const int32_t smallest = bits_of(SMALLEST), largest = bits_of(LARGEST);
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t bits = priorities[i], value = least(most(values[i], smallest), largest);
+  auto normal = [&](int64_t i) { return most(priorities[i], 0x00800000); };
+  auto take = [&](int64_t i, int32_t power) {
+    const int32_t bits = priorities[i], value = least(most(power, smallest), largest);
     values[i] = (bits & 0x7FFFFFFF) == 0 ? 0 : bits < 0 || bits >= 0x7F800000 ? BAD : value;
+  };
+  if (plan->alpha_is_one) {
+    for (int64_t i = 0; i < count; ++i) take(i, normal(i));
+    return;
   }
+  const Longs alpha = longs_of((uint64_t(plan->alpha_whole) << POINT) + uint64_t(plan->alpha_fraction));
+  const uint64_t bias = (uint64_t(plan->bias_whole) << POINT) + uint64_t(plan->bias_fraction);
+  const Longs raised = longs_of((RAISED << POINT) - bias);
+  make_powers(count, normal, [&](Longs log) { return times(log, alpha) + raised; }, take);
 }
 
-// The bits of `(value / smallest) ** -beta` of values given by theirs; NaN where beta is negative or NaN.
-FRB_ENTRY void weigh(int32_t* values, float smallest, float beta, int64_t count) {
-  const bool good = beta >= 0;
-  const int32_t least_bits = bits_of(SMALLEST);
-  for (int64_t i = 0; i < count; ++i) values[i] = good ? most(values[i], least_bits) : 0x7FC00000;
-  if (!good) return;
+// `(value / smallest) ** -beta`; there are no weights where beta is negative or NaN, and NaN says so.
+FRB_ENTRY void weigh(const float* values, float smallest, float beta, float* weights, int64_t count) {
+  if (!(beta >= 0)) {
+    for (int64_t i = 0; i < count; ++i) weights[i] = float_of(0x7FC00000);
+    return;
+  }
   beta = least(beta, 1048576.0f);
-  const uint64_t whole = uint64_t(beta), rest = uint64_t((beta - float(whole)) * 2147483648.0f);
-  const Longs exponent = longs_of((whole << POINT) + rest);
-  // Distances from the smallest are raised by 256: so none is negative, though a value is that of no item.
-  constexpr uint64_t MORE = 256;
-  const Longs moved = longs_of((MORE << POINT) - log2_biased(most(bits_of(smallest), least_bits)));
-  const Longs raised = longs_of((RAISED << POINT) + MORE * ((whole << POINT) + rest));
-  make_powers(values, count, [&](Longs log) { return raised - times(log + moved, exponent); });
-}
-
-FRB_INLINE void weigh_floats(const float* values, float smallest, float beta, float* weights, int64_t count) {
-  Scratch<int32_t> bits(count);
-  memcpy(bits.at, values, size_t(count) * sizeof(float));
-  weigh(bits.at, smallest, beta, count);
-  memcpy(weights, bits.at, size_t(count) * sizeof(float));
+  const int64_t whole = int64_t(beta);
+  const uint64_t exponent = (uint64_t(whole) << POINT) + uint64_t((beta - float(whole)) * 2147483648.0f);
+  // The distance of logarithms is raised by 256, so that it is not negative even for a value that no item has.
+  const uint64_t more = 256, base = log2_biased(bits_of(most(smallest, SMALLEST)));
+  const Longs moved = longs_of((more << POINT) - base), raised = longs_of((RAISED << POINT) + more * exponent);
+  const Longs factor = longs_of(exponent);
+  make_powers(
+      count, [&](int64_t i) { return bits_of(most(values[i], SMALLEST)); },
+      [&](Longs log) { return raised - times(log + moved, factor); },
+      [&](int64_t i, int32_t power) { weights[i] = float_of(power); });
 }
 
 FRB_INLINE uint64_t mix(uint64_t x) {

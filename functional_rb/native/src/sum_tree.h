@@ -8,6 +8,8 @@ FRB_BEGIN
 FRB_INLINE Floats lower(Floats v, Floats w) { return FRB_SHUFFLE(v, w, FRB_LANES(0, SIDE, 1, SIDE + 1)); }
 FRB_INLINE Floats upper(Floats v, Floats w) { return FRB_SHUFFLE(v, w, FRB_LANES(2, SIDE + 2, 3, SIDE + 3)); }
 
+static_assert(FANOUT == 16, "as rows are read here");
+
 #ifdef __AVX2__
 // Exchange halves, so that the lower ones of both lie in the first vector.
 FRB_INLINE void gather_halves(Floats& v, Floats& w) {
@@ -44,8 +46,8 @@ template <class F> FRB_INLINE Floats fold(const float* const* rows, const F& of_
   }
 #else
   for (int i = 0; i < SIDE; ++i) {
-    const Floats even = of_two(vector_at(rows[i]), vector_at(rows[i] + 8)), odd = of_two(vector_at(rows[i] + 4), vector_at(rows[i] + 12));
-    folded[i] = of_two(even, odd);
+    const Floats even = of_two(vector_at(rows[i]), vector_at(rows[i] + 8));
+    folded[i] = of_two(even, of_two(vector_at(rows[i] + 4), vector_at(rows[i] + 12)));
   }
 #endif
   turn(folded);
@@ -96,14 +98,14 @@ FRB_INLINE Ints pick_children(const float* const* rows, const int32_t* draws) {
   for (int k = 0; k < FANOUT / 2; ++k) sums[k] = children[k] + children[k + FANOUT / 2];
   for (int half = FANOUT / 4; half; half /= 2)
     for (int k = 0; k < half; ++k) sums[k] = sums[k] + sums[k + half];
-  // Children in units of 2^-29 of the power of two of their sum: their exponents are moved, as no float holds the factor.
+  // Children in units of 2^-29 of the power of two of their sum: exponents are moved, as there is no float for some factors.
   const Words moved = ((127 + 29) - (Words(sums[0]) >> 23)) << 23;
   const Ints one = Ints{} + bits_of(1.0f);
   Ints reach[FANOUT];
   for (int k = 0; k < FANOUT; ++k) {
     const Ints scaled = Ints(Words(children[k]) + moved), least_one = scaled > one ? scaled : one;
-    const Words positive = Words(Ints(children[k]) > 0);
-    reach[k] = __builtin_convertvector(Floats(Words(least_one) & positive), Ints);
+    const Ints positive = Ints(children[k]) > 0;
+    reach[k] = __builtin_convertvector(Floats(least_one & positive), Ints);
     if (k) reach[k] += reach[k - 1];
   }
   const Ints total = reach[FANOUT - 1];
@@ -112,8 +114,6 @@ FRB_INLINE Ints pick_children(const float* const* rows, const int32_t* draws) {
   for (int k = 0; k < FANOUT; ++k) passed[k % 2] += reach[k] > target;
   return passed[0] + passed[1] + FANOUT;
 }
-
-constexpr int FANOUT_BITS = 4;
 
 // So few nodes are computed one by one sooner than side by side.
 constexpr int64_t FEW = 2;
@@ -162,24 +162,24 @@ inline void refresh_range(const Plan& plan, float* tree, int64_t first, int64_t 
   }
 }
 
-// A level is swept by marking its nodes if it has at most so many for each that changed below, else node by node.
-constexpr int64_t SPARSE = 2;
-
-// Ask for leaves, of which -1 is none, and for what `refresh` will read and write because of them. That is done level by
-// level, as it will be read; levels that have no more nodes than there are leaves will be there after a few.
+// Ask for what `refresh` will read and write above leaves, in place of which there may be -1. Of levels that have no more
+// nodes than so many leaves all will be there after a few.
 inline void expect_paths(const Plan& plan, const float* tree, const int32_t* leaves, int64_t count) {
-  int shift = 0;
+  int64_t below = 1;  // leaves below each node
   for (int64_t k = 1; k < plan->levels && plan.level(k).nodes > count; ++k) {
     const LevelRecord& level = plan.level(k);
     const float *sums = tree + int64_t(level.sums) * FANOUT, *smallest = tree + int64_t(level.smallest) * FANOUT;
     const float* largest = tree + int64_t(level.largest) * FANOUT;
-    shift += FANOUT_BITS;
+    below *= FANOUT;
     for (int64_t i = 0; i < count; ++i) {
-      const int32_t node = most(leaves[i], 0) >> shift;
+      const int64_t node = most(leaves[i], 0) / below;
       expect(sums + node), expect(smallest + node), expect(largest + node);
     }
   }
 }
+
+// A level is swept by marking its nodes if it has at most so many for each that changed below, else node by node.
+constexpr int64_t SPARSE = 2;
 
 // Compute all nodes above given leaves.
 inline void refresh(const Plan& plan, float* tree, const int32_t* leaves, int64_t count) {

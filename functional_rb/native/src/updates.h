@@ -25,7 +25,7 @@ FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const i
   memset(last.at, 0xFF, size_t(last.size) * sizeof(int32_t));
   memset(winner.at, 0xFF, size_t(last.size) * sizeof(int32_t));
   Scratch<int32_t> made(count);
-  stored_bits(plan, priorities, made.at, count);
+  make_values(plan, priorities, made.at, count);
   int32_t refused = 0, largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     entry[i] = int32_t(place_of_slot(slots, last, slots[i], 32 - bits));
@@ -64,6 +64,7 @@ FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counter
     stale += slot < 0 && handles[i] != -1;  // that stands for what could not be drawn
     live += slot >= 0;
     if (slot < 0) continue;
+    expect(tree + slot);
     if (sliced) expect(kept + slot);
   }
   expect_paths(plan, tree, slots.at, batch);
@@ -78,7 +79,7 @@ FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counter
   saved_count[0] = live;
   int32_t peak = counters[PEAK];
   Scratch<int32_t> values(batch);
-  stored_bits(plan, priorities, values.at, batch);
+  make_values(plan, priorities, values.at, batch);
   for (int64_t i = 0; i < batch; ++i) {
     const int32_t slot = slots[i];
     if (slot < 0) continue;

@@ -1,4 +1,4 @@
-// Vectors of the processor's, as compilers have them: no more is used than all processors know, but for products.
+// Vectors of the processor, as compilers have them for all processors; products alone are written for each.
 #pragma once
 #include "base.h"
 #if defined(__SSE2__)
@@ -28,10 +28,13 @@ typedef uint32_t HalfWords __attribute__((vector_size(2 * SIDE)));
 // whole then has to wait.
 typedef Floats FloatsAnywhere __attribute__((aligned(4), may_alias));
 typedef Ints IntsAnywhere __attribute__((aligned(4), may_alias));
+typedef Longs LongsAnywhere __attribute__((aligned(8), may_alias));
 typedef HalfWords HalfWordsAnywhere __attribute__((aligned(4), may_alias));
 FRB_INLINE Floats vector_at(const float* at) { return *reinterpret_cast<const FloatsAnywhere*>(at); }
 FRB_INLINE Ints vector_at(const int32_t* at) { return *reinterpret_cast<const IntsAnywhere*>(at); }
+FRB_INLINE Longs vector_at(const uint64_t* at) { return *reinterpret_cast<const LongsAnywhere*>(at); }
 FRB_INLINE void set_vector(int32_t* at, Ints v) { *reinterpret_cast<IntsAnywhere*>(at) = v; }
+FRB_INLINE void set_vector(uint64_t* at, Longs v) { *reinterpret_cast<LongsAnywhere*>(at) = v; }
 
 // Numbers of 32 bits as such of 64, and back.
 FRB_INLINE Longs longs_at(const uint32_t* at) {
