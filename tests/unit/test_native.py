@@ -172,7 +172,7 @@ def test_where_there_is_no_memory_an_error_says_so(count: int) -> None:
     """Of a size that no machine has, and of sizes whose bytes no number tells."""
     nothing, addresses = numbers(0, dtype=np.int64), numbers(1, dtype=np.int64)
     with pytest.raises(MemoryError):
-        _native.descend(of_numpy(numbers(300, 16, dtype=np.float32)), 0, 0, TREE, count, 1)
+        _native.set_leaves(of_numpy(numbers(300, 16, dtype=np.float32)), 0, 0, TREE, count)
     with pytest.raises(MemoryError):
         _native.draw(0, CONTROL, 0, 0, 0, 0, addresses, nothing, descriptor.encode_tree(1), 1, 0.0, count)
     with pytest.raises(MemoryError):

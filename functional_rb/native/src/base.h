@@ -28,6 +28,8 @@ FRB_ENTRY void plant(int64_t fault) { planted = fault; }
 enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE };
 
 constexpr int64_t INT32_MOST = 2147483647;
+// Bytes that processors read from memory at once.
+constexpr int64_t LINE = 64;
 
 template <class T> FRB_INLINE T least(T a, T b) { return b < a ? b : a; }
 template <class T> FRB_INLINE T most(T a, T b) { return a < b ? b : a; }
@@ -66,15 +68,28 @@ template <class T, int N> struct Array {
   int64_t shape[N] = {};
 };
 
-// Memory for the time of one call.
+// Memory for the time of one call: of small ones in place, as taking it would be a part of their time. Where faults are
+// planted it is always taken, so that sanitizers see what is read behind it.
+#ifdef FRB_FAULTS
+constexpr size_t BYTES_IN_PLACE = 0;
+#else
+constexpr size_t BYTES_IN_PLACE = 256;
+#endif
 template <class T> class Scratch {
  public:
   explicit Scratch(int64_t size, bool zeros = false) : size(size) {
     const size_t count = size_t(most<int64_t>(size, 1));
+    if (count <= BYTES_IN_PLACE / sizeof(T)) {
+      at = reinterpret_cast<T*>(in_place_);
+      if (zeros) memset(in_place_, 0, count * sizeof(T));
+      return;
+    }
     if (count <= SIZE_MAX / sizeof(T)) at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
     if (!at) throw std::bad_alloc();
   }
-  ~Scratch() { free(at); }
+  ~Scratch() {
+    if (at != reinterpret_cast<T*>(in_place_)) free(at);
+  }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   FRB_INLINE T& operator[](int64_t k) const { return at[k]; }
@@ -82,17 +97,36 @@ template <class T> class Scratch {
 
   T* at = nullptr;
   int64_t size;
+
+ private:
+  alignas(8) char in_place_[BYTES_IN_PLACE + 8];
 };
 
 FRB_INLINE float float_of(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 FRB_INLINE int32_t bits_of(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
 
-// Bytes between places that do not overlap; the sizes of scalars without a call.
+// Bytes between places that do not overlap; what scalars and short vectors have without a call.
 FRB_INLINE void copy(char* to, const char* from, int64_t count) {
-  if (count == 4) memcpy(to, from, 4);
-  else if (count == 8) memcpy(to, from, 8);
-  else if (count == 1) *to = *from;
-  else memcpy(to, from, size_t(count));
+  if (count == 4) {
+    memcpy(to, from, 4);
+  } else if (count == 8) {
+    memcpy(to, from, 8);
+  } else if (count == 1) {
+    *to = *from;
+  } else if (16 <= count && count <= 128) {
+    const int64_t last = count - 16;  // some are copied twice, rather than one by one
+    for (int64_t k = 0; k < last; k += 16) memcpy(to + k, from + k, 16);
+    memcpy(to + last, from + last, 16);
+  } else {
+    memcpy(to, from, size_t(count));
+  }
+}
+
+// Ask for memory that will be read or written soon, without waiting for it.
+FRB_INLINE void expect(const void* at) { __builtin_prefetch(at); }
+FRB_INLINE void expect_bytes(const char* at, int64_t count) {
+  for (int64_t k = 0; k < count; k += LINE) expect(at + k);
+  if (count > 1) expect(at + count - 1);
 }
 
 FRB_INLINE char* place(int64_t address) { return reinterpret_cast<char*>(address); }

@@ -17,14 +17,25 @@ FRB_INLINE float new_value(const Plan& plan, const float* tree, const int32_t* c
   return value > 0 ? value : 1.0f;
 }
 
-// The slot of a handle whose item is still stored, else -1.
-FRB_INLINE int64_t locate(const Plan& plan, const int32_t* counters, int64_t handle) {
-  const int64_t modulus = plan->modulus;
-  if (handle < 0 || handle >= modulus) return -1;
-  int64_t age = int64_t(counters[CURSOR]) - 1 - handle;
-  if (age < 0) age += modulus;
-  return age < counters[SIZE] ? short_mod(handle, plan->capacity) : -1;
-}
+// Finds the slots of handles: that of a handle whose item is still stored, else -1.
+class Finder {
+ public:
+  FRB_INLINE Finder(const Plan& plan, const int32_t* counters)
+      : modulus_(plan->modulus), capacity_(plan->capacity), newest_(int32_t(uint32_t(counters[CURSOR]) - 1u)),
+        size_(least(counters[SIZE], plan->capacity)),
+        slot_(int32_t(floor_mod(int64_t(counters[CURSOR]) - 1, plan->capacity))) {}
+  // Without a division, and in words of which a vector holds many: the modulus is a multiple of the capacity.
+  FRB_INLINE int32_t operator()(int32_t handle) const {
+    const int32_t ahead = int32_t(uint32_t(newest_) - uint32_t(handle));
+    const int32_t age = ahead < 0 ? int32_t(uint32_t(ahead) + uint32_t(modulus_)) : ahead;
+    const int32_t slot = int32_t(uint32_t(slot_) - uint32_t(age));
+    const bool stored = (handle >= 0) & (handle < modulus_) & (age >= 0) & (age < size_);
+    return stored ? slot < 0 ? slot + capacity_ : slot : -1;
+  }
+
+ private:
+  int32_t modulus_, capacity_, newest_, size_, slot_;
+};
 
 // Write a batch. `items` has the addresses of its leaves, and behind them those of rows to save in what is overwritten,
 // with `room` for so many slots and values; tells how many slots were saved. Priorities come as bits.
@@ -41,29 +52,34 @@ FRB_ENTRY void add(float* tree, const int32_t* counters, int32_t* new_counters, 
   }
   const int64_t skipped = most<int64_t>(marked - capacity, 0);
   const int64_t first = floor_mod(int64_t(counters[CURSOR]) + skipped, capacity);
-  const float by_default = new_value(plan, tree, counters);
+  const int32_t by_default = bits_of(new_value(plan, tree, counters));
+  Scratch<int32_t> values(has_tree && priorities ? batch : 0);
+  if (has_tree && priorities) make_values(plan, priorities, values.at, batch);
   int32_t peak = counters[PEAK];
-  int64_t slot = first, rank = 0, rejected = 0;
-  for (int64_t row = 0; row < batch; ++row) {
-    if ((mask && !mask[row]) || ++rank <= skipped) continue;
-    if (saves) {
-      const int64_t at = rank - skipped - 1;
-      saved_slots[at] = int32_t(slot);
-      save_item(plan, storage, slot, saved, at);
-      if (saved_values) saved_values[at] = tree[slot];
-    }
-    store_item(plan, storage, slot, leaves, row);
-    if (has_tree) {
-      float value = by_default;
-      if (priorities) {
-        const float given = stored_value(plan, priorities[row]);
-        rejected += given < 0;
-        if (given >= 0) value = given;
+  int64_t rejected = 0, passed = 0, done = 0;
+  for (int64_t row = 0, stop = 0; row < batch; row = stop + 1) {
+    // Rows that lie together go to slots that do.
+    for (stop = row; stop < batch && (!mask || mask[stop]);) ++stop;
+    const int64_t left_out = least(skipped - passed, stop - row);
+    passed += left_out, row += left_out;
+    while (row < stop) {
+      const int64_t slot = first + done < capacity ? first + done : first + done - capacity;
+      const int64_t count = least(stop - row, capacity - slot);
+      for (int64_t i = 0; saves && i < count; ++i) {
+        saved_slots[done + i] = int32_t(slot + i);
+        if (saved_values) saved_values[done + i] = tree[slot + i];
       }
-      tree[slot] = value;
-      peak = most(peak, bits_of(value));
+      if (saves) save_items(plan, storage, slot, saved, done, count);
+      store_items(plan, storage, slot, leaves, row, count);
+      for (int64_t i = 0; has_tree && i < count; ++i) {
+        const bool given = priorities && values[row + i] >= 0;
+        const int32_t value = given ? values[row + i] : by_default;
+        rejected += priorities && !given;
+        tree[slot + i] = float_of(value);
+        peak = most(peak, value);
+      }
+      done += count, row += count;
     }
-    slot = slot + 1 < capacity ? slot + 1 : 0;
   }
   const int64_t written = marked - skipped;
   if (has_tree && written) {
@@ -87,36 +103,43 @@ FRB_ENTRY void update(float* tree, const int32_t* counters, int32_t* new_counter
                    const int32_t* priorities, int32_t* saved_slots, float* saved_values, Addresses storage, Addresses items,
                    Plan plan, int64_t batch, int64_t given, int64_t room, Span<int64_t> saved_count) {
   const Addresses leaves = items.part(0, given), saved = items.part(given, items.size - given);
-  Scratch<int32_t> slots(batch), changed(batch);
+  Scratch<int32_t> slots(batch), values(priorities ? batch : 0);
+  const Finder find(plan, counters);
   int64_t live = 0, named = 0, rejected = 0, count = 0;
   for (int64_t i = 0; i < batch; ++i) {
-    const int64_t slot = locate(plan, counters, handles[i]);
-    slots[i] = int32_t(slot);
+    slots[i] = find(handles[i]);
+    live += slots[i] >= 0;
     named += handles[i] != -1;  // that stands for what could not be drawn
-    if (slot < 0) continue;
-    if (saved_slots && room) {
-      saved_slots[live] = int32_t(slot);
-      save_item(plan, storage, slot, saved, live);
-      if (saved_values) saved_values[live] = tree[slot];
-    }
-    ++live;
   }
+  if (priorities) {
+    for (int64_t i = 0; i < batch; ++i) expect(tree + most(slots[i], 0));
+    make_values(plan, priorities, values.at, batch);
+  }
+  if (saved_slots && room)
+    for (int64_t i = 0, at = 0; i < batch; ++i) {
+      const int64_t slot = slots[i];
+      if (slot < 0) continue;
+      saved_slots[at] = int32_t(slot);
+      save_items(plan, storage, slot, saved, at, 1);
+      if (saved_values) saved_values[at] = tree[slot];
+      ++at;
+    }
+  if (priorities) expect_paths(plan, tree, slots.at, batch);
   int32_t peak = counters[PEAK];
   for (int64_t i = 0; i < batch; ++i) {
-    const int64_t slot = slots[i];
+    const int32_t slot = slots[i];
     if (slot < 0) continue;
     if (given) store_item(plan, storage, slot, leaves, i);
     if (!priorities) continue;
-    const float value = stored_value(plan, priorities[i]);
-    if (value < 0) {
+    if (values[i] < 0) {
       ++rejected;
       continue;
     }
-    tree[slot] = value;
-    peak = most(peak, bits_of(value));
-    changed[count++] = int32_t(slot);
+    tree[slot] = float_of(values[i]);
+    peak = most(peak, values[i]);
+    slots[count++] = slot;
   }
-  refresh(plan, tree, changed.at, count);
+  refresh(plan, tree, slots.at, count);
   new_counters[CURSOR] = counters[CURSOR];
   new_counters[SIZE] = counters[SIZE];
   new_counters[REJECTED] = saturated(int64_t(counters[REJECTED]) + rejected);
@@ -152,31 +175,32 @@ inline bool draw_uniform(const Plan& plan, const int32_t* counters, const int32_
 
 // `Prioritized.draw`: value / total is a probability, (value / smallest) ** -beta a weight.
 inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws,
-                                 int64_t words, float beta, int32_t* slots, const Selection& told, int64_t batch) {
-  const float total = descend_levels(plan, tree, draws, words, slots, batch);
+                                 int64_t words, float beta, int32_t* slots, const Selection& told, int64_t batch,
+                                 Addresses storage) {
+  const Rows rows = rows_of(plan, storage);
+  const float total =
+      descend_levels(plan, tree, draws, words, slots, batch, [&](int64_t slot) { rows.expect(slot); });
   if (!(total > 0)) {
     for (int64_t i = 0; i < batch; ++i) told.handles[i] = -1, told.weights[i] = 0, told.probabilities[i] = 0;
     return false;
   }
   const float* row = tree + int64_t(plan.level(plan->levels - 1).smallest) * FANOUT;
-  const int64_t base = log2_biased(bits_of(most(float_of(smallest(row)), SMALLEST)));
-  const Exponent exponent = exponent_of(beta);
   const int64_t capacity = plan->capacity, modulus = plan->modulus, cursor = counters[CURSOR];
   const int64_t next_slot = floor_mod(cursor, capacity);
   const float scale = 1.0f / total;
+  for (int64_t i = 0; i < batch; ++i) told.probabilities[i] = tree[slots[i]];
+  weigh(told.probabilities, float_of(smallest(row)), beta, told.weights, batch);
   for (int64_t i = 0; i < batch; ++i) {
     const int64_t slot = slots[i], behind = slot < next_slot ? next_slot - slot : next_slot - slot + capacity;
-    const float value = tree[slot];
     told.handles[i] = int32_t(behind <= cursor ? cursor - behind : cursor - behind + modulus);
-    told.weights[i] = importance_weight(most(value, SMALLEST), base, exponent);
-    told.probabilities[i] = most(value * scale, LEAST_CHANCE);
+    told.probabilities[i] = most(told.probabilities[i] * scale, LEAST_CHANCE);
   }
   return true;
 }
 
 inline bool draw_slots(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws, int64_t words,
-                           float beta, int32_t* slots, const Selection& told, int64_t batch) {
-  if (plan->levels) return draw_prioritized(plan, tree, counters, draws, words, beta, slots, told, batch);
+                           float beta, int32_t* slots, const Selection& told, int64_t batch, Addresses storage) {
+  if (plan->levels) return draw_prioritized(plan, tree, counters, draws, words, beta, slots, told, batch, storage);
   return draw_uniform(plan, counters, draws, words, slots, told, batch);
 }
 
@@ -188,7 +212,7 @@ FRB_ENTRY bool draw(const float* tree, const int32_t* counters, const int32_t* d
   if (FRB_FAULT(RACE)) ++races;
 #endif
   Scratch<int32_t> slots(batch);
-  const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, {handles, weights, probabilities}, batch);
+  const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, {handles, weights, probabilities}, batch, storage);
   load_items(plan, storage, slots.at, batch, leaves);
   return drawn;
 }
@@ -204,19 +228,18 @@ FRB_ENTRY bool sample(const float* tree, const int32_t* counters, int32_t* handl
 
 // Powers of priorities, which come as bits, and which of them are good: `importance.stored_value`.
 FRB_ENTRY void stored_values(const int32_t* priorities, float* values, uint8_t* good, Plan plan, int64_t count) {
+  Scratch<int32_t> made(count);
+  make_values(plan, priorities, made.at, count);
   for (int64_t i = 0; i < count; ++i) {
-    const float value = stored_value(plan, priorities[i]);
-    values[i] = most(value, 0.0f);
-    good[i] = value >= 0;
+    values[i] = float_of(most(made[i], 0));
+    good[i] = made[i] >= 0;
   }
 }
 
 // The weights (value / smallest) ** -beta, of a smallest and a beta [1]: `importance.importance_weights`.
 FRB_ENTRY void importance_weights(const float* values, const float* smallest, const float* beta, float* weights,
                                int64_t count) {
-  const int64_t base = log2_biased(bits_of(most(smallest[0], SMALLEST)));
-  const Exponent exponent = exponent_of(beta[0]);
-  for (int64_t i = 0; i < count; ++i) weights[i] = importance_weight(most(values[i], SMALLEST), base, exponent);
+  weigh(values, smallest[0], beta[0], weights, count);
 }
 
 FRB_ENTRY void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }

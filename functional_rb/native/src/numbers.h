@@ -2,64 +2,117 @@
 #pragma once
 #include "records.h"
 #include "tables.h"
+#include "vectors.h"
 
 FRB_BEGIN
 
-// `log2(x) + 128` in units of 2^-31.
-FRB_INLINE int64_t log2_biased(int32_t bits) {
-  const int64_t mantissa = bits & ((1 << 23) - 1), entry = mantissa >> 15;
-  const int64_t r = (((mantissa & ((1 << 15) - 1)) << 8) * int64_t(INVERSE[entry])) >> 31;
-  const int64_t slope = C1 - ((r * (C2 - ((r * C3) >> 31))) >> 31);
-  return ((int64_t(bits >> 23) - 127 + BIAS) << 31) + int64_t(LOG[entry]) + 2 * ((r * slope) >> 31);
+// Numbers in fixed point are in units of 2^-31 here, and never negative: so vectors of all processors do for them.
+constexpr int POINT = 31;
+// Added to exponents of two, so that none of a power is negative.
+constexpr uint64_t RAISED = 1ull << 29;
+
+FRB_INLINE Longs longs_of(uint64_t x) { return Longs{} + x; }
+
+// `a * b / 2^31`, rounded down, for numbers below 2^32.
+FRB_INLINE Longs mul_high(Longs a, Longs b) { return product(a, b) >> POINT; }
+
+// The product of two numbers in fixed point, rounded down.
+FRB_INLINE Longs times(Longs x, Longs y) {
+  const Longs x_whole = x >> POINT, y_whole = y >> POINT, x_rest = x & uint64_t(MASK), y_rest = y & uint64_t(MASK);
+  return (product(x_whole, y_whole) << POINT) + product(x_whole, y_rest) + product(x_rest, y_whole) +
+         mul_high(x_rest, y_rest);
 }
 
-// The product with `whole + fraction / 2^31`, rounded down.
-FRB_INLINE int64_t times(int64_t x, int64_t whole, int64_t fraction) {
-  return x * whole + (x >> 31) * fraction + (((x & MASK) * fraction) >> 31);
+// Where the tables have what is looked up of a float.
+FRB_INLINE uint32_t entry_of(uint32_t bits) { return (bits >> 15) & 0xFF; }
+
+// `log2(x) + 128` of positive normal floats by their bits, and what the tables have of them.
+FRB_INLINE Longs log2_biased(Longs bits, Longs inverse, Longs log) {
+  const Longs r = mul_high((bits & ((1ull << 15) - 1)) << 8, inverse);
+  const Longs slope = longs_of(C1) - mul_high(r, longs_of(C2) - mul_high(r, longs_of(C3)));
+  return (((bits >> 23) + uint64_t(BIAS - 127)) << POINT) + log + 2 * mul_high(r, slope);
+}
+FRB_INLINE uint64_t log2_biased(int32_t bits) {
+  const uint32_t entry = entry_of(uint32_t(bits));
+  return log2_biased(longs_of(uint32_t(bits)), longs_of(uint32_t(INVERSE[entry])), longs_of(uint32_t(LOG[entry])))[0];
 }
 
-// `2 ** y` for y in units of 2^-31.
-FRB_INLINE float exp2_of(int64_t y) {
-  const int64_t whole = least<int64_t>(most<int64_t>(y >> 31, -126), 126), fraction = y & MASK;
-  const int64_t x = fraction & ((1 << 23) - 1);
-  const int64_t slope = E1 + ((x * (E2 + ((x * E3) >> 31))) >> 31);
-  const int64_t base = EXP[fraction >> 23];
-  const int64_t mantissa = base + ((base * ((x * slope) >> 31)) >> 31);
-  return float_of(int32_t(((whole + 126) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1)));
+// The bits of `2 ** y`, for y + RAISED and what the table has of it.
+FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
+  const Longs x = raised & ((1ull << 23) - 1);
+  const Longs slope = longs_of(E1) + mul_high(x, longs_of(E2) + mul_high(x, longs_of(E3)));
+  const Longs mantissa = base + mul_high(base, mul_high(x, slope));
+  const Ints whole = Ints((raised >> POINT) - RAISED), low = Ints{} - 126, high = Ints{} + 126;
+  const Ints from_below = whole > low ? whole : low, held = from_below < high ? from_below : high;
+  return ((Longs(held + 126) & 0xFFFFFFFFull) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1);
 }
 
-// `priority ** alpha` as the tree holds it, -1 for a bad priority. It comes as bits: comparing it with zero as a float
-// would take a subnormal for zero on threads that flush them, as XLA's do.
-FRB_INLINE float stored_value(const Plan& plan, int32_t bits) {
-  if ((bits & 0x7FFFFFFF) == 0) return 0.0f;
-  if (bits < 0 || bits >= 0x7F800000) return -1.0f;
-  bits = most(bits, 0x00800000);
-  float value;
-  if (plan->alpha_is_one) {
-    value = float_of(bits);
-  } else {
-    const int64_t y = times(log2_biased(bits), plan->alpha_whole, plan->alpha_fraction);
-    value = exp2_of(y - int64_t(plan->bias_whole) * (int64_t(1) << 31) - plan->bias_fraction);
+// Make powers of so many floats together.
+constexpr int64_t POWERS_TOGETHER = 64;
+
+// Make powers of positive normal floats: `number` tells the bits of each, `exponent` makes y + RAISED of log2(x) + 128, and
+// `take` takes the bits of each power.
+//
+// What the tables have is looked up for all first, and lies in memory: a vector would be long in coming together.
+template <class N, class E, class T>
+FRB_INLINE void make_powers(int64_t count, const N& number, const E& exponent, const T& take) {
+  alignas(64) uint32_t bits[POWERS_TOGETHER], first[POWERS_TOGETHER], second[POWERS_TOGETHER];
+  alignas(64) uint64_t raised[POWERS_TOGETHER];
+  for (int64_t start = 0; start < count; start += POWERS_TOGETHER) {
+    const int64_t n = least(POWERS_TOGETHER, count - start);
+    for (int64_t i = 0; i < n; ++i) {
+      bits[i] = uint32_t(number(start + i));
+      first[i] = uint32_t(INVERSE[entry_of(bits[i])]), second[i] = uint32_t(LOG[entry_of(bits[i])]);
+    }
+    for (int64_t i = n; i % (SIDE / 2); ++i) bits[i] = first[i] = second[i] = 0;
+    for (int64_t i = 0; i < n; i += SIDE / 2) {
+      const Longs log = log2_biased(longs_at(bits + i), longs_at(first + i), longs_at(second + i));
+      set_vector(raised + i, exponent(log));
+    }
+    for (int64_t i = 0; i < n; ++i) first[i] = uint32_t(EXP[(raised[i] >> 23) & 0xFF]);
+    for (int64_t i = 0; i < n; i += SIDE / 2) set_words(bits + i, exp2_of(vector_at(raised + i), longs_at(first + i)));
+    for (int64_t i = 0; i < n; ++i) take(start + i, int32_t(bits[i]));
   }
-  return least(most(value, SMALLEST), LARGEST);
 }
 
-// A beta in parts, once for a batch; it is no number where it is negative or NaN, and then no weight is.
-struct Exponent {
-  int64_t whole, fraction;
-  bool good;
-};
-FRB_INLINE Exponent exponent_of(float beta) {
-  if (!(beta >= 0)) return {0, 0, false};
+constexpr int32_t BAD = -1;
+
+// The bits of priorities to the power alpha as the tree holds them, BAD for bad ones. They come as bits: comparing them
+// with zero as floats would take a subnormal for zero on threads that flush them, as XLA's do.
+FRB_ENTRY void make_values(const Plan& plan, const int32_t* priorities, int32_t* values, int64_t count) {
+  const int32_t smallest = bits_of(SMALLEST), largest = bits_of(LARGEST);
+  auto normal = [&](int64_t i) { return most(priorities[i], 0x00800000); };
+  auto take = [&](int64_t i, int32_t power) {
+    const int32_t bits = priorities[i], value = least(most(power, smallest), largest);
+    values[i] = (bits & 0x7FFFFFFF) == 0 ? 0 : bits < 0 || bits >= 0x7F800000 ? BAD : value;
+  };
+  if (plan->alpha_is_one) {
+    for (int64_t i = 0; i < count; ++i) take(i, normal(i));
+    return;
+  }
+  const Longs alpha = longs_of((uint64_t(plan->alpha_whole) << POINT) + uint64_t(plan->alpha_fraction));
+  const uint64_t bias = (uint64_t(plan->bias_whole) << POINT) + uint64_t(plan->bias_fraction);
+  const Longs raised = longs_of((RAISED << POINT) - bias);
+  make_powers(count, normal, [&](Longs log) { return times(log, alpha) + raised; }, take);
+}
+
+// `(value / smallest) ** -beta`; there are no weights where beta is negative or NaN, and NaN says so.
+FRB_ENTRY void weigh(const float* values, float smallest, float beta, float* weights, int64_t count) {
+  if (!(beta >= 0)) {
+    for (int64_t i = 0; i < count; ++i) weights[i] = float_of(0x7FC00000);
+    return;
+  }
   beta = least(beta, 1048576.0f);
   const int64_t whole = int64_t(beta);
-  return {whole, int64_t((beta - float(whole)) * 2147483648.0f), true};
-}
-
-// `(value / smallest) ** -beta`, for the biased logarithm of the smallest as base.
-FRB_INLINE float importance_weight(float value, int64_t base, const Exponent& beta) {
-  if (!beta.good) return float_of(0x7FC00000);
-  return exp2_of(-times(log2_biased(bits_of(value)) - base, beta.whole, beta.fraction));
+  const uint64_t exponent = (uint64_t(whole) << POINT) + uint64_t((beta - float(whole)) * 2147483648.0f);
+  // The distance of logarithms is raised by 256, so that it is not negative even for a value that no item has.
+  const uint64_t more = 256, base = log2_biased(bits_of(most(smallest, SMALLEST)));
+  const Longs moved = longs_of((more << POINT) - base), raised = longs_of((RAISED << POINT) + more * exponent);
+  const Longs factor = longs_of(exponent);
+  make_powers(
+      count, [&](int64_t i) { return bits_of(most(values[i], SMALLEST)); },
+      [&](Longs log) { return raised - times(log + moved, factor); },
+      [&](int64_t i, int32_t power) { weights[i] = float_of(power); });
 }
 
 FRB_INLINE uint64_t mix(uint64_t x) {

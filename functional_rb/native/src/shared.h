@@ -81,13 +81,14 @@ FRB_ENTRY int64_t shared_note_update(Control control, Plan plan, Addresses stora
   const int32_t* counters = counters_at(control, word(control, SEQUENCE));
   int32_t* slots = reinterpret_cast<int32_t*>(journal[0]);
   float* values = reinterpret_cast<float*>(journal[1]);
+  const Finder find(plan, counters);
   int64_t live = 0;
   for (int64_t i = 0; i < handles.size; ++i) {
-    const int64_t slot = locate(plan, counters, handles[i]);
+    const int64_t slot = find(handles[i]);
     if (slot < 0) continue;
     slots[live] = int32_t(slot);
     if (plan->levels) values[live] = tree[slot];
-    if (has_rows) save_item(plan, storage, slot, journal.part(2, journal.size - 2), live);
+    if (has_rows) save_items(plan, storage, slot, journal.part(2, journal.size - 2), live, 1);
     ++live;
   }
   set_word(control, KIND, UPDATE);
@@ -195,7 +196,8 @@ FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control contr
   for (int k = 0; k < TRIES; ++k) {
     const int64_t sequence = shared_read_counters(control, counters.span());
     if (sequence & 1) return TORN;
-    const bool found = draw_slots(plan, tree.at, counters.at, draws.at, draws.shape[1], beta, slots.at, told, batch);
+    const bool found = draw_slots(plan, tree.at, counters.at, draws.at, draws.shape[1], beta, slots.at, told, batch,
+                                  storage);
     if (!shared_unchanged(control, sequence)) continue;
     if (!found) return NOTHING;
     load_items(plan, storage, slots.at, batch, leaves);
@@ -213,8 +215,9 @@ FRB_ENTRY int64_t shared_fetch(Addresses storage, Addresses leaves, Control cont
   for (int k = 0; k < TRIES; ++k) {
     const int64_t sequence = shared_read_counters(control, counters.span());
     if (sequence & 1) return TORN;
+    const Finder find(plan, counters.at);
     for (int64_t i = 0; i < handles.size; ++i) {
-      const int64_t slot = locate(plan, counters.at, handles[i]);
+      const int64_t slot = find(handles[i]);
       live[i] = slot >= 0;
       slots[i] = int32_t(slot >= 0 ? slot : floor_mod(int64_t(counters[CURSOR]) - 1, plan->capacity));
     }

@@ -13,7 +13,7 @@ FRB_ENTRY bool draw_slices(const float* tree, const int32_t* counters, const int
   Scratch<int32_t> made(given ? 0 : batch * words), starts(batch);
   if (!given) fill_random(key, made.at, batch * words);
   const int32_t* draws = given ? given : made.at;
-  const float total = descend_levels(plan, tree, draws, words, starts.at, batch);
+  const float total = descend_levels(plan, tree, draws, words, starts.at, batch, [](int32_t) {});
   const Slices told{slots, handles, mask, is_first, is_last, truncated};
   const Lanes lanes{counters + ring->cursors, counters + ring->sizes};
   cut(ring, lanes, in_episode, counters + ring->next, starts.at, draws + words - 2, words, nullptr, told, batch);

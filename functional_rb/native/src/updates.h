@@ -24,16 +24,15 @@ FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const i
   Scratch<int32_t> last(int64_t(1) << bits), winner(last.size), entry(count);
   memset(last.at, 0xFF, size_t(last.size) * sizeof(int32_t));
   memset(winner.at, 0xFF, size_t(last.size) * sizeof(int32_t));
-  Scratch<float> made(count);
+  Scratch<int32_t> made(count);
+  make_values(plan, priorities, made.at, count);
   int32_t refused = 0, largest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const float value = stored_value(plan, priorities[i]);
-    made[i] = most(value, 0.0f);
     entry[i] = int32_t(place_of_slot(slots, last, slots[i], 32 - bits));
     last[entry[i]] = int32_t(i);
-    if (live[i] && value >= 0) {
+    if (live[i] && made[i] >= 0) {
       winner[entry[i]] = int32_t(i);
-      largest = most(largest, bits_of(value));
+      largest = most(largest, made[i]);
     } else if (live[i]) {
       ++refused;
     }
@@ -41,7 +40,7 @@ FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const i
   for (int64_t i = 0; i < count; ++i) {
     const int32_t wins = winner[entry[i]];
     replaced[i] = wins != NOBODY;
-    values[i] = made[wins != NOBODY ? wins : last[entry[i]]];
+    values[i] = float_of(most(made[wins != NOBODY ? wins : last[entry[i]]], 0));
   }
   bad[0] = refused, peak[0] = largest;
 }
@@ -63,25 +62,33 @@ FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counter
     const int64_t slot = locate(ring, lanes, handles[i]);
     slots[i] = int32_t(slot);
     stale += slot < 0 && handles[i] != -1;  // that stands for what could not be drawn
+    live += slot >= 0;
     if (slot < 0) continue;
-    if (saved_slots && room) {
-      saved_slots[live] = int32_t(slot), saved_values[live] = tree[slot];
-      if (sliced) saved_kept[live] = kept[slot];
-    }
-    ++live;
+    expect(tree + slot);
+    if (sliced) expect(kept + slot);
   }
+  expect_paths(plan, tree, slots.at, batch);
+  if (saved_slots && room)
+    for (int64_t i = 0, at = 0; i < batch; ++i) {
+      const int32_t slot = slots[i];
+      if (slot < 0) continue;
+      saved_slots[at] = slot, saved_values[at] = tree[slot];
+      if (sliced) saved_kept[at] = kept[slot];
+      ++at;
+    }
   saved_count[0] = live;
   int32_t peak = counters[PEAK];
+  Scratch<int32_t> values(batch);
+  make_values(plan, priorities, values.at, batch);
   for (int64_t i = 0; i < batch; ++i) {
     const int32_t slot = slots[i];
     if (slot < 0) continue;
-    const float value = stored_value(plan, priorities[i]);
-    if (value < 0) {
+    if (values[i] < 0) {
       ++rejected;
       continue;
     }
-    kept[slot] = value;
-    peak = most(peak, bits_of(value));
+    kept[slot] = float_of(values[i]);
+    peak = most(peak, values[i]);
     slots[count++] = slot;
   }
   for (int64_t i = 0; sliced && i < count; ++i) {
