@@ -120,6 +120,9 @@ def add_(
 def sample_(
     state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[AnyState, AnySample[Any]]:
+    made = _natively("sample_", state, key, batch_size, beta, p)
+    if made is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample_")
     engine = engines.of(state)

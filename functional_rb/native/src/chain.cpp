@@ -564,8 +564,15 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int6
   return finish(drawn);
 }
 
+// The same value under another name, with the given state consumed.
+Ref renamed(Turn& turn) {
+  const Ref counters = attribute(turn.state(), names._counters), past = attribute(turn.state(), names._save_history);
+  Ref made = counters && past ? new_state(turn, turn.version.get(), counters.get(), past.get()) : Ref();
+  return made && set(turn.state(), names._version, Py_None) ? std::move(made) : Ref();
+}
+
 // sample(state, key, batch_size, beta, p)
-PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 5 || args[4] != Py_None) return not_here();
   Turn turn(reinterpret_cast<Chain*>(self), args[0]);
   FRB_TRY(turn.begin());
@@ -580,7 +587,8 @@ PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     return not_here();
   return draw_by(turn, random, size, beta, [&turn](Drawn& drawn) -> PyObject* {
     const Ref made = drawn.as_sample(turn);
-    return made ? PyTuple_Pack(2, turn.state(), made.get()) : nullptr;
+    const Ref state = !made ? Ref() : IN_PLACE ? renamed(turn) : Ref::to(turn.state());
+    return state ? PyTuple_Pack(2, state.get(), made.get()) : nullptr;
   });
 }
 
@@ -641,7 +649,7 @@ PyObject* turn(PyObject* self, PyObject* on) {
   {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr}
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
                          FRB_FAST("update_", update<true>), FRB_FAST("write", write<false>), FRB_FAST("write_", write<true>),
-                         FRB_FAST("sample", sample), FRB_FAST("draw", draw), {"turn", turn, METH_O, nullptr}, {}};
+                         FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw), {"turn", turn, METH_O, nullptr}, {}};
 PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_chain)},
                        {Py_tp_dealloc, reinterpret_cast<void*>(free_chain)},
                        {Py_tp_traverse, reinterpret_cast<void*>(visit_chain)},
