@@ -84,7 +84,8 @@ template <class T> class Scratch {
       if (zeros) memset(in_place_, 0, count * sizeof(T));
       return;
     }
-    if (count <= SIZE_MAX / sizeof(T)) at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
+    if (count <= SIZE_MAX / sizeof(T))
+      at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
     if (!at) throw std::bad_alloc();
   }
   ~Scratch() {

@@ -198,8 +198,9 @@ inline bool draw_prioritized(const Plan& plan, const float* tree, const int32_t*
   return true;
 }
 
-inline bool draw_slots(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws, int64_t words,
-                           float beta, int32_t* slots, const Selection& told, int64_t batch, Addresses storage) {
+inline bool draw_slots(const Plan& plan, const float* tree, const int32_t* counters, const int32_t* draws,
+                           int64_t words, float beta, int32_t* slots, const Selection& told, int64_t batch,
+                           Addresses storage) {
   if (plan->levels) return draw_prioritized(plan, tree, counters, draws, words, beta, slots, told, batch, storage);
   return draw_uniform(plan, counters, draws, words, slots, told, batch);
 }
@@ -212,7 +213,8 @@ FRB_ENTRY bool draw(const float* tree, const int32_t* counters, const int32_t* d
   if (FRB_FAULT(RACE)) ++races;
 #endif
   Scratch<int32_t> slots(batch);
-  const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, {handles, weights, probabilities}, batch, storage);
+  const Selection told{handles, weights, probabilities};
+  const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, told, batch, storage);
   load_items(plan, storage, slots.at, batch, leaves);
   return drawn;
 }

@@ -50,8 +50,8 @@ FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
 // Make powers of so many floats together.
 constexpr int64_t POWERS_TOGETHER = 64;
 
-// Make powers of positive normal floats: `number` tells the bits of each, `exponent` makes y + RAISED of log2(x) + 128, and
-// `take` takes the bits of each power.
+// Make powers of positive normal floats: `number` tells the bits of each, `exponent` makes y + RAISED of log2(x) + 128,
+// and `take` takes the bits of each power.
 //
 // What the tables have is looked up for all first, and lies in memory: a vector would be long in coming together.
 template <class N, class E, class T>

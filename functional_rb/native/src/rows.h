@@ -20,9 +20,10 @@ FRB_ENTRY void copy_column(char* to, int64_t to_stride, const char* from, int64_
     for (int64_t i = 0; i < count; ++i) copy(to + i * to_stride, from + i * from_stride, bytes);
 }
 
-// Write consecutive rows of the given leaves to consecutive slots. Leaf by leaf: so where each begins is asked for before,
-// as else one after the other would be waited for.
-inline void store_items(const Plan& plan, Addresses storage, int64_t slot, Addresses leaves, int64_t row, int64_t count) {
+// Write consecutive rows of the given leaves to consecutive slots. Leaf by leaf: so where each begins is asked for
+// before, as else one after the other would be waited for.
+inline void store_items(const Plan& plan, Addresses storage, int64_t slot, Addresses leaves, int64_t row,
+                        int64_t count) {
   if (FRB_FAULT(BEHIND_THE_ROWS)) slot = plan->capacity;
   for (int64_t k = 0; count > 1 && k < plan->leaves; ++k) {
     const int64_t bytes = plan.leaf(k).bytes;
@@ -43,7 +44,8 @@ FRB_INLINE void store_item(const Plan& plan, Addresses storage, int64_t slot, Ad
 }
 
 // Copy the whole items in consecutive slots to consecutive rows of the arrays to save in.
-FRB_INLINE void save_items(const Plan& plan, Addresses storage, int64_t slot, Addresses saved, int64_t at, int64_t count) {
+FRB_INLINE void save_items(const Plan& plan, Addresses storage, int64_t slot, Addresses saved, int64_t at,
+                           int64_t count) {
   for (int64_t array = 0; array < saved.size; ++array) {
     const int64_t bytes = plan.stored_bytes(array);
     if (bytes) copy(place(saved[array]) + at * bytes, place(storage[array]) + slot * bytes, count * bytes);
@@ -118,8 +120,8 @@ inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots
     for (int64_t k = 0; k < plan->leaves; ++k) {
       const LeafRecord& leaf = plan.leaf(k);
       const int64_t bytes = leaf.bytes;
-      if (bytes && leaf.storage == 0)
-        copy_column(place(leaves[k]) + start * bytes, bytes, scratch.at + leaf.offset - rows.piece.first, width, n, bytes);
+      const char* from = scratch.at + leaf.offset - rows.piece.first;
+      if (bytes && leaf.storage == 0) copy_column(place(leaves[k]) + start * bytes, bytes, from, width, n, bytes);
     }
   }
   for (int64_t k = 0; k < plan->leaves; ++k) {

@@ -98,7 +98,7 @@ FRB_INLINE Ints pick_children(const float* const* rows, const int32_t* draws) {
   for (int k = 0; k < FANOUT / 2; ++k) sums[k] = children[k] + children[k + FANOUT / 2];
   for (int half = FANOUT / 4; half; half /= 2)
     for (int k = 0; k < half; ++k) sums[k] = sums[k] + sums[k + half];
-  // Children in units of 2^-29 of the power of two of their sum: exponents are moved, as there is no float for some factors.
+  // Children in units of 2^-29 of the power of two of their sum: exponents are moved, as some factors are no floats.
   const Words moved = ((127 + 29) - (Words(sums[0]) >> 23)) << 23;
   const Ints one = Ints{} + bits_of(1.0f);
   Ints reach[FANOUT];
@@ -136,7 +136,8 @@ FRB_INLINE void refresh_side(float* tree, int64_t own, int64_t below, const int3
 }
 
 // Compute nodes of a level from their children; `nodes` has room for SIDE more, which it is filled up with.
-inline void refresh_nodes(const LevelRecord& own, const LevelRecord& below, float* tree, int32_t* nodes, int64_t count) {
+inline void refresh_nodes(const LevelRecord& own, const LevelRecord& below, float* tree, int32_t* nodes,
+                          int64_t count) {
   int64_t start = 0;
   for (int64_t k = 0; count && k < SIDE; ++k) nodes[count + k] = nodes[count - 1];
   for (; start + FEW < count; start += SIDE) {
@@ -162,8 +163,8 @@ inline void refresh_range(const Plan& plan, float* tree, int64_t first, int64_t 
   }
 }
 
-// Ask for what `refresh` will read and write above leaves, in place of which there may be -1. Of levels that have no more
-// nodes than so many leaves all will be there after a few.
+// Ask for what `refresh` will read and write above leaves, in place of which there may be -1. Levels that have no more
+// nodes than there are leaves are left out: all of them will be there after a few.
 inline void expect_paths(const Plan& plan, const float* tree, const int32_t* leaves, int64_t count) {
   int64_t below = 1;  // leaves below each node
   for (int64_t k = 1; k < plan->levels && plan.level(k).nodes > count; ++k) {
@@ -214,11 +215,11 @@ inline void refresh(const Plan& plan, float* tree, const int32_t* leaves, int64_
 constexpr int64_t TOGETHER = 64;
 
 // Which leaves up to TOGETHER draws choose. Level by level, so that cache misses of draws overlap: what a draw comes to
-// next is asked for at once. Draws lie `stride` words apart. Meanwhile all of `before` are told, some at each step: asking
-// for more memory at once than is on its way at a time would keep this waiting.
+// next is asked for at once. Draws lie `stride` words apart. Meanwhile all of `before` are told, some at each step, so
+// that their rows are asked for: whoever asks for more memory than can be on its way at a time has to wait.
 template <class F>
-FRB_INLINE void descend_together(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride, int32_t* slots,
-                                 int64_t count, Span<const int32_t> before, const F& tell) {
+FRB_INLINE void descend_together(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride,
+                                 int32_t* slots, int64_t count, Span<const int32_t> before, const F& tell) {
   const int64_t top = plan->levels - 1, pace = (SIDE + top) / (top + 1);
   int64_t told = 0;
   int32_t nodes[TOGETHER]{}, words[TOGETHER]{};
@@ -242,10 +243,10 @@ FRB_INLINE void descend_together(const Plan& plan, const float* tree, const int3
   memcpy(slots, nodes, size_t(count) * sizeof(int32_t));
 }
 
-// Which leaves draws choose, int32 [count]; `sum_tree.descend`. All are told but the last few. Returns the total.
+// Which leaves draws choose, int32 [count]; `sum_tree.descend`. All are told but the last TOGETHER. Returns the total.
 template <class F>
-FRB_INLINE float descend_levels(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride, int32_t* slots,
-                                int64_t count, const F& tell) {
+FRB_INLINE float descend_levels(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride,
+                                int32_t* slots, int64_t count, const F& tell) {
   Span<const int32_t> before;
   for (int64_t start = 0; start < count; start += TOGETHER) {
     const int64_t n = least(TOGETHER, count - start);

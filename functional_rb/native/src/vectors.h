@@ -9,8 +9,8 @@
 
 FRB_BEGIN
 
-// So many numbers of 32 bits, and half as many of 64, lie side by side in a vector. Shuffles stay within four of them, so
-// that they work for four and for eight alike.
+// So many numbers of 32 bits, and half as many of 64, lie side by side in a vector. Shuffles stay within four of them,
+// so that they work for four and for eight alike.
 #ifdef __AVX2__
 constexpr int SIDE = 8;
 #define FRB_LANES(a, b, c, d) a, b, c, d, (a) + 4, (b) + 4, (c) + 4, (d) + 4
