@@ -35,10 +35,10 @@ class Memory(memory.Memory):
         with torch.inference_mode(False):
             return super().copy()
 
-    def settle(self) -> None:
+    def wait_for_draws(self) -> None:
         """Do so, but for `torch.compile`, which traces no locks."""
         if not torch.compiler.is_compiling():
-            super().settle()
+            super().wait_for_draws()
 
     @staticmethod
     def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:

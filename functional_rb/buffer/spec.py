@@ -10,12 +10,12 @@ from typing import Any
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.buffer.frame_dedup import Compact
+from functional_rb.buffer.known import Known, known
 from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
 from functional_rb.core import episodes, frame_store
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import Plan
 from functional_rb.core.strategy import Transform
-from functional_rb.native.known import Known, known
 from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.specs import ArraySpec, NonTensor, freeze
@@ -236,7 +236,7 @@ class BufferSpec(Description):
     @functools.cached_property
     def known(self) -> Known:
         """What the native code does whole of this buffer."""
-        return known(self)
+        return known(self.plan, self.sampler, self.writer, self.plan.frames is None and not self.inner)
 
     def draw_shape(self, batch: int) -> tuple[int, int]:
         """How many draws the sampler takes for a batch, as (rows, words)."""

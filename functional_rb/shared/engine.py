@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.buffer.known import draws_items, is_ring
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
-from functional_rb.native.known import draws_items, is_ring
 from functional_rb.native.switch import HAVE_KERNELS, REMEDY
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState

@@ -242,7 +242,7 @@ class Memory(abc.ABC):
     def is_ordinary_array(array: Array) -> bool:
         """Whether it is a contiguous one of the library's own, in the CPU's memory."""
 
-    def settle(self) -> None:
+    def wait_for_draws(self) -> None:
         """Wait until no draw reads the arrays any more. Hold the lineage's lock, so that none begins."""
         if self.place is not None:
             self.place.wait()

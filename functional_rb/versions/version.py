@@ -178,7 +178,7 @@ class Version:
         if self.memory is None:
             self._rebuild()
         assert self.memory is not None
-        self.memory.settle()
+        self.memory.wait_for_draws()
         return self.memory
 
     def _rebuild(self) -> None:

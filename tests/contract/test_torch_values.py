@@ -409,7 +409,7 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
             if call // 2 == 1:
                 assert newest.rows is not None  # which exports it, so that a write begins with a copy
             patch.setattr(Memory, "retains_too_much", True)
-            place, name = ((version, "part_with_oldest"), (Memory, "copy"), (Memory, "settle"))[call // 2]
+            place, name = ((version, "part_with_oldest"), (Memory, "copy"), (Memory, "wait_for_draws"))[call // 2]
             patch.setattr(place, name, broken)
             given = (newest, newest, state)[call // 2]
         else:

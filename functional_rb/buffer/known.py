@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from functional_rb.core.plan import Plan
 from functional_rb.samplers import Prioritized, PrioritizedSlices, Slices, Uniform, WithoutReplacement
 from functional_rb.writers import Immutable, RoundRobin
-
-if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
 
 
 class Known(NamedTuple):
@@ -41,10 +39,8 @@ def is_ring(writer: Any) -> bool:
     return type(writer) in (RoundRobin, Immutable)
 
 
-def known(spec: BufferSpec) -> Known:
-    """What the native code does whole of a buffer."""
-    sampler, writer, plan = spec.sampler, spec.writer, spec.plan
-    plain = plan.frames is None and not spec.inner
+def known(plan: Plan, sampler: Any, writer: Any, plain: bool) -> Known:
+    """What the native code does whole of a buffer, which is plain if there are no frames and no transforms."""
     draws = plan.ring.lanes == 1 and draws_items(sampler) and is_ring(writer)
     has_epochs = type(sampler) is WithoutReplacement and sampler.shuffle
     has_updates = type(sampler) is PrioritizedSlices or (
