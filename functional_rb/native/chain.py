@@ -1,4 +1,4 @@
-"""What the version chain of the native code (`src/chain.cpp`) asks Python, and the outline of a spec that it works by."""
+"""What the version chain of the native code (`src/chain.cpp`) asks Python, and the outline of a spec it works by."""
 
 from __future__ import annotations
 

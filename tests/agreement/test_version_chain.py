@@ -1,4 +1,4 @@
-"""The version chain in C++ beside the plain engine: random programs give the same states, samples and errors, bit for bit."""
+"""The version chain in C++ beside the plain engine: programs give the same states, samples and errors, to the bit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ seeds, sizes = st.integers(0, 2**32 - 1), st.sampled_from([1, 1, 2, 3, 5, 9, 20]
 
 
 class Programs(stateful.RuleBasedStateMachine):
-    """Every call is made twice, on the chain and on the plain engine; all states that are alive are looked at after it."""
+    """Every call is made twice, on the chain and on the plain engine; after it all states that live are looked at."""
 
     chain: programs.Noting
 

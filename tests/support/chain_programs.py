@@ -1,4 +1,4 @@
-"""Parts of random programs for the version chain: items of all kinds, in all forms that users give; what states hold."""
+"""Parts of programs for the version chain: items of all kinds, in all forms that users give; what states hold."""
 
 from __future__ import annotations
 
