@@ -151,6 +151,11 @@ def test_forks_beside_draws(way: Any) -> None:
 
     def in_child() -> None:
         signal.alarm(PATIENCE)  # in place of waiting for a thread that is not here
+        check_whole(rb.get(state, expected.indices))
+        draw_and_write()
+
+    def draw_and_write() -> None:
+        signal.alarm(PATIENCE)
         assert torch.equal(rb.sample(state, key, 4000)[1].items["x"], expected.items["x"])
         later = rb.add(state, batch(5000, 700))
         check_whole(rb.sample(later, key, 4000)[1].items)
@@ -160,8 +165,9 @@ def test_forks_beside_draws(way: Any) -> None:
     thread = threading.Thread(target=draw, daemon=True)
     thread.start()
     try:
-        for _ in range(effort(4, 40)):
+        for _ in range(effort(3, 30)):
             ended(forked(in_child))
+            ended(forked(draw_and_write))
     finally:
         done.set()
         thread.join(PATIENCE)

@@ -1,8 +1,8 @@
 """Runs a program by an extension that was built with a sanitizer: python -m tests.support.sanitized FILE WHAT ...
 
-WHAT is "agreement", with arguments for pytest behind it, "threads", with the number of a fault to plant (0: none), or
-"chain", with how often the version chain of torch is written to while threads draw from it, or "programs", with how many
-random ones to carry out on that chain.
+WHAT is "agreement", with arguments for pytest behind it; "threads", with the number of a fault to plant (0: none);
+"chain", with how often the version chain of torch is written to while threads draw from it; or "programs", with how
+many random ones to carry out on that chain.
 """
 
 from __future__ import annotations

@@ -72,12 +72,20 @@ def test_agreement_with_the_core_reports_nothing(built: Callable[[str], tuple[Pa
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize("what", [("chain", effort.effort(20, 300)), ("programs", effort.effort(8, 200))], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "what", "times"),
+    [
+        ("address", "programs", effort.effort(8, 200)),
+        ("thread", "chain", effort.effort(6, 200)),
+        pytest.param("address", "chain", 200, marks=pytest.mark.long),
+    ],
+)
 def test_the_version_chain_reports_nothing(
-    what: tuple[str, int], built: Callable[[str], tuple[Path, dict[str, str]]]
+    kind: str, what: str, times: int, built: Callable[[str], tuple[Path, dict[str, str]]]
 ) -> None:
-    done = run(built, "address", *map(str, what))
+    done = run(built, kind, what, str(times))
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout[-3000:] + done.stderr[-3000:]
+    assert "WARNING" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["address", "thread"])
