@@ -29,6 +29,7 @@ CHAINS = {"exchange": functions.CHAIN, "capsules": chain.made(has_exchange=False
 """With DLPack's C interface, and as torch before 2.13 has it."""
 KINDS = ("dict", "dict", "map", "nested", "tuple", "named tuple", "dataclass", "bare")
 SAMPLERS = (frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever"))
+OTHERS = ("let go", "deepcopy", "pickle", "clear", "label", "alpha")
 MOST = 6
 """States that are alive."""
 
@@ -49,6 +50,7 @@ def kept(native: Any, plain: Any) -> Kept:
     return Kept(native, plain, found)
 
 
+places = st.integers(0, 5) | st.just(0)
 seeds, sizes = st.integers(0, 2**32 - 1), st.sampled_from([1, 1, 2, 3, 5, 9, 20])
 
 
@@ -64,7 +66,7 @@ class Programs(stateful.RuleBasedStateMachine):
         sampler=st.sampled_from(SAMPLERS),
         batch_size=st.sampled_from([None, 3]),
         core=st.booleans(),
-        empty=st.booleans(),
+        empty=st.sampled_from([False, False, False, True]),
     )
     def begin(
         self, kind: str, names: list[str], capacity: int, sampler: Any, batch_size: int | None, core: bool, empty: bool
@@ -77,6 +79,10 @@ class Programs(stateful.RuleBasedStateMachine):
         self.exported: list[tuple[torch.Tensor, bytes]] = []
         if not empty:
             self.add(0, 9, 0, False, False)
+
+    def place(self, at: int) -> int:
+        """Of the states that live, the newest first."""
+        return len(self.states) - 1 - at % len(self.states)
 
     # --- calls
 
@@ -120,7 +126,7 @@ class Programs(stateful.RuleBasedStateMachine):
         array = rng.choice(programs.PRIORITIES, n)
         return self.companion(rng, n, array[:, None] if rng.random() < 0.2 else array)
 
-    @stateful.rule(at=st.integers(0, 99), n=sizes, seed=seeds, in_place=st.booleans(), beside=st.booleans())
+    @stateful.rule(at=places, n=sizes, seed=seeds, in_place=st.booleans(), beside=st.booleans())
     def add(self, at: int, n: int, seed: int, in_place: bool, beside: bool) -> None:
         rng = np.random.default_rng(seed)
         lead = () if n == 1 and rng.random() < 0.5 else (n,)
@@ -132,11 +138,11 @@ class Programs(stateful.RuleBasedStateMachine):
             items = programs.arranged(self.kind, leaves)
         mask = self.companion(rng, n, rng.random(n) < 0.6) if beside and rng.random() < 0.7 else None
         priorities = self.some_priorities(rng, n) if beside else None
-        self.write("add", at % len(self.states), in_place, items, mask, priorities)
+        self.write("add", self.place(at), in_place, items, mask, priorities)
 
-    @stateful.rule(at=st.integers(0, 99), n=sizes, seed=seeds, in_place=st.booleans(), rewrites=st.booleans())
+    @stateful.rule(at=places, n=sizes, seed=seeds, in_place=st.booleans(), rewrites=st.booleans())
     def update(self, at: int, n: int, seed: int, in_place: bool, rewrites: bool) -> None:
-        rng, state = np.random.default_rng(seed), self.states[at % len(self.states)].native
+        rng, state = np.random.default_rng(seed), self.states[self.place(at)].native
         cursor = int(state._counters[0])
         handles = rng.integers(cursor - 1 - int(rng.choice([1, 3, 30])), cursor + 2, n).clip(-1).astype(np.int32)
         items = None
@@ -149,17 +155,17 @@ class Programs(stateful.RuleBasedStateMachine):
             items = programs.arranged(self.kind, {name: self.some_leaf(rng, name, (n,)) for name in self.leaves})
         priorities = self.some_priorities(rng, n) if rng.random() < 0.8 else None
         given = self.companion(rng, n, handles), priorities, items
-        self.write("update", at % len(self.states), in_place, *given)
+        self.write("update", self.place(at), in_place, *given)
 
     @stateful.rule(
-        at=st.integers(0, 99),
+        at=places,
         seed=st.integers(-(2**63), 2**63 - 1),
         size=st.sampled_from([1, 2, 8, 33]),
         beta=st.sampled_from([0.0, 0.7, 1, 1.5]),
         odd=st.sampled_from([*[None] * 8, "size", "beta", "both"]),
     )
     def sample(self, at: int, seed: int, size: Any, beta: Any, odd: str | None) -> None:
-        before = self.states[at % len(self.states)]
+        before = self.states[self.place(at)]
         beta = None if before.native.spec.sampler == frb.Uniform() or seed % 3 else beta
         size = (None, 0, -1, True, 2.0)[seed % 5] if odd in ("size", "both") else size
         beta = (None, 100.5, float("nan"), True, -1)[seed // 5 % 5] if odd in ("beta", "both") else beta
@@ -172,15 +178,19 @@ class Programs(stateful.RuleBasedStateMachine):
 
     # --- what else befalls states
 
-    @stateful.rule(at=st.integers(0, 99))
-    def export(self, at: int) -> None:
-        state = self.states[at % len(self.states)].native
-        arrays = [x for x in (state.rows, *state.wide, state.tree) if x is not None]
-        self.exported = [*self.exported, *((x, programs.bits(x)) for x in arrays)][-8:]
+    @stateful.rule(at=places, by=st.sampled_from(["export", "export", *OTHERS]))
+    def befall(self, at: int, by: str) -> None:
+        before = self.states[self.place(at)]
+        if by == "export":
+            arrays = [x for x in (before.native.rows, *before.native.wide, before.native.tree) if x is not None]
+            self.exported = [*self.exported, *((x, programs.bits(x)) for x in arrays)][-8:]
+        elif by == "let go":
+            del self.states[self.place(at)]
+            self.states = self.states or [before]
+        else:
+            self.transform(before, by)
 
-    @stateful.rule(at=st.integers(0, 99), by=st.sampled_from(["deepcopy", "pickle", "clear", "label", "alpha"]))
-    def transform(self, at: int, by: str) -> None:
-        before = self.states[at % len(self.states)]
+    def transform(self, before: Kept, by: str) -> None:
         spec = before.native.spec
         more: dict[str, Any] = {"batch_size": 2 if spec.batch_size != 2 else 5}
         if spec.sampler.has_priorities and by == "label":
@@ -194,11 +204,6 @@ class Programs(stateful.RuleBasedStateMachine):
         }.get(by, lambda state: rb.with_spec(state, dataclasses.replace(spec, **more)))
         self.states.append(kept(change(before.native), change(before.plain)))
         del self.states[:-MOST]
-
-    @stateful.rule(at=st.integers(0, 99))
-    def let_go(self, at: int) -> None:
-        if len(self.states) > 1:
-            del self.states[at % len(self.states)]
 
     # --- what holds after each step
 
@@ -219,7 +224,7 @@ def test_random_programs(way: str) -> None:
     class OfThisWay(Programs):
         chain = programs.Noting(CHAINS[way])
 
-    settings = hypothesis.settings(max_examples=effort(60, 1000), stateful_step_count=effort(24, 50), deadline=None)
+    settings = hypothesis.settings(max_examples=effort(60, 1000), stateful_step_count=effort(40, 60), deadline=None)
     stateful.run_state_machine_as_test(OfThisWay, settings=settings)
     assert OfThisWay.chain.done > effort(120, 2000)
 
@@ -304,6 +309,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "not aligned": lambda: rb.update(full(), MISALIGNED, MISALIGNED.view(np.float32)),
     "more than there is room for": lambda: rb.sample(full(), rb.key(0), 2**31 - 1),
     "of a consumed state": lambda: (lambda state: (rb.add_(state, batch(1)), rb.add(state, batch(1))))(full()),
+    "a number out of range": lambda: rb.add(full(), {"x": torch.ones(3), "n": 2**31}),
+    "the last number in range": lambda: rb.add(full(), {"x": torch.ones(3), "n": -(2**31)}),
+    "a truth as a number": lambda: rb.add(full(), {"x": torch.ones(3), "n": True}),
+    "a fraction as a number": lambda: rb.add(full(), {"x": torch.ones(3), "n": 1.0}),
     "a whole sample": lambda: rb.add(full(), rb.sample(full(), rb.key(0), 2)[1]),
     "the pair": lambda: rb.update(full(), rb.sample(full(), rb.key(0), 2)),
 }
@@ -499,3 +508,23 @@ def test_states_in_shared_memory(way: programs.Noting) -> None:
         return shown(state), shown(later), programs.told(SPEC, rb.sample(state, rb.key(0), 5)[1])
 
     assert same_on_the_plain_engine(case)[1] is None
+
+
+@pytest.mark.parametrize("count", [63, 64, 65])
+def test_as_many_leaves_as_the_chain_takes(count: int, way: programs.Noting) -> None:
+    wide = frb.Unbounded((1100,), "uint8")  # each in an array of its own
+    spec = frb.BufferSpec({f"leaf {k}": wide for k in range(count)}, 3)
+
+    def case() -> Any:
+        number = torch.arange(5, dtype=torch.uint8)[:, None]
+        items = {f"leaf {k}": (number + k).repeat(1, 1100) for k in range(count)}
+        older = rb.add(rb.init(spec), items)
+        newer = rb.update(
+            rb.add(older, items),
+            torch.arange(9, dtype=torch.int32),
+            items={"leaf 7": torch.zeros_like(items["leaf 7"][:1]).repeat(9, 1)},
+        )
+        return shown(older), shown(newer), programs.told(spec, rb.sample(newer, rb.key(0), 4)[1])
+
+    assert same_on_the_plain_engine(case)[1] is None
+    assert way.done == (0 if count > 64 else 4)
