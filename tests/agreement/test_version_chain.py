@@ -205,6 +205,24 @@ class Programs(stateful.RuleBasedStateMachine):
         self.states.append(kept(change(before.native), change(before.plain)))
         del self.states[:-MOST]
 
+    @stateful.rule(seed=seeds)
+    def several(self, seed: int) -> None:
+        """A piece of a program: by themselves programs are short."""
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            at, more, coins = int(rng.integers(3)), int(rng.integers(2**32)), [bool(x) for x in rng.random(2) < 0.4]
+            match rng.integers(8):
+                case 0 | 1 | 2:
+                    self.add(at, int(rng.choice([1, 2, 5, 20])), more, *coins)
+                case 3 | 4 | 5:
+                    self.update(at, int(rng.choice([1, 3, 9])), more, *coins)
+                case 6:
+                    self.sample(at, more, int(rng.choice([1, 8, 33])), 0.7, None)
+                case _:
+                    self.befall(at, str(rng.choice(["export", "export", *OTHERS])))
+            self.values_stay()
+            self.exports_stay()
+
     # --- what holds after each step
 
     @stateful.invariant()
@@ -224,7 +242,7 @@ def test_random_programs(way: str) -> None:
     class OfThisWay(Programs):
         chain = programs.Noting(CHAINS[way])
 
-    settings = hypothesis.settings(max_examples=effort(60, 1000), stateful_step_count=effort(40, 60), deadline=None)
+    settings = hypothesis.settings(max_examples=effort(16, 400), stateful_step_count=effort(20, 60), deadline=None)
     stateful.run_state_machine_as_test(OfThisWay, settings=settings)
     assert OfThisWay.chain.done > effort(120, 2000)
 
