@@ -75,8 +75,8 @@ def test_agreement_with_the_core_reports_nothing(built: Callable[[str], tuple[Pa
 @pytest.mark.parametrize(
     ("kind", "what", "times"),
     [
-        ("address", "programs", effort.effort(8, 200)),
-        ("thread", "chain", effort.effort(6, 200)),
+        ("address", "programs", effort.effort(4, 100)),
+        ("thread", "chain", effort.effort(4, 200)),
         pytest.param("address", "chain", 200, marks=pytest.mark.long),
     ],
 )
