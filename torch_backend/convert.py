@@ -80,7 +80,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_put_off(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory does not say what its elements are: negation and conjugation put off, or none there."""
+    """Whether a tensor's memory does not say what its elements are: to be negated or conjugated, or not there."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 

@@ -1,6 +1,8 @@
 """Runs a program by an extension that was built with a sanitizer: python -m tests.support.sanitized FILE WHAT ...
 
-WHAT is "agreement", with arguments for pytest behind it, or "threads", with the number of a fault to plant (0: none).
+WHAT is "agreement", with arguments for pytest behind it; "threads", with the number of a fault to plant (0: none);
+"chain", with how often the version chain of torch is written to while threads draw from it; or "programs", with how
+many random ones to carry out on that chain.
 """
 
 from __future__ import annotations
@@ -80,11 +82,70 @@ def threads(fault: int) -> None:
         list(pool.map(work, range(2)))
 
 
+def chain(times: int) -> None:
+    """Two threads draw from all states of a buffer in turn, while this one makes them, by writes of every kind."""
+    import torch
+
+    import functional_rb as frb
+    import torch_backend as rb
+
+    torch.set_num_threads(1)
+    item = {"x": frb.Unbounded((64,)), "image": frb.Bounded(0, 255, (1100,), "uint8"), "n": frb.Unbounded((), "int32")}
+    newest = oldest = rb.init(frb.BufferSpec(item, 300, frb.Prioritized()))
+    numbers, done = torch.arange(90, dtype=torch.int32), False
+
+    def batch(start: int) -> dict[str, torch.Tensor]:
+        own = numbers + start
+        image = (own % 251).to(torch.uint8)[:, None].repeat(1, 1100)
+        return {"x": own[:, None].repeat(1, 64).float(), "image": image, "n": own}
+
+    def draw(seed: int) -> None:
+        key, turn = rb.key(seed), 0
+        while not done:
+            turn += 1
+            items = rb.sample(newest if turn % 2 else oldest, key + turn, 90)[1].items
+            assert torch.equal(items["x"][:, 7], items["n"].float())
+
+    newest = oldest = rb.add(newest, batch(0))
+    with ThreadPoolExecutor(2) as pool:
+        drawing = [pool.submit(draw, seed) for seed in range(2)]
+        try:
+            for turn in range(times):
+                newest = rb.add(newest, batch(turn), torch.rand(90) < 0.9)
+                newest = rb.add(newest, {"x": np.ones(64, np.float32), "image": batch(1)["image"][0], "n": 1})
+                newest = rb.update(newest, numbers + turn, torch.rand(90))
+                own = rb.update_(rb.add_(rb.add(oldest, batch(turn)), batch(turn)), numbers, torch.rand(90))
+                rb.sample(own, rb.key(turn), 90)
+        finally:
+            done = True
+        for each in drawing:
+            each.result()
+
+
+def programs(examples: int) -> None:
+    """Random programs on the version chain of torch, and beside it on the plain engine."""
+    import hypothesis
+    from hypothesis import stateful
+
+    from tests.agreement.test_version_chain import CHAINS, Programs
+    from tests.support.chain_programs import Noting
+
+    class OfTheChain(Programs):
+        chain = Noting(CHAINS["exchange"])
+
+    settings = hypothesis.settings(max_examples=examples, stateful_step_count=20, derandomize=True, deadline=None)
+    everything = list(hypothesis.HealthCheck)
+    stateful.run_state_machine_as_test(
+        OfTheChain, settings=hypothesis.settings(settings, suppress_health_check=everything)
+    )
+    assert OfTheChain.chain.done > examples
+
+
 if __name__ == "__main__":
     use(sys.argv[1])
     if sys.argv[2] == "agreement":
         import pytest
 
         sys.exit(pytest.main(sys.argv[3:]))
-    threads(int(sys.argv[3]))
+    {"threads": threads, "chain": chain, "programs": programs}[sys.argv[2]](int(sys.argv[3]))
     print("done")

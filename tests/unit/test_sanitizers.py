@@ -50,7 +50,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
             flags = ("-O0", "-g1", "-DFRB_FAULTS", *FLAGS[kind])
             environment = os.environ | {"CXX": "g++"}
             subprocess.run([sys.executable, "-c", program, str(target), *flags], cwd=ROOT, env=environment, check=True)
-            preloaded = os.environ | {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0"}
+            options = "detect_leaks=0:allocator_may_return_null=1"  # some tests ask for more memory than there is
+            preloaded = os.environ | {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": options}
             made[kind] = target, preloaded
         return made[kind]
 
@@ -69,6 +70,22 @@ def test_agreement_with_the_core_reports_nothing(built: Callable[[str], tuple[Pa
     done = run(built, "address", "agreement", "-n", "0", "-q", "-p", "no:cacheprovider", *chosen)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "times"),
+    [
+        ("address", "programs", effort.effort(4, 100)),
+        ("thread", "chain", effort.effort(4, 200)),
+        pytest.param("address", "chain", 200, marks=pytest.mark.long),
+    ],
+)
+def test_the_version_chain_reports_nothing(
+    kind: str, what: str, times: int, built: Callable[[str], tuple[Path, dict[str, str]]]
+) -> None:
+    done = run(built, kind, what, str(times))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout[-3000:] + done.stderr[-3000:]
+    assert "WARNING" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["address", "thread"])

@@ -62,8 +62,9 @@ class Turn {
 
   // Whether the memory is still the state's, and nobody else's: what Python has done since may have come back here.
   bool unchanged() const {
-    const Ref now = attribute(version.get(), names.memory), held = attribute(memory.get(), names.pinned);
-    return now.is(memory.get()) && held.is(Py_False);
+    const Ref named = attribute(state_, names._version), now = attribute(version.get(), names.memory),
+              held = attribute(memory.get(), names.pinned);
+    return named.is(version.get()) && now.is(memory.get()) && held.is(Py_False);
   }
 
   void unlock() {

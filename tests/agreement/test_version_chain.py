@@ -1,0 +1,548 @@
+"""The version chain in C++ beside the plain engine: programs give the same states, samples and errors, to the bit."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import stateful
+
+import functional_rb as frb
+import torch_backend as rb
+from tests.support import chain_programs as programs
+from tests.support.effort import effort
+from torch_backend import chain, functions
+from torch_backend import state as torch_state
+
+CHAINS = {"exchange": functions.CHAIN, "capsules": chain.made(has_exchange=False)}
+"""With DLPack's C interface, and as torch before 2.13 has it."""
+KINDS = ("dict", "dict", "map", "nested", "tuple", "named tuple", "dataclass", "bare")
+SAMPLERS = (frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever"))
+OTHERS = ("let go", "deepcopy", "pickle", "clear", "label", "alpha")
+MOST = 6
+"""States that are alive."""
+
+
+class Kept(NamedTuple):
+    """A state of the chain, the plain engine's, and the bits of both when they were new."""
+
+    native: Any
+    plain: Any
+    bits: list[bytes]
+
+
+def kept(native: Any, plain: Any) -> Kept:
+    found = programs.peek(native)
+    assert found == programs.peek(plain)
+    assert native._save_history == plain._save_history
+    assert native.spec == plain.spec
+    return Kept(native, plain, found)
+
+
+places = st.integers(0, 5) | st.just(0)
+seeds, sizes = st.integers(0, 2**32 - 1), st.sampled_from([1, 1, 2, 3, 5, 9, 20])
+
+
+class Programs(stateful.RuleBasedStateMachine):
+    """Every call is made twice, on the chain and on the plain engine; after it all states that live are looked at."""
+
+    chain: programs.Noting
+
+    @stateful.initialize(
+        kind=st.sampled_from(KINDS),
+        names=st.lists(st.sampled_from([*programs.LEAVES]), min_size=1, max_size=5, unique=True),
+        capacity=st.sampled_from([1, 2, 3, 7, 17]),
+        sampler=st.sampled_from(SAMPLERS),
+        batch_size=st.sampled_from([None, 3]),
+        core=st.booleans(),
+        empty=st.sampled_from([False, False, False, True]),
+    )
+    def begin(
+        self, kind: str, names: list[str], capacity: int, sampler: Any, batch_size: int | None, core: bool, empty: bool
+    ) -> None:
+        self.kind, self.core = kind, core
+        self.leaves = {name: programs.LEAVES[name] for name in (names[:1] if kind == "bare" else names)}
+        item = programs.arranged("dict" if kind == "map" else kind, self.leaves)
+        self.spec = frb.BufferSpec(item, capacity, sampler, batch_size=batch_size)
+        self.states = [kept(rb.init(self.spec), rb.init(self.spec))]
+        self.exported: list[tuple[torch.Tensor, bytes]] = []
+        if not empty:
+            self.add(0, 9, 0, False, False)
+
+    def place(self, at: int) -> int:
+        """Of the states that live, the newest first."""
+        return len(self.states) - 1 - at % len(self.states)
+
+    # --- calls
+
+    def both(self, name: str, at: Kept, *given: Any) -> tuple[Any, Any]:
+        """What each way returns; both raise the same."""
+        with programs.using(self.chain):
+            native, error = programs.outcome(getattr(rb, name), at.native, *given)
+        with programs.using(programs.NotHere()), frb.kernels(not self.core):
+            plain, other = programs.outcome(getattr(rb, name), at.plain, *given)
+        assert error == other
+        return native, plain
+
+    def write(self, name: str, at: int, in_place: bool, *given: Any) -> None:
+        """A call that makes a state; one in place consumes the one that it is given."""
+        before = self.states[at]
+        # What `with_spec` made of a state has its memory, as long as only a label is another.
+        in_place = in_place and sum(x.native._version is before.native._version for x in self.states) == 1
+        native, plain = self.both(name + "_" * in_place, before, *given)
+        if native is None:
+            return
+        if in_place:
+            del self.states[at]
+            self.both("size", before)
+            self.both(name, before, *given)
+        self.states.append(kept(native, plain))
+        del self.states[:-MOST]
+
+    def companion(self, rng: np.random.Generator, n: int, array: np.ndarray) -> Any:
+        """A mask, priorities or handles in a usual form, or not."""
+        form = str(rng.choice(["tensor", "numpy"] if rng.random() < 0.85 else programs.FORMS))
+        return programs.in_form(form, array[: max(n - int(rng.random() < 0.03), 0)])
+
+    def some_leaf(self, rng: np.random.Generator, name: str, lead: tuple[int, ...]) -> Any:
+        usual = rng.integers(programs.USUAL * len(self.leaves)) > 0
+        form = str(rng.choice(programs.FORMS[:2] if usual else programs.FORMS))
+        return programs.in_form(form, programs.random_array(rng, self.leaves[name], lead))
+
+    def some_priorities(self, rng: np.random.Generator, n: int) -> Any:
+        if self.spec.sampler == frb.Uniform():
+            return None if rng.random() < 0.98 else torch.ones(n)
+        array = rng.choice(programs.PRIORITIES, n)
+        return self.companion(rng, n, array[:, None] if rng.random() < 0.2 else array)
+
+    @stateful.rule(at=places, n=sizes, seed=seeds, in_place=st.booleans(), beside=st.booleans())
+    def add(self, at: int, n: int, seed: int, in_place: bool, beside: bool) -> None:
+        rng = np.random.default_rng(seed)
+        lead = () if n == 1 and rng.random() < 0.5 else (n,)
+        leaves = {name: self.some_leaf(rng, name, lead) for name in self.leaves}
+        if rng.random() < 0.05:
+            leaves.pop(str(rng.choice(list(leaves))))
+            items: Any = leaves
+        else:
+            items = programs.arranged(self.kind, leaves)
+        mask = self.companion(rng, n, rng.random(n) < 0.6) if beside and rng.random() < 0.7 else None
+        priorities = self.some_priorities(rng, n) if beside else None
+        self.write("add", self.place(at), in_place, items, mask, priorities)
+
+    @stateful.rule(at=places, n=sizes, seed=seeds, in_place=st.booleans(), rewrites=st.booleans())
+    def update(self, at: int, n: int, seed: int, in_place: bool, rewrites: bool) -> None:
+        rng, state = np.random.default_rng(seed), self.states[self.place(at)].native
+        cursor = int(state._counters[0])
+        handles = rng.integers(cursor - 1 - int(rng.choice([1, 3, 30])), cursor + 2, n).clip(-1).astype(np.int32)
+        items = None
+        rewrites = rewrites or self.spec.sampler == frb.Uniform()
+        if rewrites and self.kind in ("dict", "map"):
+            chosen = [name for name in self.leaves if rng.random() < 0.6] or list(self.leaves)
+            items = {name: self.some_leaf(rng, name, (n,)) for name in chosen}
+            items |= {"nobody": torch.ones(n)} if rng.random() < 0.05 else {}
+        elif rewrites:
+            items = programs.arranged(self.kind, {name: self.some_leaf(rng, name, (n,)) for name in self.leaves})
+        priorities = self.some_priorities(rng, n) if rng.random() < 0.8 else None
+        given = self.companion(rng, n, handles), priorities, items
+        self.write("update", self.place(at), in_place, *given)
+
+    @stateful.rule(
+        at=places,
+        seed=st.integers(-(2**63), 2**63 - 1),
+        size=st.sampled_from([1, 2, 8, 33]),
+        beta=st.sampled_from([0.0, 0.7, 1, 1.5]),
+        odd=st.sampled_from([*[None] * 8, "size", "beta", "both"]),
+    )
+    def sample(self, at: int, seed: int, size: Any, beta: Any, odd: str | None) -> None:
+        before = self.states[self.place(at)]
+        beta = None if before.native.spec.sampler == frb.Uniform() or seed % 3 else beta
+        size = (None, 0, -1, True, 2.0)[seed % 5] if odd in ("size", "both") else size
+        beta = (None, 100.5, float("nan"), True, -1)[seed // 5 % 5] if odd in ("beta", "both") else beta
+        native, plain = self.both("sample", before, torch.tensor(seed), size, beta)
+        if native is not None:
+            assert native[0] is before.native
+            assert programs.told(self.spec, native[1]) == programs.told(self.spec, plain[1])
+            if not self.core:
+                assert programs.strides(self.spec, native[1]) == programs.strides(self.spec, plain[1])
+
+    # --- what else befalls states
+
+    @stateful.rule(at=places, by=st.sampled_from(["export", "export", *OTHERS]))
+    def befall(self, at: int, by: str) -> None:
+        before = self.states[self.place(at)]
+        if by == "export":
+            arrays = [x for x in (before.native.rows, *before.native.wide, before.native.tree) if x is not None]
+            self.exported = [*self.exported, *((x, programs.bits(x)) for x in arrays)][-8:]
+        elif by == "let go":
+            del self.states[self.place(at)]
+            self.states = self.states or [before]
+        else:
+            self.transform(before, by)
+
+    def transform(self, before: Kept, by: str) -> None:
+        spec = before.native.spec
+        more: dict[str, Any] = {"batch_size": 2 if spec.batch_size != 2 else 5}
+        if spec.sampler.has_priorities and by == "label":
+            more = {"sampler": dataclasses.replace(spec.sampler, beta=0.25)}
+        if spec.sampler.has_priorities and by == "alpha":
+            more = {"sampler": dataclasses.replace(spec.sampler, alpha=0.5)}
+        change = {
+            "deepcopy": copy.deepcopy,
+            "pickle": lambda state: pickle.loads(pickle.dumps(state)),
+            "clear": rb.clear,
+        }.get(by, lambda state: rb.with_spec(state, dataclasses.replace(spec, **more)))
+        self.states.append(kept(change(before.native), change(before.plain)))
+        del self.states[:-MOST]
+
+    @stateful.rule(seed=seeds)
+    def several(self, seed: int) -> None:
+        """A piece of a program: by themselves programs are short."""
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            at, more, coins = int(rng.integers(3)), int(rng.integers(2**32)), [bool(x) for x in rng.random(2) < 0.4]
+            match rng.integers(8):
+                case 0 | 1 | 2:
+                    self.add(at, int(rng.choice([1, 2, 5, 20])), more, *coins)
+                case 3 | 4 | 5:
+                    self.update(at, int(rng.choice([1, 3, 9])), more, *coins)
+                case 6:
+                    self.sample(at, more, int(rng.choice([1, 8, 33])), 0.7, None)
+                case _:
+                    self.befall(at, str(rng.choice(["export", "export", *OTHERS])))
+            self.values_stay()
+            self.exports_stay()
+
+    # --- what holds after each step
+
+    @stateful.invariant()
+    def values_stay(self) -> None:
+        for each in getattr(self, "states", ()):
+            assert programs.peek(each.native) == each.bits
+            programs.check_books(each.native)
+
+    @stateful.invariant()
+    def exports_stay(self) -> None:
+        for array, found in getattr(self, "exported", ()):
+            assert programs.bits(array) == found
+
+
+@pytest.mark.parametrize("way", list(CHAINS))
+def test_random_programs(way: str) -> None:
+    class OfThisWay(Programs):
+        chain = programs.Noting(CHAINS[way])
+
+    settings = hypothesis.settings(max_examples=effort(16, 400), stateful_step_count=effort(20, 60), deadline=None)
+    stateful.run_state_machine_as_test(OfThisWay, settings=settings)
+    assert OfThisWay.chain.done > effort(120, 2000)
+
+
+# --- what is out of the ordinary -------------------------------------------------------------------------------------
+
+SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, frb.Prioritized())
+
+
+def batch(n: int, start: int = 0) -> dict[str, torch.Tensor]:
+    return {"x": torch.arange(3.0 * start, 3 * (start + n)).reshape(n, 3), "n": torch.arange(start, start + n).int()}
+
+
+def full(spec: frb.BufferSpec = SPEC) -> Any:
+    return rb.add(rb.init(spec), batch(8, 1))
+
+
+def shown(state: Any) -> list[bytes]:
+    return programs.peek(state)
+
+
+@pytest.fixture(params=list(CHAINS))
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> programs.Noting:
+    """Each chain in turn, which counts what it does."""
+    noting = programs.Noting(CHAINS[request.param])
+    monkeypatch.setattr(functions, "CHAIN", noting)
+    return noting
+
+
+def same_on_the_plain_engine(case: Callable[[], Any]) -> Any:
+    """What a function finds or raises, which is the same without the chain."""
+    found = programs.outcome(case)
+    with programs.using(programs.NotHere()):
+        assert programs.outcome(case) == found
+    return found
+
+
+def test_what_is_usual_is_done_by_the_chain(way: programs.Noting) -> None:
+    state = full()
+    state = rb.add(state, {"x": np.ones((2, 3), np.float32), "n": np.ones(2, np.int32)}, np.array([True, False]))
+    state = rb.add(state, {"x": torch.ones(3), "n": 1})
+    state, sample = rb.sample(state, rb.key(0), 4, 0.5)
+    older, state = state, rb.update(state, sample.indices, sample.weights, {"x": sample.items["x"]})
+    del older
+    state = rb.add_(state, batch(2), priorities=torch.ones(2, 1))
+    rb.update_(state, sample.indices, sample.weights)
+    assert way.done == 7
+
+
+def without_memory(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Zeros, as automatic differentiation has them."""
+    return torch._efficientzerotensor(shape, dtype=dtype)
+
+
+def kept_of(function: Callable[[Callable[..., Any]], Any]) -> torch.Tensor:
+    """A tensor that a function of torch.func has left behind."""
+    left: list[torch.Tensor] = []
+    function(lambda x: (left.append(x), x.sum())[1])(torch.ones(2, 3))
+    return left[0]
+
+
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor([torch.ones(3)] * 2)
+
+
+NUMBERS = torch.ones(2, dtype=torch.int32)
+MISALIGNED = np.frombuffer(b"?" + np.arange(2, dtype=np.int32).tobytes(), np.uint8)[1:].view(np.int32)
+CASES: dict[str, Callable[[], Any]] = {
+    "zeros as a leaf": lambda: rb.add(full(), {"x": without_memory(2, 3), "n": NUMBERS}),
+    "zeros as a mask": lambda: rb.add(full(), batch(2), without_memory(2, dtype=torch.bool)),
+    "zeros as priorities": lambda: rb.update(full(), NUMBERS, without_memory(2)),
+    "zeros as indices": lambda: rb.update(full(), without_memory(2, dtype=torch.int32), torch.ones(2)),
+    "negated": lambda: rb.add(full(), {"x": torch._neg_view(torch.ones(2, 3)), "n": torch._neg_view(NUMBERS)}),
+    "conjugated": lambda: rb.add(full(), {"x": torch.full((2, 3), 1j).conj().imag, "n": NUMBERS}),
+    "nested": lambda: rb.add(full(), {"x": nested(), "n": NUMBERS}),
+    "sparse": lambda: rb.add(full(), {"x": torch.ones(2, 3).to_sparse(), "n": NUMBERS}),
+    "on meta": lambda: rb.add(full(), {"x": torch.ones(2, 3, device="meta"), "n": NUMBERS}),
+    "left by vmap": lambda: rb.add(full(), {"x": kept_of(torch.func.vmap), "n": NUMBERS[0]}),
+    "left by grad": lambda: rb.add(full(), {"x": kept_of(torch.func.grad), "n": NUMBERS}),
+    "not aligned": lambda: rb.update(full(), MISALIGNED, MISALIGNED.view(np.float32)),
+    "more than there is room for": lambda: rb.sample(full(), rb.key(0), 2**31 - 1),
+    "of a consumed state": lambda: (lambda state: (rb.add_(state, batch(1)), rb.add(state, batch(1))))(full()),
+    "a number out of range": lambda: rb.add(full(), {"x": torch.ones(3), "n": 2**31}),
+    "the last number in range": lambda: rb.add(full(), {"x": torch.ones(3), "n": -(2**31)}),
+    "a truth as a number": lambda: rb.add(full(), {"x": torch.ones(3), "n": True}),
+    "a fraction as a number": lambda: rb.add(full(), {"x": torch.ones(3), "n": 1.0}),
+    "a whole sample": lambda: rb.add(full(), rb.sample(full(), rb.key(0), 2)[1]),
+    "the pair": lambda: rb.update(full(), rb.sample(full(), rb.key(0), 2)),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_odd_arguments(name: str, way: programs.Noting) -> None:
+    def case() -> Any:
+        made = CASES[name]()
+        return shown(made) if isinstance(made, torch_state.State) else made
+
+    found, error = same_on_the_plain_engine(case)
+    assert (found is None) == (error is not None)
+
+
+def test_zeros_without_memory_are_stored(way: programs.Noting) -> None:
+    state = CASES["zeros as a leaf"]()
+    assert rb.items(state)["x"][:3].tolist() == [[0, 0, 0], [0, 0, 0], [9, 10, 11]]
+    assert rb.items(CASES["zeros as a mask"]())["n"].tolist() == [*range(1, 9)]
+
+
+def test_equal_specs_may_name_their_leaves_in_another_order(way: programs.Noting) -> None:
+    other = dataclasses.replace(SPEC, item={name: SPEC.item[name] for name in ("n", "x")})
+    assert other == SPEC
+    for spec, names in ((SPEC, ["x", "n"]), (other, ["n", "x"])):
+        before = way.done
+        _, sample = rb.sample(full(spec), rb.key(0), 2)
+        assert way.done == before + 2
+        assert list(sample.items) == names
+
+
+class Modes:
+    """In which torch does something else."""
+
+    class Functions(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return function(*args, **(kwargs or {}))
+
+    class Dispatch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+AMID = {
+    "inference": torch.inference_mode,
+    "no grad": torch.no_grad,
+    "meta": lambda: torch.device("meta"),
+    "functions": Modes.Functions,
+    "dispatch": Modes.Dispatch,
+    "deterministic": deterministic,
+}
+
+
+@pytest.mark.parametrize("name", list(AMID))
+def test_amid_what_torch_does_otherwise(name: str, way: programs.Noting) -> None:
+    key, given, one = rb.key(3), batch(3, 20), torch.ones(2)
+
+    def case() -> Any:
+        outside = full()
+        with AMID[name]():
+            inside = rb.add(outside, given)
+            again = rb.add_(rb.add(inside, given), given)
+            again, sample = rb.sample(again, key, 5)
+            updated = rb.update_(rb.update(again, sample.indices[:2], one), sample.indices[:2], one * 2)
+        after = rb.add_(rb.update(rb.add(updated, given), sample.indices, sample.weights), given)
+        return [*map(shown, (outside, inside, again, updated)), programs.told(SPEC, sample), shown(after)]
+
+    assert same_on_the_plain_engine(case)[1] is None
+    assert way.done >= 7
+
+
+def test_torch_func_inside(way: programs.Noting) -> None:
+    state, keys = full(), torch.stack([rb.key(0), rb.key(1)])
+
+    def case() -> Any:
+        drawn = torch.func.vmap(lambda key: rb.sample(state, key, 3)[1].items["x"])(keys)
+        slope = torch.func.grad(lambda x: (x * rb.sample(state, keys[0], 3)[1].items["x"]).sum())(torch.ones(3, 3))
+        return programs.outline(drawn), programs.outline(slope)
+
+    same_on_the_plain_engine(case)
+
+
+# --- what users' own code does amid a call ---------------------------------------------------------------------------
+
+
+class Asked(Mapping[str, Any]):
+    """Items whose leaves a function makes when it is asked for them."""
+
+    def __init__(self, leaf: Callable[[str], Any]) -> None:
+        self.leaf = leaf
+
+    def __getitem__(self, name: str) -> Any:
+        return self.leaf(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SPEC.item)
+
+    def __len__(self) -> int:
+        return len(SPEC.item)
+
+
+class Meddling(torch.overrides.TorchFunctionMode):
+    """Does something once when torch is asked whether a tensor is negated, as the chain does amid a call."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.work: Callable[[], Any] | None = work
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.is_neg and self.work is not None:
+            work, self.work = self.work, None
+            work()
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("by", ["mapping", "mode"])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("does", ["reads", "adds", "consumes"])
+def test_who_comes_back_to_the_state_amid_a_call(does: str, in_place: bool, by: str, way: programs.Noting) -> None:
+    def case() -> Any:
+        state = full()
+        found: list[Any] = []
+
+        def work() -> None:
+            if does == "reads":
+                found.extend((x, programs.bits(x)) for x in (state.rows, state.tree))
+            else:
+                made = (rb.add_ if does == "consumes" else rb.add)(state, batch(1, 50))
+                found.append((made, shown(made)))
+
+        def leaf(name: str) -> Any:
+            if not found:
+                work()
+            return batch(3, 90)[name]
+
+        add = rb.add_ if in_place else rb.add
+        if by == "mapping":
+            made = add(state, Asked(leaf))
+        else:
+            with Meddling(work):
+                made = add(state, batch(3, 90))
+        assert found
+        for thing, before in found:
+            assert (shown(thing) if does != "reads" else programs.bits(thing)) == before
+        return shown(made), None if in_place else shown(state)
+
+    same_on_the_plain_engine(case)
+
+
+def test_a_mapping_may_wait_for_a_thread_that_draws_from_the_state(way: programs.Noting) -> None:
+    state = full()
+    with ThreadPoolExecutor(1) as pool:
+
+        def leaf(name: str) -> Any:
+            return pool.submit(rb.sample, state, rb.key(0), 2).result(timeout=30)[1].items[name]
+
+        assert int(rb.size(rb.add(state, Asked(leaf)))) == 8
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_arrays_are_looked_at_is_not_lost(error: type, way: programs.Noting) -> None:
+    def raising() -> None:
+        raise error
+
+    for call in (
+        lambda state: rb.add(state, batch(2)),
+        lambda state: rb.add_(state, batch(2)),
+        lambda state: rb.update(state, NUMBERS, torch.ones(2)),
+        lambda state: rb.update_(state, NUMBERS, torch.ones(2)),
+    ):
+        state = full()
+        before = shown(state)
+        with pytest.raises(error), Meddling(raising):
+            call(state)
+        assert shown(state) == before
+
+
+def test_states_in_shared_memory(way: programs.Noting) -> None:
+    def case() -> Any:
+        state = full()
+        for array in (state.rows, state.tree, state.counters):
+            array.share_memory_()
+        later = rb.update(rb.add_(rb.add(state, batch(2)), batch(3)), NUMBERS, torch.ones(2))
+        return shown(state), shown(later), programs.told(SPEC, rb.sample(state, rb.key(0), 5)[1])
+
+    assert same_on_the_plain_engine(case)[1] is None
+
+
+@pytest.mark.parametrize("count", [63, 64, 65])
+def test_as_many_leaves_as_the_chain_takes(count: int, way: programs.Noting) -> None:
+    wide = frb.Unbounded((1100,), "uint8")  # each in an array of its own
+    spec = frb.BufferSpec({f"leaf {k}": wide for k in range(count)}, 3)
+
+    def case() -> Any:
+        number = torch.arange(5, dtype=torch.uint8)[:, None]
+        items = {f"leaf {k}": (number + k).repeat(1, 1100) for k in range(count)}
+        older = rb.add(rb.init(spec), items)
+        newer = rb.update(
+            rb.add(older, items),
+            torch.arange(9, dtype=torch.int32),
+            items={"leaf 7": torch.zeros_like(items["leaf 7"][:1]).repeat(9, 1)},
+        )
+        return shown(older), shown(newer), programs.told(spec, rb.sample(newer, rb.key(0), 4)[1])
+
+    assert same_on_the_plain_engine(case)[1] is None
+    assert way.done == (0 if count > 64 else 4)
