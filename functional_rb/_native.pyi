@@ -10,8 +10,8 @@ RECORDS: dict[str, str]
 HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls."""
 
-class Outline:
-    """A spec as kernels know it, by `functional_rb.native.chain.outline_of`."""
+class KnownBuffer:
+    """A spec as kernels know it, by `functional_rb.native.chain.known_buffer`."""
 
     def __new__(
         cls,
@@ -29,12 +29,12 @@ class Outline:
         in_numpy: bool,
         beta: float,
         /,
-    ) -> Outline: ...
+    ) -> KnownBuffer: ...
 
 class Place:
     """Where the arrays of a memory lie."""
 
-    def __new__(cls, outline: Outline, storage: tuple[int, ...], tree: int, nbytes: int, /) -> Place: ...
+    def __new__(cls, known: KnownBuffer, storage: tuple[int, ...], tree: int, nbytes: int, /) -> Place: ...
     def wait(self) -> None:
         """Wait until no draw reads them any more; hold the lineage's lock, so that none begins."""
 
@@ -44,6 +44,8 @@ class Saved:
     nbytes: int
     count: int
     offsets: tuple[int, int, tuple[int, ...]]
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Chain:
     """`add`, `sample` and `update` of the usual case; `NotImplemented` for any other."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from functional_rb.native.chain import Chains
 from torch_backend.addresses import addresses
@@ -35,7 +36,7 @@ def look(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], i
 
 def made(has_exchange: bool = True) -> Any:
     """The chain, with DLPack's C interface where torch has it."""
-    arrays = torch.Tensor, np.ndarray, look, torch.from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj
+    arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj
     return Chains(TORCH, addresses, build_mapping).make(State, arrays, has_exchange)
 
 

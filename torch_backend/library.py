@@ -13,7 +13,8 @@ import torch
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
-from functional_rb.native.switch import HAVE_KERNELS, switch
+from functional_rb.native.switch import HAVE_KERNELS as HAVE_KERNELS
+from functional_rb.native.switch import switch
 from functional_rb.storage.placement import Placement
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library

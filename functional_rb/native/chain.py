@@ -1,4 +1,4 @@
-"""What the version chain of the native code (`src/chain.cpp`) asks Python, and the outline of a spec it works by."""
+"""What the version chain of the native code (`src/chain.cpp`) asks Python, and a spec as it knows it."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class SavedBlock(_native.Saved):
         return ((arrays[k], memory.taken(self._copy(memory, k, at))) for k, at in enumerate(self.offsets[2]))
 
     def _numbers(self, dtype: np.dtype[Any], begin: int) -> np.ndarray[Any, Any]:
-        return np.frombuffer(self, dtype, self.count, begin)
+        return np.frombuffer(memoryview(self), dtype, self.count, begin)
 
     def _copy(self, memory: Memory, k: int, begin: int) -> np.ndarray[Any, Any]:
         """What was in the rows, or in a wide array."""
         like = (memory.rows, *memory.wide)[k]
         shape = (self.count, *like.shape[1:])
-        return np.frombuffer(self, memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
+        return np.frombuffer(memoryview(self), memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
 
 
 class _Same:
@@ -86,13 +86,13 @@ class _Same:
         return id(self.spec)
 
 
-def outline_of(spec: BufferSpec) -> _native.Outline | None:
+def known_buffer(spec: BufferSpec) -> _native.KnownBuffer | None:
     """A spec as the chain knows it; None if it is not one of the usual ones."""
-    return _outline(_Same(spec))
+    return _known_buffer(_Same(spec))
 
 
 @functools.lru_cache(maxsize=1024)
-def _outline(of: _Same) -> _native.Outline | None:
+def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     if not spec.known.draws or len(layout.leaves) > MOST or any(len(leaf.shape) > AXES for leaf in layout.leaves):
@@ -105,7 +105,7 @@ def _outline(of: _Same) -> _native.Outline | None:
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     may_rewrite = not isinstance(spec.writer, Immutable)
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
-    return _native.Outline(
+    return _native.KnownBuffer(
         *(spec, descriptor.encode(spec), leaves, given, spec.draw_shape(1)[1], batch_size),
         *(spec.sampler.has_priorities, whole, may_rewrite),
         *(plain and spec.on_add is None and spec.writer.overwrites and may_rewrite, plain and spec.on_sample is None),
@@ -157,7 +157,7 @@ class Chains:
             has_exchange: whether DLPack's C interface may be used.
         """
         types = state, Version, SavedBlock, Sample, deque, *arrays, np.dtype(np.int32), np.dtype(np.float32)
-        asked = self._place_of, outline_of, Version.own, _copied, self._make_room, _part, _apart, self._together
+        asked = self._place_of, known_buffer, Version.own, _copied, self._make_room, _part, _apart, self._together
         chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
         chain.turn(switch.on)
         switch.tell(chain.turn)
@@ -165,14 +165,14 @@ class Chains:
 
     def _place_of(self, spec: BufferSpec, memory: Memory) -> _native.Place | None:
         """Where a memory's arrays lie; None if kernels cannot read and write them."""
-        outline = outline_of(spec)
-        if outline is None or not memory.is_ordinary:
+        known = known_buffer(spec)
+        if known is None or not memory.is_ordinary:
             return None
         if memory.files is not None:
             memory.files.check_process()
         arrays = [memory.rows, *memory.wide]
         tree = 0 if memory.tree is None else next(iter(self._addresses([memory.tree])))
-        place = _native.Place(outline, tuple(self._addresses(arrays)), tree, memory.nbytes)
+        place = _native.Place(known, tuple(self._addresses(arrays)), tree, memory.nbytes)
         if not memory.pinned:
             memory.place = place
         return place

@@ -115,7 +115,8 @@ class Engine:
             remembers = spec.sampler.remembers and batch > 0
             drawn = NotImplemented if remembers else self._draw_natively(state, memory, key, batch, beta)
             if drawn is not NotImplemented:
-                return state, *library.sent_sample(*drawn, state._target)
+                leaves, selection = drawn
+                return state, *library.sent_sample(leaves, selection, state._target)
             target, saved = memory.copy() if remembers and memory.pinned else memory, None
             given, fused = (spec, counters, key, batch, beta), self._draws_fused(target, spec, key, batch, beta)
             if not remembers:
@@ -133,13 +134,15 @@ class Engine:
             made = self._next_state(state, version, target, saved, write, False, state._save_history)
             return made, told[0], told[1]
 
-    def add_(self, *given: Any) -> Any:
+    def add_(
+        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+    ) -> Any:
         """`add`, in place."""
-        return self.add(*given, consume=True)
+        return self.add(state, leaves, batch, mask, priorities, key, consume=True)
 
-    def update_(self, *given: Any) -> Any:
+    def update_(self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements) -> Any:
         """`update`, in place."""
-        return self.update(*given, consume=True)
+        return self.update(state, handles, priorities, replacements, consume=True)
 
     def sample_(
         self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
@@ -274,11 +277,14 @@ class Engine:
         """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
         library, old, made_by = self.library, state.spec, type(state)
         version = readable(state)
-        if respec.is_label(old, spec):
+        if respec.is_label(old, spec) and library.is_tracing():
             return made_by(version, state._counters, spec, state._save_history, state._target)
         with library.lock(version), library.making():
             memory = version.own()
             arrays = memory.state_arrays(state._counters)
+            if respec.is_label(old, spec):  # a version of its own, as in-place functions write to that of a state
+                following = version.exchange(arrays, memory.placement)
+                return made_by(following, state._counters, spec, state._save_history, state._target)
             with using(library.kernels.TABLE if library.uses_kernels(memory) else NONE):
                 device = getattr(memory.rows, "device", None)
                 made = respec.with_spec(library.ops, arrays, old, spec, device, step=respec.step_of(spec))

@@ -6,9 +6,12 @@ import contextlib
 import copy
 import dataclasses
 import pickle
+import resource
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -325,7 +328,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "left by vmap": lambda: rb.add(full(), {"x": kept_of(torch.func.vmap), "n": NUMBERS[0]}),
     "left by grad": lambda: rb.add(full(), {"x": kept_of(torch.func.grad), "n": NUMBERS}),
     "not aligned": lambda: rb.update(full(), MISALIGNED, MISALIGNED.view(np.float32)),
-    "more than there is room for": lambda: rb.sample(full(), rb.key(0), 2**31 - 1),
     "of a consumed state": lambda: (lambda state: (rb.add_(state, batch(1)), rb.add(state, batch(1))))(full()),
     "a number out of range": lambda: rb.add(full(), {"x": torch.ones(3), "n": 2**31}),
     "the last number in range": lambda: rb.add(full(), {"x": torch.ones(3), "n": -(2**31)}),
@@ -334,6 +336,18 @@ CASES: dict[str, Callable[[], Any]] = {
     "a whole sample": lambda: rb.add(full(), rb.sample(full(), rb.key(0), 2)[1]),
     "the pair": lambda: rb.update(full(), rb.sample(full(), rb.key(0), 2)),
 }
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of a process is limited as Linux does it")
+def test_a_sample_that_there_is_no_memory_for() -> None:
+    state, before = full(), resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, before[1]))
+    try:
+        with pytest.raises(MemoryError, match="268435456 items of 16 bytes"):
+            rb.sample(state, rb.key(0), 2**28)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import gc
 import itertools
 import threading
@@ -639,3 +640,14 @@ def test_large_leaves_are_copied_alike(item: dict[str, Any], monkeypatch: pytest
         assert leaf.is_contiguous()
         assert torch.equal(leaf, samples[1].items[name])
         assert torch.equal(leaf, batch[name][samples[0].indices.long()])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_state_of_another_label_is_written_to_by_itself(first: bool) -> None:
+    """Two states of one value, of which an in-place function writes to one."""
+    state = full()
+    other = rb.with_spec(state, dataclasses.replace(state.spec, batch_size=3))
+    written, left = (state, other) if first else (other, state)
+    frozen = copy.deepcopy(left)
+    rb.add_(written, batch(90, 5))
+    assert_reads_as(left, frozen)

@@ -187,7 +187,7 @@ def peek(state: Any) -> list[bytes]:
         while memory.memory is None:
             later.append(memory.saved)
             memory = memory.next
-        memory.memory.settle()
+        memory.memory.wait_for_draws()
         copied = memory.memory.copy()
         if later:
             take_back(copied, later, version.capacity)

@@ -29,7 +29,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as number_of takes the
 // The arrays of one call, seen, with addresses for kernels.
 class Batch {
  public:
-  Batch(const Outline* outline, const ArrayLibrary& library) : outline_(outline), library_(library) {}
+  Batch(const KnownBuffer* known, const ArrayLibrary& library) : known_(known), library_(library) {}
 
   int64_t rows = -1;
   int64_t items[2 * MOST_LEAVES + 1] = {};  // addresses of leaves, and behind them those of saved rows
@@ -41,7 +41,7 @@ class Batch {
 
   // All leaves, each of one item or each with an axis of as many rows.
   bool take_leaf(int k, PyObject* array) {
-    const Leaf& leaf = outline_->leaves[size_t(k)];
+    const Leaf& leaf = known_->leaves[size_t(k)];
     const int axes = int(leaf.shape.size());
     Seen& seen = leaves_[k];
     held_[k] = Ref::to(array);  // a nest may be changed while a kernel reads what was in it
@@ -61,7 +61,7 @@ class Batch {
   }
   bool take_priorities(PyObject* array) {
     if (array == Py_None) return true;
-    if (!outline_->prioritized || !take_vector(array, priorities_, FLOAT32, true)) return false;
+    if (!known_->prioritized || !take_vector(array, priorities_, FLOAT32, true)) return false;
     priorities = reinterpret_cast<const int32_t*>(priorities_.data);
     return true;
   }
@@ -80,7 +80,7 @@ class Batch {
   }
   bool take_number(int k, PyObject* given) {
     items[k] = reinterpret_cast<int64_t>(numbers_ + k);
-    return number_of(given, outline_->leaves[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) && agrees(1, true);
+    return number_of(given, known_->leaves[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) && agrees(1, true);
   }
   // A vector of as many elements as there are rows; of priorities also one column, as critics give them.
   bool take_vector(PyObject* array, Seen& seen, Dtype dtype, bool column) {
@@ -88,7 +88,7 @@ class Batch {
     return (seen.ndim == 1 || (column && seen.ndim == 2 && seen.shape[1] == 1)) && seen.shape[0] == rows;
   }
 
-  const Outline* outline_;
+  const KnownBuffer* known_;
   const ArrayLibrary& library_;
   bool single_ = false;
   Ref held_[MOST_LEAVES];

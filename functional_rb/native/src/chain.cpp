@@ -15,7 +15,7 @@ BufferKernels kernels;
 // What a chain is given by its library, in this order.
 enum Given {
   STATE, VERSION, SAVED, SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, NUMPY_INT32, NUMPY_FLOAT32,
-  PLACE_OF, OUTLINE_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, FORGET_DEAD, GIVEN
+  PLACE_OF, KNOWN_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, FORGET_DEAD, GIVEN
 };
 
 struct Chain {
@@ -78,7 +78,7 @@ class Turn {
   PyObject* state() const { return state_; }
   PyObject* lock() const { return lock_.get(); }
   Place* place() const { return reinterpret_cast<Place*>(place_.get()); }
-  const Outline* outline() const { return reinterpret_cast<const Outline*>(outline_.get()); }
+  const KnownBuffer* known() const { return reinterpret_cast<const KnownBuffer*>(known_.get()); }
 
   Ref version, spec, memory;
   bool pinned = false;
@@ -95,19 +95,19 @@ class Turn {
       place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
     if (!place_) return Found::FAILED;
     if (place_.is(Py_None)) return Found::ELSEWHERE;
-    if (place()->outline->spec != spec.get()) {
-      const Ref outline = called(chain_->given[OUTLINE_OF], spec.get());
-      if (!outline) return Found::FAILED;
-      if (outline.is(Py_None)) return Found::ELSEWHERE;
-      place()->use(reinterpret_cast<Outline*>(outline.get()));
+    if (place()->known->spec != spec.get()) {
+      const Ref known = called(chain_->given[KNOWN_OF], spec.get());
+      if (!known) return Found::FAILED;
+      if (known.is(Py_None)) return Found::ELSEWHERE;
+      place()->use(reinterpret_cast<KnownBuffer*>(known.get()));
     }
-    outline_ = Ref::to(reinterpret_cast<PyObject*>(place()->outline));
+    known_ = Ref::to(reinterpret_cast<PyObject*>(place()->known));
     return Found::READY;
   }
 
   Chain* chain_;
   PyObject* state_;
-  Ref lock_, place_, outline_;
+  Ref lock_, place_, known_;
 };
 
 #define FRB_TRY(found)                                                                     \
@@ -244,7 +244,7 @@ class Write {
     if (!counters_) return Found::FAILED;
     if (!see_counters(turn_, counters_, old_)) return Found::ELSEWHERE;
     if (!have_room(rows)) return Found::FAILED;
-    if (saves && !(saved_ = saved_room(turn_.chain()->type(SAVED), turn_.outline(), n, rows, values))) return Found::FAILED;
+    if (saves && !(saved_ = saved_room(turn_.chain()->type(SAVED), turn_.known(), n, rows, values))) return Found::FAILED;
     after_ = copied_counters(turn_, old_, &new_);
     if (!after_ || !(following_ = in_place_ ? Ref::to(turn_.version.get()) : new_version(turn_, turn_.memory.get())))
       return Found::FAILED;
@@ -293,11 +293,11 @@ class Write {
   }
   BufferCall described() {
     const Place* place = turn_.place();
-    const Outline* outline = turn_.outline();
+    const KnownBuffer* known = turn_.known();
     BufferCall call{};
-    call.plan = outline->numbers.data(), call.storage = place->storage, call.arrays = outline->arrays();
+    call.plan = known->numbers.data(), call.storage = place->storage, call.arrays = known->arrays();
     call.tree = place->tree, call.counters = reinterpret_cast<const int32_t*>(old_.data), call.new_counters = new_;
-    call.batch = batch_.rows, call.row_bytes = outline->row_bytes;
+    call.batch = batch_.rows, call.row_bytes = known->row_bytes;
     call.mask = batch_.mask, call.priorities = batch_.priorities, call.given_handles = batch_.handles;
     if (saved_) {
       call.saved_slots = reinterpret_cast<int32_t*>(saved_->piece + saved_->slots), call.room = saved_->room;
@@ -322,25 +322,25 @@ class Write {
 
 // The leaves of items, in a flat dict or however else.
 Found take_items(Turn& turn, PyObject* items, Batch& batch) {
-  const Outline* outline = turn.outline();
-  const int count = int(outline->leaves.size());
+  const KnownBuffer* known = turn.known();
+  const int count = int(known->leaves.size());
   batch.given = count;
-  if (!outline->given.empty() && PyDict_CheckExact(items) && PyDict_Size(items) == count) {
+  if (!known->given.empty() && PyDict_CheckExact(items) && PyDict_Size(items) == count) {
     for (int k = 0; k < count; ++k) {
-      PyObject* leaf = PyDict_GetItemWithError(items, outline->leaves[size_t(k)].name);
+      PyObject* leaf = PyDict_GetItemWithError(items, known->leaves[size_t(k)].name);
       if (!leaf) return PyErr_Occurred() ? Found::FAILED : Found::ELSEWHERE;
       if (!batch.take_leaf(k, leaf)) return Found::ELSEWHERE;
     }
     return Found::READY;
   }
   // Mappings of the user's may do anything: read this state, wait for another thread that does, write to it.
-  const Ref kept = Ref::to(reinterpret_cast<PyObject*>(turn.place()->outline));
+  const Ref kept = Ref::to(reinterpret_cast<PyObject*>(turn.place()->known));
   turn.unlock();
   const Ref leaves = called(turn.chain()->given[APART], turn.spec.get(), items);
   if (!leaves) return Found::FAILED;
   const Found again = turn.begin();
   if (again != Found::READY) return again;
-  if (turn.outline() != outline) return Found::ELSEWHERE;
+  if (turn.known() != known) return Found::ELSEWHERE;
   for (int k = 0; k < count; ++k)
     if (!batch.take_leaf(k, PyList_GetItem(leaves.get(), k))) return Found::ELSEWHERE;  // the batch is used while they live
   return Found::READY;
@@ -348,7 +348,7 @@ Found take_items(Turn& turn, PyObject* items, Batch& batch) {
 
 // Leaves in the order in which they are stored, all of them or, for what is rewritten, some.
 Found take_leaves(Turn& turn, PyObject* leaves, Batch& batch) {
-  batch.given = int64_t(turn.outline()->leaves.size());
+  batch.given = int64_t(turn.known()->leaves.size());
   if (PyList_Size(leaves) != batch.given) return Found::ELSEWHERE;
   for (int k = 0; k < batch.given; ++k) {
     PyObject* leaf = PyList_GetItem(leaves, k);
@@ -362,7 +362,7 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
   Write write(turn, batch, IN_PLACE);
   FRB_TRY(write.check_owner());
-  const int64_t capacity = turn.outline()->plan()->capacity;
+  const int64_t capacity = turn.known()->plan()->capacity;
   FRB_TRY(write.prepare(batch.rows < capacity ? batch.rows : capacity, true, turn.place()->tree != nullptr));
   return write.carry_out(kernels.add);
 }
@@ -372,8 +372,8 @@ template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py
   if (count != 8 || args[4] != Py_None || args[5] != Py_False || args[6] != Py_True || args[7] != Py_None) return not_here();
   Turn turn(reinterpret_cast<Chain*>(self), args[0]);
   FRB_TRY(turn.begin());
-  if (!turn.outline()->adds) return not_here();
-  Batch batch(turn.outline(), turn.chain()->arrays);
+  if (!turn.known()->adds) return not_here();
+  Batch batch(turn.known(), turn.chain()->arrays);
   FRB_TRY(take_items(turn, args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
@@ -383,23 +383,23 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
   if (count != 4 || !PyList_Check(args[1])) return not_here();
   Turn turn(reinterpret_cast<Chain*>(self), args[0]);
   FRB_TRY(turn.begin());
-  if (!turn.outline()->writes) return not_here();
-  Batch batch(turn.outline(), turn.chain()->arrays);
+  if (!turn.known()->writes) return not_here();
+  Batch batch(turn.known(), turn.chain()->arrays);
   FRB_TRY(take_leaves(turn, args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
 
 // Leaves to rewrite, some of a flat dict's or, from the engine, of a list, each with a row for every handle.
 Found take_replacements(Turn& turn, PyObject* items, Batch& batch) {
-  const Outline* outline = turn.outline();
+  const KnownBuffer* known = turn.known();
   if (items == Py_None) return Found::READY;
-  if (!outline->writes || !outline->rewrites) return Found::ELSEWHERE;
+  if (!known->writes || !known->rewrites) return Found::ELSEWHERE;
   if (PyList_Check(items)) return take_leaves(turn, items, batch);
-  if (!outline->adds || outline->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
-  batch.given = int64_t(outline->leaves.size());
+  if (!known->adds || known->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
+  batch.given = int64_t(known->leaves.size());
   Py_ssize_t found = 0;
   for (int k = 0; k < batch.given; ++k) {
-    PyObject* leaf = PyDict_GetItemWithError(items, outline->leaves[size_t(k)].name);
+    PyObject* leaf = PyDict_GetItemWithError(items, known->leaves[size_t(k)].name);
     if (!leaf && PyErr_Occurred()) return Found::FAILED;
     if (leaf && (++found, !batch.take_leaf(k, leaf))) return Found::ELSEWHERE;
   }
@@ -411,8 +411,8 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   if (count != 4 || (args[2] == Py_None && args[3] == Py_None)) return not_here();
   Turn turn(reinterpret_cast<Chain*>(self), args[0]);
   FRB_TRY(turn.begin());
-  if (!turn.outline()->writes) return not_here();
-  Batch batch(turn.outline(), turn.chain()->arrays);
+  if (!turn.known()->writes) return not_here();
+  Batch batch(turn.known(), turn.chain()->arrays);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(turn, args[3], batch));
   Write write(turn, batch, IN_PLACE);
@@ -424,17 +424,17 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
 // --- draws ----------------------------------------------------------------------------------------------------------
 
 // How many to draw, and with which exponent of the weights; false for what is not usual.
-bool take_size(const Outline* outline, PyObject* given, int64_t* size) {
-  if (given == Py_None) return (*size = outline->batch_size) > 0;
+bool take_size(const KnownBuffer* known, PyObject* given, int64_t* size) {
+  if (given == Py_None) return (*size = known->batch_size) > 0;
   int overflow;
   if (!PyLong_CheckExact(given)) return false;
   *size = PyLong_AsLongLongAndOverflow(given, &overflow);
   return !overflow && 0 < *size && *size <= INT32_MOST;
 }
-bool take_beta(const Outline* outline, PyObject* given, float* beta) {
-  double value = outline->beta;
+bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
+  double value = known->beta;
   if (given != Py_None) {
-    if (!outline->prioritized || !(PyFloat_CheckExact(given) || PyLong_CheckExact(given))) return false;
+    if (!known->prioritized || !(PyFloat_CheckExact(given) || PyLong_CheckExact(given))) return false;
     value = PyFloat_AsDouble(given);
     if (PyErr_Occurred()) return PyErr_Clear(), false;
   }
@@ -445,23 +445,23 @@ bool take_beta(const Outline* outline, PyObject* given, float* beta) {
 // A batch that is being drawn: the selection in one piece of memory, the items in another, as one may outlive the other.
 class Drawn {
  public:
-  Drawn(const Outline* outline, int64_t size)
-      : outline_(outline), size_(size), told_(3 * whole_lines(4 * size)), items_(bytes_of(outline, size)) {
+  Drawn(const KnownBuffer* known, int64_t size)
+      : known_(known), size_(size), told_(3 * whole_lines(4 * size)), items_(bytes_of(known, size)) {
     if (!told_ || !items_) return;
     for (char*& at : columns_) at = told_.take<char>(4 * size);
-    for (size_t k = 0; k < outline->leaves.size(); ++k)
-      leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(outline->leaves[k].bytes * size));
+    for (size_t k = 0; k < known->leaves.size(); ++k)
+      leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(known->leaves[k].bytes * size));
   }
   bool has_room() const { return told_ && items_; }
 
   // By a key, or by random bits if they are given.
   BufferCall described(const Place* place, const Seen& counters, int64_t key, const int32_t* draws, float beta) const {
     BufferCall call{};
-    call.plan = outline_->numbers.data(), call.storage = place->storage, call.arrays = outline_->arrays();
+    call.plan = known_->numbers.data(), call.storage = place->storage, call.arrays = known_->arrays();
     call.tree = place->tree, call.counters = reinterpret_cast<const int32_t*>(counters.data);
-    call.items = leaves_, call.item_count = call.given = int64_t(outline_->leaves.size());
-    call.batch = size_, call.row_bytes = outline_->row_bytes;
-    call.key = key, call.draws = draws, call.words = outline_->words, call.beta = beta;
+    call.items = leaves_, call.item_count = call.given = int64_t(known_->leaves.size());
+    call.batch = size_, call.row_bytes = known_->row_bytes;
+    call.key = key, call.draws = draws, call.words = known_->words, call.beta = beta;
     call.handles = reinterpret_cast<int32_t*>(columns_[0]);
     call.weights = reinterpret_cast<float*>(columns_[1]), call.probabilities = reinterpret_cast<float*>(columns_[2]);
     return call;
@@ -484,36 +484,36 @@ class Drawn {
   }
 
  private:
-  static int64_t bytes_of(const Outline* outline, int64_t size) {
+  static int64_t bytes_of(const KnownBuffer* known, int64_t size) {
     int64_t bytes = 0;
-    for (const Leaf& leaf : outline->leaves) bytes += whole_lines(leaf.bytes * size);
+    for (const Leaf& leaf : known->leaves) bytes += whole_lines(leaf.bytes * size);
     return bytes;
   }
   Ref vector(Turn& turn, int k, Dtype dtype) {
     return handed(turn, told_, columns_[k], dtype, &size_);
   }
   Ref leaf(Turn& turn, size_t k) {
-    const Leaf& leaf = outline_->leaves[k];
+    const Leaf& leaf = known_->leaves[k];
     int64_t shape[MOST_AXES] = {size_};
     for (size_t j = 0; j < leaf.shape.size(); ++j) shape[1 + j] = leaf.shape[j];
     char* data = reinterpret_cast<char*>(leaves_[k]);
-    PyObject* numpy = turn.chain()->is_numpy || outline_->in_numpy ? leaf.numpy : nullptr;
+    PyObject* numpy = turn.chain()->is_numpy || known_->in_numpy ? leaf.numpy : nullptr;
     return turn.chain()->arrays.handed(items_, data, leaf.dtype, 1 + int(leaf.shape.size()), shape, numpy);
   }
   Ref as_leaves(Turn& turn) {
     Ref leaves(PyList_New(0));
-    for (size_t k = 0; k < outline_->leaves.size(); ++k) {
+    for (size_t k = 0; k < known_->leaves.size(); ++k) {
       const Ref array = leaves ? leaf(turn, k) : Ref();
       if (!array || PyList_Append(leaves.get(), array.get())) return Ref();
     }
     return leaves;
   }
   Ref as_items(Turn& turn) {
-    if (!outline_->given.empty()) {
+    if (!known_->given.empty()) {
       Ref items(PyDict_New());
-      for (const int k : outline_->given) {
+      for (const int k : known_->given) {
         const Ref array = items ? leaf(turn, size_t(k)) : Ref();
-        if (!array || PyDict_SetItem(items.get(), outline_->leaves[size_t(k)].name, array.get())) return Ref();
+        if (!array || PyDict_SetItem(items.get(), known_->leaves[size_t(k)].name, array.get())) return Ref();
       }
       return items;
     }
@@ -521,7 +521,7 @@ class Drawn {
     return leaves && size ? called(turn.chain()->given[TOGETHER], turn.spec.get(), leaves.get(), size.get()) : Ref();
   }
 
-  const Outline* outline_;
+  const KnownBuffer* known_;
   int64_t size_;
   Sheet told_, items_;
   char* columns_[3] = {};
@@ -539,9 +539,15 @@ struct Random {
     if (seen.dtype == INT64 && seen.ndim == 0 && !turn.chain()->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
     return turn.chain()->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == size &&
-           seen.shape[1] == turn.outline()->words && seen.contiguous();
+           seen.shape[1] == turn.known()->words && seen.contiguous();
   }
 };
+
+// The reference would take even more memory.
+PyObject* no_room(int64_t size, int64_t bytes) {
+  return PyErr_Format(PyExc_MemoryError, "sample: expected memory for %lld items of %lld bytes, got none; draw fewer at once",
+                      static_cast<long long>(size), static_cast<long long>(bytes));
+}
 
 // Draw what `random` says; what was drawn is handed on by `finish`.
 template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int64_t size, float beta, Finish finish) {
@@ -549,8 +555,8 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int6
   if (!written || !counters) return nullptr;
   Seen numbers;
   if (!written.is(Py_True) || !see_counters(turn, counters, numbers)) return not_here();
-  Drawn drawn(turn.outline(), size);
-  if (!drawn.has_room()) return not_here();
+  Drawn drawn(turn.known(), size);
+  if (!drawn.has_room()) return no_room(size, turn.known()->row_bytes);
   const BufferCall call = drawn.described(turn.place(), numbers, random.key, random.bits, beta);
   int outcome;
   if (size * call.row_bytes > LARGE) {
@@ -560,6 +566,7 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Random& random, int6
   } else {
     outcome = kernels.sample(call);
   }
+  if (outcome == NO_MEMORY) return no_room(size, turn.known()->row_bytes);
   if (outcome != DONE) return not_here();
   turn.unlock();  // items may be of a class of the user's
   return finish(drawn);
@@ -582,8 +589,8 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   int64_t size;
   float beta;
   Random random;
-  if (!turn.outline()->samples || !target.is(Py_None) || !take_size(turn.outline(), args[2], &size) ||
-      !take_beta(turn.outline(), args[3], &beta) || Py_TYPE(args[1]) != turn.chain()->type(TENSOR) ||
+  if (!turn.known()->samples || !target.is(Py_None) || !take_size(turn.known(), args[2], &size) ||
+      !take_beta(turn.known(), args[3], &beta) || Py_TYPE(args[1]) != turn.chain()->type(TENSOR) ||
       !random.take(turn, args[1], size))
     return not_here();
   return draw_by(turn, random, size, beta, [&turn](Drawn& drawn) -> PyObject* {

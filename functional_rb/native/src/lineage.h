@@ -1,4 +1,4 @@
-// What the version chain knows of a buffer: its outline, where its arrays lie, and what a write has overwritten.
+// What the version chain knows of a buffer: its known, where its arrays lie, and what a write has overwritten.
 #pragma once
 #include <sched.h>
 
@@ -19,10 +19,10 @@ struct Leaf {
   int64_t bytes;
 };
 
-// A buffer's spec as far as kernels know it: `Outline(spec, plan, leaves, given, words, batch_size, prioritized, writes,
+// A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, leaves, given, words, batch_size, prioritized, writes,
 // rewrites, adds, samples, in_numpy, beta)`. What `writes` may be written to; users' items are taken as they are where it
 // `adds`, and given out so where it `samples`. Items drawn come as arrays of NumPy's where they are asked for `in_numpy`.
-struct Outline {
+struct KnownBuffer {
   PyObject_HEAD
   PyObject* spec;
   std::vector<int32_t> numbers;  // of the plan's record
@@ -44,17 +44,17 @@ struct Outline {
 // Where the arrays of a memory lie. Whoever has it keeps these alive.
 struct Place {
   PyObject_HEAD
-  Outline* outline;
+  KnownBuffer* known;
   int64_t storage[1 + MOST_LEAVES];
   float* tree;
   int64_t nbytes;
   int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
   uint64_t generation;  // of the process that made this: in its forks there are none, and they make places of their own
 
-  // Take another outline, of a spec with the same arrays.
-  void use(Outline* other) {
+  // Take another known, of a spec with the same arrays.
+  void use(KnownBuffer* other) {
     Py_INCREF(reinterpret_cast<PyObject*>(other));
-    Py_DECREF(reinterpret_cast<PyObject*>(std::exchange(outline, other)));
+    Py_DECREF(reinterpret_cast<PyObject*>(std::exchange(known, other)));
   }
 };
 
@@ -68,14 +68,14 @@ struct Saved {
   int64_t copies[1 + MOST_LEAVES], arrays;  // likewise, and how many
 };
 
-inline PyTypeObject *outline_type, *place_type, *saved_type;
+inline PyTypeObject *known_type, *place_type, *saved_type;
 // How many forks lie between this process and the first: the child of one has none of the other threads.
 inline uint64_t generation = 0;
 
 
-// --- outlines -------------------------------------------------------------------------------------------------------
+// --- known buffers -------------------------------------------------------------------------------------------------------
 
-inline bool add_leaf(Outline* outline, PyObject* described) {
+inline bool add_leaf(KnownBuffer* known, PyObject* described) {
   PyObject *name, *numpy, *shape;
   int code, bits;
   if (!PyArg_ParseTuple(described, "UOiiO!", &name, &numpy, &code, &bits, &PyTuple_Type, &shape)) return false;
@@ -88,12 +88,12 @@ inline bool add_leaf(Outline* outline, PyObject* described) {
   Py_INCREF(name);
   PyUnicode_InternInPlace(&name);
   leaf.name = name, leaf.numpy = Py_NewRef(numpy);
-  outline->leaves.push_back(leaf);
-  outline->row_bytes += leaf.bytes;
+  known->leaves.push_back(leaf);
+  known->row_bytes += leaf.bytes;
   return true;
 }
 
-inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
+inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_buffer plan;
   PyObject *of, *leaves, *given;
   long long words, batch_size;
@@ -102,7 +102,7 @@ inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "Oy*O!O!LLppppppd", &of, &plan, &PyTuple_Type, &leaves, &PyTuple_Type, &given, &words,
                         &batch_size, &prioritized, &writes, &rewrites, &adds, &samples, &in_numpy, &beta))
     return nullptr;
-  Outline* made = allocated<Outline>(type);
+  KnownBuffer* made = allocated<KnownBuffer>(type);
   if (made) {
     const int32_t* numbers = static_cast<const int32_t*>(plan.buf);
     new (&made->numbers) std::vector<int32_t>(numbers, numbers + plan.len / Py_ssize_t(sizeof(int32_t)));
@@ -120,38 +120,38 @@ inline PyObject* new_outline(PyTypeObject* type, PyObject* args, PyObject*) {
   return reinterpret_cast<PyObject*>(made);
 }
 
-inline void free_outline(PyObject* self) {
-  Outline* outline = reinterpret_cast<Outline*>(self);
-  Py_DECREF(outline->spec);
-  for (Leaf& leaf : outline->leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
-  outline->numbers.~vector(), outline->leaves.~vector(), outline->given.~vector();
+inline void free_known(PyObject* self) {
+  KnownBuffer* known = reinterpret_cast<KnownBuffer*>(self);
+  Py_DECREF(known->spec);
+  for (Leaf& leaf : known->leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
+  known->numbers.~vector(), known->leaves.~vector(), known->given.~vector();
   released(self);
 }
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
-// Place(outline, (address of the rows, of each wide array), address of the tree or 0, bytes of all arrays)
+// Place(known, (address of the rows, of each wide array), address of the tree or 0, bytes of all arrays)
 inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *outline, *storage;
+  PyObject *known, *storage;
   unsigned long long tree;
   long long nbytes;
-  if (!PyArg_ParseTuple(args, "O!O!KL", outline_type, &outline, &PyTuple_Type, &storage, &tree, &nbytes)) return nullptr;
-  Outline* of = reinterpret_cast<Outline*>(outline);
+  if (!PyArg_ParseTuple(args, "O!O!KL", known_type, &known, &PyTuple_Type, &storage, &tree, &nbytes)) return nullptr;
+  KnownBuffer* of = reinterpret_cast<KnownBuffer*>(known);
   if (PyTuple_Size(storage) != of->arrays()) {
     PyErr_Format(PyExc_ValueError, "expected %lld arrays, got %zd", static_cast<long long>(of->arrays()), PyTuple_Size(storage));
     return nullptr;
   }
   Place* made = allocated<Place>(type);
   if (!made) return nullptr;
-  Py_INCREF(outline);
-  made->outline = of, made->nbytes = nbytes, made->generation = generation;
+  Py_INCREF(known);
+  made->known = of, made->nbytes = nbytes, made->generation = generation;
   made->tree = reinterpret_cast<float*>(uintptr_t(tree));
   for (int64_t k = 0; k < of->arrays(); ++k) made->storage[k] = PyLong_AsLongLong(PyTuple_GetItem(storage, k));
   return reinterpret_cast<PyObject*>(made);
 }
 
 inline void free_place(PyObject* self) {
-  Py_XDECREF(reinterpret_cast<PyObject*>(reinterpret_cast<Place*>(self)->outline));
+  Py_XDECREF(reinterpret_cast<PyObject*>(reinterpret_cast<Place*>(self)->known));
   released(self);
 }
 
@@ -184,10 +184,10 @@ class Reading {
 // --- saved slots ----------------------------------------------------------------------------------------------------
 
 // Room for n slots of a buffer: their rows, the leaves of their tree, or both.
-inline Saved* saved_room(PyTypeObject* type, const Outline* outline, int64_t n, bool rows, bool values) {
+inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, int64_t n, bool rows, bool values) {
   Saved* made = allocated<Saved>(type);
   if (!made) return nullptr;
-  const Plan plan = outline->plan();
+  const Plan plan = known->plan();
   int64_t bytes = 0;
   auto take = [&bytes](int64_t size) {
     const int64_t at = bytes;
@@ -195,7 +195,7 @@ inline Saved* saved_room(PyTypeObject* type, const Outline* outline, int64_t n, 
     return at;
   };
   made->room = n, made->slots = take(n * 4), made->values = values ? take(n * 4) : -1;
-  made->arrays = rows ? outline->arrays() : 0;
+  made->arrays = rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
   made->bytes = bytes;
   made->piece = static_cast<char*>(malloc(size_t(bytes ? bytes : 1)));
@@ -238,9 +238,9 @@ inline PyTypeObject* made_type(PyObject* module, const char* name, PyType_Spec& 
 }
 
 inline bool add_lineage_types(PyObject* module) {
-  static PyType_Slot outline[] = {{Py_tp_new, reinterpret_cast<void*>(new_outline)},
-                                  {Py_tp_dealloc, reinterpret_cast<void*>(free_outline)}, {0, nullptr}};
-  static PyType_Spec outline_spec = {"functional_rb._native.Outline", sizeof(Outline), 0, Py_TPFLAGS_DEFAULT, outline};
+  static PyType_Slot known[] = {{Py_tp_new, reinterpret_cast<void*>(new_known)},
+                                  {Py_tp_dealloc, reinterpret_cast<void*>(free_known)}, {0, nullptr}};
+  static PyType_Spec known_spec = {"functional_rb._native.KnownBuffer", sizeof(KnownBuffer), 0, Py_TPFLAGS_DEFAULT, known};
   static PyMethodDef methods[] = {{"wait", wait_for_readers, METH_NOARGS, nullptr}, {}};
   static PyType_Slot place[] = {{Py_tp_new, reinterpret_cast<void*>(new_place)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(free_place)}, {Py_tp_methods, methods}, {0, nullptr}};
@@ -256,7 +256,7 @@ inline bool add_lineage_types(PyObject* module) {
                                 {Py_bf_getbuffer, reinterpret_cast<void*>(saved_buffer)}, {0, nullptr}};
   static PyType_Spec saved_spec = {"functional_rb._native.Saved", sizeof(Saved), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, saved};
-  return (outline_type = made_type(module, "Outline", outline_spec)) && (place_type = made_type(module, "Place", place_spec)) &&
+  return (known_type = made_type(module, "KnownBuffer", known_spec)) && (place_type = made_type(module, "Place", place_spec)) &&
          (holder_type = made_type(module, "Holder", holder_spec)) &&
          (saved_type = made_type(module, "Saved", saved_spec));
 }
