@@ -5,6 +5,7 @@ Each piece says from which version of torch on it can be replaced by what torch 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
@@ -41,11 +42,17 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     Args:
         function: any. To mark it, torch imports its compiler, which takes about a second.
     """
-    return torch.compiler.disable(
+    refusing = torch.compiler.disable(
         function,
         reason=f"{function.__name__} of torch_backend is traced whole from torch {TRACED} on: leave "
         f"fullgraph=True out, call it outside of the compiled function, or {extras.newer('torch', TRACED)}",
     )
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:  # what torch disables it compiles when it is given that itself
+        return refusing(*args, **kwargs)
+
+    return called
 
 
 def untrace_all(package: ModuleType) -> None:
