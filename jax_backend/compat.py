@@ -28,14 +28,16 @@ REFUSED: Final = () if IS_EXPLICIT else ("from JAX 0.7.2 on",)
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:
     """Let a setting of the process be a part of what JAX finds traced and compiled functions by.
 
-    JAX 0.10 has contexts of users for that. Before, what was traced is forgotten whenever the setting changes.
+    JAX 0.10 has contexts of users for that, which 0.9 cannot set for the whole process. Before, what was traced is
+    forgotten whenever the setting changes.
 
     Args:
         of: is given a function to call with each new value of the setting.
         now: its value.
     """
-    if hasattr(jax, "make_user_context"):
-        of(jax.make_user_context(now).set_global)
+    made: Any = jax.make_user_context(now) if hasattr(jax, "make_user_context") else None
+    if hasattr(made, "set_global"):
+        of(made.set_global)
         return
     last = [now]
 

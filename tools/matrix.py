@@ -46,6 +46,8 @@ EXTRAS = ("jax", "torch", "tensordict", "checkpoint", "hdf5", "plot", "trees", "
 """The extras for users: all of them stand side by side in each environment."""
 TOOLS = ("chex", "dm-env", "gymnasium", "packaging", "pytest>=9", "pytest-xdist")
 """What the tests need besides; no promise is made of these, so that each is the newest that fits."""
+READER = "safetensors"
+"""A tool whose lower bound in `dev` is kept too: that others read what checkpoints are is a promise."""
 SELECTION = (
     *("tests/agreement/test_switch.py", "tests/contract/test_arguments.py", "tests/contract/test_containers.py"),
     *("tests/contract/test_keys.py", "tests/contract/test_tensorclasses.py", "tests/unit/test_extras.py"),
@@ -202,13 +204,14 @@ class Environment:
     def _direct(self) -> str:
         """What the library itself requires: for the oldest versions exactly its bounds."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        lower = bounds(project, EXTRAS)
+        lower = bounds(project, EXTRAS) | {READER: bounds(project, ["dev"])[READER]}
         if self.held:
             del lower["torch"]
         if self.level != "oldest":
             return "\n".join(f"{name}>={bound}" for name, bound in lower.items())
         extras = [x for extra in EXTRAS for x in ("--extra", extra)]
-        lowest = self._compiled("", "--no-deps", "--resolution", "lowest", *extras, ROOT / "pyproject.toml")
+        arguments = ("--no-deps", "--resolution", "lowest", *extras, ROOT / "pyproject.toml")
+        lowest = self._compiled(f"{READER}>={lower[READER]}", *arguments)
         if wrong := complaints(lower, pins(lowest), exact=project["requires-python"] == f">={self.python}"):
             raise SystemExit("\n".join(wrong))
         return lowest

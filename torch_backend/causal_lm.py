@@ -11,7 +11,7 @@ import torch
 
 from functional_rb.base.extras import imported
 from functional_rb.text.backend import EmptyCache, Step
-from torch_backend import skeletons, wrapped_models
+from torch_backend import compat, skeletons, wrapped_models
 
 
 class CausalLM(NamedTuple):
@@ -50,7 +50,7 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         The function and what makes its empty cache.
 
     Raises:
-        ImportError: without transformers.
+        ImportError: without transformers, or with one that is older than 5.18.
         TypeError: for what is no module with a config, and one that cannot continue texts; for a module around a model
             that does not hand positions on to it, or does not show that it does.
 
@@ -65,6 +65,7 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         torch.Size([4, 4])
     """
     transformers = imported("transformers", "text.causal_lm")
+    compat.check_transformers(transformers)
     inner: Any = model
     if isinstance(model, torch.nn.Module) and not hasattr(model, "get_output_embeddings"):
         inner = wrapped_models.innermost(model)

@@ -5,6 +5,7 @@ Each piece says from which version of torch on it can be replaced by what torch 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
@@ -27,12 +28,17 @@ TRACED: Final = "2.12"
 MAPPED: Final = "2.13"
 """From this version on, `torch.func` maps over buffers; before, `check_mapped` refuses that."""
 
+TRANSFORMERS: Final = "5.18"
+"""From this version on, models of transformers generate with its caches what they do by themselves, even `StaticCache`;
+before, `check_transformers` refuses them. Tokenizers and chat templates are read from older ones too."""
+
 IS_TRACED: Final = extras.is_version(torch, TRACED)
 IS_MAPPED: Final = extras.is_version(torch, MAPPED)
-REFUSED: Final = tuple(
-    f"from torch {version} on" for version, can in ((TRACED, IS_TRACED), (MAPPED, IS_MAPPED)) if not can
+REFUSED: Final = (
+    *(f"from torch {version} on" for version, can in ((TRACED, IS_TRACED), (MAPPED, IS_MAPPED)) if not can),
+    f"text.causal_lm needs transformers {TRANSFORMERS} or newer",
 )
-"""What is said where this torch is too old for something."""
+"""What is said where this torch, or transformers, is too old for something."""
 
 
 def untraced(function: Callable[P, R]) -> Callable[P, R]:
@@ -41,11 +47,17 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     Args:
         function: any. To mark it, torch imports its compiler, which takes about a second.
     """
-    return torch.compiler.disable(
+    refusing = torch.compiler.disable(
         function,
         reason=f"{function.__name__} of torch_backend is traced whole from torch {TRACED} on: leave "
         f"fullgraph=True out, call it outside of the compiled function, or {extras.newer('torch', TRACED)}",
     )
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:  # what torch disables it compiles when it is given that itself
+        return refusing(*args, **kwargs)
+
+    return called
 
 
 def untrace_all(package: ModuleType) -> None:
@@ -58,6 +70,15 @@ def untrace_all(package: ModuleType) -> None:
                     setattr(found, inner, untraced(function))
         elif isinstance(found, FunctionType):
             setattr(package, name, untraced(found))
+
+
+def check_transformers(transformers: ModuleType) -> None:
+    """Refuse models of a transformers whose caches work otherwise.
+
+    Raises:
+        ImportError: with the version that can.
+    """
+    extras.check_version(transformers, TRANSFORMERS, "text.causal_lm")
 
 
 def check_mapped(function: str) -> None:

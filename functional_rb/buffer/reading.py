@@ -273,4 +273,7 @@ def epochs_done(backend: Backend, state: State) -> Array:
 def _more(backend: Backend, state: State, name: str) -> Array:
     """One number that sampler or writer keep; 0 for those that do not."""
     place = counters.place(state.spec.plan, name)
-    return backend.counter(state, counters.SIZE) * 0 if place is None else backend.counter(state, place)
+    if place is None:
+        size = backend.counter(state, counters.SIZE)
+        return size - size
+    return backend.counter(state, place)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from functional_rb.mixture.value import MixtureSpec
-from functional_rb.ops import numpy_ops
+from functional_rb.ops import numpy_ops, scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 
@@ -48,7 +48,7 @@ def normalized(ops: Ops, p: Array, drawable: Array) -> Array:
     # Written so that NaN, which is in no order, counts as 0 too.
     p = ops.where(drawable & (p >= LEAST), ops.minimum(p, ops.full_like(p, MOST)), nothing)
     total = added_up(p)
-    scale = 1.0 / ops.where(total > 0, total, ops.full_like(total, 1))
+    scale = scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
     return p * scale
 
 

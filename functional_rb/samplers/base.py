@@ -10,6 +10,7 @@ from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
 from functional_rb.core.soundness import Found
 from functional_rb.core.strategy import Carried, Selection
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.duplicates import Batch
 from functional_rb.structures.ring import Removal, Write
@@ -162,7 +163,7 @@ class SamplerBase(abc.ABC):
 
 def even_chance(ops: Ops, count: Array) -> Array:
     """The chance of each of a number of candidates, int32 scalar: as floats a reciprocal, the same bits everywhere."""
-    return 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
+    return scalars.reciprocal(ops, ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32"))
 
 
 def check_bools(sampler: object, *names: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from functional_rb.core import soundness
 from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
 from functional_rb.structures import sparse_set as sparse_sets
@@ -60,7 +61,7 @@ class EpochKeeper(NamedTuple):
         """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
         left = ops.where(self.remaining > 0, self.remaining, self.count)
         drawable = sparse_sets.contains(ops, self.sparse_set, left, slots)
-        share = 1.0 / ops.cast(ops.maximum(left, ops.full_like(left, 1)), "float32")
+        share = scalars.reciprocal(ops, ops.cast(ops.maximum(left, ops.full_like(left, 1)), "float32"))
         return ops.cast(drawable, "float32") * share
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, batch: int, drop_last: bool) -> tuple[Array, Array, Array]:

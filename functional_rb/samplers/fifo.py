@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from functional_rb.core.strategy import Selection, need_order
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import need_one_lane
@@ -70,7 +71,7 @@ class Fifo(LimitedSampler):
         if self.max_times_sampled is not None:
             return self._left(ops, draft, place, self.max_times_sampled)
         size = draft.size(ops)
-        last = ops.maximum(size - 1, ops.full_like(size, 0))
+        last = ops.maximum(scalars.plus(ops, size, -1), ops.full_like(size, 0))
         position, lane = self._turned(ops.minimum(place, last), last), ops.full_like(place, 0)
         return ring.item_at(ops, draft.plan.ring, draft.counters.ends, lane, position)[0], place < size
 
@@ -78,10 +79,10 @@ class Fifo(LimitedSampler):
         """The slots of the first draws that are left, and whether there are so many: an item gives several in a row."""
         tree, capacity = draft.known_tree, draft.plan.capacity
         count = ops.cast(sum_tree.total(tree), "int32")
-        start = draft.counters.ends.cursors[0] % capacity
+        start = draft.counters.ends.cursors[:1] % capacity
         # From the oldest on: the slot after the newest, around the ring.
-        first = order_statistics.before(ops, tree, capacity, start.reshape(1))[0]
-        last = ops.maximum(count - 1, ops.full_like(count, 0))
+        first = order_statistics.before(ops, tree, capacity, start)[0]
+        last = ops.maximum(scalars.plus(ops, count, -1), ops.full_like(count, 0))
         rank = first + self._turned(ops.minimum(place, last), last)
         rank = ops.where(rank >= count, rank - count, rank)
         slots = order_statistics.select(ops, tree, capacity, ops.minimum(rank, last))

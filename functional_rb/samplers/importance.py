@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from functional_rb.core import soundness
 from functional_rb.core.strategy import Carried
-from functional_rb.ops import fixed_point
+from functional_rb.ops import fixed_point, scalars
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase
@@ -179,7 +179,7 @@ class Priorities(SamplerBase):
         """That of the smallest positive priority."""
         tree = draft.known_tree
         total, smallest = sum_tree.total(tree), sum_tree.smallest(ops, tree)
-        chance = smallest * (1.0 / ops.where(total > 0, total, ops.full_like(total, 1)))
+        chance = smallest * scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
         return ops.maximum(chance, ops.full_like(chance, LEAST_CHANCE))
 
     def new_value(self, ops: Ops, draft: Draft) -> Array:
@@ -303,7 +303,7 @@ def clear_leaves(ops: Ops, draft: Draft, removal: Removal) -> None:
 def shares(ops: Ops, draft: Draft, slots: Array) -> Array:
     """The share that leaves of the tree have in its sum, float32 [n] for slots int32 [n]."""
     total = sum_tree.total(draft.known_tree)
-    scale = 1.0 / ops.where(total > 0, total, ops.full_like(total, 1))
+    scale = scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
     return sum_tree.get_leaves(ops, draft.known_tree, slots) * scale
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Carried, Selection
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import LEAST_CHANCE, check_bools
@@ -143,7 +144,7 @@ def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> tuple[Array, A
     total = sum_tree.total(tree)
     weights = importance_weights(ops, values, sum_tree.smallest(ops, tree), beta)
     # Times the reciprocal, as XLA would make of a division by a scalar anyway: the same bits everywhere.
-    scale = 1.0 / ops.where(total > 0, total, ops.full_like(total, 1))
+    scale = scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
     return weights, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), values > 0
 
 

@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from functional_rb.core.strategy import Selection, need_order
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase, even_chance
@@ -101,8 +102,9 @@ class Recency(SamplerBase):
         as_old = ops.maximum(sizes[None, :] - back[:, None] + 1, ops.full_like(sizes, 0)[None, :])
         older = ops.maximum(as_old - 1, ops.full_like(as_old, 0))
         total = ops.cast(ops.maximum(ops.cumsum(sizes)[-1], ops.full_like(sizes[0], 1)), "float32")
-        a = ops.cast(ops.cumsum(as_old)[:, -1], "float32") * (1.0 / total)
-        b = ops.cast(ops.cumsum(older)[:, -1], "float32") * (1.0 / total)
+        scale = scalars.reciprocal(ops, total)
+        a = ops.cast(ops.cumsum(as_old)[:, -1], "float32") * scale
+        b = ops.cast(ops.cumsum(older)[:, -1], "float32") * scale
         factor, power_of_a, nothing = ops.full_like(a, 1), ops.full_like(a, 1), ops.full_like(a, 0)
         for _ in range(1, self.strength):
             # The maxima change nothing, but keep compilers from rounding a product and a sum as one.

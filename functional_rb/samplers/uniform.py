@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from functional_rb.core.strategy import Selection
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers import draw_limits
@@ -79,4 +80,6 @@ def alike(ops: Ops, handles: Array, candidates: Array) -> Selection:
     one = ops.cast(ops.full_like(handles, 1), "float32")
     weights = ops.where(stored, one, ops.full_like(one, 0))
     count = ops.cast(ops.maximum(candidates, ops.full_like(candidates, 1)), "float32")
-    return Selection(ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * (1.0 / count))
+    return Selection(
+        ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * scalars.reciprocal(ops, count)
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+from functional_rb.ops import scalars
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
@@ -116,7 +117,7 @@ def retreat(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Ar
 
 def saturating_add(ops: Ops, count: Array, more: Array) -> Array:
     """Counters stay at their largest value rather than wrap."""
-    return count + ops.minimum(more, INT32_MAX - count)
+    return count + ops.minimum(more, scalars.minus(ops, INT32_MAX, count))
 
 
 def of_lane(ops: Ops, per_lane: Array, lane: Array) -> Array:
@@ -244,7 +245,7 @@ def locate(ops: Ops, ring: Ring, ends: RingState, handles: Array) -> tuple[Array
     sequence_number = handles
     if ring.lanes > 1:
         sequence_number = handles // ring.capacity * ring.length + slots % ring.length
-    age = retreat(ops, of_lane(ops, ends.cursors, lane) - 1, sequence_number, ring.limit)
+    age = retreat(ops, scalars.plus(ops, of_lane(ops, ends.cursors, lane), -1), sequence_number, ring.limit)
     return slots, known & (age < of_lane(ops, ends.sizes, lane))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional_rb.ops import random_bits
+from functional_rb.ops import random_bits, scalars
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
@@ -62,7 +62,7 @@ def insert(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: 
 def appended(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
     """Where which slots lie once the marked ones have been added, int32 [B] and [B], and how many there are then."""
     ranks = ops.cumsum(ops.cast(marked, "int32"))
-    return *_only(ops, sparse_set, count - 1 + ranks, slots, marked), count + ops.count(marked)
+    return *_only(ops, sparse_set, scalars.plus(ops, count, -1) + ranks, slots, marked), count + ops.count(marked)
 
 
 def remove(
@@ -141,13 +141,14 @@ def distinct(ops: Ops, draws: Array, n: Array) -> Array:
     ascending = ops.take(chosen, order)
     # What step i moved had been moved there by step source[i], or it is n - 1 - i if source[i] = i. The last of all
     # steps that took x[n - 1 - i] will do: after step i none can. If it is step i itself, nobody asks what i moved.
-    last = n - 1 - steps
+    end = scalars.plus(ops, n, -1)
+    last = end - steps
     at = ops.searchsorted(ascending, last, "right") - 1
     at = ops.maximum(at, ops.full_like(at, 0))
     source = ops.where(ops.take(ascending, at) == last, ops.take(order, at), steps)
     for _ in range((batch - 1).bit_length()):
         source = ops.take(source, source)
-    moved = n - 1 - source
+    moved = end - source
     # Sorting is stable: of the steps that took the same place, the one before in that order is the latest before.
     before = ops.concat([order[:1], order[:-1]], 0)
     again = (ascending == ops.take(chosen, before)) & (steps > 0)

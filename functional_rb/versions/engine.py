@@ -15,7 +15,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import NONE, using
+from functional_rb.ops.part_kernels import NONE, Table, carried_out
 from functional_rb.ops.protocol import Array
 from functional_rb.structures import frame_ring, row_layout
 from functional_rb.versions.library import Library, Replacements
@@ -285,9 +285,9 @@ class Engine:
             if respec.is_label(old, spec):  # a version of its own, as in-place functions write to that of a state
                 following = version.exchange(arrays, memory.placement)
                 return made_by(following, state._counters, spec, state._save_history, state._target)
-            with using(library.kernels.TABLE if library.uses_kernels(memory) else NONE):
-                device = getattr(memory.rows, "device", None)
-                made = respec.with_spec(library.ops, arrays, old, spec, device, step=respec.step_of(spec))
+            kernels, device = self._kernels(memory), getattr(memory.rows, "device", None)
+            given = library.ops, arrays, old, spec, device
+            made = carried_out(kernels, respec.with_spec, *given, step=respec.step_of(spec))
             if memory.table is None and respec.stays(old, spec):
                 following = version.exchange(made, library.placement(spec))
                 return made_by(following, made.counters, spec, None, state._target)
@@ -411,7 +411,8 @@ class Engine:
         leaves, *told = drawn
         selection = Selection(*told)
         if not spec.known.buffer:
-            leaves, selection = self._completed(memory, spec, state._counters, leaves, selection, bits)
+            known = memory, spec, state._counters, leaves, selection, bits
+            leaves, selection = carried_out(library.kernels.TABLE, self._completed, *known)
         return leaves if memory.table is None else memory.table.read(leaves), selection
 
     def _bits_for_transforms(self, memory: Memory, spec: BufferSpec, key: Any, batch: int) -> tuple[Any, Array | None]:
@@ -514,7 +515,8 @@ class Engine:
             slots, selection, drawable = library.kernels.draw_slices(spec, memory, counters, *by, batch)
             if not drawable:
                 _refuse(spec, counters)
-            return counters, *self._read_slices(memory, spec, counters, slots, selection, batch, bits)
+            given = memory, spec, counters, slots, selection, batch, bits
+            return counters, *carried_out(library.kernels.TABLE, self._read_slices, *given)
         assert saved is None or isinstance(saved, SavedPlaces)
         drawn = library.kernels.draw_epoch(spec, memory, counters, *by, batch, wanted, saved)
         after, leaves, selection, drawable = drawn
@@ -561,12 +563,11 @@ class Engine:
         """What the fused kernel has drawn, with leaves that are frames, and as transforms have it."""
         known, ops = dict(zip(spec.plan.stored, stored, strict=True)), self.library.ops
         slots = selection.handles % spec.capacity  # where nothing could be drawn, handles are -1, and any slot will do
-        with using(self.library.kernels.TABLE):
-            if spec.plan.frames is not None and not spec.inner:
-                known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
-                return [known[k] for k in range(len(spec.plan.leaves))], selection
-            draft = Draft.of(memory.state_arrays(counters), spec.plan)
-            leaves, extras = functions.read_drawn(ops, draft, spec.inner, slots, selection.handles, bits, known)
+        if spec.plan.frames is not None and not spec.inner:
+            known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
+            return [known[k] for k in range(len(spec.plan.leaves))], selection
+        draft = Draft.of(memory.state_arrays(counters), spec.plan)
+        leaves, extras = functions.read_drawn(ops, draft, spec.inner, slots, selection.handles, bits, known)
         return leaves, selection._replace(extras={**selection.extras, **extras})
 
     def _read_slices(
@@ -581,27 +582,28 @@ class Engine:
     ) -> tuple[list[Array], Selection]:
         """The leaves of slices that the fused kernel has drawn, and the selection, as transforms have them."""
         ops, plan = self.library.ops, spec.plan
-        with using(self.library.kernels.TABLE):
-            if plan.frames is None and not spec.inner:
-                leaves = row_layout.read(ops, plan.layout, memory.rows, memory.wide, slots)
-                return functions.with_leading_axes(spec, batch, leaves), selection
-            with self.library.core():
-                draft = Draft.of(memory.state_arrays(counters), plan)
-                return functions.read_selection(ops, draft, spec, slots, selection, batch, bits)
+        if plan.frames is None and not spec.inner:
+            leaves = row_layout.read(ops, plan.layout, memory.rows, memory.wide, slots)
+            return functions.with_leading_axes(spec, batch, leaves), selection
+        with self.library.core():
+            draft = Draft.of(memory.state_arrays(counters), plan)
+            return functions.read_selection(ops, draft, spec, slots, selection, batch, bits)
 
     def _carry_out(self, function: Callable[..., Any], memory: Memory, saved: Saved | None, *given: Any) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library = self.library
         if library.is_tracing():
             return function(library.ops, *given)
-        table = library.kernels.TABLE if library.uses_kernels(memory) else NONE
+        table = self._kernels(memory)
         if saved is None and (memory.files is None or memory.files.undo is None):
-            with using(table):
-                return function(library.ops, *given)
+            return carried_out(table, function, library.ops, *given)
         log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
         recorder = Recorder(library.ops, memory, log)
-        with using(recorder.kernels(table)):
-            return function(recorder, *given)
+        return carried_out(recorder.kernels(table), function, recorder, *given)
+
+    def _kernels(self, memory: Memory) -> Table:
+        """The part kernels that can work on a memory."""
+        return self.library.kernels.TABLE if self.library.uses_kernels(memory) else NONE
 
 
 def tidy(version: Version) -> None:

@@ -33,6 +33,7 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sum_tree import FANOUT
 from functional_rb.transforms import returns
 from functional_rb.transforms import step_queue as lines
+from jax_backend import compat
 from jax_backend import part_kernels as jax_kernels
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
@@ -194,6 +195,8 @@ LAYOUTS = [*{spec.plan.layout: spec for spec in POOL}.values()]
 )
 def test_store_and_read(on: Any, spec: frb.BufferSpec) -> None:
     """On JAX each takes a second to compile, and the kernel takes a layout as data: there with some of them."""
+    if on is Jax and not compat.IS_EXPLICIT and "bfloat16" in [x.dtype for x in spec.plan.layout.wide]:
+        pytest.skip("XLA's operations keep the bits of NaNs in bfloat16 from JAX 0.7.2 on")
     compare_storage(on, spec, 1 if spec.capacity == 1 else 17)
 
 

@@ -15,6 +15,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb import _native
+from functional_rb.base import extras
 from functional_rb.native import switch
 from functional_rb.versions import version
 
@@ -121,7 +122,7 @@ def test_programs_of_jax_have_kernels_or_not() -> None:
         np.testing.assert_array_equal(found.weights, expected.weights)
     frb.kernels(True)
     assert "functional_rb_draw" in sampled.lower(state).as_text()
-    forgets = [] if hasattr(jax, "make_user_context") else [True]  # JAX before 0.10, see `compat.on_each_change`
+    forgets = [] if extras.is_version(jax, "0.10") else [True]  # JAX before 0.10, see `compat.on_each_change`
     assert traced == [True, False, *forgets], "each setting once"
 
 

@@ -335,7 +335,8 @@ class Short(Clip):
 
 
 BROKEN_TRANSFORMS = {
-    Clip(): r"the item of handle \d+ as it is sampled: expected \{'reward': 0.0\}, got \{'reward': .*\}; see",
+    Clip(): r"the item of handle \d+ as it is sampled: expected \{'reward': "
+    r"(?:0\.0\}, got \{'reward': .*|-.*\}, got \{'reward': 0\.0)\}; see",
     Widening(): r"leaf 'reward' of a sample: expected float32 \[6\], got float64 \[6\]; let readers keep",
     Short(): r"`draw` .*: expected a result, got .*reshape|the extra 'row': expected a row for each item",
 }

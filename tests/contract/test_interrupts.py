@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import functional_rb as frb
+from functional_rb.ops import part_kernels
 from tests.support import backends, interrupts, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -104,7 +105,8 @@ def lock_of(state: Any) -> Any:
 
 
 def check_at_rest(lock: Any, elsewhere: ThreadPoolExecutor) -> None:
-    """It is not held, and torch's modes are as they were."""
+    """It is not held, no kernels are in force, and torch's modes are as they were."""
+    assert not part_kernels.in_force()
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
     if lock is not None:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from tensordict import NonTensorData, NonTensorStack, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict, set_list_to_stack
 from torch.utils import _pytree as pytree
 
 import functional_rb as frb
@@ -293,6 +293,7 @@ def test_random_crop() -> None:
     assert values(alone.items) == pieces.items["id"].reshape(-1).tolist()
 
 
+@set_list_to_stack(True)  # as it is by default from tensordict 0.10 on
 def test_specs_of_tensordicts_with_objects() -> None:
     batch = TensorDict({"x": torch.zeros(3, 2), "note": ["a", "b", "c"]}, batch_size=[3])
     expected = {"x": frb.Unbounded((2,)), "note": frb.NonTensor()}
@@ -302,6 +303,7 @@ def test_specs_of_tensordicts_with_objects() -> None:
     assert list(rb.items(state)["note"]) == ["a", "b", "c"]
 
 
+@set_list_to_stack(True)
 def test_tensordicts() -> None:
     item = Composite.like(
         TensorDict, {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor(), "two": frb.NonTensor((2,))}
