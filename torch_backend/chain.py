@@ -31,7 +31,8 @@ def look(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], i
     code = _CODES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or tensor.layout is not torch.strided or _is_wrapped(tensor):
         return None
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), code, 8 * tensor.itemsize
+    (address,) = addresses([tensor])
+    return address, tuple(tensor.shape), tensor.stride(), code, 8 * tensor.itemsize
 
 
 def made(has_exchange: bool = True) -> Any:

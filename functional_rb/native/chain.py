@@ -168,8 +168,6 @@ class Chains:
         known = known_buffer(spec)
         if known is None or not memory.is_ordinary:
             return None
-        if memory.files is not None:
-            memory.files.check_process()
         arrays = [memory.rows, *memory.wide]
         tree = 0 if memory.tree is None else next(iter(self._addresses([memory.tree])))
         place = _native.Place(known, tuple(self._addresses(arrays)), tree, memory.nbytes)
@@ -182,7 +180,7 @@ class Chains:
         if handles is None:
             self._library.make_room(memory, spec, counters, batch)
         else:
-            self._library.make_room_at(memory, spec, self._library.placed("indices", handles, memory, None))
+            self._library.make_room_at(memory, spec, handles)
 
     def _together(self, spec: BufferSpec, leaves: list[Any], size: int) -> Any:
         return nest.unflatten(spec.plan.structure, leaves, self._build_mapping, (size,))

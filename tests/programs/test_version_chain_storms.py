@@ -141,6 +141,7 @@ def test_in_place_writes_wait_for_draws(way: Any) -> None:
 # --- forks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of JAX, which other tests of the process have imported
 def test_forks_beside_draws(way: Any) -> None:
     state, key, done = full(), rb.key(0), threading.Event()
     _, expected = rb.sample(state, key, 4000)
@@ -174,6 +175,7 @@ def test_forks_beside_draws(way: Any) -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_forked_process_may_not_use_the_files_of_the_first(way: Any, tmp_path: Any) -> None:
     spec = frb.BufferSpec({"x": frb.Unbounded((3,))}, 8, frb.Prioritized(), storage=frb.Memmap(str(tmp_path / "files")))
     items, numbers, key = {"x": torch.ones(2, 3)}, torch.arange(2, dtype=torch.int32), rb.key(0)

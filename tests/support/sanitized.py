@@ -127,7 +127,7 @@ def programs(examples: int) -> None:
     import hypothesis
     from hypothesis import stateful
 
-    from tests.agreement.test_version_chain import CHAINS, Programs
+    from tests.support.chain_machine import CHAINS, Programs
     from tests.support.chain_programs import Noting
 
     class OfTheChain(Programs):

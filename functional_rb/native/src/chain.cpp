@@ -85,12 +85,13 @@ class Turn {
 
  private:
   Found find_place() {
-    const Ref held = attribute(memory.get(), names.pinned);
-    if (!held) return Found::FAILED;
+    const Ref held = attribute(memory.get(), names.pinned), files = attribute(memory.get(), names.files);
+    if (!held || !files) return Found::FAILED;
+    // Those of another process may not be used here.
+    if (!files.is(Py_None) && !called_method(files.get(), names.check_process)) return Found::FAILED;
     pinned = held.is(Py_True);
     if (!pinned) place_ = attribute(memory.get(), names.place);
     // Of arrays that others hold the addresses may change: torch moves those that it shares between processes.
-    // Of another process, the files may not be used here.
     if (pinned || place_.is(Py_None) || place()->generation != generation)
       place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
     if (!place_) return Found::FAILED;

@@ -31,7 +31,7 @@ class Ref {
 #define FRB_NAMES(X)                                                                                               \
   X(_counters) X(_exported) X(_save_history) X(_target) X(_version) X(acquire) X(after) X(append) X(capacity)      \
   X(files) X(history) X(lock) X(memory) X(next) X(pinned) X(place) X(popleft) X(release) X(retained) X(roll_back)  \
-  X(saved) X(shared) X(spec) X(written)
+  X(check_process) X(saved) X(shared) X(spec) X(written)
 struct Names {
 #define FRB_NAME(name) PyObject* name = nullptr;
   FRB_NAMES(FRB_NAME)
