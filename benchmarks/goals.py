@@ -79,10 +79,10 @@ def comparisons() -> list[Comparison]:
 
     peer("jax", "uniform", "flashbax", {"add": 1.5, "sample": 1.5, "step": None})
     peer("jax", "prioritized", "flashbax", {"add": 3.0, "sample": 2.5, "update": 1.5, "step": 3.0})
-    peer("torch", "uniform", "torchrl", {"add": 5.0, "sample": 4.0, "step": None})
-    peer("torch", "prioritized", "torchrl", {"add": 5.0, "sample": 4.0, "update": 1.3, "step": None})
-    peer("torch", "uniform", "cpprb", {"add": 0.8, "sample": 0.8, "step": None})
-    peer("torch", "prioritized", "cpprb", {"add": 0.8, "sample": 3.0, "update": 0.8, "step": None})
+    peer("torch", "uniform", "torchrl", {"add": 8.0, "sample": 8.0, "step": None})
+    peer("torch", "prioritized", "torchrl", {"add": 8.0, "sample": 8.0, "update": 8.0, "step": None})
+    peer("torch", "uniform", "cpprb", {"add": 2.0, "sample": 2.0, "step": None})
+    peer("torch", "prioritized", "cpprb", {"add": 2.0, "sample": 2.0, "update": 2.0, "step": None})
     in_place: dict[Sampler, tuple[Operation, ...]] = {
         "uniform": ("add", "sample"),
         "prioritized": ("add", "sample", "update"),
