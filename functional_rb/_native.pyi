@@ -34,7 +34,7 @@ class KnownBuffer:
 class Place:
     """Where the arrays of a memory lie."""
 
-    def __new__(cls, known: KnownBuffer, storage: tuple[int, ...], tree: int, nbytes: int, /) -> Place: ...
+    def __new__(cls, known: KnownBuffer, storage: tuple[int, ...], tree: int, /) -> Place: ...
     def wait(self) -> None:
         """Wait until no draw reads them any more; hold the lineage's lock, so that none begins."""
 

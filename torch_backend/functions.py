@@ -19,9 +19,13 @@ from functional_rb.native.switch import HAVE_KERNELS
 from functional_rb.specs import functions
 from torch_backend import engines, execute, mixtures, restore, values
 from torch_backend.binder import Binder
+from torch_backend.library import TORCH
 
 if HAVE_KERNELS:
-    from torch_backend.chain import CHAIN
+    from torch_backend import chain
+
+    TORCH.chain = chain.made()
+_natively = TORCH.natively  # which is asked first: it does a usual call whole
 
 AnyState = TypeVar("AnyState", bound=State | Mixture)
 
@@ -29,16 +33,6 @@ AnyState = TypeVar("AnyState", bound=State | Mixture)
 def _engine(state: Any) -> Any:
     """What a function is carried out by that reads a state or a mixture."""
     return mixtures if isinstance(state, Mixture) else engines.of(state)
-
-
-_compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
-
-
-def _natively(function: str, *given: Any) -> Any:
-    """What the native version chain makes of a usual call; `NotImplemented` of any other, and where somebody traces."""
-    if not HAVE_KERNELS or _compiling() or _transforms() is not None:
-        return NotImplemented
-    return getattr(CHAIN, function)(*given)
 
 
 _reads = Binder(_engine).array

@@ -71,9 +71,9 @@ class Torch(Library):
 
     def natively(self, function: str, *given: Any) -> Any:
         """So, but not while somebody traces, or maps: then tensors stand for others."""
-        if _compiling() or _transforms() is not None:
+        if _compiling() or self.chain is None or _transforms() is not None:
             return NotImplemented
-        return super().natively(function, *given)
+        return getattr(self.chain, function)(*given)
 
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""

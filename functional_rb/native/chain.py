@@ -114,10 +114,14 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
 
 
 def _leaf(name: str, leaf: Any) -> tuple[str, np.dtype[Any], int, int, tuple[int, ...]]:
-    """A leaf as the chain takes it, with DLPack's kind and bits."""
-    dtype = leaf.dtype
-    kind = "bfloat" if dtype == "bfloat16" else "uint" if dtype.startswith("uint") else kind_of(dtype)
-    return name, numpy_ops.dtype_of(dtype), _CODES[kind], 8 * ITEMSIZE[dtype], leaf.shape
+    """A leaf as the chain takes it."""
+    return name, numpy_ops.dtype_of(leaf.dtype), *dlpack_dtype(leaf.dtype), leaf.shape
+
+
+def dlpack_dtype(name: str) -> tuple[int, int]:
+    """A dtype as DLPack has it: the number of its kind, and its bits."""
+    kind = "bfloat" if name == "bfloat16" else "uint" if name.startswith("uint") else kind_of(name)
+    return _CODES[kind], 8 * ITEMSIZE[name]
 
 
 def _copied(memory: Memory) -> Memory:
@@ -153,7 +157,7 @@ class Chains:
         Args:
             state: their class.
             arrays: the library's array class, NumPy's, and functions that look at an array, take one over by a DLPack
-                capsule, and say whether one is to be negated.
+                capsule, and say whether one is to be negated, and to be conjugated.
             has_exchange: whether DLPack's C interface may be used.
         """
         types = state, Version, SavedBlock, Sample, deque, *arrays, np.dtype(np.int32), np.dtype(np.float32)
@@ -170,7 +174,7 @@ class Chains:
             return None
         arrays = [memory.rows, *memory.wide]
         tree = 0 if memory.tree is None else next(iter(self._addresses([memory.tree])))
-        place = _native.Place(known, tuple(self._addresses(arrays)), tree, memory.nbytes)
+        place = _native.Place(known, tuple(self._addresses(arrays)), tree)
         if not memory.pinned:
             memory.place = place
         return place

@@ -18,6 +18,7 @@ from functional_rb import _native
 from functional_rb.base import extras
 from functional_rb.native import switch
 from functional_rb.versions import version
+from torch_backend.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
 SLICES = frb.BufferSpec(
@@ -40,7 +41,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(
             _native, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
         )
-    monkeypatch.setattr("torch_backend.functions.CHAIN", Noting(found, torch_backend.functions.CHAIN))
+    monkeypatch.setattr(TORCH, "chain", Noting(found, TORCH.chain))
     hosts = jax_backend.hosted._engine.library
     monkeypatch.setattr(hosts, "chain", Noting(found, hosts.chain))
     return found

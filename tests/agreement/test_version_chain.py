@@ -23,8 +23,8 @@ import torch_backend as rb
 from tests.support import chain_programs as programs
 from tests.support.chain_machine import CHAINS, Programs
 from tests.support.effort import effort
-from torch_backend import functions
 from torch_backend import state as torch_state
+from torch_backend.library import TORCH
 
 
 @pytest.mark.parametrize("way", list(CHAINS))
@@ -58,7 +58,7 @@ def shown(state: Any) -> list[bytes]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> programs.Noting:
     """Each chain in turn, which counts what it does."""
     noting = programs.Noting(CHAINS[request.param])
-    monkeypatch.setattr(functions, "CHAIN", noting)
+    monkeypatch.setattr(TORCH, "chain", noting)
     return noting
 
 

@@ -22,9 +22,10 @@ import torch_backend as rb
 from tests.support import chain_programs as programs
 from tests.support.children import ended, forked
 from tests.support.effort import effort
-from torch_backend import chain, functions
+from torch_backend import chain
+from torch_backend.library import TORCH
 
-CHAINS = {"exchange": functions.CHAIN, "capsules": chain.made(has_exchange=False)}
+CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}
 """With DLPack's C interface, and as torch before 2.13 has it."""
 PATIENCE = 60
 """Seconds that nothing here should ever take."""
@@ -36,7 +37,7 @@ SPEC = frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized())
 @pytest.fixture(params=list(CHAINS))
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Each chain in turn."""
-    monkeypatch.setattr(functions, "CHAIN", CHAINS[request.param])
+    monkeypatch.setattr(TORCH, "chain", CHAINS[request.param])
     return CHAINS[request.param]
 
 

@@ -15,9 +15,10 @@ from hypothesis import stateful
 import functional_rb as frb
 import torch_backend as rb
 from tests.support import chain_programs as programs
-from torch_backend import chain, functions
+from torch_backend import chain
+from torch_backend.library import TORCH
 
-CHAINS = {"exchange": functions.CHAIN, "capsules": chain.made(has_exchange=False)}
+CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}
 """With DLPack's C interface, and as torch before 2.13 has it."""
 KINDS = ("dict", "dict", "map", "nested", "tuple", "named tuple", "dataclass", "bare")
 SAMPLERS = (frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever"))

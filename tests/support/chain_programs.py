@@ -15,7 +15,7 @@ import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.versions.memory import LEAST
 from functional_rb.versions.version import take_back
-from torch_backend import functions
+from torch_backend.library import TORCH
 
 LEAVES = {
     "x": frb.Unbounded((3,)),
@@ -72,12 +72,12 @@ class Noting:
 @contextlib.contextmanager
 def using(chain: Any) -> Iterator[None]:
     """Another chain, or none, for what torch's functions do meanwhile."""
-    before = functions.CHAIN
-    functions.CHAIN = chain
+    before = TORCH.chain
+    TORCH.chain = chain
     try:
         yield
     finally:
-        functions.CHAIN = before
+        TORCH.chain = before
 
 
 # --- items -----------------------------------------------------------------------------------------------------------

@@ -629,7 +629,8 @@ PyObject* new_chain(PyTypeObject* type, PyObject* args, PyObject*) {
   new (&made->arrays) ArrayLibrary();
   made->on = true, made->is_numpy = made->given[TENSOR] == made->given[NDARRAY];
   PyObject** given = made->given;
-  if (!made->arrays.begin(given[TENSOR], given[NDARRAY], given[LOOK], given[FROM_CAPSULE], given[IS_NEG], given[IS_CONJ])) Py_CLEAR(made);
+  if (!made->arrays.begin(given[TENSOR], given[NDARRAY], given[LOOK], given[FROM_CAPSULE], given[IS_NEG], given[IS_CONJ]))
+    Py_CLEAR(made);
   if (made && !PyObject_IsTrue(PyTuple_GetItem(args, GIVEN))) made->arrays.forget_exchange();
   return reinterpret_cast<PyObject*>(made);
 }
@@ -658,7 +659,8 @@ PyObject* turn(PyObject* self, PyObject* on) {
   {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr}
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
                          FRB_FAST("update_", update<true>), FRB_FAST("write", write<false>), FRB_FAST("write_", write<true>),
-                         FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw), {"turn", turn, METH_O, nullptr}, {}};
+                         FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw),
+                         {"turn", turn, METH_O, nullptr}, {}};
 PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_chain)},
                        {Py_tp_dealloc, reinterpret_cast<void*>(free_chain)},
                        {Py_tp_traverse, reinterpret_cast<void*>(visit_chain)},

@@ -47,7 +47,6 @@ struct Place {
   KnownBuffer* known;
   int64_t storage[1 + MOST_LEAVES];
   float* tree;
-  int64_t nbytes;
   int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
   uint64_t generation;  // of the process that made this: in its forks there are none, and they make places of their own
 
@@ -130,12 +129,11 @@ inline void free_known(PyObject* self) {
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
-// Place(known, (address of the rows, of each wide array), address of the tree or 0, bytes of all arrays)
+// Place(known, (address of the rows, of each wide array), address of the tree or 0)
 inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *known, *storage;
   unsigned long long tree;
-  long long nbytes;
-  if (!PyArg_ParseTuple(args, "O!O!KL", known_type, &known, &PyTuple_Type, &storage, &tree, &nbytes)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O!O!K", known_type, &known, &PyTuple_Type, &storage, &tree)) return nullptr;
   KnownBuffer* of = reinterpret_cast<KnownBuffer*>(known);
   if (PyTuple_Size(storage) != of->arrays()) {
     PyErr_Format(PyExc_ValueError, "expected %lld arrays, got %zd", static_cast<long long>(of->arrays()), PyTuple_Size(storage));
@@ -144,7 +142,7 @@ inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
   Place* made = allocated<Place>(type);
   if (!made) return nullptr;
   Py_INCREF(known);
-  made->known = of, made->nbytes = nbytes, made->generation = generation;
+  made->known = of, made->generation = generation;
   made->tree = reinterpret_cast<float*>(uintptr_t(tree));
   for (int64_t k = 0; k < of->arrays(); ++k) made->storage[k] = PyLong_AsLongLong(PyTuple_GetItem(storage, k));
   return reinterpret_cast<PyObject*>(made);
