@@ -10,6 +10,13 @@ RECORDS: dict[str, str]
 HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls."""
 
+class Setting:
+    """Writes a value for the time of a `with` statement; what was read before is there after any interrupt."""
+
+    def __new__(cls, read: Callable[[], Any], write: Callable[[Any], object], value: Any, /) -> Setting: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+
 class KnownBuffer:
     """A spec as kernels know it, by `functional_rb.native.chain.known_buffer`."""
 

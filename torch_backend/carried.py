@@ -14,7 +14,7 @@ import torch
 
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
-from torch_backend import library
+from torch_backend import library, modes
 from torch_backend.convert import is_batched
 from torch_backend.tracing import constant
 from torch_backend.values import build_mapping as build_mapping
@@ -79,7 +79,7 @@ def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> A
     tensors: list[torch.Tensor] = []
     _apart((owned, given), tensors)
     kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
-    with torch.no_grad(), part_kernels.using(library.KERNELS.TABLE if kernels else part_kernels.NONE):
+    with modes.without_gradients(), part_kernels.using(library.KERNELS.TABLE if kernels else part_kernels.NONE):
         return function(ops, static, owned, *given)
 
 
@@ -101,7 +101,7 @@ def _check_devices(tensors: list[torch.Tensor]) -> None:
 def _copied(owned: Any) -> Any:
     tensors: list[torch.Tensor] = []
     template = _apart(owned, tensors)
-    with torch.inference_mode(False), torch.no_grad():
+    with modes.outside_inference(), modes.without_gradients():
         return _together(_named(template), [x.clone() for x in tensors])
 
 

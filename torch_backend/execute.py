@@ -16,7 +16,7 @@ from functional_rb.specs import values
 from functional_rb.specs.values import Outline
 from functional_rb.transforms import crop
 from functional_rb.versions.engine import Engine
-from torch_backend import compat, ops, placement, random
+from torch_backend import compat, modes, ops, placement, random
 from torch_backend.convert import as_vector as as_vector
 from torch_backend.convert import build_mapping as build_mapping
 from torch_backend.convert import convert as convert
@@ -104,7 +104,7 @@ def own_state(state: CoreState, function: str) -> State:
 
 def init(spec: BufferSpec, device: Any = None) -> State:
     """An empty state of a spec, on its device."""
-    with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
+    with modes.outside_inference():
         device, target, files = placement.begin(spec, device)
         stored = None if files is None else placement.tensors(files)
         arrays = functions.init(ops, spec, device, stored)
@@ -116,7 +116,7 @@ def init(spec: BufferSpec, device: Any = None) -> State:
 
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Whether values lie in the domain of each unit."""
-    with torch.no_grad():
+    with modes.without_gradients():
         return values.inside(ops, traceable(outline), leaves)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,7 +21,7 @@ from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Files
 from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
-from torch_backend import ops, random
+from torch_backend import modes, ops, random
 from torch_backend.convert import is_batched
 from torch_backend.memory import Memory
 from torch_backend.objects import Table
@@ -57,13 +57,11 @@ class Torch(Library):
 
     def core(self) -> AbstractContextManager[Any]:
         """Let the core compute without autograd."""
-        return torch.no_grad()
+        return modes.without_gradients()
 
-    @contextlib.contextmanager
-    def making(self) -> Iterator[None]:
+    def making(self) -> AbstractContextManager[Any]:
         """Outside of inference mode, as torch forbids to write to what was made in it."""
-        with torch.no_grad(), torch.inference_mode(False):
-            yield
+        return modes.outside_inference()
 
     def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory: not while tracing."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from functional_rb.versions import memory
-from torch_backend import ops
+from torch_backend import modes, ops
 
 _NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
 
@@ -32,7 +32,7 @@ class Memory(memory.Memory):
 
     def copy(self) -> Self:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
-        with torch.inference_mode(False):
+        with modes.outside_inference():
             return super().copy()
 
     def wait_for_draws(self) -> None:

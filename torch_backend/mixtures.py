@@ -27,7 +27,7 @@ from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import readable
-from torch_backend import engines, execute, random
+from torch_backend import engines, execute, modes, random
 from torch_backend import ops as ops
 from torch_backend.convert import is_batched
 from torch_backend.library import HAVE_KERNELS, KERNELS, TORCH, numbers
@@ -145,7 +145,7 @@ def draw(
     if batch and not batched and not is_compiling():
         return _draw(mixture, key, batch, p, beta)
     check_heeding(mixture)
-    with torch.no_grad():
+    with modes.without_gradients():
         carrier = _Traced(consume)
         looked = drawing.look(carrier, ops, mixture, None if p is None else p.to(torch.float32))
         after, drawn = drawing.traced(carrier, looked, key, batch)
@@ -160,7 +160,7 @@ def _draw(mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any) ->
     carrier = _Eager()
     looked = drawing.look(carrier, numpy_ops, mixture, None if p is None else _numpy(p).astype(np.float32))
     check_drawable(mixture, bool(looked.status.drawable > 0))
-    with torch.no_grad():
+    with modes.without_gradients():
         after, drawn = drawing.known(carrier, looked, key, batch)
     exponent = None if beta is None else np.float32(beta)
     with using(_kernels() if HAVE_KERNELS and switch.on and beta is not None else NONE):

@@ -18,7 +18,7 @@ from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions.state import held_objects, readable
-from torch_backend import devices, shared
+from torch_backend import devices, modes, shared
 from torch_backend.convert import build_mapping as build_mapping
 from torch_backend.convert import from_numpy
 from torch_backend.objects import Table
@@ -83,7 +83,7 @@ def restore(
     def take(array: Any) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
-    with torch.inference_mode(False):  # else torch would forbid writing to the memory outside of that mode
+    with modes.outside_inference():
         made = arrays.each(take)
     table = Table(spec, objects or {}) if spec.plan.objects else None
     state = State.of_arrays(made, spec, pinned=False, table=table, target=target, files=files)

@@ -15,7 +15,7 @@ from functional_rb.text import generation as core
 from functional_rb.text.backend import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
-from torch_backend import convert, ops, random
+from torch_backend import convert, modes, ops, random
 from torch_backend.binder import Binder
 from torch_backend.causal_lm import CausalLM as CausalLM
 from torch_backend.causal_lm import causal_lm as causal_lm
@@ -45,7 +45,7 @@ class _Backend:
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         """`torch.no_grad()`."""
-        return torch.no_grad()
+        return modes.without_gradients()
 
     def number(self, x: Any, dtype: str, like: torch.Tensor) -> torch.Tensor:
         """A scalar."""
@@ -70,7 +70,7 @@ class _Backend:
         batch, n, replies = prompts.shape[0], settings.n, settings.replies
         drawn = random.draws(random.check_key(key).to(prompts.device), batch * replies * n, 2)
         settings = settings._replace(stops=not torch.compiler.is_compiling())
-        with torch.no_grad():
+        with modes.without_gradients():
             model, empty = core.prepared(ops, core.model_of(ops, step, _bound(step, params)), cache, prompts, n)
             bits = drawn.reshape(batch, replies, n, 2)
             return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)

@@ -19,7 +19,7 @@ from functional_rb.trees.scores import Score
 from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Expansion, Tree
-from torch_backend import convert, ops, random, tree_loops
+from torch_backend import convert, modes, ops, random, tree_loops
 from torch_backend.binder import Binder
 
 
@@ -81,7 +81,7 @@ class _Backend:
         keys = random.split(random.check_key(key).to(tree.size.device), 1 + simulations)
         bits = random.draws(keys[0], batch, 1 + slots * policy.words + simulations)
         draws = Draws.of(bits, keys[1:], slots, policy.words)
-        with torch.no_grad(), _loops():
+        with modes.without_gradients(), _loops():
             asked, by_chance = api.callers(self, tree, step, chance_step)
             return core.search(ops, _copied(tree), draws, asked, policy, simulations, max_depth, by_chance)
 

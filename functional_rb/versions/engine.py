@@ -264,7 +264,7 @@ class Engine:
         """Take all items out; the rows are handed on as they are."""
         library, spec = self.library, state.spec
         version = readable(state)
-        with library.lock(version), library.making():
+        with library.lock(version), library.making(), library.core():
             memory = version.own()
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
             following = version.exchange(arrays, memory.placement)
@@ -279,7 +279,7 @@ class Engine:
         version = readable(state)
         if respec.is_label(old, spec) and library.is_tracing():
             return made_by(version, state._counters, spec, state._save_history, state._target)
-        with library.lock(version), library.making():
+        with library.lock(version), library.making(), library.core():
             memory = version.own()
             arrays = memory.state_arrays(state._counters)
             if respec.is_label(old, spec):  # a version of its own, as in-place functions write to that of a state

@@ -22,7 +22,7 @@ import torch_backend as rb
 from tests.support import chain_programs as programs
 from tests.support.children import ended, forked
 from tests.support.effort import effort
-from torch_backend import chain
+from torch_backend import chain, modes
 from torch_backend.library import TORCH
 
 CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}
@@ -256,10 +256,42 @@ def test_interrupts_in_a_storm(way: Any, no_collections: None) -> None:
             assert programs.peek(older) == found
             programs.check_books(state)
             assert caught == hits, "each interrupt reaches the program"
+            assert torch.is_grad_enabled(), "torch's modes are as they were"
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupts_leave_gradients_on(no_collections: None) -> None:
+    """Also amid the lines in which torch sets its modes, which are no lines of ours."""
+    rng, caught, armed = random.Random(0), 0, False
+
+    def on_alarm(*_: Any) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        for _ in range(effort(1500, 20000)):
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 4e-4))
+                for _ in range(10000):
+                    with modes.without_gradients():
+                        pass
+                armed = False
+            except KeyboardInterrupt:
+                caught += 1
+            assert torch.is_grad_enabled(), f"after {caught} interrupts"
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        torch.set_grad_enabled(True)
+    assert caught > 1000
 
 
 # --- what is left behind ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 //
 // CPython's limited API of 3.11, so that one file serves all Pythons since.
 #include "chain.h"
+#include "setting.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,8 @@ const frb::Exports* frb_exports_v4();
 }
 
 namespace {
+
+using frb::put;
 
 struct Choice {
   const char* name;
@@ -60,13 +63,6 @@ Choice chosen() {
   return {"baseline", frb_exports_baseline()};
 }
 
-// Put a new reference into a module; false if it could not be made or put there.
-bool put(PyObject* module, const char* name, PyObject* value) {
-  const bool done = value && PyModule_AddObjectRef(module, name, value) == 0;
-  Py_XDECREF(value);
-  return done;
-}
-
 // {name: capsule} of the handlers.
 PyObject* handlers_of(const frb::Exports* exports) {
   PyObject* found = PyDict_New();
@@ -97,7 +93,7 @@ int fill(PyObject* module) {
   }
   const Choice choice = chosen();
   const bool done = PyModule_AddFunctions(module, choice.exports->methods) == 0 &&
-                    frb::add_chain(module, choice.exports->buffers) &&
+                    frb::add_chain(module, choice.exports->buffers) && frb::add_setting(module) &&
                     put(module, "INSTRUCTIONS", PyUnicode_FromString(choice.name)) &&
                     put(module, "RECORDS", records_of(choice.exports)) &&
                     put(module, "HANDLERS", handlers_of(choice.exports));

@@ -65,6 +65,13 @@ inline void released(PyObject* self) {
   Py_DECREF(type);
 }
 
+// Put a new reference into a module; false if it could not be made or put there.
+inline bool put(PyObject* module, const char* name, PyObject* value) {
+  const bool done = value && PyModule_AddObjectRef(module, name, value) == 0;
+  Py_XDECREF(value);
+  return done;
+}
+
 // "Not here": the reference does it, and words the error if there is one. An error that is set is no matter of words.
 inline PyObject* not_here() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_NotImplemented); }
 
