@@ -17,12 +17,14 @@ from functional_rb.native.switch import HAVE_KERNELS as HAVE_KERNELS
 from functional_rb.native.switch import switch
 from functional_rb.storage.placement import Placement
 from functional_rb.versions import memory as versioned
-from functional_rb.versions.library import Library
+from functional_rb.versions.library import DeviceKernels, Library
 from functional_rb.versions.memory import Files
 from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
 from torch_backend import modes, ops, random
 from torch_backend.convert import is_batched
+from torch_backend.gpu.driver import Driver
+from torch_backend.gpu.kernels import Kernels
 from torch_backend.memory import Memory
 from torch_backend.objects import Table
 
@@ -41,6 +43,7 @@ class Torch(Library):
     memory_type = Memory
     table_type = Table
     kernels = KERNELS
+    gpu: Kernels | None = None
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)
@@ -72,6 +75,17 @@ class Torch(Library):
         if _compiling() or self.chain is None or _transforms() is not None:
             return NotImplemented
         return getattr(self.chain, function)(*given)
+
+    def on_device(self, memory: Any, spec: BufferSpec) -> DeviceKernels | None:
+        """Those for GPUs, but not while somebody traces or maps."""
+        gpu = self.gpu
+        if gpu is None or _compiling() or not switch.on or _transforms() is not None or not gpu.take(memory, spec):
+            return None
+        return gpu
+
+    def is_number(self, beta: Any) -> bool:
+        """Whether it is Python's, or a tensor on the CPU."""
+        return not isinstance(beta, torch.Tensor) or beta.device.type == "cpu"
 
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
@@ -201,3 +215,5 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
 
 
 TORCH = Torch()
+if HAVE_KERNELS and torch.version.cuda is not None:
+    TORCH.gpu = Kernels(Driver())

@@ -19,9 +19,10 @@ class Memory(memory.Memory):
 
     Attributes:
         sharing: by which of torch's strategies they lie in memory that processes share; None if they do not.
+        on_gpu: whether kernels for GPUs can work on them; None until somebody has looked.
     """
 
-    __slots__ = ("sharing",)
+    __slots__ = ("on_gpu", "sharing")
 
     ops: ClassVar[Any] = ops
 
@@ -29,6 +30,12 @@ class Memory(memory.Memory):
         """Take the arrays over, as every memory does."""
         super().__init__(*arrays, **more)
         self.sharing: str | None = None
+        self.on_gpu: bool | None = None
+
+    def forget(self) -> None:
+        """Also whether kernels for GPUs can work on them."""
+        super().forget()
+        self.on_gpu = None
 
     def copy(self) -> Self:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""

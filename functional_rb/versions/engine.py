@@ -62,9 +62,13 @@ class Engine:
             target = memory.copy() if memory.pinned else memory
             if target.files is not None:
                 library.make_room(target, spec, counters, batch)
-            saved = Log() if target is memory and not consume else None
+            kernels, saved = library.on_device(target, spec), None
+            if target is memory and not consume:
+                saved = Log() if kernels is None else kernels.room(memory, min(batch, spec.capacity), True)
 
             def write() -> Array:
+                if kernels is not None:
+                    return kernels.add(target, spec, counters, leaves, batch, mask, priorities, saved)
                 return self._write(target, spec, counters, leaves, batch, mask, priorities, key, saved)
 
             return self._next_state(state, version, target, saved, write, consume, self._past(state, batch))
@@ -91,10 +95,16 @@ class Engine:
             if replacements and target.files is not None:
                 library.make_room_at(target, spec, handles)
             fused, saved = self._updates_fused(target, spec, priorities, replacements), None
+            size, alone = handles.shape[0], priorities is not None and not replacements
+            kernels = library.on_device(target, spec) if alone and size else None
             if target is memory and not consume:
-                saved = library.kernels.room_to_update(spec, memory, handles.shape[0]) if fused else Log()
+                saved = library.kernels.room_to_update(spec, memory, size) if fused else Log()
+                saved = saved if kernels is None else kernels.room(memory, size, False)
 
             def write() -> Array:
+                if kernels is not None:
+                    assert priorities is not None
+                    return kernels.update(target, spec, counters, handles, priorities, saved)
                 return self._rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
 
             past = None if replacements else self._past(state)
@@ -404,6 +414,12 @@ class Engine:
             return NotImplemented
         if library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)):
             return NotImplemented
+        kernels = library.on_device(memory, spec)
+        if kernels is not None:
+            if not memory.written or not library.is_number(beta):
+                return NotImplemented
+            leaves, *told = kernels.draw(memory, spec, state._counters, key, batch, float(beta))
+            return leaves, Selection(*told)
         key, bits = self._bits_for_transforms(memory, spec, key, batch)
         drawn = library.natively("draw", state, key, batch, float(beta))
         if drawn is NotImplemented:
@@ -412,7 +428,7 @@ class Engine:
         selection = Selection(*told)
         if not spec.known.buffer:
             known = memory, spec, state._counters, leaves, selection, bits
-            leaves, selection = carried_out(library.kernels.TABLE, self._completed, *known)
+            leaves, selection = carried_out(self._kernels(memory), self._completed, *known)
         return leaves if memory.table is None else memory.table.read(leaves), selection
 
     def _bits_for_transforms(self, memory: Memory, spec: BufferSpec, key: Any, batch: int) -> tuple[Any, Array | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,9 +13,37 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import modulus
-from functional_rb.versions.memory import Memory
+from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.version import Version
+
+
+class DeviceKernels(Protocol):
+    """`add`, `update` and draws of a buffer on a device other than the CPU, which nobody waits for."""
+
+    def room(self, memory: Any, n: int, rows: bool) -> Saved:
+        """Room to save so many slots in, with or without their items."""
+
+    def add(
+        self,
+        memory: Any,
+        spec: BufferSpec,
+        counters: Array,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        saved: Any,
+    ) -> Array:
+        """Write a batch; returns the new counters."""
+
+    def update(
+        self, memory: Any, spec: BufferSpec, counters: Array, handles: Array, priorities: Array, saved: Any
+    ) -> Array:
+        """Set priorities by handles; returns the new counters."""
+
+    def draw(self, memory: Any, spec: BufferSpec, counters: Array, key: Any, batch: int, beta: float) -> Any:
+        """Draw items: leaves, and their handles, weights and probabilities."""
 
 
 class Library(abc.ABC):
@@ -61,6 +89,14 @@ class Library(abc.ABC):
     @abc.abstractmethod
     def uses_kernels(self, memory: Memory) -> bool:
         """Whether kernels read and write a memory: its arrays are ordinary, and nobody has switched them off."""
+
+    def on_device(self, memory: Memory, spec: BufferSpec) -> DeviceKernels | None:
+        """The kernels for the device that a memory is on, which is not the CPU; None if there are none for it."""
+        return None
+
+    def is_number(self, beta: Any) -> bool:
+        """Whether a number is at hand, so that nobody has to wait for it."""
+        return True
 
     def natively(self, function: str, *given: Any) -> Any:
         """What the chain makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""

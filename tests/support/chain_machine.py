@@ -68,10 +68,14 @@ class Programs(stateful.RuleBasedStateMachine):
         self.leaves = {name: programs.LEAVES[name] for name in (names[:1] if kind == "bare" else names)}
         item = programs.arranged("dict" if kind == "map" else kind, self.leaves)
         self.spec = frb.BufferSpec(item, capacity, sampler, batch_size=batch_size)
-        self.states = [kept(rb.init(self.spec), rb.init(self.spec))]
+        self.states = [kept(*self.fresh())]
         self.exported: list[tuple[torch.Tensor, bytes]] = []
         if not empty:
             self.add(0, 9, 0, False, False)
+
+    def fresh(self) -> tuple[Any, Any]:
+        """Two empty states, of which the first is that of the chain."""
+        return rb.init(self.spec), rb.init(self.spec)
 
     def place(self, at: int) -> int:
         """Of the states that live, the newest first."""

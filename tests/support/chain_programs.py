@@ -196,15 +196,15 @@ def peek(state: Any) -> list[bytes]:
 
 def bits(array: Any) -> bytes:
     if isinstance(array, torch.Tensor):
-        array = array.detach().contiguous().reshape(-1)
+        array = array.detach().cpu().contiguous().reshape(-1)
         array = array.view(torch.uint8).numpy() if array.numel() else np.empty(0)
     return np.asarray(array).tobytes()
 
 
 def outline(array: Any) -> tuple[Any, ...]:
-    """All that a tensor tells."""
+    """All that a tensor tells, but the device."""
     assert type(array) is torch.Tensor
-    return array.dtype, tuple(array.shape), array.device, array.requires_grad, array.is_inference(), bits(array)
+    return array.dtype, tuple(array.shape), array.requires_grad, array.is_inference(), bits(array)
 
 
 def told(spec: frb.BufferSpec, sample: Any) -> tuple[Any, ...]:

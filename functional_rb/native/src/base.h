@@ -1,11 +1,29 @@
 // What all kernels are written with: views of memory that the caller keeps alive, and whole numbers as Python has them.
+//
+// Compilers for GPUs read it too (`gpu.h`), also the one that comes with the driver's libraries and has no headers.
 #pragma once
+#if defined(__CUDACC_RTC__)
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+#else
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#endif
 
+#if defined(__CUDACC__)
+#define FRB_INLINE __device__ __forceinline__
+#define FRB_TABLE static __device__ const
+#else
 #define FRB_INLINE inline __attribute__((always_inline))
+#define FRB_TABLE constexpr
+#endif
 // A kernel: compiled once, though both Python and XLA call it.
 #define FRB_ENTRY inline __attribute__((noinline))
 // Each instruction set has a namespace of its own, so that the linker never takes one's function for another's.
@@ -28,6 +46,8 @@ FRB_ENTRY void plant(int64_t fault) { planted = fault; }
 enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE };
 
 constexpr int64_t INT32_MOST = 2147483647;
+// No item that can be drawn has a smaller probability: 2^-126.
+constexpr float LEAST_CHANCE = 1.1754943508222875e-38f;
 // Bytes that processors read from memory at once.
 constexpr int64_t LINE = 64;
 
@@ -68,6 +88,7 @@ template <class T, int N> struct Array {
   int64_t shape[N] = {};
 };
 
+#if !defined(__CUDACC__)
 // Memory for the time of one call: of small ones in place, as taking it would be a part of their time. Where faults are
 // planted it is always taken, so that sanitizers see what is read behind it.
 #ifdef FRB_FAULTS
@@ -103,9 +124,12 @@ template <class T> class Scratch {
   alignas(8) char in_place_[BYTES_IN_PLACE + 8];
 };
 
+#endif
+
 FRB_INLINE float float_of(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 FRB_INLINE int32_t bits_of(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
 
+#if !defined(__CUDACC__)
 // Bytes between places that do not overlap; what scalars and short vectors have without a call.
 FRB_INLINE void copy(char* to, const char* from, int64_t count) {
   if (count == 4) {
@@ -129,6 +153,8 @@ FRB_INLINE void expect_bytes(const char* at, int64_t count) {
   for (int64_t k = 0; k < count; k += LINE) expect(at + k);
   if (count > 1) expect(at + count - 1);
 }
+
+#endif
 
 FRB_INLINE char* place(int64_t address) { return reinterpret_cast<char*>(address); }
 

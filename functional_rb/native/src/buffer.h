@@ -7,8 +7,6 @@
 
 FRB_BEGIN
 
-constexpr float LEAST_CHANCE = 1.1754943508222875e-38f;  // 2^-126
-
 // A new item's value, as `Prioritized.new_value` has it: the largest that is stored, or that ever was; 1 at first.
 FRB_INLINE float new_value(const Plan& plan, const float* tree, const int32_t* counters) {
   if (plan->levels == 0) return 0.0f;

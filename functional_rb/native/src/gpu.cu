@@ -1,0 +1,76 @@
+// The kernels of `gpu.h` for CUDA, each called with one record.
+#include "gpu.h"
+
+namespace {
+
+constexpr int THREADS = 256, THREADS_OF_ONE = 1024, MOST_DRAWS = 256;
+
+// A block of the grid.
+struct Block {
+  int64_t* shared;  // for each thread one
+  int32_t* drawn;
+  __device__ int64_t x() const { return blockIdx.x; }
+  __device__ int64_t y() const { return blockIdx.y; }
+  __device__ int64_t rows() const { return gridDim.y; }
+  __device__ int32_t* slots() const { return drawn; }
+  template <class F> __device__ void each(int64_t n, const F& f) const {
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
+    __syncthreads();
+  }
+  // What all threads have, put together in halves.
+  template <class T, class F> __device__ T together(T own, const F& of_two) const {
+    shared[threadIdx.x] = int64_t(own);
+    __syncthreads();
+    for (int half = blockDim.x / 2; half; half /= 2) {
+      if (threadIdx.x < half) shared[threadIdx.x] = int64_t(of_two(T(shared[threadIdx.x]), T(shared[threadIdx.x + half])));
+      __syncthreads();
+    }
+    const T found = T(shared[0]);
+    __syncthreads();
+    return found;
+  }
+  template <class F> __device__ int64_t total(int64_t n, const F& f) const {
+    int64_t own = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) own += f(i);
+    return together(own, [](int64_t a, int64_t b) { return a + b; });
+  }
+  template <class F> __device__ int32_t largest(int64_t n, const F& f) const {
+    int32_t own = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) own = frb::most(own, f(i));
+    return together(own, [](int32_t a, int32_t b) { return frb::most(a, b); });
+  }
+  // Tell each marked number how many before it are.
+  template <class M, class F> __device__ void ranks(int64_t n, const M& marked, const F& f) const {
+    int64_t before = 0;
+    for (int64_t first = 0; first < n; first += blockDim.x) {
+      const int64_t i = first + threadIdx.x;
+      const bool own = i < n && marked(i);
+      shared[threadIdx.x] = own;
+      __syncthreads();
+      for (int by = 1; by < blockDim.x; by *= 2) {
+        const int64_t more = threadIdx.x >= by ? shared[threadIdx.x - by] : 0;
+        __syncthreads();
+        shared[threadIdx.x] += more;
+        __syncthreads();
+      }
+      if (own) f(i, before + shared[threadIdx.x] - 1);
+      before += shared[blockDim.x - 1];
+      __syncthreads();
+    }
+  }
+  __device__ int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const { return atomicCAS(at, expected, wanted); }
+  __device__ void raise(int32_t* at, int32_t x) const { atomicMax(at, x); }
+};
+
+}  // namespace
+
+#define FRB_KERNEL(name, threads)                                                                             \
+  extern "C" __global__ void __launch_bounds__(threads) frb_##name(const __grid_constant__ frb::gpu::Call call) { \
+    __shared__ int64_t shared[threads];                                                                       \
+    __shared__ int32_t drawn[MOST_DRAWS];                                                                     \
+    frb::gpu::name(Block{shared, drawn}, call);                                                               \
+  }
+FRB_KERNEL(rank, THREADS_OF_ONE)
+FRB_KERNEL(add, THREADS)
+FRB_KERNEL(update, THREADS_OF_ONE)
+FRB_KERNEL(sample, THREADS)

@@ -1,0 +1,465 @@
+// add, update and draws of a buffer for GPUs: the same bits as `buffer.h`, shared out among threads.
+//
+// A kernel is written for one block of a grid, as loops `block.each(n, f)` after each of which all threads of the block
+// wait for each other. Blocks never wait for other blocks. Who carries it out is a template's argument: a block of a GPU
+// (`gpu.cu`), or one that is emulated (`tests/support/emulated_gpu.cpp`), whose order of turns tests choose.
+#pragma once
+#include "records.h"
+#include "tables.h"
+
+FRB_BEGIN
+
+namespace gpu {
+
+// Leaves of an item, and arrays that they lie in, that a call can name.
+constexpr int MOST = 40;
+
+// What a kernel is called with; eight bytes each, so that Python packs them one after the other. What is not given is null.
+struct Call {
+  const int32_t* plan;
+  float* tree;
+  const int32_t* counters;
+  int32_t* new_counters;
+  char* storage[MOST];   // rows, and wide arrays
+  char* leaves[MOST];    // of the items that are added, or that are drawn
+  char* saved[MOST];     // rows to save in, as the arrays of the storage have them
+  int32_t* saved_slots;
+  float* saved_values;
+  int64_t saved_arrays;  // how many of `saved` there are
+  const uint8_t* mask;
+  const int32_t* priorities;
+  const int32_t* handles_given;
+  int32_t* scratch;
+  int64_t scratch_size;
+  int64_t batch;
+  const int64_t* key_at;  // in place of the key, where that is on the GPU
+  int64_t key, words;
+  int64_t beta;           // the bits of a float32
+  int32_t* handles;
+  float *weights, *probabilities;
+  int64_t tile;           // so many draws, or rows, are a block's
+};
+
+// --- numbers, one at a time: see `numbers.h` ------------------------------------------------------------------------
+
+constexpr int POINT = 31;
+constexpr uint64_t RAISED = 1ull << 29;
+constexpr int32_t BAD = -1;
+
+FRB_INLINE uint64_t mul_high(uint64_t a, uint64_t b) { return a * b >> POINT; }
+
+FRB_INLINE uint64_t times(uint64_t x, uint64_t y) {
+  const uint64_t x_whole = x >> POINT, y_whole = y >> POINT, x_rest = x & uint64_t(MASK), y_rest = y & uint64_t(MASK);
+  return (x_whole * y_whole << POINT) + x_whole * y_rest + x_rest * y_whole + mul_high(x_rest, y_rest);
+}
+
+// `log2(x) + 128` of a positive normal float by its bits.
+FRB_INLINE uint64_t log2_biased(int32_t number) {
+  const uint64_t bits = uint32_t(number);
+  const int entry = int(bits >> 15 & 0xFF);
+  const uint64_t r = mul_high((bits & ((1ull << 15) - 1)) << 8, uint64_t(INVERSE[entry]));
+  const uint64_t slope = uint64_t(C1) - mul_high(r, uint64_t(C2) - mul_high(r, uint64_t(C3)));
+  return (((bits >> 23) + uint64_t(BIAS - 127)) << POINT) + uint64_t(LOG[entry]) + 2 * mul_high(r, slope);
+}
+
+// The bits of `2 ** y`, for y + RAISED.
+FRB_INLINE int32_t exp2_of(uint64_t raised) {
+  const uint64_t x = raised & ((1ull << 23) - 1), base = uint64_t(EXP[raised >> 23 & 0xFF]);
+  const uint64_t slope = uint64_t(E1) + mul_high(x, uint64_t(E2) + mul_high(x, uint64_t(E3)));
+  const uint64_t mantissa = base + mul_high(base, mul_high(x, slope));
+  const int32_t whole = least(most(int32_t(uint32_t((raised >> POINT) - RAISED)), -126), 126);
+  return int32_t((uint32_t(whole + 126) << 23) + uint32_t(mantissa >> 7) + uint32_t(mantissa >> 6 & 1));
+}
+
+// The bits of a priority to the power alpha as the tree holds it, BAD for a bad one.
+FRB_INLINE int32_t value_of(const Plan& plan, int32_t bits) {
+  if ((bits & 0x7FFFFFFF) == 0) return 0;
+  if (bits < 0 || bits >= 0x7F800000) return BAD;
+  int32_t power = most(bits, 0x00800000);
+  if (!plan->alpha_is_one) {
+    const uint64_t alpha = (uint64_t(plan->alpha_whole) << POINT) + uint64_t(plan->alpha_fraction);
+    const uint64_t bias = (uint64_t(plan->bias_whole) << POINT) + uint64_t(plan->bias_fraction);
+    power = exp2_of(times(log2_biased(power), alpha) + ((RAISED << POINT) - bias));
+  }
+  return least(most(power, bits_of(SMALLEST)), bits_of(LARGEST));
+}
+
+// `(value / smallest) ** -beta`.
+FRB_INLINE float weight_of(float value, float smallest, float beta) {
+  if (!(beta >= 0)) return float_of(0x7FC00000);
+  beta = least(beta, 1048576.0f);
+  const int64_t whole = int64_t(beta);
+  const uint64_t exponent = (uint64_t(whole) << POINT) + uint64_t((beta - float(whole)) * 2147483648.0f);
+  const uint64_t more = 256, base = log2_biased(bits_of(most(smallest, SMALLEST)));
+  const uint64_t distance = log2_biased(bits_of(most(value, SMALLEST))) + ((more << POINT) - base);
+  return float_of(exp2_of((RAISED << POINT) + more * exponent - times(distance, exponent)));
+}
+
+FRB_INLINE uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> SHIFT_1)) * FACTOR_1;
+  x = (x ^ (x >> SHIFT_2)) * FACTOR_2;
+  return x ^ (x >> SHIFT_3);
+}
+
+// The random words of a call.
+struct Words {
+  uint64_t base;
+  FRB_INLINE explicit Words(const Call& call) : base(mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW)) {}
+  FRB_INLINE int32_t operator()(int64_t k) const { return int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33); }
+};
+
+// --- the sum tree: see `sum_tree.h` ---------------------------------------------------------------------------------
+
+struct Children {
+  float at[FANOUT];
+  FRB_INLINE explicit Children(const float* row) {
+#pragma unroll
+    for (int k = 0; k < FANOUT; ++k) at[k] = row[k];
+  }
+  // Halves onto halves.
+  FRB_INLINE float sum() const {
+    float eight[8], four[4];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) eight[k] = at[k] + at[k + 8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) four[k] = eight[k] + eight[k + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
+  }
+  FRB_INLINE float smallest() const {
+    uint32_t found = 0xFFFFFFFFu;
+#pragma unroll
+    for (int k = 0; k < FANOUT; ++k) found = least(found, uint32_t(bits_of(at[k])) - 1u);
+    return float_of(int32_t(found + 1u));
+  }
+  FRB_INLINE float largest() const {
+    int32_t found = 0;
+#pragma unroll
+    for (int k = 0; k < FANOUT; ++k) found = most(found, bits_of(at[k]));
+    return float_of(found);
+  }
+  // Which one a draw in [0, 2^31) picks.
+  FRB_INLINE int32_t pick(int32_t draw) const {
+    const uint32_t moved = ((127 + 29) - (uint32_t(bits_of(sum())) >> 23)) << 23;
+    int32_t reach[FANOUT], total = 0, passed = 0;
+#pragma unroll
+    for (int k = 0; k < FANOUT; ++k) {
+      const int32_t bits = bits_of(at[k]), scaled = int32_t(uint32_t(bits) + moved);
+      if (bits > 0) total += int32_t(float_of(most(scaled, bits_of(1.0f))));
+      reach[k] = total;
+    }
+    const int32_t target = int32_t(uint64_t(uint32_t(total)) * uint32_t(draw) >> POINT);
+#pragma unroll
+    for (int k = 0; k < FANOUT; ++k) passed += reach[k] <= target;
+    return passed;
+  }
+};
+
+// The root's row of sums, of smallest or of largest.
+FRB_INLINE const LevelRecord& top_of(const Plan& plan) { return plan.level(plan->levels - 1); }
+FRB_INLINE const float* row(const float* tree, int64_t k) { return tree + k * FANOUT; }
+
+// Compute one of the three numbers of a node.
+FRB_INLINE void refresh_number(const Plan& plan, float* tree, int64_t level, int64_t node, int which) {
+  const LevelRecord &own = plan.level(level), &below = plan.level(level - 1);
+  if (which == 0) tree[int64_t(own.sums) * FANOUT + node] = Children(row(tree, below.sums + node)).sum();
+  if (which == 1) tree[int64_t(own.smallest) * FANOUT + node] = Children(row(tree, below.smallest + node)).smallest();
+  if (which == 2) tree[int64_t(own.largest) * FANOUT + node] = Children(row(tree, below.largest + node)).largest();
+}
+
+template <class Block> FRB_INLINE void refresh_range(const Block& block, const Plan& plan, float* tree, int64_t first, int64_t count) {
+  int64_t last = first + count - 1;
+  for (int64_t level = 1; level < plan->levels; ++level) {
+    first /= FANOUT, last /= FANOUT;
+    block.each(3 * (last - first + 1), [&](int64_t k) { refresh_number(plan, tree, level, first + k / 3, int(k % 3)); });
+  }
+}
+
+// --- rows -----------------------------------------------------------------------------------------------------------
+
+// Copy `bytes` for each of `count` places between where `to` and `from` say, by all threads; nothing to a place of null.
+template <class Block, class To, class From>
+FRB_INLINE void copy_each(const Block& block, int64_t count, int64_t bytes, uint64_t alignment, const To& to, const From& from) {
+  if (alignment % 16 == 0 && bytes % 16 == 0) {
+    struct alignas(16) Sixteen { int32_t at[4]; };
+    const uint32_t pieces = uint32_t(bytes / 16);
+    block.each(count * pieces, [&](int64_t k) {
+      const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
+      if (char* target = to(place)) reinterpret_cast<Sixteen*>(target)[piece] = reinterpret_cast<const Sixteen*>(from(place))[piece];
+    });
+  } else if (alignment % 4 == 0 && bytes % 4 == 0) {
+    const uint32_t pieces = uint32_t(bytes / 4);
+    block.each(count * pieces, [&](int64_t k) {
+      const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
+      if (char* target = to(place)) reinterpret_cast<int32_t*>(target)[piece] = reinterpret_cast<const int32_t*>(from(place))[piece];
+    });
+  } else {
+    block.each(count * bytes, [&](int64_t k) {
+      const int64_t place = k / bytes, piece = k - place * bytes;
+      if (char* target = to(place)) target[piece] = from(place)[piece];
+    });
+  }
+}
+
+// By how much places in two arrays are aligned, whose items lie so many bytes apart.
+FRB_INLINE uint64_t aligned(const char* a, int64_t a_stride, const char* b, int64_t b_stride) {
+  return reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | uint64_t(a_stride) | uint64_t(b_stride);
+}
+FRB_INLINE uint64_t unit_of(uint64_t all) { return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1; }
+
+// Copy a leaf between rows of a batch and slots; `slot(i)` is that of row i, negative for none.
+template <bool STORES, class Block, class Slot>
+FRB_INLINE void copy_leaf(const Block& block, const Call& call, const Plan& plan, int64_t k, int64_t first, int64_t count, const Slot& slot) {
+  const LeafRecord& leaf = plan.leaf(k);
+  const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
+  char* stored = call.storage[leaf.storage] + leaf.offset;
+  char* rows = call.leaves[k] + first * bytes;
+  if (!bytes || !call.leaves[k]) return;
+  const uint64_t alignment = unit_of(aligned(stored, stride, rows, bytes));
+  auto in_batch = [&](int64_t i) { return rows + i * bytes; };
+  auto in_storage = [&](int64_t i) { return stored + slot(i) * stride; };
+  if (STORES)
+    copy_each(block, count, bytes, alignment, [&](int64_t i) { return slot(i) < 0 ? nullptr : in_storage(i); }, in_batch);
+  else
+    copy_each(block, count, bytes, alignment, in_batch, in_storage);
+}
+
+// Save whole items from `slot(i)` in rows from `first` on.
+template <class Block, class Slot>
+FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count, const Slot& slot) {
+  for (int64_t k = 0; k < call.saved_arrays; ++k) {
+    const int64_t bytes = plan.stored_bytes(k);
+    if (!bytes) continue;
+    char *stored = call.storage[k], *rows = call.saved[k] + first * bytes;
+    copy_each(block, count, bytes, unit_of(aligned(stored, bytes, rows, bytes)),
+              [&](int64_t i) { return rows + i * bytes; }, [&](int64_t i) { return stored + slot(i) * bytes; });
+  }
+}
+
+// --- add ------------------------------------------------------------------------------------------------------------
+
+// Which row of a masked batch goes to each place behind the cursor, -1 for none, int32 [scratch_size], and behind that
+// how many rows are marked. By one block, before `add`.
+template <class Block> FRB_INLINE void rank(const Block& block, const Call& call) {
+  const Plan plan{{reinterpret_cast<const BufferRecord*>(call.plan)}};
+  int32_t* source = call.scratch;
+  const int64_t places = call.scratch_size;
+  block.each(places, [&](int64_t i) { source[i] = -1; });
+  const int64_t marked = block.total(call.batch, [&](int64_t i) { return int64_t(call.mask[i] != 0); });
+  const int64_t skipped = most<int64_t>(marked - plan->capacity, 0);
+  block.ranks(call.batch, [&](int64_t i) { return call.mask[i] != 0; }, [&](int64_t i, int64_t found) {
+    if (found >= skipped) source[found - skipped] = int32_t(i);
+  });
+  block.each(1, [&](int64_t) { source[places] = int32_t(marked); });
+}
+
+// What both parts of `add` know of a batch.
+struct Added {
+  Plan plan;
+  const int32_t* source;
+  int64_t marked, skipped, first, written;
+  FRB_INLINE explicit Added(const Call& call) : plan{{reinterpret_cast<const BufferRecord*>(call.plan)}}, source(call.mask ? call.scratch : nullptr) {
+    marked = source ? int64_t(source[call.scratch_size]) : call.batch;
+    skipped = most<int64_t>(marked - plan->capacity, 0);
+    first = floor_mod(int64_t(call.counters[CURSOR]) + skipped, plan->capacity);
+    written = marked - skipped;
+  }
+  FRB_INLINE int64_t slot(int64_t place) const {
+    const int64_t slot = first + place;
+    return slot < plan->capacity ? slot : slot - plan->capacity;
+  }
+  // The row that goes to a place, -1 for none.
+  FRB_INLINE int64_t row(int64_t place) const { return source ? int64_t(source[place]) : place + skipped; }
+};
+
+FRB_INLINE void count(const Call& call, int64_t cursor, int64_t size, int64_t rejected, int64_t stale, int32_t peak) {
+  call.new_counters[CURSOR] = int32_t(cursor);
+  call.new_counters[SIZE] = int32_t(size);
+  call.new_counters[REJECTED] = saturated(int64_t(call.counters[REJECTED]) + rejected);
+  call.new_counters[STALE] = saturated(int64_t(call.counters[STALE]) + stale);
+  call.new_counters[PEAK] = peak;
+  call.new_counters[INVALID] = call.counters[INVALID];
+}
+
+// The tree's part, and the counters: by the first block.
+template <class Block> FRB_INLINE void add_priorities(const Block& block, const Call& call, const Added& batch) {
+  const Plan& plan = batch.plan;
+  float* tree = call.tree;
+  int64_t rejected = 0;
+  int32_t peak = call.counters[PEAK];
+  if (plan->levels) {
+    const float known = plan->ever ? float_of(peak) : Children(row(tree, top_of(plan).largest)).largest();
+    const int32_t by_default = bits_of(known > 0 ? known : 1.0f);
+    auto given = [&](int64_t place) { return call.priorities ? value_of(plan, call.priorities[batch.row(place)]) : BAD; };
+    auto value = [&](int64_t place) { return given(place) >= 0 ? given(place) : by_default; };
+    block.each(0, [](int64_t) {});  // all have read the largest before a leaf is written
+    if (call.saved_values)
+      block.each(least<int64_t>(call.batch, plan->capacity), [&](int64_t p) { call.saved_values[p] = tree[batch.slot(p)]; });
+    block.each(batch.written, [&](int64_t p) { tree[batch.slot(p)] = float_of(value(p)); });
+    if (call.priorities) rejected = block.total(batch.written, [&](int64_t p) { return int64_t(given(p) < 0); });
+    peak = most(peak, block.largest(batch.written, value));
+    const int64_t head = least(batch.written, plan->capacity - batch.first);
+    if (head) refresh_range(block, plan, tree, batch.first, head);
+    if (batch.written > head) refresh_range(block, plan, tree, 0, batch.written - head);
+  }
+  block.each(1, [&](int64_t) {
+    count(call, floor_mod(int64_t(call.counters[CURSOR]) + batch.marked, plan->modulus),
+          least<int64_t>(int64_t(call.counters[SIZE]) + batch.marked, plan->capacity), rejected, 0, peak);
+  });
+}
+
+// Write a batch. Each block but the first saves and writes `tile` places; the first has the tree and the counters. Slots
+// behind those that are written are saved too, as they are: how many rows are marked the host does not know.
+template <class Block> FRB_INLINE void add(const Block& block, const Call& call) {
+  const Added batch(call);
+  if (block.x() == 0) {
+    add_priorities(block, call, batch);
+    return;
+  }
+  const int64_t places = least<int64_t>(call.batch, batch.plan->capacity), begin = (block.x() - 1) * call.tile;
+  const int64_t here = most<int64_t>(least(call.tile, places - begin), 0);
+  auto slot = [&](int64_t i) { return batch.slot(begin + i); };
+  if (call.saved_slots) block.each(here, [&](int64_t i) { call.saved_slots[begin + i] = int32_t(slot(i)); });
+  save_items(block, call, batch.plan, begin, here, slot);
+  const int64_t kept = most<int64_t>(least(here, batch.written - begin), 0);
+  for (int64_t k = 0; k < batch.plan->leaves; ++k) {
+    const LeafRecord& leaf = batch.plan.leaf(k);
+    const int64_t bytes = leaf.bytes, stride = batch.plan.stored_bytes(leaf.storage);
+    if (!bytes) continue;
+    char *stored = call.storage[leaf.storage] + leaf.offset, *rows = call.leaves[k];
+    copy_each(block, kept, bytes, unit_of(aligned(stored, stride, rows, bytes)),
+              [&](int64_t i) { return stored + slot(i) * stride; },
+              [&](int64_t i) { return rows + batch.row(begin + i) * bytes; });
+  }
+}
+
+// --- update ---------------------------------------------------------------------------------------------------------
+
+// The slot of a handle whose item is still stored, else -1.
+FRB_INLINE int32_t find(const Plan& plan, const int32_t* counters, int32_t handle) {
+  const int32_t newest = int32_t(uint32_t(counters[CURSOR]) - 1u), size = least(counters[SIZE], plan->capacity);
+  const int32_t last = int32_t(floor_mod(int64_t(counters[CURSOR]) - 1, plan->capacity));
+  const int32_t ahead = int32_t(uint32_t(newest) - uint32_t(handle));
+  const int32_t age = ahead < 0 ? int32_t(uint32_t(ahead) + uint32_t(plan->modulus)) : ahead;
+  const int32_t slot = int32_t(uint32_t(last) - uint32_t(age));
+  const bool stored = (handle >= 0) & (handle < plan->modulus) & (age >= 0) & (age < size);
+  return stored ? slot < 0 ? slot + plan->capacity : slot : -1;
+}
+
+// Set the priorities of the items that handles name; of equal handles the last good one wins. By one block. `scratch` has
+// the slot and the value of each row, int32 [batch] each, and a table of who writes a slot: slots and rows, int32
+// [scratch_size] each, a power of two of at least 2 * batch. For a handle that names nothing the first slot is saved.
+template <class Block> FRB_INLINE void update(const Block& block, const Call& call) {
+  const Plan plan{{reinterpret_cast<const BufferRecord*>(call.plan)}};
+  const int64_t batch = call.batch, size = call.scratch_size;
+  float* tree = call.tree;
+  int32_t *slots = call.scratch, *values = slots + batch, *keys = values + batch, *last = keys + size;
+  block.each(size, [&](int64_t i) { keys[i] = last[i] = -1; });
+  block.each(batch, [&](int64_t i) {
+    slots[i] = find(plan, call.counters, call.handles_given[i]);
+    values[i] = slots[i] < 0 ? BAD : value_of(plan, call.priorities[i]);
+    if (!call.saved_slots) return;
+    const int32_t slot = most(slots[i], 0);
+    call.saved_slots[i] = slot, call.saved_values[i] = tree[slot];
+  });
+  const int64_t stale = block.total(batch, [&](int64_t i) { return int64_t(slots[i] < 0 && call.handles_given[i] != -1); });
+  const int64_t rejected = block.total(batch, [&](int64_t i) { return int64_t(slots[i] >= 0 && values[i] < 0); });
+  const int32_t peak = most(call.counters[PEAK], block.largest(batch, [&](int64_t i) { return most(values[i], 0); }));
+  auto entry = [&](int32_t slot) { return (uint32_t(slot) * 2654435769u >> 8) & uint32_t(size - 1); };
+  block.each(batch, [&](int64_t i) {
+    if (values[i] < 0) return;
+    uint32_t at = entry(slots[i]);
+    for (;; at = (at + 1) & uint32_t(size - 1)) {
+      const int32_t found = block.exchange_if(keys + at, -1, slots[i]);
+      if (found == -1 || found == slots[i]) break;
+    }
+    block.raise(last + at, int32_t(i));
+  });
+  block.each(batch, [&](int64_t i) {
+    if (values[i] < 0) return;
+    uint32_t at = entry(slots[i]);
+    while (keys[at] != slots[i]) at = (at + 1) & uint32_t(size - 1);
+    if (last[at] == int32_t(i)) tree[slots[i]] = float_of(values[i]);
+  });
+  // Rows that share a node compute the same bits.
+  int64_t below = 1;
+  for (int64_t level = 1; level < plan->levels; ++level) {
+    below *= FANOUT;
+    block.each(3 * batch, [&](int64_t k) {
+      const int64_t i = k / 3;
+      if (values[i] >= 0) refresh_number(plan, tree, level, slots[i] / below, int(k % 3));
+    });
+  }
+  block.each(1, [&](int64_t) { count(call, call.counters[CURSOR], call.counters[SIZE], rejected, stale, peak); });
+}
+
+// --- draws ----------------------------------------------------------------------------------------------------------
+
+FRB_INLINE void tell(const Call& call, int64_t i, int32_t handle, float weight, float probability) {
+  call.handles[i] = handle, call.weights[i] = weight, call.probabilities[i] = probability;
+}
+
+// `Uniform.draw`; returns the slot.
+FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells) {
+  const int64_t size = call.counters[SIZE], modulus = plan->modulus;
+  const int64_t oldest = floor_mod(int64_t(call.counters[CURSOR]) - size, modulus);
+  const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
+  const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
+  int64_t handle = oldest + below(two, size);
+  if (handle >= modulus) handle -= modulus;
+  if (tells) tell(call, i, size ? int32_t(handle) : -1, weight, chance);
+  return int32_t(short_mod(handle, plan->capacity));
+}
+
+// `Prioritized.draw`; returns the slot.
+FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells) {
+  const float* tree = call.tree;
+  const int64_t top = plan->levels - 1;
+  const float total = Children(row(tree, top_of(plan).sums)).sum();
+  if (!(total > 0)) {
+    if (tells) tell(call, i, -1, 0.0f, 0.0f);
+    return 0;
+  }
+  int32_t node = 0;
+  for (int64_t depth = 0; depth <= top; ++depth) {
+    const LevelRecord& level = plan.level(top - depth);
+    const int32_t child = Children(row(tree, int64_t(level.sums) + node)).pick(words(i * call.words + depth));
+    node = least(node * FANOUT + child, level.nodes - 1);
+  }
+  if (!tells) return node;
+  const float value = tree[node], smallest = Children(row(tree, top_of(plan).smallest)).smallest();
+  const int64_t capacity = plan->capacity, cursor = call.counters[CURSOR], next = floor_mod(cursor, capacity);
+  const int64_t behind = node < next ? next - node : next - node + capacity;
+  tell(call, i, int32_t(behind <= cursor ? cursor - behind : cursor - behind + plan->modulus),
+       weight_of(value, smallest, float_of(int32_t(call.beta))), most(value * (1.0f / total), LEAST_CHANCE));
+  return node;
+}
+
+// Draw by random words of the key: each block of a column `tile` items. The blocks of the first row tell which; of wide
+// items each row of blocks reads a share of the leaves' bytes, for which each draws them again.
+template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
+  const Plan plan{{reinterpret_cast<const BufferRecord*>(call.plan)}};
+  const Words words(call);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  int32_t* slots = block.slots();
+  block.each(here, [&](int64_t i) {
+    const bool tells = block.y() == 0;
+    slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells) : draw_uniform(call, plan, words, begin + i, tells);
+  });
+  for (int64_t k = 0; k < plan->leaves; ++k) {
+    const LeafRecord& leaf = plan.leaf(k);
+    const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
+    if (!bytes) continue;
+    const char* stored = call.storage[leaf.storage] + leaf.offset;
+    char* rows = call.leaves[k] + begin * bytes;
+    const int64_t unit = int64_t(unit_of(aligned(stored, stride, rows, bytes) | uint64_t(bytes)));
+    const int64_t share = (bytes / unit + block.rows() - 1) / block.rows() * unit, from = block.y() * share;
+    const int64_t width = least(share, bytes - from);
+    if (width > 0)
+      copy_each(block, here, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
+                [&](int64_t i) { return stored + int64_t(slots[i]) * stride + from; });
+  }
+}
+
+}  // namespace gpu
+
+FRB_END

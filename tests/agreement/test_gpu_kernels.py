@@ -1,0 +1,195 @@
+"""The kernels for GPUs beside the plain engine, to the bit: emulated in several orders, and on a GPU if there is one."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from hypothesis import stateful
+
+import functional_rb as frb
+import torch_backend as rb
+from tests.support import chain_programs as programs
+from tests.support import emulated_gpu
+from tests.support.chain_machine import Kept, Programs
+from tests.support.effort import effort
+from torch_backend.gpu import kernels
+
+ORDERS = list(emulated_gpu.ORDERS)
+SAMPLERS = frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")
+
+
+class OnGpu(Programs):
+    """Every call is made twice, by kernels for GPUs and on the plain engine on the CPU."""
+
+    def with_kernels(self) -> AbstractContextManager[Any]:
+        """Within which states are worked on by kernels for GPUs."""
+        return contextlib.nullcontext()
+
+    def both(self, name: str, at: Kept, *given: Any) -> tuple[Any, Any]:
+        """What each way returns. Both raise the same, but where nothing can be drawn, of which a GPU does not tell."""
+        with self.with_kernels():
+            native, error = programs.outcome(getattr(rb, name), at.native, *given)
+        error = error and (error[0], error[1].replace("cuda:0", "cpu").replace("cuda", "cpu"))
+        with programs.using(programs.NotHere()), frb.kernels(not self.core):
+            plain, other = programs.outcome(getattr(rb, name), at.plain, *given)
+        if name == "sample" and error is None and other is not None:
+            assert "empty" in other[1] or "nothing" in other[1], other
+            assert (native[1].indices == -1).all()
+            return None, None
+        assert error == other
+        return native, plain
+
+
+class Emulated(OnGpu):
+    """On the CPU, by emulated kernels."""
+
+    launcher: ClassVar[emulated_gpu.Emulated]
+
+    def with_kernels(self) -> AbstractContextManager[Any]:
+        """Those that are emulated."""
+        return emulated_gpu.using(self.launcher)
+
+
+@pytest.mark.parametrize(("order", "blocks"), [*((order, 2) for order in ORDERS), ("scattered", kernels.BLOCKS)])
+def test_random_programs(order: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "BLOCKS", blocks)  # of few each has several rows
+    monkeypatch.setattr(kernels, "SHARE", 500)
+
+    class InThisOrder(Emulated):
+        launcher = emulated_gpu.Emulated(order)
+
+    settings = hypothesis.settings(max_examples=effort(10, 300), stateful_step_count=effort(20, 60), deadline=None)
+    stateful.run_state_machine_as_test(InThisOrder, settings=settings)
+    names = {name for name, _ in InThisOrder.launcher.launched}
+    assert names == {"rank", "add", "update", "sample"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("blocks", [2, kernels.BLOCKS])
+def test_random_programs_on_a_gpu(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "BLOCKS", blocks)
+    monkeypatch.setattr(kernels, "SHARE", 500)
+
+    class OnCuda(OnGpu):
+        def fresh(self) -> tuple[Any, Any]:
+            return rb.init(self.spec, "cuda"), rb.init(self.spec, "cpu")
+
+    settings = hypothesis.settings(max_examples=effort(15, 200), stateful_step_count=effort(20, 60), deadline=None)
+    stateful.run_state_machine_as_test(OnCuda, settings=settings)
+
+
+SPECS = {
+    "scalars": {"x": frb.Unbounded((4,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())},
+    "images": {"image": frb.Unbounded((84, 84, 4), "uint8"), "n": frb.Unbounded((), "int32")},
+}
+
+
+def large_life(spec: frb.BufferSpec, device: str, sizes: tuple[int, int]) -> list[bytes]:
+    """What is in a buffer, and was in samples, after batches larger than a block's, some of them masked."""
+    state, told, (batch, drawn) = rb.init(spec, device), [], sizes
+    for turn in range(3):
+        rng = np.random.default_rng(turn)
+        items = {
+            name: torch.from_numpy(programs.random_array(rng, leaf, (batch,))).to(device)
+            for name, leaf in spec.item.items()
+        }
+        mask = torch.from_numpy(rng.random(batch) < 0.7).to(device) if turn == 1 else None
+        priorities = torch.from_numpy(rng.random(batch, np.float32)).to(device) if spec.sampler.has_priorities else None
+        state = rb.add(state, items, mask, priorities)
+        older, (state, sample) = state, rb.sample(state, rb.key(turn), drawn)
+        if spec.sampler.has_priorities:
+            state = rb.update(state, sample.indices, torch.from_numpy(rng.random(drawn, np.float32)).to(device))
+        told += [*sample.items.values(), sample.indices, sample.weights, sample.probabilities]
+        told += [array for each in (older, state) for array in rb.sample(each, rb.key(7), 50)[1].items.values()]
+    return [programs.bits(x) for x in told] + programs.peek(state)
+
+
+LARGE = [("scalars", 20_000, (7000, 5000)), ("images", 600, (300, 200))]
+LIVES = [(*large, sampler) for large in LARGE for sampler in SAMPLERS[:2]]
+
+
+@pytest.mark.parametrize(("item", "capacity", "sizes", "sampler"), LIVES)
+def test_large_batches(item: str, capacity: int, sizes: tuple[int, int], sampler: Any) -> None:
+    spec, launcher = frb.BufferSpec(SPECS[item], capacity, sampler), emulated_gpu.Emulated("scattered")
+    with emulated_gpu.using(launcher):
+        found = large_life(spec, "cpu", sizes)
+    assert found == large_life(spec, "cpu", sizes)
+    assert any(grid[0] > 1 for _, grid in launcher.launched)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("item", "capacity", "sizes", "sampler"), LIVES)
+def test_large_batches_on_a_gpu(item: str, capacity: int, sizes: tuple[int, int], sampler: Any) -> None:
+    spec = frb.BufferSpec(SPECS[item], capacity, sampler)
+    assert large_life(spec, "cuda", sizes) == large_life(spec, "cpu", sizes)
+
+
+def test_each_function_is_one_launch() -> None:
+    spec, launcher = frb.BufferSpec(SPECS["scalars"], 64, frb.Prioritized()), emulated_gpu.Emulated("forward")
+    items = {"x": torch.ones(8, 4), "n": torch.ones(8, dtype=torch.int32), "done": torch.zeros(8, dtype=torch.bool)}
+    with emulated_gpu.using(launcher):
+        state = rb.add(rb.init(spec), items)
+        state, sample = rb.sample(state, rb.key(0), 16)
+        state = rb.update_(state, sample.indices, sample.weights)
+        rb.add_(state, items, torch.ones(8, dtype=torch.bool))
+    assert [name for name, _ in launcher.launched] == ["add", "sample", "update", "rank", "add"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_nobody_waits_for_a_gpu() -> None:
+    spec = frb.BufferSpec(SPECS["scalars"], 1000, frb.Prioritized())
+    items = {"x": torch.ones(8, 4), "n": torch.ones(8, dtype=torch.int32), "done": torch.zeros(8, dtype=torch.bool)}
+    items, mask = {name: leaf.cuda() for name, leaf in items.items()}, torch.ones(8, dtype=torch.bool, device="cuda")
+    state = rb.add(rb.init(spec, "cuda"), items)
+    state, sample = rb.sample(state, rb.key(0), 16)
+    state = rb.update(state, sample.indices, sample.weights)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for turn in range(3):
+            state = rb.add_(rb.add(state, items, mask), items)
+            state, sample = rb.sample(state, rb.key(turn), 16)
+            state = rb.update_(rb.update(state, sample.indices, sample.weights), sample.indices, sample.weights)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_other_threads_and_streams() -> None:
+    spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 1000, frb.Prioritized())
+
+    def life(seed: int) -> list[bytes]:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            state = rb.init(spec, "cuda")
+            for turn in range(20):
+                state = rb.add(state, {"n": torch.arange(50, dtype=torch.int32, device="cuda") + turn + seed})
+                state, sample = rb.sample(state, rb.key(seed + turn), 64)
+                state = rb.update(state, sample.indices, sample.items["n"].float())
+            torch.cuda.current_stream().synchronize()
+            return programs.peek(state)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(life, range(8))]
+    assert found == [life(seed) for seed in range(8)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_graph_of_cuda() -> None:
+    spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 64, frb.Prioritized())
+    numbers = torch.arange(8, dtype=torch.int32, device="cuda")
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    state, _ = rb.sample(rb.update(state, numbers, numbers.float()), rb.key(0), 4)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        after, sample = rb.sample(rb.add(state, {"n": numbers + 8}), rb.key(1), 32)
+    graph.replay()
+    torch.cuda.synchronize()
+    other = rb.add(rb.update(rb.add(rb.init(spec), {"n": numbers}), numbers, numbers.float()), {"n": numbers + 8})
+    assert int(rb.size(after)) == 16
+    assert programs.bits(sample.indices) == programs.bits(rb.sample(other, rb.key(1), 32)[1].indices)

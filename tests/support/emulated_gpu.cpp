@@ -1,0 +1,72 @@
+// The kernels of `gpu.h` by emulated blocks, one after the other, whose threads take turns in an order that tests choose:
+// what depends on the order gives other bits in another one.
+#include "gpu.h"
+
+#include <vector>
+
+namespace {
+
+enum Order { FORWARD, BACKWARD, SCATTERED };
+
+// The k-th of n turns.
+int64_t turn(int64_t k, int64_t n, int64_t order) {
+  if (order == FORWARD) return k;
+  if (order == BACKWARD) return n - 1 - k;
+  const int64_t step = n % 7 ? 7 : n % 11 ? 11 : 1;  // that has no divisor with n in common
+  return (k * step + n / 3) % n;
+}
+
+struct Block {
+  int64_t column, line, lines, order;
+  int32_t* drawn;
+  int64_t x() const { return column; }
+  int64_t y() const { return line; }
+  int64_t rows() const { return lines; }
+  int32_t* slots() const { return drawn; }
+  template <class F> void each(int64_t n, const F& f) const {
+    for (int64_t k = 0; k < n; ++k) f(turn(k, n, order));
+  }
+  template <class F> int64_t total(int64_t n, const F& f) const {
+    int64_t found = 0;
+    each(n, [&](int64_t i) { found += f(i); });
+    return found;
+  }
+  template <class F> int32_t largest(int64_t n, const F& f) const {
+    int32_t found = 0;
+    each(n, [&](int64_t i) { found = frb::most(found, f(i)); });
+    return found;
+  }
+  template <class M, class F> void ranks(int64_t n, const M& marked, const F& f) const {
+    int64_t before = 0;
+    for (int64_t i = 0; i < n; ++i)
+      if (marked(i)) f(i, before++);
+  }
+  int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const {
+    const int32_t found = *at;
+    if (found == expected) *at = wanted;
+    return found;
+  }
+  void raise(int32_t* at, int32_t x) const { *at = frb::most(*at, x); }
+};
+
+template <class F> void launched(int64_t columns, int64_t lines, int64_t order, const F& kernel) {
+  std::vector<int32_t> drawn(256);
+  for (int64_t k = 0; k < columns * lines; ++k) {
+    const int64_t block = turn(k, columns * lines, order);
+    kernel(Block{block % columns, block / columns, lines, order, drawn.data()});
+  }
+}
+
+}  // namespace
+
+extern "C" {
+#define FRB_EMULATED(name)                                                                               \
+  void frb_##name(const frb::gpu::Call* call, int64_t columns, int64_t lines, int64_t order) {           \
+    launched(columns, lines, order, [&](const Block& block) { frb::gpu::name(block, *call); });          \
+  }
+FRB_EMULATED(rank)
+FRB_EMULATED(add)
+FRB_EMULATED(update)
+FRB_EMULATED(sample)
+int64_t frb_call_bytes() { return sizeof(frb::gpu::Call); }
+}
