@@ -74,7 +74,12 @@ class Memory(memory.Memory):
         return torch.cat(list(arrays))
 
     @staticmethod
-    def is_ordinary_array(array: torch.Tensor) -> bool:
-        """Whether it is an ordinary tensor on the CPU, not a batched, fake or traced one, in one piece."""
+    def is_plain_array(array: torch.Tensor) -> bool:
+        """Whether it is an ordinary tensor, not a batched, fake or traced one, in one piece."""
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(array)
-        return type(array) is torch.Tensor and array.device.type == "cpu" and not wrapped and array.is_contiguous()
+        return type(array) is torch.Tensor and not wrapped and array.is_contiguous()
+
+    @classmethod
+    def is_ordinary_array(cls, array: torch.Tensor) -> bool:
+        """Whether it is such a one on the CPU."""
+        return array.device.type == "cpu" and cls.is_plain_array(array)

@@ -45,6 +45,6 @@ class Memory(memory.Memory):
         return np.concatenate(arrays)
 
     @staticmethod
-    def is_ordinary_array(array: Any) -> bool:
+    def is_plain_array(array: Any) -> bool:
         """Whether its rows follow upon each other: what JAX hands in may have other strides."""
         return isinstance(array, np.ndarray) and array.flags.c_contiguous

@@ -239,8 +239,13 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def is_ordinary_array(array: Array) -> bool:
-        """Whether it is a contiguous one of the library's own, in the CPU's memory."""
+    def is_plain_array(array: Array) -> bool:
+        """Whether it is a contiguous one of the library's own, in the memory of some device."""
+
+    @classmethod
+    def is_ordinary_array(cls, array: Array) -> bool:
+        """Whether it is a plain one in the CPU's memory."""
+        return cls.is_plain_array(array)
 
     def wait_for_draws(self) -> None:
         """Wait until no draw reads the arrays any more. Hold the lineage's lock, so that none begins."""

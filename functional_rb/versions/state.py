@@ -81,7 +81,8 @@ class VersionedState(core.State):
             table = cls.library.table_type(spec)
         memory = cls.library.memory_type(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
         memory.files, memory.placement = files, cls.library.placement(spec)
-        memory.fits = misfit(arrays, spec.plan) is None and memory.is_ordinary_array(arrays.counters)
+        together = getattr(arrays.counters, "device", None) == getattr(arrays.rows, "device", None)
+        memory.fits = misfit(arrays, spec.plan) is None and memory.is_plain_array(arrays.counters) and together
         return cls(begin(memory, spec.capacity, table), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:

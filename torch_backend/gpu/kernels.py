@@ -97,12 +97,9 @@ class Kernels:
         if memory.on_gpu is None:
             arrays = [memory.rows, *memory.wide, *([] if memory.tree is None else [memory.tree])]
             usual = spec.known.buffer and not spec.plan.objects and len(spec.plan.layout.leaves) <= MOST
-            memory.on_gpu = usual and memory.fits and len(arrays) <= MOST and all(map(self._is_plain, arrays))
+            there = all(x.device.type == self._device_type and memory.is_plain_array(x) for x in arrays)
+            memory.on_gpu = usual and memory.fits and len(arrays) <= MOST and there
         return memory.on_gpu
-
-    def _is_plain(self, array: torch.Tensor) -> bool:
-        plain = type(array) is torch.Tensor and array.device.type == self._device_type and array.is_contiguous()
-        return plain and not torch._C._functorch.is_functorch_wrapped_tensor(array)
 
     def room(self, memory: Memory, n: int, rows: bool) -> SavedRows:
         """Room to save so many slots in, with or without their items."""
