@@ -1,8 +1,9 @@
-"""The kernels for GPUs beside the plain engine, to the bit: emulated in several orders, and on a GPU if there is one."""
+"""The kernels for GPUs beside the plain engine, bit for bit: emulated in several orders, and on a GPU if there is one."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
@@ -129,6 +130,28 @@ def test_large_batches(item: str, capacity: int, sizes: tuple[int, int], sampler
 def test_large_batches_on_a_gpu(item: str, capacity: int, sizes: tuple[int, int], sampler: Any) -> None:
     spec = frb.BufferSpec(SPECS[item], capacity, sampler)
     assert large_life(spec, "cuda", sizes) == large_life(spec, "cpu", sizes)
+
+
+@pytest.fixture
+def no_old_memory() -> Iterator[None]:
+    """What is taken and was not written to yet holds no sensible number."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_older_states_are_found_while_room_is_made_to_save(no_old_memory: None) -> None:
+    """More is kept for them than the memory has bytes, so that they get copies amid a write."""
+    spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 100, frb.Prioritized())
+    with emulated_gpu.using(emulated_gpu.Emulated("scattered")):
+        states = [rb.add(rb.init(spec), {"x": torch.ones(60, 64)})]
+        for turn in range(2, 6):
+            states.append(rb.add(states[-1], {"x": torch.full((60, 64), float(turn))}))
+            states.append(rb.update(states[-1], torch.arange(60, dtype=torch.int32), torch.full((60,), float(turn))))
+    for state in states:
+        newest = rb.get(state, rb.newest(state, 1))["x"]
+        assert (newest == newest[0, 0]).all()
+        assert float(newest[0, 0]) == (states.index(state) + 1) // 2 + 1
 
 
 def test_each_function_is_one_launch() -> None:

@@ -61,8 +61,9 @@ template <class F> void launched(int64_t columns, int64_t lines, int64_t order, 
 
 extern "C" {
 #define FRB_EMULATED(name)                                                                               \
-  void frb_##name(const frb::gpu::Call* call, int64_t columns, int64_t lines, int64_t order) {           \
+  int frb_##name(const frb::gpu::Call* call, int64_t columns, int64_t lines, int64_t order) {            \
     launched(columns, lines, order, [&](const Block& block) { frb::gpu::name(block, *call); });          \
+    return 0;                                                                                            \
   }
 FRB_EMULATED(rank)
 FRB_EMULATED(add)

@@ -30,8 +30,12 @@ KERNELS: Final = ("rank", "add", "update", "sample")
 class Driver:
     """The kernels on the GPUs of this process."""
 
-    def launch(self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int) -> None:
+    def launch(
+        self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
+    ) -> None:
         """Have a kernel carried out on a device, on torch's current stream there, by a copy of its record.
+
+        What CUDA says, 0 for all is well, is put into `done` at once: an interrupt comes before both or after both.
 
         Raises:
             RuntimeError: if the driver refuses, in whose words it is told.
@@ -44,8 +48,10 @@ class Driver:
         try:
             stream = c_void_p(torch._C._cuda_getCurrentRawStream(device))
             pointers = (c_void_p * 1)(ctypes.addressof(call))
-            sizes = (*grid, 1, threads, 1, 1)
-            _check(cuda.cuLaunchKernel(kernels[name], *sizes, 0, stream, pointers, None), f"{name} on cuda:{device}")
+            given = (kernels[name], *grid, 1, threads, 1, 1, 0, stream, pointers, None)
+            # Python looks for interrupts between two steps of its own, and all of this is one.
+            done.extend(map(cuda.cuLaunchKernel, *[(each,) for each in given]))
+            _check(done[-1], f"{name} on cuda:{device}")
         finally:
             if before.value != context.value:
                 cuda.cuCtxPopCurrent_v2(byref(c_void_p()))

@@ -41,8 +41,10 @@ MOST_DRAWS = 64
 class Launcher(Protocol):
     """Who carries kernels out."""
 
-    def launch(self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int) -> None:
-        """Have a kernel carried out, after all that was asked for before."""
+    def launch(
+        self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
+    ) -> None:
+        """Have a kernel carried out, after all that was asked for before; at once put 0 into `done`."""
 
 
 class SavedRows(NamedTuple):
@@ -52,11 +54,13 @@ class SavedRows(NamedTuple):
         slots: int32 [n]; equal ones have equal content, also of those that were not overwritten.
         values: float32 [n], the tree's leaves, or None.
         rows: of each array of items that is written, [n, *shape].
+        done: 0 once the kernel was launched: before that nothing is saved, and nothing written.
     """
 
     slots: torch.Tensor
     values: torch.Tensor | None
     rows: tuple[torch.Tensor, ...]
+    done: list[int]
 
     @property
     def nbytes(self) -> int:
@@ -66,10 +70,12 @@ class SavedRows(NamedTuple):
 
     def leaves(self, memory: Any) -> Sequence[torch.Tensor]:
         """The slots, if their priorities were saved."""
-        return [] if self.values is None else [self.slots]
+        return [self.slots] if self.values is not None and 0 in self.done else []
 
     def writes(self, memory: Any) -> Sequence[Entry]:
         """Of rows, of wide arrays, and of the tree's leaves."""
+        if 0 not in self.done:
+            return []
         found = [Entry(k, False, self.slots, rows) for k, rows in enumerate(self.rows)]
         if self.values is not None:
             found.append(Entry(TREE, True, self.slots, self.values))
@@ -77,7 +83,7 @@ class SavedRows(NamedTuple):
 
     def pieces(self, memory: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Rows, and those of the wide arrays."""
-        return zip((memory.rows, *memory.wide), self.rows, strict=False)
+        return zip((memory.rows, *memory.wide), self.rows if 0 in self.done else (), strict=False)
 
 
 class Kernels:
@@ -108,7 +114,7 @@ class Kernels:
             slots = torch.empty(n, dtype=torch.int32, device=like.device)
             values = None if memory.tree is None else torch.empty(n, dtype=torch.float32, device=like.device)
             arrays = (like, *memory.wide) if rows else ()
-            return SavedRows(slots, values, tuple([x.new_empty((n, *x.shape[1:])) for x in arrays]))
+            return SavedRows(slots, values, tuple([x.new_empty((n, *x.shape[1:])) for x in arrays]), [])
 
     def add(
         self,
@@ -132,8 +138,8 @@ class Kernels:
             mask = mask.contiguous()
             scratch = counters.new_empty(places + 1)
             _set(call, mask=mask.data_ptr(), scratch=scratch.data_ptr())
-            self._launch(memory, "rank", call, (1, 1), THREADS_OF_ONE)
-        self._launch(memory, "add", call, (1 + -(-places // tile), 1), THREADS)
+            self._launch(memory, "rank", call, (1, 1), THREADS_OF_ONE, [])
+        self._launch(memory, "add", call, (1 + -(-places // tile), 1), THREADS, [] if saved is None else saved.done)
         return after
 
     def update(
@@ -152,7 +158,7 @@ class Kernels:
         scratch = counters.new_empty(2 * batch + 2 * size)
         _set(call, handles_given=handles.data_ptr(), priorities=priorities.data_ptr())
         _set(call, scratch=scratch.data_ptr(), scratch_size=size)
-        self._launch(memory, "update", call, (1, 1), THREADS_OF_ONE)
+        self._launch(memory, "update", call, (1, 1), THREADS_OF_ONE, [] if saved is None else saved.done)
         return after
 
     def draw(
@@ -176,7 +182,7 @@ class Kernels:
         lines = min(-(-max([leaf.nbytes for leaf in spec.plan.layout.leaves], default=0) // SHARE), 64) or 1
         _set(call, batch=batch, words=spec.draw_shape(batch)[1], tile=tile, beta=int(np.float32(beta).view(np.int32)))
         _set(call, handles=handles.data_ptr(), weights=weights.data_ptr(), probabilities=probabilities.data_ptr())
-        self._launch(memory, "sample", call, (-(-batch // tile), lines), THREADS)
+        self._launch(memory, "sample", call, (-(-batch // tile), lines), THREADS, [])
         return drawn, handles, weights, probabilities
 
     def _named(self, memory: Memory, spec: BufferSpec, counters: torch.Tensor) -> Any:
@@ -200,8 +206,10 @@ class Kernels:
         memory.written = True
         return after, call
 
-    def _launch(self, memory: Memory, name: str, call: Any, grid: tuple[int, int], threads: int) -> None:
-        self._launcher.launch(memory.rows.device.index or 0, name, call, grid, threads)
+    def _launch(
+        self, memory: Memory, name: str, call: Any, grid: tuple[int, int], threads: int, done: list[int]
+    ) -> None:
+        self._launcher.launch(memory.rows.device.index or 0, name, call, grid, threads, done)
 
 
 @functools.lru_cache(maxsize=1024)

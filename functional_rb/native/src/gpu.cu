@@ -3,7 +3,9 @@
 
 namespace {
 
-constexpr int THREADS = 256, THREADS_OF_ONE = 1024, MOST_DRAWS = 256;
+constexpr int THREADS = 256, THREADS_OF_ONE = 1024, MOST_DRAWS = 64;
+constexpr int WARP = 32;
+constexpr unsigned ALL = 0xFFFFFFFFu;  // threads of a warp
 
 // A block of the grid.
 struct Block {
@@ -17,22 +19,20 @@ struct Block {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
     __syncthreads();
   }
-  // What all threads have, put together in halves.
+  // What all threads have, put together: in each warp by halves, and then of the warps by the first of them.
   template <class T, class F> __device__ T together(T own, const F& of_two) const {
-    shared[threadIdx.x] = int64_t(own);
+    for (int half = WARP / 2; half; half /= 2) own = of_two(own, T(__shfl_xor_sync(ALL, own, half)));
+    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = int64_t(own);
     __syncthreads();
-    for (int half = blockDim.x / 2; half; half /= 2) {
-      if (threadIdx.x < half) shared[threadIdx.x] = int64_t(of_two(T(shared[threadIdx.x]), T(shared[threadIdx.x + half])));
-      __syncthreads();
-    }
-    const T found = T(shared[0]);
+    T found = threadIdx.x % WARP < blockDim.x / WARP ? T(shared[threadIdx.x % WARP]) : T(0);
+    for (int half = WARP / 2; half; half /= 2) found = of_two(found, T(__shfl_xor_sync(ALL, found, half)));
     __syncthreads();
     return found;
   }
   template <class F> __device__ int64_t total(int64_t n, const F& f) const {
-    int64_t own = 0;
+    long long own = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) own += f(i);
-    return together(own, [](int64_t a, int64_t b) { return a + b; });
+    return together(own, [](long long a, long long b) { return a + b; });
   }
   template <class F> __device__ int32_t largest(int64_t n, const F& f) const {
     int32_t own = 0;

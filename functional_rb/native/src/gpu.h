@@ -110,11 +110,17 @@ struct Words {
 
 // --- the sum tree: see `sum_tree.h` ---------------------------------------------------------------------------------
 
+struct alignas(16) Four { float at[4]; };
+
 struct Children {
   float at[FANOUT];
+  // Rows of a tree begin at multiples of their size.
   FRB_INLINE explicit Children(const float* row) {
 #pragma unroll
-    for (int k = 0; k < FANOUT; ++k) at[k] = row[k];
+    for (int k = 0; k < FANOUT; k += 4) {
+      const Four four = *reinterpret_cast<const Four*>(row + k);
+      at[k] = four.at[0], at[k + 1] = four.at[1], at[k + 2] = four.at[2], at[k + 3] = four.at[3];
+    }
   }
   // Halves onto halves.
   FRB_INLINE float sum() const {
@@ -180,11 +186,10 @@ template <class Block> FRB_INLINE void refresh_range(const Block& block, const P
 template <class Block, class To, class From>
 FRB_INLINE void copy_each(const Block& block, int64_t count, int64_t bytes, uint64_t alignment, const To& to, const From& from) {
   if (alignment % 16 == 0 && bytes % 16 == 0) {
-    struct alignas(16) Sixteen { int32_t at[4]; };
     const uint32_t pieces = uint32_t(bytes / 16);
     block.each(count * pieces, [&](int64_t k) {
       const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
-      if (char* target = to(place)) reinterpret_cast<Sixteen*>(target)[piece] = reinterpret_cast<const Sixteen*>(from(place))[piece];
+      if (char* target = to(place)) reinterpret_cast<Four*>(target)[piece] = reinterpret_cast<const Four*>(from(place))[piece];
     });
   } else if (alignment % 4 == 0 && bytes % 4 == 0) {
     const uint32_t pieces = uint32_t(bytes / 4);
