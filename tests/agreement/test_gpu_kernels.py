@@ -1,4 +1,4 @@
-"""The kernels for GPUs beside the plain engine, bit for bit: emulated in several orders, and on a GPU if there is one."""
+"""The kernels for GPUs beside the plain engine, to the bit: emulated in several orders, and on a GPU where one is."""
 
 from __future__ import annotations
 
@@ -93,16 +93,22 @@ SPECS = {
 
 
 def large_life(spec: frb.BufferSpec, device: str, sizes: tuple[int, int]) -> list[bytes]:
-    """What is in a buffer, and was in samples, after batches larger than a block's, some of them masked."""
+    """What is in a buffer, and was in samples, after batches larger than a block's, some of them masked.
+
+    The largest priority was that of the first item, which is overwritten before priorities are chosen by default.
+    """
     state, told, (batch, drawn) = rb.init(spec, device), [], sizes
-    for turn in range(3):
+    for turn in range(4):
         rng = np.random.default_rng(turn)
         items = {
             name: torch.from_numpy(programs.random_array(rng, leaf, (batch,))).to(device)
             for name, leaf in spec.item.items()
         }
         mask = torch.from_numpy(rng.random(batch) < 0.7).to(device) if turn == 1 else None
-        priorities = torch.from_numpy(rng.random(batch, np.float32)).to(device) if spec.sampler.has_priorities else None
+        numbers = rng.random(batch, np.float32)
+        numbers[0] = 50.0 if turn == 0 else 0.5
+        given = spec.sampler.has_priorities and turn < 3
+        priorities = torch.from_numpy(numbers).to(device) if given else None
         state = rb.add(state, items, mask, priorities)
         older, (state, sample) = state, rb.sample(state, rb.key(turn), drawn)
         if spec.sampler.has_priorities:
@@ -113,7 +119,7 @@ def large_life(spec: frb.BufferSpec, device: str, sizes: tuple[int, int]) -> lis
 
 
 LARGE = [("scalars", 20_000, (7000, 5000)), ("images", 600, (300, 200))]
-LIVES = [(*large, sampler) for large in LARGE for sampler in SAMPLERS[:2]]
+LIVES = [(*large, sampler) for large in LARGE for sampler in SAMPLERS]
 
 
 @pytest.mark.parametrize(("item", "capacity", "sizes", "sampler"), LIVES)
