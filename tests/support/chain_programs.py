@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -53,17 +54,22 @@ class NotHere:
 
 
 class Noting:
-    """A chain that counts what it does itself."""
+    """A chain that notes which of its functions have done something themselves."""
 
     def __init__(self, chain: Any) -> None:
-        self.chain, self.done = chain, 0
+        self.chain, self.calls = chain, collections.Counter[str]()
+
+    @property
+    def done(self) -> int:
+        """How many calls."""
+        return self.calls.total()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(self.chain, name)
 
         def noting(*given: Any) -> Any:
             made = function(*given)
-            self.done += made is not NotImplemented
+            self.calls[name] += made is not NotImplemented
             return made
 
         return noting
@@ -105,8 +111,6 @@ def arranged(kind: str, leaves: dict[str, Any]) -> Any:
 
 def nest_of_others(leaves: dict[str, Any]) -> Any:
     """A mapping that is no dict, of the same names in another order."""
-    import collections
-
     return collections.OrderedDict(reversed(leaves.items()))
 
 
