@@ -17,6 +17,7 @@ from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, Table, carried_out
 from functional_rb.ops.protocol import Array
+from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
@@ -500,11 +501,14 @@ class Engine:
         bits: Array | None,
     ) -> tuple[list[Array], Selection]:
         """What the chain has drawn, with the leaves that it has not read, and as transforms have it."""
-        draft = Draft.of(memory.state_arrays(counters), spec.plan)
-        known = dict(zip(spec.plan.stored, stored, strict=True)) if stored else {}
+        ops, plan, known = self.library.ops, spec.plan, dict(zip(spec.plan.stored, stored, strict=False))
         slots = selection.handles % spec.capacity if slots is None else slots
+        if stored and plan.frames is not None and not spec.inner:  # all but frames is there
+            known |= frame_ring.read(ops, plan.frames, memory.auxiliary, slots, range(len(plan.leaves)))
+            return [known[k] for k in range(len(plan.leaves))], selection
+        draft = Draft.of(memory.state_arrays(counters), plan)
         with self.library.core():
-            return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
+            return functions.read_selection(ops, draft, spec, slots, selection, batch, bits, known)
 
     def _carry_out(self, function: Callable[..., Any], memory: Memory, saved: Saved | None, *given: Any) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""

@@ -214,14 +214,19 @@ def outline(array: Any) -> tuple[Any, ...]:
 def told(spec: frb.BufferSpec, sample: Any) -> tuple[Any, ...]:
     """All that a sample tells: its classes, the order of its keys, and its arrays."""
     leaves = nest.flatten_as(spec.plan.structure, sample.items)
-    arrays = [*leaves, sample.indices, sample.weights, sample.probabilities]
+    arrays = [*leaves, *told_beside(sample)]
     return type(sample), shape_of(sample.items), sample.extras, [outline(array) for array in arrays]
 
 
 def strides(spec: frb.BufferSpec, sample: Any) -> list[tuple[int, ...]]:
     """Where the elements of a sample's arrays lie."""
     leaves = nest.flatten_as(spec.plan.structure, sample.items)
-    return [x.stride() for x in (*leaves, sample.indices, sample.weights, sample.probabilities)]
+    return [x.stride() for x in (*leaves, *told_beside(sample))]
+
+
+def told_beside(sample: Any) -> list[torch.Tensor]:
+    """The arrays of a sample beside its items."""
+    return [x for x in sample[1:] if isinstance(x, torch.Tensor)]
 
 
 def shape_of(items: Any) -> Any:
