@@ -24,16 +24,23 @@ class KnownBuffer:
         cls,
         spec: object,
         plan: object,
+        ring: object,
+        epoch: object,
         leaves: tuple[tuple[str, object, int, int, tuple[int, ...]], ...],
         given: tuple[int, ...],
         words: int,
         batch_size: int,
+        unit: int,
+        draws: int,
         prioritized: bool,
         writes: bool,
         rewrites: bool,
+        updates: bool,
         adds: bool,
         samples: bool,
+        reads: bool,
         in_numpy: bool,
+        flat: bool,
         beta: float,
         /,
     ) -> KnownBuffer: ...
@@ -41,7 +48,7 @@ class KnownBuffer:
 class Place:
     """Where the arrays of a memory lie."""
 
-    def __new__(cls, known: KnownBuffer, storage: tuple[int, ...], tree: int, /) -> Place: ...
+    def __new__(cls, known: KnownBuffer, storage: tuple[int, ...], tree: int, beside: tuple[int, ...], /) -> Place: ...
     def wait(self) -> None:
         """Wait until no draw reads them any more; hold the lineage's lock, so that none begins."""
 
@@ -50,7 +57,7 @@ class Saved:
 
     nbytes: int
     count: int
-    offsets: tuple[int, int, tuple[int, ...]]
+    offsets: tuple[int, int, int, int, int, tuple[int, ...]]
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -67,6 +74,7 @@ class Chain:
     def sample(self, *given: object) -> Any: ...
     def sample_(self, *given: object) -> Any: ...
     def draw(self, *given: object) -> Any: ...
+    def together(self, *given: object) -> Any: ...
     def turn(self, on: bool, /) -> None: ...
 
 def __getattr__(name: str, /) -> Callable[..., Any]: ...

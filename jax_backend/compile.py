@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.buffer import functions
+from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
@@ -123,7 +124,7 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
 
 def leaves_out(spec: BufferSpec) -> bool:
     """Whether kernels may draw and read just what is wanted: nothing but the choice of rows comes after them."""
-    return spec.known.draws and not spec.inner and spec.plan.frames is None and spec.on_sample is None
+    return spec.known.draws is Draws.ITEMS and not spec.inner and spec.plan.frames is None and spec.on_sample is None
 
 
 def draw(
@@ -140,7 +141,7 @@ def draw(
     `leaves_out` says so, but for the first.
     """
     spec = state.spec
-    if not spec.known.draws or spec.inner:
+    if spec.known.draws is not Draws.ITEMS or spec.inner:
         draft = Draft.of(state, spec.plan)
         draft.wanted = wanted
         slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)

@@ -1,4 +1,4 @@
-"""The kernels for tensors in the CPU's memory; see `functional_rb.native.fused` and `part_kernels` there."""
+"""The kernels for tensors in the CPU's memory; see `functional_rb.native.part_kernels`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 
 from functional_rb import _native
 from functional_rb.native import part_kernels
-from functional_rb.native.addresses import Vector, caller
-from functional_rb.native.fused import Kernels
+from functional_rb.native.addresses import caller
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout, LeafLayout
@@ -30,16 +29,6 @@ class Tensors:
     none = torch.empty(0, device=ops.CPU)
     empty = staticmethod(ops.empty)
     dtypes = ops.DTYPES
-
-    @staticmethod
-    def of_numpy(arrays: Sequence[Vector]) -> list[torch.Tensor]:
-        """Tensors in NumPy's memory: measured, sooner made than torch's own where the caches are cold."""
-        return [torch.from_numpy(array) for array in arrays]
-
-    @staticmethod
-    def placed(tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself: torch is asked for its address quickly."""
-        return tensor
 
     @staticmethod
     def ready(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -120,7 +109,4 @@ _call = caller(addresses)
 _parts = PartKernels(Tensors())
 TABLE: Final[Table] = {**_parts.table, row_layout.read_batches: _parts.read_batches}
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
-_fused = Kernels(Tensors())
-room_to_draw, draw_epoch, draw_slices = _fused.room_to_draw, _fused.draw_epoch, _fused.draw_slices
-room_to_update, update_priorities = _fused.room_to_update, _fused.update_priorities
-together, sample_rows, importance_weights = _fused.together, _fused.sample_rows, _parts.importance_weights
+importance_weights = _parts.importance_weights

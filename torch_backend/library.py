@@ -97,10 +97,6 @@ class Torch(Library):
             return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
         return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
 
-    def key_or_bits(self, key: torch.Tensor) -> tuple[int, None]:
-        """The key's number."""
-        return int(key), None
-
     def received(self, array: Any, memory: versioned.Memory, target: torch.device | None) -> Any:
         """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""
         if not isinstance(array, torch.Tensor) or not (array.device == target or array.device.type == "cpu"):

@@ -259,24 +259,17 @@ def _draw_at_once(
     way = _way(mixture, plan, batch, chooses)
     if way is None:
         return None
-    into, first = KERNELS.together(states[0].spec.plan.layout, batch), 0
-    for state, count, number in zip(states, way.counts, keys, strict=True):
-        if not count:
-            continue
-        version = readable(state)
-        with version.lock:
-            memory = version.own()
-            rows = into, first, state.spec, memory, state._counters, number, count
-            if not (TORCH.uses_kernels(memory) and KERNELS.sample_rows(*rows)):
-                return None
-        first += count
-    chances, weights = into.probabilities.mul_(way.chances), torch.ones_like(into.probabilities)
+    made = TORCH.natively("together", states, way.counts, keys)
+    if made is NotImplemented:
+        return None
+    _, leaves, _, handles, _, probabilities = made
+    chances, weights = probabilities.mul_(way.chances), torch.ones_like(probabilities)
     if beta is not None:
         found = drawing.least_of([_Eager().status(state) for state in states], plan.shares)
         least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=ops.CPU) for x in (found, beta))
         weights = KERNELS.importance_weights(chances, least, exponent)
-    indices = torch.stack((way.ids, into.handles), 1)
-    return Drawn(into.leaves, indices, chances, chances, drawing.NO_FLAGS, {}), weights
+    indices = torch.stack((way.ids, handles), 1)
+    return Drawn(leaves, indices, chances, chances, drawing.NO_FLAGS, {}), weights
 
 
 def in_place(engine: Any) -> Any:

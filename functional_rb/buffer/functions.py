@@ -96,7 +96,14 @@ def draw(
 
 
 def read_selection(
-    ops: Ops, draft: Draft, spec: BufferSpec, slots: Array, selection: Selection, batch: int, draws: Array | None
+    ops: Ops,
+    draft: Draft,
+    spec: BufferSpec,
+    slots: Array,
+    selection: Selection,
+    batch: int,
+    draws: Array | None,
+    known: Mapping[int, Array] | None = None,
 ) -> tuple[list[Array], Selection]:
     """Read what a sampler has drawn: the leaves with its leading axes, and the selection with the transforms' extras.
 
@@ -107,8 +114,9 @@ def read_selection(
         selection: of the same items.
         batch: what was asked for.
         draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
+        known: what has been read of these slots already, by position.
     """
-    leaves, extras = read_drawn(ops, draft, spec.inner, slots, selection.handles, draws)
+    leaves, extras = read_drawn(ops, draft, spec.inner, slots, selection.handles, draws, known)
     extras = dict(zip(extras, with_leading_axes(spec, batch, [*extras.values()]), strict=True))
     selection = selection._replace(extras={**selection.extras, **extras})
     return with_leading_axes(spec, batch, leaves), selection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any, NamedTuple
 
 from functional_rb.core.plan import Plan
@@ -9,21 +10,28 @@ from functional_rb.samplers import Prioritized, PrioritizedSlices, Slices, Unifo
 from functional_rb.writers import Immutable, RoundRobin
 
 
+class Draws(enum.IntEnum):
+    """What the native code draws, as it numbers it (`src/lineage.h`)."""
+
+    NOTHING = 0
+    ITEMS = 1
+    SLICES = 2
+    EPOCH = 3
+
+
 class Known(NamedTuple):
     """What of a buffer the native code does whole.
 
     Attributes:
-        draws: draws of single items, by position or priority; frames and transforms are read afterwards.
+        plain: whether there are no frames, and no transforms but functions of items.
+        draws: single items by position or priority, slices, or items without replacement.
         buffer: all of it: `add`, `sample` and `update`.
-        epochs: draws without replacement.
-        slices: the choice of the steps of slices.
         updates: updates of priorities, where items lie in rings.
     """
 
-    draws: bool
+    plain: bool
+    draws: Draws
     buffer: bool
-    epochs: bool
-    slices: bool
     updates: bool
 
 
@@ -41,15 +49,14 @@ def is_ring(writer: Any) -> bool:
 
 def known(plan: Plan, sampler: Any, writer: Any, plain: bool) -> Known:
     """What the native code does whole of a buffer, which is plain if there are no frames and no transforms."""
-    draws = plan.ring.lanes == 1 and draws_items(sampler) and is_ring(writer)
-    has_epochs = type(sampler) is WithoutReplacement and sampler.shuffle
+    draws = Draws.NOTHING
+    if plan.ring.lanes == 1 and draws_items(sampler) and is_ring(writer):
+        draws = Draws.ITEMS
+    elif type(sampler) in (Slices, PrioritizedSlices):
+        draws = Draws.SLICES
+    elif type(sampler) is WithoutReplacement and sampler.shuffle and writer.in_order and plain:
+        draws = Draws.EPOCH
     has_updates = type(sampler) is PrioritizedSlices or (
         type(sampler) is Prioritized and sampler.max_times_sampled is None
     )
-    return Known(
-        draws,
-        draws and plain,
-        epochs=plain and has_epochs and writer.in_order,
-        slices=type(sampler) is Slices,
-        updates=has_updates and writer.in_order,
-    )
+    return Known(plain, draws, draws is Draws.ITEMS and plain, has_updates and writer.in_order)

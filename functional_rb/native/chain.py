@@ -15,12 +15,16 @@ from functional_rb import _native
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.buffer import checks
+from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import Sample
+from functional_rb.buffer.state import MaskedSample, Sample, SliceSample
+from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.native import descriptor
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
+from functional_rb.samplers import PrioritizedSlices, Slices, epochs
+from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Entry, Memory
@@ -28,6 +32,10 @@ from functional_rb.versions.state import VersionedState
 from functional_rb.versions.version import TREE, Version
 from functional_rb.writers import Immutable
 
+INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
+NO_RECORD = np.empty(0, np.int32)
+BESIDE = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
+"""What samplers keep that kernels work on."""
 MOST, AXES = 64, 8
 """Leaves of an item, and axes of a leaf, that the chain takes."""
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
@@ -44,22 +52,28 @@ class SavedBlock(_native.Saved):
 
     def leaves(self, memory: Memory) -> Sequence[Array]:
         """The slots, if their priorities were saved."""
-        begin, values, _ = self.offsets
-        return [] if values < 0 else [self._numbers(np.dtype(np.int32), begin)]
+        begin, values, *_ = self.offsets
+        return [] if values < 0 else [self._numbers(INT32, begin)]
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of rows, of wide arrays, and of the tree's leaves."""
-        begin, values, copies = self.offsets
-        slots = self._numbers(np.dtype(np.int32), begin)
+        """Of rows, of wide arrays, of the tree's leaves and what lies beside; or of a sparse set."""
+        begin, values, kept, deck, places, copies = self.offsets
+        slots = self._numbers(INT32, begin)
         found = [Entry(k, False, slots, self._copy(memory, k, at)) for k, at in enumerate(copies)]
         if values >= 0:
-            found.append(Entry(TREE, True, slots, self._numbers(np.dtype(np.float32), values)))
+            found.append(Entry(TREE, True, slots, self._numbers(FLOAT32, values)))
+        if kept >= 0:
+            found.append(Entry(memory.place_of(VALUE), False, slots, self._numbers(FLOAT32, kept)))
+        if deck >= 0:  # where `slots` are positions
+            there = self._numbers(INT32, deck)
+            found.append(Entry(memory.place_of(epochs.ORDER), False, slots, there))
+            found.append(Entry(memory.place_of(epochs.PLACE), False, there, self._numbers(INT32, places)))
         return found
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
         """Rows, and those of the wide arrays."""
         arrays = memory.rows, *memory.wide
-        return ((arrays[k], memory.taken(self._copy(memory, k, at))) for k, at in enumerate(self.offsets[2]))
+        return ((arrays[k], memory.taken(self._copy(memory, k, at))) for k, at in enumerate(self.offsets[-1]))
 
     def _numbers(self, dtype: np.dtype[Any], begin: int) -> np.ndarray[Any, Any]:
         return np.frombuffer(memoryview(self), dtype, self.count, begin)
@@ -95,21 +109,29 @@ def known_buffer(spec: BufferSpec) -> _native.KnownBuffer | None:
 def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
-    if not spec.known.draws or len(layout.leaves) > MOST or any(len(leaf.shape) > AXES for leaf in layout.leaves):
+    known, sampler = spec.known, spec.sampler
+    if not (known.draws or known.updates) or len(layout.leaves) > MOST:
         return None
-    whole, plain = spec.known.buffer, spec.known.buffer and not plan.objects
-    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if whole else []
+    if any(len(leaf.shape) > AXES for leaf in layout.leaves):
+        return None
+    whole, plain = known.buffer, known.plain and not plan.objects
+    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if plain else []
     leaves = tuple(_leaf(name, leaf) for name, leaf in itertools.zip_longest(names, layout.leaves, fillvalue=""))
     is_dict = plain and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
     given = tuple(k for _, k in plan.structure.named) if is_dict else ()
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     may_rewrite = not isinstance(spec.writer, Immutable)
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
+    sliced = sampler if isinstance(sampler, Slices | PrioritizedSlices) else None
+    ring = descriptor.encode_rings(spec) if sliced is not None or known.updates else NO_RECORD
+    epoch = descriptor.encode_epoch(spec) if known.draws is Draws.EPOCH else NO_RECORD
     return _native.KnownBuffer(
-        *(spec, descriptor.encode(spec), leaves, given, spec.draw_shape(1)[1], batch_size),
-        *(spec.sampler.has_priorities, whole, may_rewrite),
-        *(plain and spec.on_add is None and spec.writer.overwrites and may_rewrite, plain and spec.on_sample is None),
-        *(on_host, float(getattr(spec.sampler, "beta", 0.0))),
+        *(spec, descriptor.encode(spec), ring, epoch, leaves, given, spec.draw_shape(1)[1], batch_size),
+        *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, known.draws),
+        *(sampler.has_priorities, whole, may_rewrite, known.updates),
+        whole and plain and spec.on_add is None and spec.writer.overwrites and may_rewrite,
+        *(bool(known.draws) and plain and spec.on_sample is None, known.plain or known.draws is Draws.ITEMS, on_host),
+        *(sliced is not None and sliced.flat, float(getattr(sampler, "beta", 0.0))),
     )
 
 
@@ -160,7 +182,8 @@ class Chains:
                 capsule, and say whether one is to be negated, and to be conjugated.
             has_exchange: whether DLPack's C interface may be used.
         """
-        types = state, Version, SavedBlock, Sample, deque, *arrays, np.dtype(np.int32), np.dtype(np.float32)
+        samples = Sample, MaskedSample, SliceSample
+        types = state, Version, SavedBlock, *samples, deque, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
         asked = self._place_of, known_buffer, Version.own, _copied, self._make_room, _part, _apart, self._together
         chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
         chain.turn(switch.on)
@@ -172,12 +195,16 @@ class Chains:
         known = known_buffer(spec)
         if known is None or not memory.is_ordinary:
             return None
-        arrays = [memory.rows, *memory.wide]
-        tree = 0 if memory.tree is None else next(iter(self._addresses([memory.tree])))
-        place = _native.Place(known, tuple(self._addresses(arrays)), tree)
+        storage, (tree, *beside) = self._addresses([memory.rows, *memory.wide]), self._some(memory)
+        place = _native.Place(known, tuple(storage), tree, tuple(beside))
         if not memory.pinned:
             memory.place = place
         return place
+
+    def _some(self, memory: Memory) -> list[int]:
+        """Where the tree lies, and what lies beside; 0 for what a memory does not have."""
+        arrays = memory.tree, *(memory.auxiliary.get(name) for name in BESIDE)
+        return [0 if array is None else next(iter(self._addresses([array]))) for array in arrays]
 
     def _make_room(self, memory: Memory, spec: BufferSpec, counters: Array, batch: int, handles: Any) -> None:
         """Have room in the memory's files for rows that are added, or for those that handles name."""
@@ -186,5 +213,5 @@ class Chains:
         else:
             self._library.make_room_at(memory, spec, handles)
 
-    def _together(self, spec: BufferSpec, leaves: list[Any], size: int) -> Any:
-        return nest.unflatten(spec.plan.structure, leaves, self._build_mapping, (size,))
+    def _together(self, spec: BufferSpec, leaves: list[Any], lead: tuple[int, ...]) -> Any:
+        return nest.unflatten(spec.plan.structure, leaves, self._build_mapping, lead)

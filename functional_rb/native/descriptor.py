@@ -57,13 +57,13 @@ def _read_only(values: Iterable[int]) -> Vector:
 def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
     """A buffer, with the layout of its items if that is not the spec's own."""
     sampler = spec.sampler
-    prioritized = isinstance(sampler, Priorities)
     settings = _alpha(sampler.alpha if isinstance(sampler, Priorities) else 0.0) | {
         "capacity": spec.capacity,
         "modulus": ring.modulus(spec.capacity),
         "ever": isinstance(sampler, Priorities) and sampler.new_priority == "ever",
     }
-    return _buffer(settings, sum_tree.geometry(spec.capacity).levels if prioritized else (), layout or spec.plan.layout)
+    levels = () if spec.plan.tree_shape is None else sum_tree.geometry(spec.capacity).levels
+    return _buffer(settings, levels, layout or spec.plan.layout)
 
 
 @functools.cache
@@ -135,21 +135,14 @@ def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
 
 
 @functools.cache
-def encode_slices(spec: BufferSpec) -> Vector:
-    """Draws of slices from a buffer whose sampler is `Slices`."""
-    plan, sampler = spec.plan, spec.sampler
-    assert isinstance(sampler, Slices)
-    following = counters.place(plan, NEXT_STEP_IN_EPISODE)
-    assert following is not None
-    windows = _windows(sampler.rule, sampler.by_trajectory)
-    return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec), next=following))
-
-
-@functools.cache
 def encode_rings(spec: BufferSpec) -> Vector:
-    """Updates of priorities of items that lie in rings: without windows their length is 0."""
-    windows = _windows(spec.sampler.rule, False) if isinstance(spec.sampler, PrioritizedSlices) else {}
-    return _read_only(record("RingRecord", **_ring(spec.plan.ring), **windows, **_counters_of_rings(spec)))
+    """The rings of a buffer, and its windows if slices are drawn from it: else their length is 0."""
+    plan, sampler, windows = spec.plan, spec.sampler, dict[str, int]()
+    if isinstance(sampler, Slices | PrioritizedSlices):
+        following = counters.place(plan, NEXT_STEP_IN_EPISODE)
+        assert following is not None
+        windows = _windows(sampler.rule, isinstance(sampler, Slices) and sampler.by_trajectory) | {"next": following}
+    return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)))
 
 
 def _ring(ring: Ring) -> dict[str, int]:

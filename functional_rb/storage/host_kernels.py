@@ -1,8 +1,8 @@
-"""The kernels for NumPy's arrays; see `functional_rb.native.fused` and `part_kernels` there."""
+"""The kernels for NumPy's arrays; see `functional_rb.native.part_kernels`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from functional_rb import _native
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.native.addresses import Placed, of_vectors
-from functional_rb.native.fused import Kernels
 from functional_rb.native.part_kernels import PartKernels
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import Table
@@ -31,14 +30,8 @@ class Vectors:
     ops = numpy_ops
     addresses = staticmethod(of_vectors)
     none = Placed(np.empty(0, np.int32))
-    placed = Placed
     empty = staticmethod(numpy_ops.empty)
     dtypes: Mapping[str, np.dtype[Any]] = _Dtypes({name: np.dtype(name) for name in ITEMSIZE if name != "bfloat16"})
-
-    @staticmethod
-    def of_numpy(arrays: Sequence[numpy_ops.Vector]) -> list[numpy_ops.Vector]:
-        """The arrays themselves."""
-        return list(arrays)
 
     @staticmethod
     def ready(array: Any, dtype: np.dtype[Any]) -> numpy_ops.Vector:
@@ -54,9 +47,6 @@ class Vectors:
 
 TABLE: Final[Table] = PartKernels(Vectors()).table
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
-_fused = Kernels(Vectors())
-room_to_draw, draw_epoch, draw_slices = _fused.room_to_draw, _fused.draw_epoch, _fused.draw_slices
-room_to_update, update_priorities = _fused.room_to_update, _fused.update_priorities
 NOTHING: Final = np.empty(0, np.int32)
 
 

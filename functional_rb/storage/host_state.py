@@ -105,10 +105,6 @@ class NumPy(Library):
         """The exponent beta as a NumPy scalar, float32."""
         return np.float32(beta)
 
-    def key_or_bits(self, key: Bits) -> tuple[int, Vector]:
-        """The bits that were given, and no key."""
-        return 0, key.sampler
-
     def items(self, state: Any) -> list[Vector]:
         """Copies of the items of all slots, unpacked from the storage."""
         memory, spec = readable(state).own(), state.spec

@@ -17,12 +17,12 @@ from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, Table, carried_out
 from functional_rb.ops.protocol import Array
-from functional_rb.structures import frame_ring, row_layout
+from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import readable
-from functional_rb.versions.version import SavedPlaces, Version, forget_dead, part_with_older, separate, take_back
+from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
 
 
 class Engine:
@@ -94,18 +94,16 @@ class Engine:
             target = memory.copy() if memory.pinned else memory
             if replacements and target.files is not None:
                 library.make_room_at(target, spec, handles)
-            fused, saved = self._updates_fused(target, spec, priorities, replacements), None
-            size, alone = handles.shape[0], priorities is not None and not replacements
-            kernels = library.on_device(target, spec) if alone and size else None
+            alone = priorities is not None and not replacements
+            kernels, saved = library.on_device(target, spec) if alone and handles.shape[0] else None, None
             if target is memory and not consume:
-                saved = library.kernels.room_to_update(spec, memory, size) if fused else Log()
-                saved = saved if kernels is None else kernels.room(memory, size, False)
+                saved = Log() if kernels is None else kernels.room(memory, handles.shape[0], False)
 
             def write() -> Array:
                 if kernels is not None:
                     assert priorities is not None
                     return kernels.update(target, spec, counters, handles, priorities, saved)
-                return self._rewrite(target, spec, counters, handles, priorities, replacements, fused, saved)
+                return self._rewrite(target, spec, counters, handles, priorities, replacements, saved)
 
             past = None if replacements else self._past(state)
             return self._next_state(state, version, target, saved, write, consume, past)
@@ -117,32 +115,36 @@ class Engine:
 
         Where the result is at hand, an empty buffer is an error.
         """
-        library, spec, counters = self.library, state.spec, state._counters
+        library = self.library
         library.check_key(key)
         version = readable(state)
         with library.lock(version):
             memory = version.own()
-            remembers = spec.sampler.remembers and batch > 0
-            drawn = NotImplemented if remembers else self._draw_natively(state, memory, key, batch, beta)
-            if drawn is not NotImplemented:
-                leaves, selection = drawn
-                return state, *library.sent_sample(leaves, selection, state._target)
-            target, saved = memory.copy() if remembers and memory.pinned else memory, None
-            given, fused = (spec, counters, key, batch, beta), self._draws_fused(target, spec, key, batch, beta)
-            if not remembers:
-                _, leaves, selection = self._draw(memory, *given, fused, wanted=wanted)
-                return state, *library.sent_sample(leaves, selection, state._target)
-            if target is memory:
-                saved = library.kernels.room_to_draw(spec, target, batch) if fused else Log()
-            told: list[Any] = []
+            made = NotImplemented if wanted is not None else self._draw_natively(state, memory, key, batch, beta)
+            if made is NotImplemented:
+                made = self._draw_and_remember(state, version, memory, key, batch, beta, wanted)
+            after, leaves, selection = made
+            return after, *library.sent_sample(leaves, selection, state._target)
 
-            def write() -> Array:
-                after, leaves, selection = self._draw(target, *given, fused, saved, wanted)
-                told.extend(library.sent_sample(leaves, selection, state._target))
-                return after
+    def _draw_and_remember(
+        self, state: Any, version: Version, memory: Memory, key: Any, batch: int, beta: Any, wanted: Array | None
+    ) -> tuple[Any, list[Any], Selection]:
+        """Draw by the core; the next state remembers it, if the sampler is such a one."""
+        given = state.spec, state._counters, key, batch, beta, wanted
+        if not state.spec.sampler.remembers or batch == 0:
+            _, *drawn = self._draw(memory, *given)
+            return state, *drawn
+        target = memory.copy() if memory.pinned else memory
+        saved = Log() if target is memory else None
+        told: list[Any] = []
 
-            made = self._next_state(state, version, target, saved, write, False, state._save_history)
-            return made, told[0], told[1]
+        def write() -> Array:
+            after, *drawn = self._draw(target, *given, saved)
+            told.extend(drawn)
+            return after
+
+        made = self._next_state(state, version, target, saved, write, False, state._save_history)
+        return made, told[0], told[1]
 
     def add_(
         self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
@@ -158,29 +160,29 @@ class Engine:
         self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
     ) -> tuple[Any, Any]:
         """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
-        library, spec, counters = self.library, state.spec, state._counters
-        if not spec.sampler.remembers or batch == 0:
-            version = readable(state)
-            sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
-            return self._followed_by(state, version, counters), sample
+        library, spec = self.library, state.spec
         library.check_key(key)
-        version = self._writable(state, "sample_", True)
+        version = readable(state)
+        if not spec.sampler.remembers or batch == 0:
+            sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
+            return self._followed_by(state, version, state._counters), sample
+        if library.is_tracing():
+            version = self._writable(state, "sample_", True)
+            given = state._counters, key, batch, beta, wanted
+            counters, leaves, selection = self._draw(version.own(), spec, *given)
+            sample = finish(*library.sent_sample(leaves, selection, state._target))
+            return self._followed_by(state, version, counters), sample
         with library.lock(version):
-            memory = version.own()
-            fused, saved = self._draws_fused(memory, spec, key, batch, beta), None
-            # Transforms call functions of the user's, which may fail.
-            if spec.transforms and not library.is_tracing():
-                saved = library.kernels.room_to_draw(spec, memory, batch) if fused else Log()
-            state.consume()
-            try:
-                counters, leaves, selection = self._draw(memory, spec, counters, key, batch, beta, fused, saved, wanted)
-                sample = finish(*library.sent_sample(leaves, selection, state._target))
-            except Exception:  # where nothing can be drawn, nothing was written
-                if saved is not None:
-                    take_back(memory, [saved], spec.capacity)
-                state.name(version)
+            after, *drawn = self.sample(state, key, batch, beta, wanted)
+            try:  # transforms call functions of the user's, which may fail
+                sample = finish(*drawn)
+            except Exception:
+                version.roll_back()
                 raise
-        return self._followed_by(state, version, counters), sample
+            state.consume()
+            del version  # so that nobody holds it but other states
+            forget_dead(readable(after).own())
+        return after, sample
 
     def own_(self, state: Any) -> Any:
         """Make a state the only owner of its memory."""
@@ -408,7 +410,7 @@ class Engine:
             return [memory.table.stored(leaf, memory.rows) for leaf in leaves]
 
     def _draw_natively(self, state: Any, memory: Memory, key: Any, batch: int, beta: Any) -> Any:
-        """Leaves and selection by the native chain; `NotImplemented` where it cannot be."""
+        """The state afterwards, leaves and selection by the native chain; `NotImplemented` where it cannot be."""
         library, spec = self.library, state.spec
         if library.is_tracing() or batch == 0 or not spec.known.draws:
             return NotImplemented
@@ -419,17 +421,17 @@ class Engine:
             if not memory.written or not library.is_number(beta):
                 return NotImplemented
             leaves, *told = kernels.draw(memory, spec, state._counters, key, batch, float(beta))
-            return leaves, Selection(*told)
+            return state, leaves, Selection(*told)
         key, bits = self._bits_for_transforms(memory, spec, key, batch)
         drawn = library.natively("draw", state, key, batch, float(beta))
         if drawn is NotImplemented:
             return NotImplemented
-        leaves, *told = drawn
+        after, leaves, slots, *told = drawn
         selection = Selection(*told)
-        if not spec.known.buffer:
-            known = memory, spec, state._counters, leaves, selection, bits
-            leaves, selection = carried_out(self._kernels(memory), self._completed, *known)
-        return leaves if memory.table is None else memory.table.read(leaves), selection
+        if not spec.known.plain:
+            known = memory, spec, state._counters, batch, leaves, slots, selection, bits
+            leaves, selection = carried_out(library.kernels.TABLE, self._completed, *known)
+        return after, leaves if memory.table is None else memory.table.read(leaves), selection
 
     def _bits_for_transforms(self, memory: Memory, spec: BufferSpec, key: Any, batch: int) -> tuple[Any, Array | None]:
         """What is left of a key for the sampler, and the random bits of transforms if they take any."""
@@ -467,29 +469,12 @@ class Engine:
         handles: Array,
         priorities: Array | None,
         replacements: Replacements,
-        fused: bool,
         saved: Saved | None = None,
     ) -> Array:
-        """Set priorities and rewrite leaves in memory, by a fused kernel or the core; returns the new counters."""
-        if fused:
-            return self.library.kernels.update_priorities(spec, memory, counters, handles, priorities, saved)
+        """Set priorities and rewrite leaves in memory by the core; returns the new counters."""
         with self.library.core():
             given = memory.state_arrays(counters), spec, handles, priorities, replacements
             return _written(memory, self._carry_out(functions.update, memory, saved, *given))
-
-    def _updates_fused(
-        self, memory: Memory, spec: BufferSpec, priorities: Array | None, replacements: Replacements
-    ) -> bool:
-        """Whether a fused kernel updates the memory, which it does of priorities alone."""
-        priorities_alone = priorities is not None and not replacements
-        return priorities_alone and self.library.uses_kernels(memory) and spec.known.updates
-
-    def _draws_fused(self, memory: Memory, spec: BufferSpec, key: Any, batch: int, beta: Any) -> bool:
-        """Whether a fused kernel draws from the memory."""
-        library = self.library
-        if batch == 0 or not library.uses_kernels(memory) or not (spec.known.epochs or spec.known.slices):
-            return False
-        return not (library.is_batched(key) or (type(beta) is not float and library.is_batched(beta)))
 
     def _draw(
         self,
@@ -499,61 +484,14 @@ class Engine:
         key: Any,
         batch: int,
         beta: Any,
-        fused: bool,
+        wanted: Array | None,
         saved: Saved | None = None,
-        wanted: Array | None = None,
     ) -> tuple[Array, list[Any], Selection]:
-        """Draw items from memory; the counters afterwards come first."""
+        """Draw items from memory by the core; the counters afterwards come first."""
         library = self.library
         if not memory.written and batch > 0 and not library.is_tracing():
             checks.check_nonempty(spec, False, 0)
         key, bits = self._bits_for_transforms(memory, spec, key, batch)
-        draw = self._draw_fused if fused else self._draw_by_core
-        after, leaves, selection = draw(memory, spec, counters, key, batch, beta, bits, saved, wanted)
-        return after, leaves if memory.table is None else memory.table.read(leaves), selection
-
-    def _draw_fused(
-        self,
-        memory: Memory,
-        spec: BufferSpec,
-        counters: Array,
-        key: Any,
-        batch: int,
-        beta: Any,
-        bits: Array | None,
-        saved: Saved | None,
-        wanted: Array | None,
-    ) -> tuple[Array, list[Any], Selection]:
-        """Draw by a fused kernel, of slices or of an epoch; nothing is read where nothing can be drawn."""
-        library = self.library
-        by = library.key_or_bits(key)
-        if spec.known.slices:
-            slots, selection, drawable = library.kernels.draw_slices(spec, memory, counters, *by, batch)
-            if not drawable:
-                _refuse(spec, counters)
-            given = memory, spec, counters, slots, selection, batch, bits
-            return counters, *carried_out(library.kernels.TABLE, self._read_slices, *given)
-        assert saved is None or isinstance(saved, SavedPlaces)
-        drawn = library.kernels.draw_epoch(spec, memory, counters, *by, batch, wanted, saved)
-        after, leaves, selection, drawable = drawn
-        if not drawable:
-            _refuse(spec, counters)
-        return after, leaves, selection
-
-    def _draw_by_core(
-        self,
-        memory: Memory,
-        spec: BufferSpec,
-        counters: Array,
-        key: Any,
-        batch: int,
-        beta: Any,
-        bits: Array | None,
-        saved: Saved | None,
-        wanted: Array | None,
-    ) -> tuple[Array, list[Any], Selection]:
-        """Draw by the core's function."""
-        library = self.library
         with library.core():
             words = library.random_bits(key, spec.draw_shape(batch), memory)
             given = memory.state_arrays(counters), spec, words, library.number(beta, memory), batch, bits, wanted
@@ -564,46 +502,29 @@ class Engine:
             after = _written(memory, made)
         at_hand = batch > 0 and not library.is_tracing() and memory.is_ordinary
         if at_hand and not library.is_batched(selection.handles) and not bool(selection.handles.max() >= 0):
-            _refuse(spec, counters)
-        return after, leaves, selection
+            checks.check_nonempty(spec, False, int(counters[core_counters.SIZE]))
+        return after, leaves if memory.table is None else memory.table.read(leaves), selection
 
     def _completed(
         self,
         memory: Memory,
         spec: BufferSpec,
         counters: Array,
-        stored: list[Array],
-        selection: Selection,
-        bits: Array | None,
-    ) -> tuple[list[Array], Selection]:
-        """What the fused kernel has drawn, with leaves that are frames, and as transforms have it."""
-        known, ops = dict(zip(spec.plan.stored, stored, strict=True)), self.library.ops
-        slots = selection.handles % spec.capacity  # where nothing could be drawn, handles are -1, and any slot will do
-        if spec.plan.frames is not None and not spec.inner:
-            known |= frame_ring.read(ops, spec.plan.frames, memory.auxiliary, slots, range(len(spec.plan.leaves)))
-            return [known[k] for k in range(len(spec.plan.leaves))], selection
-        draft = Draft.of(memory.state_arrays(counters), spec.plan)
-        leaves, extras = functions.read_drawn(ops, draft, spec.inner, slots, selection.handles, bits, known)
-        return leaves, selection._replace(extras={**selection.extras, **extras})
-
-    def _read_slices(
-        self,
-        memory: Memory,
-        spec: BufferSpec,
-        counters: Array,
-        slots: Array,
-        selection: Selection,
         batch: int,
+        stored: list[Array],
+        slots: Array | None,
+        selection: Selection,
         bits: Array | None,
     ) -> tuple[list[Array], Selection]:
-        """The leaves of slices that the fused kernel has drawn, and the selection, as transforms have them."""
-        ops, plan = self.library.ops, spec.plan
-        if plan.frames is None and not spec.inner:
-            leaves = row_layout.read(ops, plan.layout, memory.rows, memory.wide, slots)
-            return functions.with_leading_axes(spec, batch, leaves), selection
+        """What the chain has drawn, with the leaves that it has not read, and as transforms have it."""
+        ops, plan, known = self.library.ops, spec.plan, dict(zip(spec.plan.stored, stored, strict=False))
+        slots = selection.handles % spec.capacity if slots is None else slots
+        if stored and plan.frames is not None and not spec.inner:  # all but frames is there
+            known |= frame_ring.read(ops, plan.frames, memory.auxiliary, slots, range(len(plan.leaves)))
+            return [known[k] for k in range(len(plan.leaves))], selection
+        draft = Draft.of(memory.state_arrays(counters), plan)
         with self.library.core():
-            draft = Draft.of(memory.state_arrays(counters), plan)
-            return functions.read_selection(ops, draft, spec, slots, selection, batch, bits)
+            return functions.read_selection(ops, draft, spec, slots, selection, batch, bits, known)
 
     def _carry_out(self, function: Callable[..., Any], memory: Memory, saved: Saved | None, *given: Any) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
@@ -628,11 +549,6 @@ def tidy(version: Version) -> None:
         table = version.own().table
     assert table is not None
     table.tidy()
-
-
-def _refuse(spec: BufferSpec, counters: Array) -> None:
-    """Refuse a draw that found nothing."""
-    checks.check_nonempty(spec, False, int(counters[core_counters.SIZE]))
 
 
 def _written(memory: Memory, arrays: Any) -> Array:

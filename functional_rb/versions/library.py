@@ -53,8 +53,7 @@ class Library(abc.ABC):
         ops: the primitives, which write in place.
         memory_type: the class of its memories.
         table_type: the class of its tables of Python objects.
-        kernels: a module with `TABLE`, the part kernels, and the fused ones: `room`, `room_to_draw`, `room_to_update`,
-            `add`, `update`, `update_priorities`, `draw_epoch` and `draw_slices`; there where `uses_kernels` may say so.
+        kernels: a module with `TABLE`, the part kernels, there where `uses_kernels` may say so.
         chain: the native version chain of its states, which does what is usual; None if there is none.
     """
 
@@ -123,10 +122,6 @@ class Library(abc.ABC):
     @abc.abstractmethod
     def number(self, beta: Any, memory: Memory) -> Array:
         """The exponent of the importance weights as a float32 scalar."""
-
-    @abc.abstractmethod
-    def key_or_bits(self, key: Any) -> tuple[int, Array | None]:
-        """A key as the kernels of epochs and slices take it: its number, or random bits that were made of it."""
 
     def received(self, array: Any, memory: Memory, target: Any) -> Any:
         """What a caller gives, where the memory is, if it comes from where samples go."""

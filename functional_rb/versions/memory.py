@@ -134,15 +134,14 @@ class Memory(abc.ABC):
         fits: whether the arrays have the shapes and dtypes that the spec says. What a user's function over a pytree has
             made may have others (a stack of states, say), and kernels would write beyond them.
         placement: where the memory belongs; None for arrays that are only handed on.
-        addressed: the addresses of these arrays, as CPU kernels take them; None until a kernel has looked them up.
-        place: the same for the version chain, which may read there without the lock: whoever writes waits for it.
+        place: where these arrays lie, once the version chain has looked them up, which may read there without the lock:
+            whoever writes waits for it.
     """
 
     __slots__ = (
         "__weakref__",
         "_nbytes",
         "_ordinary",
-        "addressed",
         "auxiliary",
         "files",
         "fits",
@@ -175,7 +174,6 @@ class Memory(abc.ABC):
         self.written = True
         self.history: deque[tuple[weakref.ref[Any], int]] | None = None
         self.retained = 0
-        self.addressed: object = None
         self.place: Place | None = None
         self.table: Table | None = None
         self.files: Files | None = None
@@ -287,6 +285,10 @@ class Memory(abc.ABC):
         """All arrays. The tree comes last: those that versions share, whatever their sampler, have the same places."""
         return [self.rows, *self.wide, *self.auxiliary.values(), *([] if self.tree is None else [self.tree])]
 
+    def place_of(self, name: str) -> int:
+        """Which of `arrays` an auxiliary one is."""
+        return 1 + len(self.wide) + list(self.auxiliary).index(name)
+
     @property
     def by_name(self) -> dict[str, Array]:
         """All arrays by their names, see `stored_arrays`."""
@@ -314,7 +316,7 @@ class Memory(abc.ABC):
 
     def forget(self) -> None:
         """What was noted of the arrays: there are others now."""
-        self.addressed = self.place = self._nbytes = self._ordinary = None
+        self.place = self._nbytes = self._ordinary = None
 
     @property
     def retains_too_much(self) -> bool:

@@ -10,7 +10,9 @@ from functional_rb.ops.protocol import Array
 from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.row_layout import Layout
 from functional_rb.versions.memory import Entry, Memory
-from functional_rb.versions.version import OVERHEAD
+
+OVERHEAD = 512
+"""Bytes that Python and the library take for each small array that is saved, about."""
 
 
 class Log:

@@ -14,8 +14,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from functional_rb.base import forks
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
@@ -26,88 +24,8 @@ from functional_rb.versions.object_table import Table
 
 TREE = -1
 """The place of the tree among `Memory.arrays`, if there is one."""
-OVERHEAD = 512
-"""Bytes that Python and the library take for each small array that is saved, about."""
 AT_ONCE = 2**20
 """Bytes that are taken back in one go."""
-
-
-class SavedSlots:
-    """The priorities that were in some slots before a kernel overwrote them.
-
-    Attributes:
-        slots: int32 [n]; equal slots come with equal content.
-        values: float32 [n], the tree's leaves.
-        beside: float32 [n], what another array held, and which of `Memory.arrays` that is; None if none was written.
-        count: int64 [1], how many of the n are filled in: a kernel saves and writes in one go, after older versions
-            know where to look, so that an interrupt in between finds nothing saved and nothing written.
-        nbytes: of all of it, and of what it takes to keep it.
-    """
-
-    __slots__ = ("beside", "count", "nbytes", "slots", "values")
-
-    def __init__(self, slots: Array, values: Array, beside: tuple[Array, int] | None = None) -> None:
-        """Take room over that nothing has been saved in yet."""
-        self.slots, self.values, self.beside = slots, values, beside
-        self.count = np.zeros(1, np.int64)
-        arrays = 2 + (beside is not None)
-        self.nbytes = arrays * (slots.nbytes + OVERHEAD)
-
-    def leaves(self, memory: Memory) -> list[Array]:
-        """The slots."""
-        return [self._filled(self.slots)]
-
-    def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of what lies beside the tree, and of the tree's leaves."""
-        slots = self._filled(self.slots)
-        found = [Entry(TREE, True, slots, self._filled(self.values))]
-        if self.beside is not None:
-            old, k = self.beside
-            found.insert(0, Entry(k, False, slots, self._filled(old)))
-        return found
-
-    def _filled(self, array: Array) -> Array:
-        """The part that something was saved in; most often all of it, and slicing is slow."""
-        n = int(self.count[0])
-        return array if n == array.shape[0] else array[:n]
-
-    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
-        """None: items stay as they are."""
-        return iter(())
-
-
-class SavedPlaces:
-    """What was in a sparse set where a kernel overwrote it.
-
-    Attributes:
-        found: int32 [3 * n] of NumPy: positions, then the slots that lay there, then the places of those slots.
-        arrays: which of `Memory.arrays` have the slots and their places.
-        count: int64 [1], how many of the n are filled in, as in `SavedSlots`.
-        nbytes: of all of it, and of what it takes to keep it.
-    """
-
-    __slots__ = ("arrays", "count", "found", "nbytes")
-
-    def leaves(self, memory: Memory) -> Sequence[Array]:
-        """None: such buffers have no tree."""
-        return ()
-
-    def __init__(self, found: np.ndarray[Any, Any], arrays: tuple[int, ...]) -> None:
-        """Take room over that nothing has been saved in yet."""
-        self.found, self.arrays = found, arrays
-        self.count = np.zeros(1, np.int64)
-        self.nbytes = found.nbytes + OVERHEAD
-
-    def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of the slots, and of their places."""
-        n = int(self.count[0])
-        positions, slots, places = (memory.taken(part[:n]) for part in np.split(self.found, 3))
-        order, place = self.arrays
-        return Entry(order, False, positions, slots), Entry(place, False, slots, places)
-
-    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
-        """None: items stay as they are."""
-        return iter(())
 
 
 class Exchanged:

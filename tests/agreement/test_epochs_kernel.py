@@ -15,11 +15,12 @@ import torch
 
 import functional_rb as frb
 import torch_backend
-from functional_rb import _native
+from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
 from functional_rb.structures.stored_arrays import auxiliary_name
 from tests.support.carriers import LIBRARIES, OnTorch, told
+from tests.support.chain_programs import Noting
 from tests.support.effort import effort
 from torch_backend.library import TORCH
 
@@ -67,7 +68,7 @@ specs = st.builds(
 def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
     """Whole histories of short batches, of batches of which some rows count, of epochs that end, and of additions."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs, "spec")
-    assert spec.known.epochs
+    assert spec.known.draws is Draws.EPOCH
     states, behind = [on.init(spec), on.init(spec)], data.draw(st.sampled_from([0, 1, 4]), "behind")
     for state in states:  # handles begin anew soon
         first = counters.CURSOR if spec.plan.ring.lanes == 1 else counters.BASE
@@ -163,9 +164,6 @@ def test_nothing_to_draw_leaves_everything_as_it_was(on: Any) -> None:
         on.sample(state, 0, 6)
     assert content(on, state) == before
     memory = on.memory_of(state)
-    if on is OnTorch:
-        after, *_ = TORCH.kernels.draw_epoch(spec, memory, state._counters, 0, None, 6, None, None)
-        assert torch.equal(after, state._counters)
     with pytest.raises(ValueError, match="add items first"):
         on.sample(on.init(spec), 0, 3)
     state, *_ = on.sample(state, 1, 3)
@@ -235,9 +233,8 @@ def test_threads_draw_each_item_once() -> None:
 
 
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[int] = []
-    kernel = _native.draw_epoch
-    monkeypatch.setattr(_native, "draw_epoch", lambda *args: (called.append(0), kernel(*args))[1])
+    chain = Noting(TORCH.chain)
+    monkeypatch.setattr(TORCH, "chain", chain)
     item = {"x": frb.Unbounded(()), "done": frb.Binary()}
     known = frb.BufferSpec(item, 6, frb.WithoutReplacement())
     others = (
@@ -248,7 +245,7 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     )
     batch = {"x": np.arange(6, dtype=np.float32), "done": np.zeros(6, bool)}
     for spec, expected in [(known, 3), *((dataclasses.replace(known, **other), 0) for other in others)]:
-        called.clear()
+        chain.calls.clear()
         key = torch_backend.key(1) if spec.writer.words else None
         state = torch_backend.add(torch_backend.init(spec), batch, key=key)
         state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
@@ -256,4 +253,4 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
         with frb.kernels(False):
             state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
         state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
-        assert len(called) == expected, spec
+        assert chain.calls["sample"] + chain.calls["sample_"] == expected, spec

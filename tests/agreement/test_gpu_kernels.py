@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
@@ -18,16 +19,28 @@ import functional_rb as frb
 import torch_backend as rb
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
-from tests.support.chain_machine import Kept, Programs
+from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
 from torch_backend.gpu import kernels
 
 ORDERS = list(emulated_gpu.ORDERS)
-SAMPLERS = frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")
 
 
 class OnGpu(Programs):
     """Every call is made twice, by kernels for GPUs and on the plain engine on the CPU."""
+
+    @stateful.initialize(
+        kind=st.sampled_from(KINDS),
+        names=st.lists(st.sampled_from([*programs.LEAVES]), min_size=1, max_size=5, unique=True),
+        capacity=st.sampled_from([1, 2, 3, 7, 17]),
+        sampler=st.sampled_from(SAMPLERS),
+        mapped=st.sampled_from([False, False, True]),
+        core=st.booleans(),
+        empty=st.sampled_from([False, False, False, True]),
+    )
+    def begin(self, **given: Any) -> None:
+        """With samplers that there are kernels for."""
+        super().begin(**given, lanes=None, batch_size=3)
 
     def with_kernels(self) -> AbstractContextManager[Any]:
         """Within which states are worked on by kernels for GPUs."""
@@ -35,15 +48,17 @@ class OnGpu(Programs):
 
     def both(self, name: str, at: Kept, *given: Any) -> tuple[Any, Any]:
         """What each way returns. Both raise the same, but where nothing can be drawn, of which a GPU does not tell."""
-        with self.with_kernels():
-            native, error = programs.outcome(getattr(rb, name), at.native, *given)
-        error = error and (error[0], error[1].replace("cuda:0", "cpu").replace("cuda", "cpu"))
         with programs.using(programs.NotHere()), frb.kernels(not self.core):
             plain, other = programs.outcome(getattr(rb, name), at.plain, *given)
-        if name == "sample" and error is None and other is not None:
-            assert "empty" in other[1] or "nothing" in other[1], other
+        is_empty = name in ("sample", "sample_") and other is not None and "empty" in other[1]
+        with self.with_kernels():
+            native, error = programs.outcome(getattr(rb, "sample" if is_empty else name), at.native, *given)
+        if is_empty and error is None:
             assert (native[1].indices == -1).all()
             return None, None
+        if error is not None:
+            told = error[1].replace("cuda:0", "cpu").replace("cuda", "cpu")
+            error = error[0], told.replace("sample:", f"{name}:") if is_empty else told
         assert error == other
         return native, plain
 

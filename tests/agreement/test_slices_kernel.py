@@ -12,9 +12,10 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb import _native
+from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from tests.support.carriers import LIBRARIES, OnTorch, told
+from tests.support.chain_programs import Noting
 from tests.support.effort import effort
 from torch_backend.library import TORCH
 
@@ -38,16 +39,17 @@ def specs(draw: st.DrawFn) -> frb.BufferSpec:
     length, strict = draw(st.integers(1, 5), "length"), draw(st.booleans(), "strict")
     lanes, steps = draw(st.sampled_from([None, 2, 3])), draw(st.sampled_from([5, 6, 17]))
     span = False if strict else draw(st.sampled_from([False, True, (0, length - 1)]))
-    sampler = frb.Slices(
-        length,
-        strict_length=strict,
-        span=span,
-        period=draw(st.integers(1, 3)),
-        batch=draw(st.sampled_from(["slices", "steps"])),
-        flat=draw(st.booleans()),
-        weighting=draw(st.sampled_from(["trajectory", "window"])),
-        end_keys=("done",),
-    )
+    settings: dict[str, Any] = {
+        "strict_length": strict,
+        "period": draw(st.integers(1, 3)),
+        "batch": draw(st.sampled_from(["slices", "steps"])),
+        "flat": draw(st.booleans()),
+        "end_keys": ("done",),
+    }
+    if draw(st.booleans(), "by priority"):
+        sampler: Any = frb.PrioritizedSlices(length, span=(False, span is True), **settings)
+    else:
+        sampler = frb.Slices(length, span=span, weighting=draw(st.sampled_from(["trajectory", "window"])), **settings)
     transforms = draw(st.sampled_from([(), RETURNS]))
     return frb.BufferSpec(ITEM, steps * (lanes or 1), sampler, lanes=lanes, transforms=transforms)
 
@@ -58,7 +60,7 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
     """Whole histories, of lanes that go on by different numbers of steps and whose handles begin anew."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs(), "spec")
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
-    assert spec.known.slices
+    assert spec.known.draws is Draws.SLICES
     state, lanes, stored = on.init(spec), spec.lanes or 1, 0
     first = counters.CURSOR if spec.lanes is None else counters.BASE
     behind = data.draw(st.sampled_from([0, 1, 4]), "behind")
@@ -68,6 +70,9 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
         mask = rng.random(n) < 0.7 if data.draw(st.booleans(), "masked") else None
         mask = mask if mask is None or spec.lanes is None else mask.reshape(-1, lanes)
         state, stored = on.add(state, items(rng, stored, n, spec), mask), stored + n
+        if spec.sampler.has_priorities:
+            some = rng.integers(0, max(stored, 1), 9).astype(np.int32)
+            state = on.update(state, some, rng.choice([0.0, 1e-40, 0.3, 7.0, 1e30], 9).astype(np.float32))
         slices, seed = data.draw(st.sampled_from([1, 2, 8, 40]), "batch"), data.draw(st.integers(0, 9), "key")
         batch = slices * (spec.sampler.length if spec.sampler.batch == "steps" else 1)
         drawn = []
@@ -80,17 +85,12 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
         assert drawn[0] == drawn[1]
 
 
-def test_where_no_slice_is_nothing_is_told() -> None:
-    """As the core has it; a buffer's function makes an error of it."""
+def test_where_no_slice_is_the_core_says_why() -> None:
     spec = frb.BufferSpec(ITEM, 8, frb.Slices(5, end_keys=("done",)))
     state = OnTorch.add(OnTorch.init(spec), items(np.random.default_rng(0), 0, 2, spec))
-    memory = OnTorch.memory_of(state)
-    _, selection, drawable = TORCH.kernels.draw_slices(spec, memory, state._counters, 0, None, 3)
-    assert not drawable
-    assert not selection.weights.any()
-    assert not selection.probabilities.any()
-    assert not selection.mask.any()
-    assert (selection.handles == -1).all()
+    assert TORCH.chain.draw(state, torch_backend.key(0), 3, 0.0) is NotImplemented
+    with pytest.raises(ValueError, match="stored items"):
+        OnTorch.sample(state, 0, 3)
 
 
 @pytest.mark.parametrize("kind", ["frames", "objects"])
@@ -113,14 +113,13 @@ def test_items_that_are_not_plain_are_read(kind: str) -> None:
 
 
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[int] = []
-    kernel = _native.draw_slices
-    monkeypatch.setattr(_native, "draw_slices", lambda *args: (called.append(0), kernel(*args))[1])
+    chain = Noting(TORCH.chain)
+    monkeypatch.setattr(TORCH, "chain", chain)
     spec = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary()}, 6, frb.Slices(2, end_keys=("done",)))
-    others = frb.SlicesWithoutReplacement(2, end_keys=("done",)), frb.PrioritizedSlices(2, end_keys=("done",))
+    by_priority, other = (kind(2, end_keys=("done",)) for kind in (frb.PrioritizedSlices, frb.SlicesWithoutReplacement))
     batch = {"x": np.arange(6, dtype=np.float32), "done": np.zeros(6, bool)}
-    for sampler, expected in ((spec.sampler, 3), *((other, 0) for other in others)):
-        called.clear()
+    for sampler, expected in ((spec.sampler, 3), (by_priority, 3), (other, 0)):
+        chain.calls.clear()
         state = torch_backend.init(dataclasses.replace(spec, sampler=sampler))
         state = torch_backend.add(state, batch)
         state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
@@ -128,4 +127,4 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
         with frb.kernels(False):
             state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
         torch_backend.sample(state, torch_backend.key(0), 2)
-        assert len(called) == expected, sampler
+        assert chain.calls["sample"] + chain.calls["sample_"] == expected, sampler

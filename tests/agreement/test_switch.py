@@ -36,7 +36,7 @@ def switched_on() -> Iterator[None]:
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that Python calls."""
     found: list[str] = []
-    for name in ("read", "store", "fill_draws", "draw_slices"):
+    for name in ("read", "store", "fill_draws", "changed"):
         kernel = getattr(_native, name)
         monkeypatch.setattr(
             _native, name, lambda *args, name=name, kernel=kernel: (found.append(name), kernel(*args))[1]
@@ -91,7 +91,7 @@ def used_with_and_without(rb: Any, spec: frb.BufferSpec, called: list[str]) -> s
 
 
 @pytest.mark.parametrize(
-    ("spec", "kernels"), [(SPEC, {"add", "sample", "update"}), (SLICES, {"store", "draw_slices", "read"})]
+    ("spec", "kernels"), [(SPEC, {"add", "sample", "update"}), (SLICES, {"store", "changed", "sample"})]
 )
 def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], called: list[str]) -> None:
     assert kernels <= used_with_and_without(torch_backend, spec, called)

@@ -15,15 +15,16 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
 from tests.support.carriers import LIBRARIES
+from tests.support.chain_programs import Noting
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
+from torch_backend.library import TORCH
 
 ITEM = {"done": frb.Binary(), "id": frb.Unbounded((), "int32")}
 BAD = (float("nan"), float("inf"), -1.0)
@@ -143,9 +144,8 @@ def test_a_stack_of_buffers_is_updated_in_one_call() -> None:
 
 
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[int] = []
-    kernel = _native.update_priorities
-    monkeypatch.setattr(_native, "update_priorities", lambda *args: (called.append(0), kernel(*args))[1])
+    chain = Noting(TORCH.chain)
+    monkeypatch.setattr(TORCH, "chain", chain)
     sampler, limited = frb.PrioritizedSlices(2, end_keys=("done",)), frb.Prioritized(max_times_sampled=3)
     others: dict[str, Any] = {"writer": frb.MaxValue("id")}
     known = [
@@ -156,7 +156,7 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     rb = torch_backend
     for spec, expected in known:
-        called.clear()
+        chain.calls.clear()
         state = rb.add(rb.init(spec), items(np.random.default_rng(0), 6, None))
         state = rb.update(state, np.arange(3), np.ones(3, np.float32))
         state = rb.update_(state, np.arange(3), np.ones(3, np.float32))
@@ -164,4 +164,4 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
             state = rb.update(state, np.arange(3), np.ones(3, np.float32))
         state = rb.update(state, np.arange(3), items={"id": np.arange(3, dtype=np.int32)})
         rb.update(state, np.arange(3), np.ones(3, np.float32), {"id": np.arange(3, dtype=np.int32)})
-        assert len(called) == expected, spec.sampler
+        assert chain.calls["update"] + chain.calls["update_"] == expected, spec.sampler

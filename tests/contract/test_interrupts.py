@@ -123,7 +123,7 @@ def test_functions_of_values_leave_every_state_as_it_was(
         before, long_before = bits(variant, state), bits(variant, older)
         expected = told(variant, call(variant, state))
         places = interrupts.lines(call, variant, state)
-        assert variant.name == "jax" or len(places) > 10
+        assert variant.name == "jax" or len(places) > 3  # so few where the version chain does all of it
         for line in interrupts.chosen(places, LINES, seed + len(name)):
             interrupts.interrupted(line, call, variant, state)
             check_at_rest(lock_of(state), elsewhere)

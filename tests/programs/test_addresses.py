@@ -93,20 +93,6 @@ def test_an_address_is_that_of_numpy(size: int) -> None:
         assert addresses.of_numpy(array) == array.ctypes.data
 
 
-def test_arrays_in_one_piece_do_not_overlap_and_are_aligned_for_xla() -> None:
-    kinds = [("int32", (3, 2)), ("bool", (70,)), ("float32", (0,)), ("int64", ()), ("float16", (1,))]
-    for _ in range(9):
-        arrays, place = addresses.made_together(addresses.piece(kinds))
-        assert place == arrays[0].ctypes.data
-        assert [(str(x.dtype), x.shape) for x in arrays] == kinds
-        for k, array in enumerate(arrays):
-            assert array.flags.carray
-            assert array.ctypes.data % 64 == 0
-            array[...] = k
-        for k, array in enumerate(arrays):
-            assert (array == k).all()
-
-
 def test_arrays_live_until_the_kernel_returns() -> None:
     freed: list[int] = []
 
@@ -134,16 +120,13 @@ def test_arrays_outside_of_the_memory_of_the_host_are_refused(place: int) -> Non
     """Before the kernel begins, whichever of the arrays it is, and on each of the ways to a kernel."""
     find, here = torch_addresses.addresses, [torch.zeros(2, device="cpu") for _ in range(3)]
     given = [x.to("meta") if k == place else x for k, x in enumerate(here)]
-    held, widths = addresses.Held(here, find), np.full(3, 4, np.int64)
-    rows = addresses.Rows(here[:1], here[1:], widths, find)
+    held = addresses.Held(here, find)
     assert held.vector.tolist() == [x.data_ptr() for x in here]
     ways = [
         lambda: addresses.caller(find)(pytest.fail, given),
         lambda: addresses.storage_caller(find)(pytest.fail, given, held, here),
         lambda: addresses.storage_caller(find)(pytest.fail, here, held, given),
         lambda: addresses.Held(given, find),
-        lambda: addresses.Rows(given[:1], given[1:], widths, find),
-        lambda: rows.call(0, pytest.fail, given, held),
     ]
     for way in ways:
         with pytest.raises(ValueError, match="a kernel of the CPU: expected tensors on the CPU, got one on meta"):

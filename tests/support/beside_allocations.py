@@ -52,7 +52,7 @@ FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unboun
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
-    "sums of steps, float64",
+    *("sums of steps, float64", "prioritized", "slices without replacement"),
 )
 """Members that call every kernel; all others in `make test-all`."""
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
@@ -246,7 +246,7 @@ def on_jax(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits]) -> None
 CALLED: set[str] = set()
 KERNELS = {name: kernel for name, kernel in vars(_native).items() if isinstance(kernel, types.BuiltinFunctionType)}
 WHOLE = {"draw", "sample"}
-"""Kernels that Python calls for mixtures alone, and in tests of their own."""
+"""Kernels that Python calls in tests of their own alone."""
 
 
 def note_calls() -> None:

@@ -22,6 +22,15 @@ CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}
 """With DLPack's C interface, and as torch before 2.13 has it."""
 KINDS = ("dict", "dict", "map", "nested", "tuple", "named tuple", "dataclass", "bare")
 SAMPLERS = (frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever"))
+EPOCHS = frb.WithoutReplacement(), frb.WithoutReplacement(drop_last=True)
+SLICES = (
+    frb.Slices(2, end_keys=()),
+    frb.Slices(3, end_keys=("done",), strict_length=False, span=True, weighting="window"),
+    frb.Slices(2, end_keys=("done",), strict_length=False, period=2, batch="steps", flat=True),
+    frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False),
+    frb.PrioritizedSlices(2, end_keys=(), strict_length=False, flat=True, alpha=1.0),
+)
+ANY = st.sampled_from(SAMPLERS) | st.sampled_from(EPOCHS) | st.sampled_from(SLICES)
 OTHERS = ("let go", "deepcopy", "pickle", "clear", "label", "alpha")
 MOST = 6
 """States that are alive."""
@@ -33,6 +42,11 @@ class Kept(NamedTuple):
     native: Any
     plain: Any
     bits: list[bytes]
+
+
+def same(items: Any) -> Any:
+    """A function of items that are sampled."""
+    return items
 
 
 def kept(native: Any, plain: Any) -> Kept:
@@ -56,18 +70,35 @@ class Programs(stateful.RuleBasedStateMachine):
         kind=st.sampled_from(KINDS),
         names=st.lists(st.sampled_from([*programs.LEAVES]), min_size=1, max_size=5, unique=True),
         capacity=st.sampled_from([1, 2, 3, 7, 17]),
-        sampler=st.sampled_from(SAMPLERS),
-        batch_size=st.sampled_from([None, 3]),
+        sampler=ANY,
+        lanes=st.sampled_from([None, None, 2]),
+        mapped=st.sampled_from([False, False, True]),
+        batch_size=st.sampled_from([None, 4]),
         core=st.booleans(),
         empty=st.sampled_from([False, False, False, True]),
     )
     def begin(
-        self, kind: str, names: list[str], capacity: int, sampler: Any, batch_size: int | None, core: bool, empty: bool
+        self,
+        kind: str,
+        names: list[str],
+        capacity: int,
+        sampler: Any,
+        lanes: int | None,
+        mapped: bool,
+        batch_size: int | None,
+        core: bool,
+        empty: bool,
     ) -> None:
-        self.kind, self.core = kind, core
+        if getattr(sampler, "end_keys", None):  # which are paths
+            kind, names = "map" if kind == "map" else "dict", [*dict.fromkeys([*names, "done"])]
+        if isinstance(sampler, frb.Slices) and sampler.strict_length:
+            capacity = max(capacity, sampler.length)
+        self.kind, self.core, self.lanes = kind, core, lanes
         self.leaves = {name: programs.LEAVES[name] for name in (names[:1] if kind == "bare" else names)}
         item = programs.arranged("dict" if kind == "map" else kind, self.leaves)
-        self.spec = frb.BufferSpec(item, capacity, sampler, batch_size=batch_size)
+        transforms = frb.map_items(same) if mapped else ()
+        shape: Any = {"lanes": lanes, "batch_size": batch_size, "transforms": transforms}
+        self.spec = frb.BufferSpec(item, capacity * (lanes or 1), sampler, **shape)
         self.states = [kept(*self.fresh())]
         self.exported: list[tuple[torch.Tensor, bytes]] = []
         if not empty:
@@ -107,51 +138,53 @@ class Programs(stateful.RuleBasedStateMachine):
         self.states.append(kept(native, plain))
         del self.states[:-MOST]
 
-    def companion(self, rng: np.random.Generator, n: int, array: np.ndarray) -> Any:
+    def companion(self, rng: np.random.Generator, array: np.ndarray) -> Any:
         """A mask, priorities or handles in a usual form, or not."""
         form = str(rng.choice(["tensor", "numpy"] if rng.random() < 0.85 else programs.FORMS))
-        return programs.in_form(form, array[: max(n - int(rng.random() < 0.03), 0)])
+        return programs.in_form(form, array[: len(array) - int(rng.random() < 0.03)])
 
     def some_leaf(self, rng: np.random.Generator, name: str, lead: tuple[int, ...]) -> Any:
         usual = rng.integers(programs.USUAL * len(self.leaves)) > 0
         form = str(rng.choice(programs.FORMS[:2] if usual else programs.FORMS))
         return programs.in_form(form, programs.random_array(rng, self.leaves[name], lead))
 
-    def some_priorities(self, rng: np.random.Generator, n: int) -> Any:
-        if self.spec.sampler == frb.Uniform():
-            return None if rng.random() < 0.98 else torch.ones(n)
-        array = rng.choice(programs.PRIORITIES, n)
-        return self.companion(rng, n, array[:, None] if rng.random() < 0.2 else array)
+    def some_priorities(self, rng: np.random.Generator, lead: tuple[int, ...]) -> Any:
+        if not self.spec.sampler.has_priorities:
+            return None if rng.random() < 0.98 else torch.ones(lead)
+        array = rng.choice(programs.PRIORITIES, lead)
+        return self.companion(rng, array[..., None] if rng.random() < 0.2 else array)
 
     @stateful.rule(at=places, n=sizes, seed=seeds, in_place=st.booleans(), beside=st.booleans())
     def add(self, at: int, n: int, seed: int, in_place: bool, beside: bool) -> None:
         rng = np.random.default_rng(seed)
         lead = () if n == 1 and rng.random() < 0.5 else (n,)
+        lead = lead if self.lanes is None else (*lead, self.lanes)
         leaves = {name: self.some_leaf(rng, name, lead) for name in self.leaves}
         if rng.random() < 0.05:
             leaves.pop(str(rng.choice(list(leaves))))
             items: Any = leaves
         else:
             items = programs.arranged(self.kind, leaves)
-        mask = self.companion(rng, n, rng.random(n) < 0.6) if beside and rng.random() < 0.7 else None
-        priorities = self.some_priorities(rng, n) if beside else None
+        mask = self.companion(rng, rng.random(lead or 1) < 0.6) if beside and rng.random() < 0.7 else None
+        priorities = self.some_priorities(rng, lead or (1,)) if beside else None
         self.write("add", self.place(at), in_place, items, mask, priorities)
 
     @stateful.rule(at=places, n=sizes, seed=seeds, in_place=st.booleans(), rewrites=st.booleans())
     def update(self, at: int, n: int, seed: int, in_place: bool, rewrites: bool) -> None:
         rng, state = np.random.default_rng(seed), self.states[self.place(at)].native
-        cursor = int(state._counters[0])
+        cursor = int(rb.size(state)) if self.lanes else int(state._counters[0])
         handles = rng.integers(cursor - 1 - int(rng.choice([1, 3, 30])), cursor + 2, n).clip(-1).astype(np.int32)
         items = None
-        rewrites = rewrites or self.spec.sampler == frb.Uniform()
+        rewrites = rng.random() < 0.5 if self.spec.sampler in SLICES else rewrites
+        rewrites = rewrites or not self.spec.sampler.has_priorities
         if rewrites and self.kind in ("dict", "map"):
             chosen = [name for name in self.leaves if rng.random() < 0.6] or list(self.leaves)
             items = {name: self.some_leaf(rng, name, (n,)) for name in chosen}
             items |= {"nobody": torch.ones(n)} if rng.random() < 0.05 else {}
         elif rewrites:
             items = programs.arranged(self.kind, {name: self.some_leaf(rng, name, (n,)) for name in self.leaves})
-        priorities = self.some_priorities(rng, n) if rng.random() < 0.8 else None
-        given = self.companion(rng, n, handles), priorities, items
+        priorities = self.some_priorities(rng, (n,)) if rng.random() < 0.8 else None
+        given = self.companion(rng, handles), priorities, items
         self.write("update", self.place(at), in_place, *given)
 
     @stateful.rule(
@@ -160,18 +193,29 @@ class Programs(stateful.RuleBasedStateMachine):
         size=st.sampled_from([1, 2, 8, 33]),
         beta=st.sampled_from([0.0, 0.7, 1, 1.5]),
         odd=st.sampled_from([*[None] * 8, "size", "beta", "both"]),
+        in_place=st.booleans(),
     )
-    def sample(self, at: int, seed: int, size: Any, beta: Any, odd: str | None) -> None:
-        before = self.states[self.place(at)]
-        beta = None if before.native.spec.sampler == frb.Uniform() or seed % 3 else beta
+    def sample(self, at: int, seed: int, size: Any, beta: Any, odd: str | None, in_place: bool) -> None:
+        at = self.place(at)
+        before = self.states[at]
+        in_place = in_place and sum(x.native._version is before.native._version for x in self.states) == 1
+        beta = None if not before.native.spec.sampler.has_priorities or seed % 3 else beta
         size = (None, 0, -1, True, 2.0)[seed % 5] if odd in ("size", "both") else size
         beta = (None, 100.5, float("nan"), True, -1)[seed // 5 % 5] if odd in ("beta", "both") else beta
-        native, plain = self.both("sample", before, torch.tensor(seed), size, beta)
-        if native is not None:
+        native, plain = self.both("sample" + "_" * in_place, before, torch.tensor(seed), size, beta)
+        if native is None:
+            return
+        assert programs.told(self.spec, native[1]) == programs.told(self.spec, plain[1])
+        if not self.core:
+            assert programs.strides(self.spec, native[1]) == programs.strides(self.spec, plain[1])
+        if not in_place and not self.spec.sampler.remembers:
             assert native[0] is before.native
-            assert programs.told(self.spec, native[1]) == programs.told(self.spec, plain[1])
-            if not self.core:
-                assert programs.strides(self.spec, native[1]) == programs.strides(self.spec, plain[1])
+            return
+        if in_place:
+            del self.states[at]
+            self.both("size", before)
+        self.states.append(kept(native[0], plain[0]))
+        del self.states[:-MOST]
 
     # --- what else befalls states
 
@@ -214,7 +258,7 @@ class Programs(stateful.RuleBasedStateMachine):
                 case 3 | 4 | 5:
                     self.update(at, int(rng.choice([1, 3, 9])), more, *coins)
                 case 6:
-                    self.sample(at, more, int(rng.choice([1, 8, 33])), 0.7, None)
+                    self.sample(at, more, int(rng.choice([1, 8, 33])), 0.7, None, coins[0])
                 case _:
                     self.befall(at, str(rng.choice(["export", "export", *OTHERS])))
             self.values_stay()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -53,17 +54,22 @@ class NotHere:
 
 
 class Noting:
-    """A chain that counts what it does itself."""
+    """A chain that notes which of its functions have done something themselves."""
 
     def __init__(self, chain: Any) -> None:
-        self.chain, self.done = chain, 0
+        self.chain, self.calls = chain, collections.Counter[str]()
+
+    @property
+    def done(self) -> int:
+        """How many calls."""
+        return self.calls.total()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(self.chain, name)
 
         def noting(*given: Any) -> Any:
             made = function(*given)
-            self.done += made is not NotImplemented
+            self.calls[name] += made is not NotImplemented
             return made
 
         return noting
@@ -105,8 +111,6 @@ def arranged(kind: str, leaves: dict[str, Any]) -> Any:
 
 def nest_of_others(leaves: dict[str, Any]) -> Any:
     """A mapping that is no dict, of the same names in another order."""
-    import collections
-
     return collections.OrderedDict(reversed(leaves.items()))
 
 
@@ -210,14 +214,19 @@ def outline(array: Any) -> tuple[Any, ...]:
 def told(spec: frb.BufferSpec, sample: Any) -> tuple[Any, ...]:
     """All that a sample tells: its classes, the order of its keys, and its arrays."""
     leaves = nest.flatten_as(spec.plan.structure, sample.items)
-    arrays = [*leaves, sample.indices, sample.weights, sample.probabilities]
+    arrays = [*leaves, *told_beside(sample)]
     return type(sample), shape_of(sample.items), sample.extras, [outline(array) for array in arrays]
 
 
 def strides(spec: frb.BufferSpec, sample: Any) -> list[tuple[int, ...]]:
     """Where the elements of a sample's arrays lie."""
     leaves = nest.flatten_as(spec.plan.structure, sample.items)
-    return [x.stride() for x in (*leaves, sample.indices, sample.weights, sample.probabilities)]
+    return [x.stride() for x in (*leaves, *told_beside(sample))]
+
+
+def told_beside(sample: Any) -> list[torch.Tensor]:
+    """The arrays of a sample beside its items."""
+    return [x for x in sample[1:] if isinstance(x, torch.Tensor)]
 
 
 def shape_of(items: Any) -> Any:

@@ -13,7 +13,8 @@ import torch
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import descriptor
 from functional_rb.versions.memory import Entry
-from functional_rb.versions.version import OVERHEAD, TREE
+from functional_rb.versions.recorder import OVERHEAD
+from functional_rb.versions.version import TREE
 from torch_backend import modes, ops
 from torch_backend.memory import Memory
 

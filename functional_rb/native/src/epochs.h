@@ -17,19 +17,17 @@ FRB_INLINE int64_t handle_of(const Epoch& epoch, const int32_t* counters, int64_
   return lanes == 1 ? number : floor_div(number, length) * capacity + slot;
 }
 
-// Exchange what lies at positions below a boundary for what stays behind it; what is overwritten is saved first.
+// Exchange what lies at positions below a boundary for what stays behind it. What is overwritten is saved first: positions,
+// and, `room` for each, the slots that lay there and the places of these.
 inline void move(int32_t* order, int32_t* place, int64_t capacity, int64_t boundary, const int32_t* positions,
-                     int64_t taken, Span<int32_t> saved, Span<int64_t> saved_count) {
+                     int64_t taken, int32_t* saved_at, int32_t* saved, int64_t room, int64_t* saved_count) {
   Scratch<int32_t> at(2 * taken), slots(2 * taken);
   const int64_t count = exchange(order, capacity, boundary, positions, taken, at.at, slots.at);
-  if (saved.size) {
-    const int64_t room = saved.size / 3;
-    for (int64_t i = 0; i < count; ++i) {
-      saved[i] = at[i], saved[room + i] = order[at[i]];
-      saved[2 * room + i] = place[bounded(order[at[i]], capacity)];
-    }
-    saved_count[0] = count;
+  for (int64_t i = 0; saved_at && i < count; ++i) {
+    saved_at[i] = at[i], saved[i] = order[at[i]];
+    saved[room + i] = place[bounded(order[at[i]], capacity)];
   }
+  *saved_count = count;
   for (int64_t i = 0; i < count; ++i) {
     order[at[i]] = slots[i];
     place[bounded(slots[i], capacity)] = at[i];
@@ -37,21 +35,17 @@ inline void move(int32_t* order, int32_t* place, int64_t capacity, int64_t bound
 }
 
 // Draw without replacement, by random bits int32 [batch, 2], or by a key if there are none; whether anything was.
-//
-// Wanted is int32 [1], null if the whole batch is. What is overwritten in the sparse set is saved before, in int32
-// [6 * batch] as `SavedPlaces` has it.
 FRB_ENTRY bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counters, int32_t* new_counters, const int32_t* words,
-                       const int32_t* wanted, int32_t* handles, float* weights, float* probabilities, uint8_t* mask,
-                       Addresses storage, Addresses leaves, Plan plan, Epoch epoch, int64_t key, int64_t batch,
-                       Span<int32_t> saved_places, Span<int64_t> saved_count) {
+                       int32_t* handles, float* weights, float* probabilities, uint8_t* mask, Addresses storage,
+                       Addresses leaves, Plan plan, Epoch epoch, int64_t key, int64_t batch, int32_t* saved_at,
+                       int32_t* saved_deck, int64_t room, int64_t* saved_count) {
   Scratch<int32_t> made(words ? 0 : 2 * batch), positions(batch, true), slots(batch);
   if (!words) fill_random(key, made.at, 2 * batch);
   const int64_t capacity = plan->capacity;
-  const int64_t asked = wanted ? least(most<int64_t>(wanted[0], 0), batch) : batch;
-  const int64_t whole = epoch->drop_last ? asked : least<int64_t>(asked, 1);
+  const int64_t whole = epoch->drop_last ? batch : 1;
   const int64_t remaining = counters[epoch->remaining];
   const int64_t left = least(most<int64_t>(remaining < whole ? counters[SIZE] : remaining, 0), capacity);
-  const int64_t given = left < whole ? 0 : left, taken = least(given, asked);
+  const int64_t given = left < whole ? 0 : left, taken = least(given, batch);
   shuffle(words ? words : made.at, given, positions.at, taken);
   for (int64_t i = 0; i < batch; ++i) slots[i] = int32_t(bounded(order[positions[i]], capacity));
   for (int64_t i = 0; i < batch; ++i) {
@@ -62,7 +56,7 @@ FRB_ENTRY bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counter
     handles[i] = live ? int32_t(handle_of(epoch, counters, capacity, slots[i])) : -1;
   }
   load_items(plan, storage, slots.at, batch, leaves);
-  move(order, place, capacity, given - taken, positions.at, taken, saved_places, saved_count);
+  move(order, place, capacity, given - taken, positions.at, taken, saved_at, saved_deck, room, saved_count);
   for (int64_t k = 0; k < epoch->counters; ++k) new_counters[k] = counters[k];
   if (given) {  // else nothing changes
     const int64_t after = given - taken, done = (after < whole) + (0 < remaining && remaining < whole);

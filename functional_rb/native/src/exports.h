@@ -19,9 +19,11 @@ struct RecordFields {
 };
 // What the version chain tells the kernels of a buffer; what is not given is null.
 struct BufferCall {
-  const int32_t* plan;
+  const int32_t *plan, *ring, *epoch;  // records
   const int64_t* storage;
-  float* tree;
+  float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
+  int32_t *order, *place;              // of a sparse set
+  const int32_t* in_episode;
   const int32_t* counters;
   int32_t* new_counters;
   const int64_t* items;  // addresses of leaves, and behind them those of rows to save in
@@ -29,20 +31,25 @@ struct BufferCall {
   const uint8_t* mask;
   const int32_t *priorities, *given_handles;
   int32_t* saved_slots;
-  float* saved_values;
+  float *saved_values, *saved_kept;
+  int32_t* saved_deck;
   int64_t room;
   int64_t* saved_count;
   int64_t key, words;
   const int32_t* draws;  // in place of the key
   float beta;
-  int32_t* handles;
+  int32_t *handles, *slots;
   float *weights, *probabilities;
+  uint8_t *drawn, *is_first, *is_last, *truncated;
 };
 enum Outcome { DONE, NONE_DRAWN, NO_MEMORY };
 struct BufferKernels {
   int (*add)(const BufferCall&);
   int (*update)(const BufferCall&);
+  int (*update_priorities)(const BufferCall&);
   int (*sample)(const BufferCall&);
+  int (*draw_slices)(const BufferCall&);
+  int (*draw_epoch)(const BufferCall&);
 };
 struct Exports {
   PyMethodDef* methods;          // ends with an empty one

@@ -17,9 +17,9 @@ PyMethodDef methods[] = {
     FRB_KERNEL(add), FRB_KERNEL(update), FRB_KERNEL(sample), FRB_KERNEL(draw), FRB_KERNEL(descend),
     FRB_KERNEL(set_leaves), FRB_KERNEL(read), FRB_KERNEL(store), FRB_KERNEL(stored_values),
     FRB_KERNEL(importance_weights), FRB_KERNEL(fill_draws), FRB_KERNEL(below_each), FRB_KERNEL(updated_values),
-    FRB_KERNEL(update_priorities), FRB_KERNEL(choose_slots), FRB_KERNEL(steps_in_episodes), FRB_KERNEL(changed),
-    FRB_KERNEL(weights_at), FRB_KERNEL(expand), FRB_KERNEL(following), FRB_KERNEL(extent), FRB_KERNEL(draw_slices),
-    FRB_KERNEL(draw_epoch), FRB_KERNEL(members), FRB_KERNEL(move_back), FRB_KERNEL(appended), FRB_KERNEL(distinct),
+    FRB_KERNEL(choose_slots), FRB_KERNEL(steps_in_episodes), FRB_KERNEL(changed),
+    FRB_KERNEL(weights_at), FRB_KERNEL(expand), FRB_KERNEL(following), FRB_KERNEL(extent),
+    FRB_KERNEL(members), FRB_KERNEL(move_back), FRB_KERNEL(appended), FRB_KERNEL(distinct),
     FRB_KERNEL(fold_float32), FRB_KERNEL(fold_float64), FRB_KERNEL(plan_line), FRB_KERNEL(places),
     FRB_KERNEL(plan_frames), FRB_KERNEL(overwritten), FRB_KERNEL(map_lookup), FRB_KERNEL(map_insert),
     FRB_KERNEL(longest), FRB_KERNEL(pad_rows), FRB_KERNEL(windows), FRB_KERNEL(shared_begin), FRB_KERNEL(shared_commit),
@@ -45,11 +45,13 @@ const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelR
                                      FRB_FIELDS(MapRecord),    {}};
 
 // The kernels of buffers as the version chain calls them.
-frb::Plan plan_of(const frb::BufferCall& c) {
-  frb::Plan plan;
-  plan.at = reinterpret_cast<const frb::BufferRecord*>(c.plan);
-  return plan;
+template <class R> R record_of(const int32_t* numbers) {
+  R record;
+  record.at = reinterpret_cast<decltype(record.at)>(numbers);
+  return record;
 }
+frb::Plan plan_of(const frb::BufferCall& c) { return record_of<frb::Plan>(c.plan); }
+frb::Ring ring_of(const frb::BufferCall& c) { return record_of<frb::Ring>(c.ring); }
 frb::Addresses storage_of(const frb::BufferCall& c) { return {c.storage, c.arrays}; }
 frb::Addresses items_of(const frb::BufferCall& c) { return {c.items, c.item_count}; }
 template <class F> int outcome_of(F kernel) {
@@ -83,8 +85,37 @@ int sample_buffer(const frb::BufferCall& c) {
     return drawn ? frb::DONE : frb::NONE_DRAWN;
   });
 }
+int update_priorities_of_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    frb::update_priorities(c.tree, c.kept, c.counters, c.new_counters, c.given_handles, c.priorities, c.in_episode,
+                           c.saved_slots, c.saved_values, c.saved_kept, plan_of(c), ring_of(c), c.batch, c.room,
+                           {c.saved_count, 1});
+    return frb::DONE;
+  });
+}
+int draw_slices_of_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    if (!frb::draw_slices(c.tree, c.counters, c.in_episode, c.draws, c.slots, c.handles, c.drawn, c.is_first, c.is_last,
+                          c.truncated, c.weights, c.probabilities, plan_of(c), ring_of(c), c.key, c.words,
+                          c.kept != nullptr, c.beta, c.batch))
+      return frb::NONE_DRAWN;
+    if (c.given) frb::load_items(plan_of(c), storage_of(c), c.slots, c.batch * ring_of(c)->window_length, items_of(c));
+    return frb::DONE;
+  });
+}
+int draw_epoch_of_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    const bool drawn =
+        frb::draw_epoch(c.order, c.place, c.counters, c.new_counters, c.draws, c.handles, c.weights, c.probabilities, c.drawn,
+                        storage_of(c), items_of(c), plan_of(c), record_of<frb::Epoch>(c.epoch), c.key, c.batch,
+                        c.saved_slots, c.saved_deck, c.room, c.saved_count);
+    return drawn ? frb::DONE : frb::NONE_DRAWN;
+  });
+}
 
-const frb::Exports exports{methods, handlers, records, {add_to_buffer, update_buffer, sample_buffer}};
+const frb::Exports exports{methods, handlers, records,
+                           {add_to_buffer, update_buffer, update_priorities_of_buffer, sample_buffer,
+                            draw_slices_of_buffer, draw_epoch_of_buffer}};
 
 }  // namespace
 

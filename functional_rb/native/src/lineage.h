@@ -19,18 +19,25 @@ struct Leaf {
   int64_t bytes;
 };
 
-// A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, leaves, given, words, batch_size, prioritized, writes,
-// rewrites, adds, samples, in_numpy, beta)`. What `writes` may be written to; users' items are taken as they are where it
-// `adds`, and given out so where it `samples`. Items drawn come as arrays of NumPy's where they are asked for `in_numpy`.
+// What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or items that are left of an epoch.
+enum Draws { NOTHING, ITEMS, SLICES, EPOCH };
+
+// A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, ring, epoch, leaves, given, words, batch_size, unit,
+// draws, prioritized, writes, rewrites, updates, adds, samples, reads, in_numpy, flat, beta)`. What `writes` may be written
+// to, and of what `updates` priorities alone; users' items are taken as they are where it `adds`, and given out so where it
+// `samples`. What is drawn is read too where it `reads`, as arrays of NumPy's where it is asked for `in_numpy`.
 struct KnownBuffer {
   PyObject_HEAD
   PyObject* spec;
-  std::vector<int32_t> numbers;  // of the plan's record
+  std::vector<int32_t> numbers;      // of the plan's record
+  std::vector<int32_t> ring, epoch;  // of theirs, if the sampler has such
   std::vector<Leaf> leaves;      // in the order in which they are stored
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
   int64_t words, batch_size;     // random words that an item takes, and the spec's own size of a batch, or -1
+  int64_t unit, length;          // how much of a size of a batch a draw is, and how many steps it gives
   int64_t row_bytes;             // of all leaves of an item
-  bool prioritized, writes, rewrites, adds, samples, in_numpy;
+  int draws;
+  bool prioritized, writes, rewrites, updates, adds, samples, reads, in_numpy, flat;
   double beta;
 
   Plan plan() const {
@@ -41,15 +48,20 @@ struct KnownBuffer {
   int64_t arrays() const { return 1 + plan()->wide; }
 };
 
+// What samplers keep beside the storage and the tree.
+enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, BESIDE };
+
 // Where the arrays of a memory lie. Whoever has it keeps these alive.
 struct Place {
   PyObject_HEAD
   KnownBuffer* known;
   int64_t storage[1 + MOST_LEAVES];
   float* tree;
+  int64_t others[BESIDE];
   int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
   uint64_t generation;  // of the process that made this: in its forks there are none, and they make places of their own
 
+  template <class T> T* beside(Beside which) const { return reinterpret_cast<T*>(others[which]); }
   // Take another known, of a spec with the same arrays.
   void use(KnownBuffer* other) {
     Py_INCREF(reinterpret_cast<PyObject*>(other));
@@ -57,13 +69,20 @@ struct Place {
   }
 };
 
-// What was in some slots before a write, in one piece of memory: slots, the tree's leaves, and rows of each array.
+// What a write overwrites: of so many slots at most the rows, the tree's leaves, the priorities kept beside these; or of so
+// many positions of a sparse set the slots that lay there, and the places of these.
+struct Overwritten {
+  int64_t room;
+  bool rows, values, kept, deck;
+};
+
+// What was there before a write, in one piece of memory.
 struct Saved {
   PyObject_HEAD
   char* piece;
   int64_t bytes, room;
   int64_t count;                           // how many slots are filled in; a kernel writes it
-  int64_t slots, values;                   // where they begin, or -1
+  int64_t slots, values, kept, deck;       // where they begin, or -1
   int64_t copies[1 + MOST_LEAVES], arrays;  // likewise, and how many
 };
 
@@ -92,29 +111,35 @@ inline bool add_leaf(KnownBuffer* known, PyObject* described) {
   return true;
 }
 
+inline void take_record(std::vector<int32_t>& record, Py_buffer& given) {
+  const int32_t* numbers = static_cast<const int32_t*>(given.buf);
+  new (&record) std::vector<int32_t>(numbers, numbers + given.len / Py_ssize_t(sizeof(int32_t)));
+  PyBuffer_Release(&given);
+}
+
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
-  Py_buffer plan;
+  Py_buffer plan, ring, epoch;
   PyObject *of, *leaves, *given;
-  long long words, batch_size;
-  int prioritized, writes, rewrites, adds, samples, in_numpy;
+  long long words, batch_size, unit;
+  int draws, prioritized, writes, rewrites, updates, adds, samples, reads, in_numpy, flat;
   double beta;
-  if (!PyArg_ParseTuple(args, "Oy*O!O!LLppppppd", &of, &plan, &PyTuple_Type, &leaves, &PyTuple_Type, &given, &words,
-                        &batch_size, &prioritized, &writes, &rewrites, &adds, &samples, &in_numpy, &beta))
+  if (!PyArg_ParseTuple(args, "Oy*y*y*O!O!LLLipppppppppd", &of, &plan, &ring, &epoch, &PyTuple_Type, &leaves,
+                        &PyTuple_Type, &given, &words, &batch_size, &unit, &draws, &prioritized, &writes, &rewrites,
+                        &updates, &adds, &samples, &reads, &in_numpy, &flat, &beta))
     return nullptr;
   KnownBuffer* made = allocated<KnownBuffer>(type);
   if (made) {
-    const int32_t* numbers = static_cast<const int32_t*>(plan.buf);
-    new (&made->numbers) std::vector<int32_t>(numbers, numbers + plan.len / Py_ssize_t(sizeof(int32_t)));
+    take_record(made->numbers, plan), take_record(made->ring, ring), take_record(made->epoch, epoch);
     new (&made->leaves) std::vector<Leaf>();
     new (&made->given) std::vector<int>();
     made->spec = Py_NewRef(of);
-    made->words = words, made->batch_size = batch_size, made->beta = beta;
-    made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites;
-    made->adds = adds, made->samples = samples, made->in_numpy = in_numpy;
+    made->words = words, made->batch_size = batch_size, made->unit = unit, made->draws = draws, made->beta = beta;
+    made->length = draws == SLICES ? reinterpret_cast<const RingRecord*>(made->ring.data())->window_length : 1;
+    made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites, made->updates = updates;
+    made->adds = adds, made->samples = samples, made->reads = reads, made->in_numpy = in_numpy, made->flat = flat;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made, PyTuple_GetItem(leaves, k));
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
   }
-  PyBuffer_Release(&plan);
   if (PyErr_Occurred()) Py_CLEAR(made);
   return reinterpret_cast<PyObject*>(made);
 }
@@ -123,17 +148,21 @@ inline void free_known(PyObject* self) {
   KnownBuffer* known = reinterpret_cast<KnownBuffer*>(self);
   Py_DECREF(known->spec);
   for (Leaf& leaf : known->leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
-  known->numbers.~vector(), known->leaves.~vector(), known->given.~vector();
+  known->numbers.~vector(), known->ring.~vector(), known->epoch.~vector();
+  known->leaves.~vector(), known->given.~vector();
   released(self);
 }
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
-// Place(known, (address of the rows, of each wide array), address of the tree or 0)
+// Place(known, (address of the rows, of each wide array), address of the tree or 0, those of what lies beside, or 0)
 inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *known, *storage;
   unsigned long long tree;
-  if (!PyArg_ParseTuple(args, "O!O!K", known_type, &known, &PyTuple_Type, &storage, &tree)) return nullptr;
+  long long others[BESIDE];
+  if (!PyArg_ParseTuple(args, "O!O!K(LLLL)", known_type, &known, &PyTuple_Type, &storage, &tree, others, others + 1,
+                        others + 2, others + 3))
+    return nullptr;
   KnownBuffer* of = reinterpret_cast<KnownBuffer*>(known);
   if (PyTuple_Size(storage) != of->arrays()) {
     PyErr_Format(PyExc_ValueError, "expected %lld arrays, got %zd", static_cast<long long>(of->arrays()), PyTuple_Size(storage));
@@ -144,6 +173,7 @@ inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_INCREF(known);
   made->known = of, made->generation = generation;
   made->tree = reinterpret_cast<float*>(uintptr_t(tree));
+  for (int k = 0; k < BESIDE; ++k) made->others[k] = others[k];
   for (int64_t k = 0; k < of->arrays(); ++k) made->storage[k] = PyLong_AsLongLong(PyTuple_GetItem(storage, k));
   return reinterpret_cast<PyObject*>(made);
 }
@@ -181,8 +211,7 @@ class Reading {
 
 // --- saved slots ----------------------------------------------------------------------------------------------------
 
-// Room for n slots of a buffer: their rows, the leaves of their tree, or both.
-inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, int64_t n, bool rows, bool values) {
+inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritten& what) {
   Saved* made = allocated<Saved>(type);
   if (!made) return nullptr;
   const Plan plan = known->plan();
@@ -192,8 +221,10 @@ inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, int64_t n
     bytes += whole_lines(size);
     return at;
   };
-  made->room = n, made->slots = take(n * 4), made->values = values ? take(n * 4) : -1;
-  made->arrays = rows ? known->arrays() : 0;
+  const int64_t n = made->room = what.room;
+  made->slots = take(n * 4), made->values = what.values ? take(n * 4) : -1, made->kept = what.kept ? take(n * 4) : -1;
+  made->deck = what.deck ? take(2 * n * 4) : -1;
+  made->arrays = what.rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
   made->bytes = bytes;
   made->piece = static_cast<char*>(malloc(size_t(bytes ? bytes : 1)));
@@ -218,13 +249,15 @@ inline PyObject* saved_nbytes(PyObject* self, void*) {
 }
 inline PyObject* saved_count(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->count); }
 
-// (slots, values or -1, (copies of each array)): where each begins in the buffer that this is.
+// (slots, values, kept, deck, places, (copies of each array)): where each begins in the buffer that this is, or -1.
 inline PyObject* saved_offsets(PyObject* self, void*) {
   const Saved* saved = reinterpret_cast<Saved*>(self);
   Ref copies(PyTuple_New(Py_ssize_t(saved->arrays)));
   for (int64_t k = 0; copies && k < saved->arrays; ++k)
     if (PyTuple_SetItem(copies.get(), Py_ssize_t(k), PyLong_FromLongLong(saved->copies[k]))) return nullptr;
-  return copies ? Py_BuildValue("LLN", saved->slots, saved->values, copies.give()) : nullptr;
+  if (!copies) return nullptr;
+  const int64_t places = saved->deck < 0 ? -1 : saved->deck + 4 * saved->room;
+  return Py_BuildValue("LLLLLN", saved->slots, saved->values, saved->kept, saved->deck, places, copies.give());
 }
 
 // --- the types ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,170 @@
+// What is drawn, and how it is told.
+#pragma once
+#include "writes.h"
+
+namespace frb {
+
+// How many draws there are in a batch of some size, and with which exponent of the weights; false for what is not usual.
+inline bool take_size(const KnownBuffer* known, PyObject* given, int64_t* draws) {
+  int overflow = 0;
+  if (given != Py_None && !PyLong_CheckExact(given)) return false;
+  const int64_t size = given == Py_None ? known->batch_size : PyLong_AsLongLongAndOverflow(given, &overflow);
+  *draws = size / known->unit;
+  return !overflow && 0 < size && size % known->unit == 0 && *draws <= INT32_MOST / known->length;
+}
+inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
+  double value = known->beta;
+  if (given != Py_None) {
+    if (!known->prioritized || !(PyFloat_CheckExact(given) || PyLong_CheckExact(given))) return false;
+    value = PyFloat_AsDouble(given);
+    if (PyErr_Occurred()) return PyErr_Clear(), false;
+  }
+  *beta = float(value);
+  return 0 <= value && value <= 100;
+}
+
+// A batch that is being drawn: the selection in one piece of memory, the items in another, as one may outlive the other.
+class Drawn {
+ public:
+  Drawn(const KnownBuffer* known, int64_t draws)
+      : known_(known), draws_(draws), steps_(draws * known->length), told_(bytes_told()), items_(bytes_of_items()) {
+    if (!told_ || !items_) return;
+    for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
+    if (known->draws == SLICES) slots_ = told_.take<int32_t>(4 * steps_);
+    for (size_t k = 0; k < leaves(); ++k)
+      leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(known->leaves[k].bytes * steps_));
+  }
+  bool has_room() const { return told_ && items_; }
+  // The reference would take even more memory.
+  PyObject* no_room() const {
+    return PyErr_Format(PyExc_MemoryError, "sample: expected memory for %lld items of %lld bytes, got none; draw fewer at once",
+                        static_cast<long long>(steps_), static_cast<long long>(known_->row_bytes));
+  }
+
+  // What draws rows of it; of single items also some rows, from the first on.
+  BufferCall described(const Turn& turn, const Seen& counters, int64_t draws, int64_t first) {
+    BufferCall call = call_on(turn, counters);
+    for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + first * known_->leaves[k].bytes;
+    call.items = rows_, call.item_count = call.given = int64_t(leaves());
+    call.batch = draws, call.words = turn.known()->words, call.slots = slots_;
+    call.handles = column<int32_t>(HANDLES) + first;
+    call.weights = column<float>(WEIGHTS) + first, call.probabilities = column<float>(PROBABILITIES) + first;
+    call.drawn = column<uint8_t>(MASK), call.is_first = column<uint8_t>(IS_FIRST);
+    call.is_last = column<uint8_t>(IS_LAST), call.truncated = column<uint8_t>(TRUNCATED);
+    return call;
+  }
+
+  // (state, leaves, slots, indices, weights, probabilities and, if there are such, masks); None for what is not there.
+  Ref as_parts(const VersionChain* chain, PyObject* state) {
+    const Ref leaves = as_leaves(chain);
+    Ref parts(PyTuple_New(3 + columns()));
+    Ref slots = slots_ ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_) : Ref::to(Py_None);
+    if (!leaves || !parts || !slots || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
+        PyTuple_SetItem(parts.get(), 1, Py_NewRef(leaves.get())) || PyTuple_SetItem(parts.get(), 2, slots.give()))
+      return Ref();
+    return put_columns(chain, parts, 3) ? std::move(parts) : Ref();
+  }
+
+  // `Sample(items, indices, weights, probabilities, extras)`, or of another class with masks before the extras.
+  Ref as_sample(const VersionChain* chain) {
+    const Ref items = as_items(chain), given(PyTuple_New(2 + columns()));
+    Ref extras(PyDict_New());
+    if (!items || !given || !extras || PyTuple_SetItem(given.get(), 0, Py_NewRef(items.get())) ||
+        !put_columns(chain, given, 1) || PyTuple_SetItem(given.get(), 1 + columns(), extras.give()))
+      return Ref();
+    const Given kind = known_->draws == SLICES ? SLICE_SAMPLE : known_->draws == EPOCH ? MASKED_SAMPLE : SAMPLE;
+    return Ref(PyObject_CallObject(chain->given[kind], given.get()));
+  }
+
+ private:
+  enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS };
+
+  int columns() const { return known_->draws == SLICES ? MOST_COLUMNS : known_->draws == EPOCH ? MASK + 1 : MASK; }
+  size_t leaves() const { return known_->reads ? known_->leaves.size() : 0; }
+  static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
+  int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
+  int64_t bytes_told() const {
+    int64_t sum = known_->draws == SLICES ? whole_lines(4 * steps_) : 0;
+    for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
+    return sum;
+  }
+  int64_t bytes_of_items() const {
+    int64_t sum = 0;
+    for (size_t k = 0; k < leaves(); ++k) sum += whole_lines(known_->leaves[k].bytes * steps_);
+    return sum;
+  }
+  template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
+
+  // The leading axes of a batch.
+  int lead(int64_t* shape) const {
+    const bool divided = known_->draws == SLICES && !known_->flat;
+    shape[0] = divided ? draws_ : steps_;
+    if (divided) shape[1] = known_->length;
+    return 1 + divided;
+  }
+  bool put_columns(const VersionChain* chain, const Ref& tuple, int first) {
+    int64_t shape[2];
+    const int axes = lead(shape);
+    for (int k = 0; k < columns(); ++k) {
+      const Dtype dtype = of_draws(k) ? FLOAT32 : k == HANDLES ? INT32 : BOOL;
+      Ref array = handed(chain, told_, columns_[k], dtype, of_draws(k) ? 1 : axes, of_draws(k) ? &draws_ : shape);
+      if (!array || PyTuple_SetItem(tuple.get(), first + k, array.give())) return false;
+    }
+    return true;
+  }
+  Ref leaf(const VersionChain* chain, size_t k) {
+    const Leaf& leaf = known_->leaves[k];
+    int64_t shape[MOST_AXES];
+    int axes = lead(shape);
+    for (const int64_t size : leaf.shape) shape[axes++] = size;
+    char* data = reinterpret_cast<char*>(leaves_[k]);
+    PyObject* numpy = chain->is_numpy || known_->in_numpy ? leaf.numpy : nullptr;
+    return chain->arrays.handed(items_, data, leaf.dtype, axes, shape, numpy);
+  }
+  Ref as_leaves(const VersionChain* chain) {
+    Ref made(PyList_New(0));
+    for (size_t k = 0; k < leaves(); ++k) {
+      const Ref array = made ? leaf(chain, k) : Ref();
+      if (!array || PyList_Append(made.get(), array.get())) return Ref();
+    }
+    return made;
+  }
+  Ref as_items(const VersionChain* chain) {
+    if (!known_->given.empty()) {
+      Ref items(PyDict_New());
+      for (const int k : known_->given) {
+        const Ref array = items ? leaf(chain, size_t(k)) : Ref();
+        if (!array || PyDict_SetItem(items.get(), known_->leaves[size_t(k)].name, array.get())) return Ref();
+      }
+      return items;
+    }
+    int64_t shape[2] = {};
+    const bool divided = lead(shape) > 1;
+    const Ref leaves = as_leaves(chain), sizes(divided ? Py_BuildValue("(LL)", shape[0], shape[1]) : Py_BuildValue("(L)", shape[0]));
+    return leaves && sizes ? called(chain->given[TOGETHER], known_->spec, leaves.get(), sizes.get()) : Ref();
+  }
+
+  const KnownBuffer* known_;
+  int64_t draws_, steps_;
+  Sheet told_, items_;
+  char* columns_[MOST_COLUMNS] = {};
+  int32_t* slots_ = nullptr;
+  int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
+};
+
+// A key, or random bits int32 [draws, words] that were made of one.
+struct Random {
+  Seen seen;
+  int64_t key = 0;
+  const int32_t* bits = nullptr;
+
+  bool take(Turn& turn, PyObject* given, int64_t draws) {
+    if (!turn.chain()->arrays.see(given, seen)) return false;
+    if (seen.dtype == INT64 && seen.ndim == 0 && !turn.chain()->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
+    bits = reinterpret_cast<const int32_t*>(seen.data);
+    return turn.chain()->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&
+           seen.shape[1] == turn.known()->words && seen.contiguous();
+  }
+};
+
+}  // namespace frb

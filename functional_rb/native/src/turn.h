@@ -1,0 +1,168 @@
+// A call on a state: the chain of its library, the lineage's lock, and what values are made of.
+#pragma once
+#include "batch.h"
+
+namespace frb {
+
+// What a chain is given by its library, in this order.
+enum Given {
+  STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ,
+  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PLACE_OF, KNOWN_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, FORGET_DEAD, GIVEN
+};
+
+struct VersionChain {
+  PyObject_HEAD
+  PyObject* given[GIVEN];
+  ArrayLibrary arrays;
+  bool on, is_numpy;  // whether kernels do the work, and whether the library is NumPy
+
+  PyTypeObject* type(Given which) const { return reinterpret_cast<PyTypeObject*>(given[which]); }
+};
+
+constexpr int64_t LARGE = 65536;  // bytes of a batch from which on other threads may go on meanwhile
+constexpr int64_t LEAST = 16384;  // as `versions.memory.LEAST`
+
+// One call on a state, which holds the lock of its lineage.
+class Turn {
+ public:
+  Turn(VersionChain* chain, PyObject* state) : chain_(chain), state_(state) {}
+  ~Turn() { unlock(); }
+
+  Found begin() {
+    if (!chain_->on || Py_TYPE(state_) != chain_->type(STATE)) return Found::ELSEWHERE;
+    version = attribute(state_, names._version);
+    if (!version) return Found::FAILED;
+    if (version.is(Py_None)) return Found::ELSEWHERE;
+    Ref lock = attribute(version.get(), names.lock);
+    if (!lock || !called_method(lock.get(), names.acquire)) return Found::FAILED;
+    lock_ = std::move(lock);
+    const Ref now = attribute(state_, names._version);  // another thread may have consumed the state
+    spec = attribute(state_, names.spec);
+    memory = attribute(version.get(), names.memory);
+    if (!now || !spec || !memory) return Found::FAILED;
+    if (!now.is(version.get())) return Found::ELSEWHERE;
+    if (memory.is(Py_None)) memory = called(chain_->given[OWN], version.get());
+    return memory ? find_place() : Found::FAILED;
+  }
+
+  // The place of the memory that is written to: its own, or a copy's where somebody else may hold its arrays.
+  Found find_target() {
+    if (!pinned) return quiet(place()) ? Found::READY : Found::FAILED;
+    memory = called(chain_->given[COPY], memory.get());
+    return memory ? find_place() : Found::FAILED;
+  }
+
+  // Whether the memory is still the state's, and nobody else's: what Python has done since may have come back here.
+  bool unchanged() const {
+    const Ref named = attribute(state_, names._version), now = attribute(version.get(), names.memory),
+              held = attribute(memory.get(), names.pinned);
+    return named.is(version.get()) && now.is(memory.get()) && held.is(Py_False);
+  }
+
+  void unlock() {
+    if (!lock_) return;
+    const KeptError kept;
+    if (!called_method(lock_.get(), names.release)) PyErr_WriteUnraisable(lock_.get());
+    lock_ = Ref();
+  }
+
+  VersionChain* chain() const { return chain_; }
+  PyObject* state() const { return state_; }
+  PyObject* lock() const { return lock_.get(); }
+  Place* place() const { return reinterpret_cast<Place*>(place_.get()); }
+  const KnownBuffer* known() const { return reinterpret_cast<const KnownBuffer*>(known_.get()); }
+
+  Ref version, spec, memory;
+  bool pinned = false;
+
+ private:
+  Found find_place() {
+    const Ref held = attribute(memory.get(), names.pinned), files = attribute(memory.get(), names.files);
+    if (!held || !files) return Found::FAILED;
+    // Those of another process may not be used here.
+    if (!files.is(Py_None) && !called_method(files.get(), names.check_process)) return Found::FAILED;
+    pinned = held.is(Py_True);
+    if (!pinned) place_ = attribute(memory.get(), names.place);
+    // Of arrays that others hold the addresses may change: torch moves those that it shares between processes.
+    if (pinned || place_.is(Py_None) || place()->generation != generation)
+      place_ = called(chain_->given[PLACE_OF], spec.get(), memory.get());
+    if (!place_) return Found::FAILED;
+    if (place_.is(Py_None)) return Found::ELSEWHERE;
+    if (place()->known->spec != spec.get()) {
+      const Ref known = called(chain_->given[KNOWN_OF], spec.get());
+      if (!known) return Found::FAILED;
+      if (known.is(Py_None)) return Found::ELSEWHERE;
+      place()->use(reinterpret_cast<KnownBuffer*>(known.get()));
+    }
+    known_ = Ref::to(reinterpret_cast<PyObject*>(place()->known));
+    return Found::READY;
+  }
+
+  VersionChain* chain_;
+  PyObject* state_;
+  Ref lock_, place_, known_;
+};
+
+#define FRB_TRY(found)                                                                     \
+  do {                                                                                     \
+    const Found outcome = (found);                                                         \
+    if (outcome != Found::READY) return outcome == Found::FAILED ? nullptr : not_here();   \
+  } while (0)
+
+// --- what is read and made ------------------------------------------------------------------------------------------
+
+// The counters of a state, seen.
+inline bool see_counters(Turn& turn, const Ref& counters, Seen& seen) {
+  return turn.chain()->arrays.see(counters.get(), seen) && seen.dtype == INT32 && seen.ndim == 1 &&
+         seen.shape[0] >= COUNTERS && seen.contiguous();
+}
+
+// What is told beside items, in the library's arrays.
+inline Ref handed(const VersionChain* chain, Sheet& sheet, char* data, Dtype dtype, int ndim, const int64_t* shape) {
+  PyObject* numpy = chain->given[dtype == INT32 ? NUMPY_INT32 : dtype == BOOL ? NUMPY_BOOL : NUMPY_FLOAT32];
+  return chain->arrays.handed(sheet, data, dtype, ndim, shape, chain->is_numpy ? numpy : nullptr);
+}
+
+// New counters, which begin as the old ones.
+inline Ref copied_counters(Turn& turn, const Seen& old, int32_t** at) {
+  Sheet sheet(old.shape[0] * 4);
+  if (!sheet) return Ref(PyErr_NoMemory());
+  *at = sheet.take<int32_t>(old.shape[0] * 4);
+  memcpy(*at, old.data, size_t(old.shape[0]) * 4);
+  return handed(turn.chain(), sheet, reinterpret_cast<char*>(*at), INT32, 1, old.shape);
+}
+
+inline Ref new_version(Turn& turn, PyObject* memory) {
+  Ref made(PyType_GenericAlloc(turn.chain()->type(VERSION), 0));
+  const Ref capacity = attribute(turn.version.get(), names.capacity);
+  if (!made || !capacity) return Ref();
+  const bool done = set(made.get(), names.memory, memory) && set(made.get(), names.capacity, capacity.get()) &&
+                    set(made.get(), names.lock, turn.lock()) && set(made.get(), names.saved, Py_None) &&
+                    set(made.get(), names.next, Py_None);
+  return done ? std::move(made) : Ref();
+}
+
+inline Ref new_state(Turn& turn, PyObject* version, PyObject* counters, PyObject* save_history) {
+  Ref made(PyType_GenericAlloc(turn.chain()->type(STATE), 0));
+  const Ref target = attribute(turn.state(), names._target);
+  if (!made || !target) return Ref();
+  const bool done = set(made.get(), names.spec, turn.spec.get()) && set(made.get(), names._version, version) &&
+                    set(made.get(), names._counters, counters) && set(made.get(), names._save_history, save_history) &&
+                    set(made.get(), names._target, target.get()) && set(made.get(), names._exported, Py_None);
+  return done ? std::move(made) : Ref();
+}
+
+// What kernels are told of a state, whatever they do with it.
+inline BufferCall call_on(const Turn& turn, const Seen& counters) {
+  const Place* place = turn.place();
+  const KnownBuffer* known = turn.known();
+  BufferCall call{};
+  call.plan = known->numbers.data(), call.ring = known->ring.data(), call.epoch = known->epoch.data();
+  call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree, call.row_bytes = known->row_bytes;
+  call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
+  call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
+  call.counters = reinterpret_cast<const int32_t*>(counters.data);
+  return call;
+}
+
+}  // namespace frb
