@@ -138,6 +138,10 @@ def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.maximum(x, y)
 
 
+def divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x / y
+
+
 def cumsum(x: torch.Tensor) -> torch.Tensor:
     return torch.cumsum(x, -1, dtype=torch.int32)
 

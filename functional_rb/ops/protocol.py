@@ -89,6 +89,9 @@ class Ops(CommonOps, Protocol):
     def maximum(self, x: Array, y: Array) -> Array:
         """The larger of two, element by element."""
 
+    def divide(self, x: Array, y: Array) -> Array:
+        """`x / y` for floats, rounded to the nearest, which XLA does not do on a GPU: for what must be the same bits."""
+
     def cummax(self, x: Array) -> Array:
         """Running maxima along the last axis."""
 
