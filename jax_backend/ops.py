@@ -116,11 +116,12 @@ def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
 def divide(x: jax.Array, y: jax.Array) -> jax.Array:
     if x.dtype != jnp.float32 or not divides_roughly():
         return x / y
-    return nearest_quotient(*jnp.broadcast_arrays(x, y), lax.div)
+    x, y = jnp.broadcast_arrays(x, y)
+    return nearest_quotient(x, y, lax.div)
 
 
 def divides_roughly() -> bool:
-    """Whether what is compiled here may divide float32 by an instruction that is up to 2 units in the last place off."""
+    """Whether what is compiled here may divide float32 by an instruction that is up to 2 units off."""
     return jax.default_backend() == "gpu"
 
 
@@ -136,8 +137,8 @@ def nearest_quotient(x: jax.Array, y: jax.Array, roughly: Callable[[jax.Array, j
     guess = roughly(above.astype(jnp.float32), below.astype(jnp.float32)) * jnp.where(small == 1, 2.0**24, 2.0**23)
     quotient = guess.astype(jnp.int32)
     rest = (above << (23 + small)) - quotient * below
-    off = sum((rest >= k * below).astype(jnp.int32) for k in (1, 2, 3))
-    off -= sum((rest < -k * below).astype(jnp.int32) for k in (0, 1, 2))
+    too_small, too_large = [rest >= k * below for k in (1, 2, 3)], [rest < -k * below for k in (0, 1, 2)]
+    off = sum(too_small, jnp.int32(0)) - sum(too_large, jnp.int32(0))
     quotient, rest = quotient + off, rest - off * below
     quotient += ((2 * rest > below) | ((2 * rest == below) & (quotient & 1 == 1))).astype(jnp.int32)
     scale = exponent - other + 127 - small

@@ -35,6 +35,9 @@ os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "JAX_PERSIS
 
 if gpu.ASKED:  # many processes share the GPU
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    # Programs that XLA has recorded as CUDA graphs fail where the memory comes from another allocation than before, as
+    # without preallocation, or when it is torch's: "Failed to set memcpy D2D node params". See docs/guide.md.
+    os.environ["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer="
 
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(

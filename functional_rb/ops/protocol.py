@@ -90,7 +90,7 @@ class Ops(CommonOps, Protocol):
         """The larger of two, element by element."""
 
     def divide(self, x: Array, y: Array) -> Array:
-        """`x / y` for floats, rounded to the nearest, which XLA does not do on a GPU: for what must be the same bits."""
+        """`x / y` for floats, rounded to the nearest, as XLA for GPUs does not by itself: the same bits everywhere."""
 
     def cummax(self, x: Array) -> Array:
         """Running maxima along the last axis."""
