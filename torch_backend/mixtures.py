@@ -287,12 +287,15 @@ def in_place(engine: Any) -> Any:
 
 def carry_out(function: Callable[..., Any], static: Any, *arrays: Any) -> Any:
     """A function of the core, as it is; what a buffer on the host gives goes where the others are."""
+    return function(ops, static, *(arrays if is_compiling() else _on_one_device(arrays)))
+
+
+def _on_one_device(arrays: tuple[Any, ...]) -> Any:
     devices = set[torch.device]()
-    if not is_compiling():
-        _find_devices(arrays, devices)
-    if len(devices) > 1:
-        arrays = _moved(arrays, next(device for device in devices if device.type != "cpu"))
-    return function(ops, static, *arrays)
+    _find_devices(arrays, devices)
+    if len(devices) < 2:
+        return arrays
+    return _moved(arrays, next(device for device in devices if device.type != "cpu"))
 
 
 def _find_devices(nested: Any, found: set[torch.device]) -> None:
