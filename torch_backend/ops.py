@@ -142,6 +142,10 @@ def divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x / y
 
 
+def settled(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 def cumsum(x: torch.Tensor) -> torch.Tensor:
     return torch.cumsum(x, -1, dtype=torch.int32)
 
