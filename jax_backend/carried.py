@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_backend import compile
+from jax_backend import compile, lent
 from jax_backend.values import build_mapping as build_mapping
 from jax_backend.values import convert as convert
 from jax_backend.values import decoded as decoded
@@ -38,8 +38,10 @@ def carry_out(
 ) -> Any:
     """`function(ops, static, owned, *given)`; where nothing is traced, arrays that are consumed are donated."""
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, given)))
-    program = _keeping if consume is None or traced else _consuming
-    return program(owned, given, function=function, static=static, kernels=compile.use_kernels())
+    named = {"function": function, "static": static, "kernels": compile.use_kernels()}
+    if consume is None or traced:
+        return _keeping(owned, given, **named)
+    return lent.called(_consuming, (0,), owned, given, **named)
 
 
 def is_own(array: Any) -> bool:

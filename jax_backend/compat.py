@@ -111,9 +111,15 @@ def shared(array: Any) -> jax.Array:
     if not found.size:
         return found
     address = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
-    if found.unsafe_buffer_pointer() != address:
+    (device,) = found.devices()
+    if found.unsafe_buffer_pointer() != address or not is_aligned(address, device.platform):
         raise ValueError("the memory is not aligned as JAX needs it")
     return found
+
+
+def is_aligned(address: int, platform: str) -> bool:
+    """Whether programs of XLA can take memory: on a CPU JAX asks that itself, on a GPU they fail while they run."""
+    return platform == "cpu" or address % 16 == 0
 
 
 def tree_of(registry: Any, node: tuple[Any, Any], children: Sequence[Any]) -> Any:

@@ -82,8 +82,11 @@ def barrier(arrays: Sequence[jax.Array], after: Sequence[jax.Array] = ()) -> lis
 
     XLA orders what it does by data alone, and computes small things again where they are used. A read that is used
     late would so come after the next write to what it read, and XLA would copy that for it. This is a custom call,
-    which XLA neither repeats nor lets what depends on it precede.
+    which XLA neither repeats nor lets what depends on it precede. On a GPU XLA's own barrier does that.
     """
+    if jax.default_backend() == "gpu":
+        made: list[jax.Array] = lax.optimization_barrier(lax.stop_gradient([*arrays, *after]))
+        return made[: len(arrays)]
     if not _in_use():
         return list(arrays)
     arrays, after = lax.stop_gradient((list(arrays), list(after)))

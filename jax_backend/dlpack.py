@@ -14,7 +14,7 @@ from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import dlpack
 from functional_rb.interop.dlpack import TakeLeaf
-from jax_backend import compat, convert, hosted, rules
+from jax_backend import compat, convert, hosted, lent, rules
 
 
 @rules.transfers
@@ -72,7 +72,7 @@ def _shared(name: str, array: Any) -> jax.Array:
     _check_dtype(name, array)
     dlpack.check_shareable(name, array)
     try:
-        return compat.shared(array)
+        return lent.held(compat.shared(array))
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
 
@@ -100,9 +100,17 @@ def _copied(name: str, array: Any) -> jax.Array:
         if isinstance(array, np.ndarray):
             return jnp.array(array, copy=True)
         if hasattr(array, "detach"):
-            # Cloned here and then shared: JAX 0.10's own copy=True hands the same memory back where it can.
-            array = array.detach().cpu().resolve_conj().resolve_neg().clone().contiguous()
-            return jax.dlpack.from_dlpack(array)
+            return _cloned(array.detach().resolve_conj().resolve_neg())
         return jnp.array(jax.dlpack.from_dlpack(array), copy=True)
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
+
+
+def _cloned(tensor: Any) -> jax.Array:
+    """A copy of a tensor: on a GPU where that is and JAX has it, else where JAX has its arrays."""
+    on_gpu = jax.default_backend() == "gpu"
+    if on_gpu and tensor.device.type == "cuda":
+        return jnp.array(jax.dlpack.from_dlpack(tensor.clone().contiguous()), copy=True)
+    # Cloned here and then shared: JAX 0.10's own copy=True hands the same memory back where it can.
+    shared = jax.dlpack.from_dlpack(tensor.cpu().clone().contiguous())
+    return jax.device_put(shared, jax.devices()[0]) if on_gpu else shared

@@ -19,6 +19,7 @@ from functional_rb.base.errors import consumed
 from functional_rb.buffer.state import State
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.host_state import HostState
+from jax_backend import lent
 from jax_backend.arguments import Chosen, Given, parameters_of
 from jax_backend.regroup import Leaf, Plan, Regrouped
 
@@ -101,7 +102,8 @@ class Jitted(Generic[P, R]):
         if found is None:
             return self._plain(*args, **kwargs)
         call, leaves = found
-        result: R = call.compiled(leaves)(*call.operands(leaves))
+        operands = call.operands(leaves)
+        result: R = lent.called(call.compiled(leaves), range(1, len(operands)), *operands)
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:

@@ -7,7 +7,7 @@ nothing to donate, and these are the functions without an underscore.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -17,7 +17,10 @@ from functional_rb.buffer.in_place import Finish
 from functional_rb.buffer.state import AnySample, State
 from functional_rb.core import counters
 from functional_rb.core.strategy import Selection
-from jax_backend import compile, convert, execute, keys, mapping
+from jax_backend import compile, convert, execute, keys, lent, mapping
+
+STATE: Final = (0,)
+"""Which argument each program donates."""
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
@@ -40,7 +43,9 @@ def add_(
         return execute.add(state, leaves, batch, mask, priorities, key)
     if key is not None:
         keys.check_key(key)
-    return _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
+    kernels = compile.use_kernels()
+    after: State = lent.called(_add, STATE, state, list(leaves), batch, mask, priorities, key, kernels=kernels)
+    return after
 
 
 def sample_(state: State, key: jax.Array, batch: int, beta: Any, finish: Finish) -> tuple[State, AnySample[Any]]:
@@ -52,8 +57,8 @@ def sample_(state: State, key: jax.Array, batch: int, beta: Any, finish: Finish)
     if batch:
         _check_nonempty(state, batch)
     # A function of items that fails does so while it is traced, before anything is donated.
-    state, leaves, structure, selection = _sample(
-        state, key, batch, convert.number(beta), kernels=compile.use_kernels()
+    state, leaves, structure, selection = lent.called(
+        _sample, STATE, state, key, batch, convert.number(beta), kernels=compile.use_kernels()
     )
     return state, finish(leaves if structure is None else mapping.Mapped(leaves, structure), selection)
 
@@ -80,12 +85,17 @@ def update_(
     """Set priorities and rewrite leaves."""
     if _is_traced(state.counters, handles, priorities, *replacements.values()):
         return execute.update(state, handles, priorities, replacements)
-    return _update(state, handles, priorities, dict(replacements), kernels=compile.use_kernels())
+    kernels = compile.use_kernels()
+    after: State = lent.called(_update, STATE, state, handles, priorities, dict(replacements), kernels=kernels)
+    return after
 
 
 def clear_(state: State) -> State:
     """Take all items out in place, and consume the state."""
-    return execute.clear(state) if _is_traced(state.counters) else _clear(state, kernels=compile.use_kernels())
+    if _is_traced(state.counters):
+        return execute.clear(state)
+    after: State = lent.called(_clear, STATE, state, kernels=compile.use_kernels())
+    return after
 
 
 def _cleared(state: State, kernels: bool = False) -> State:

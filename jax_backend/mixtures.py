@@ -26,6 +26,7 @@ from functional_rb.ops import numpy_ops, part_kernels
 from jax_backend import carried, compile, convert, copies, engines, execute, hosted, keys
 from jax_backend import ops as ops
 from jax_backend.custom_call import barrier
+from jax_backend.values import to_numpy as to_numpy
 
 mapper, engine, in_place, carry_out = execute, engines.of, engines.in_place, carried.carry_out
 check_state = checks.check_state

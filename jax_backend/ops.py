@@ -113,6 +113,48 @@ def maximum(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.maximum(x, y)
 
 
+def divide(x: jax.Array, y: jax.Array) -> jax.Array:
+    if x.dtype != jnp.float32 or not divides_roughly():
+        return x / y
+    x, y = jnp.broadcast_arrays(x, y)
+    return nearest_quotient(x, y, lax.div)
+
+
+def divides_roughly() -> bool:
+    """Whether what is compiled here may divide float32 by an instruction that is up to 2 units off."""
+    return jax.default_backend() == "gpu"
+
+
+def nearest_quotient(x: jax.Array, y: jax.Array, roughly: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+    """`x / y` for float32, rounded to the nearest where it is a normal number; elsewhere what `roughly` finds.
+
+    What remains of a division of the significands by a quotient that is few units off fits into int32, so it is exact,
+    though each of the two products that it is the difference of has 48 bits: they may wrap around.
+    """
+    a, b = (lax.bitcast_convert_type(each, jnp.int32) for each in (x, y))
+    (above, exponent), (below, other) = (((bits & (2**23 - 1)) + 2**23, (bits >> 23) & 255) for bits in (a, b))
+    small = (above < below).astype(jnp.int32)  # then the quotient of the significands is below 1
+    guess = roughly(above.astype(jnp.float32), below.astype(jnp.float32)) * jnp.where(small == 1, 2.0**24, 2.0**23)
+    quotient = guess.astype(jnp.int32)
+    rest = (above << (23 + small)) - quotient * below
+    too_small, too_large = [rest >= k * below for k in (1, 2, 3)], [rest < -k * below for k in (0, 1, 2)]
+    off = sum(too_small, jnp.int32(0)) - sum(too_large, jnp.int32(0))
+    quotient, rest = quotient + off, rest - off * below
+    quotient += ((2 * rest > below) | ((2 * rest == below) & (quotient & 1 == 1))).astype(jnp.int32)
+    scale = exponent - other + 127 - small
+    made = (scale << 23) + (quotient - 2**23)  # of a quotient rounded up to 2^24 the exponent is one more
+    normal = (exponent > 0) & (exponent < 255) & (other > 0) & (other < 255) & (scale > 0) & (scale < 255)
+    signed = made | ((a ^ b) & jnp.int32(-(2**31)))
+    return jnp.where(normal, lax.bitcast_convert_type(signed, jnp.float32), roughly(x, y))
+
+
+def settled(x: jax.Array) -> jax.Array:
+    if jax.default_backend() != "gpu":
+        return x
+    made: jax.Array = lax.optimization_barrier(lax.stop_gradient(x))
+    return made
+
+
 def cumsum(x: jax.Array) -> jax.Array:
     return jnp.cumsum(x, -1, dtype=jnp.int32)
 

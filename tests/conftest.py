@@ -35,6 +35,9 @@ os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "JAX_PERSIS
 
 if gpu.ASKED:  # many processes share the GPU
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    # Programs that XLA has recorded as CUDA graphs fail where the memory comes from another allocation than before, as
+    # without preallocation, or when it is torch's: "Failed to set memcpy D2D node params". See docs/guide.md.
+    os.environ["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer="
 
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
@@ -60,6 +63,18 @@ def on_the_gpu() -> None:
     gpu.use()
 
 
+@pytest.fixture
+def tensors_of_the_cpu() -> Iterator[None]:
+    """Let torch's tensors be on the CPU, of which the test is, also where the suite is run on a GPU."""
+    if not gpu.ASKED:
+        yield
+        return
+    import torch
+
+    with torch.device("cpu"):
+        yield
+
+
 FIRST = (
     # Those that fork come first: it takes a worker three times as long when all that JAX compiled lies in its memory.
     *("test_in_place", "test_faults", "test_processes", "test_one_process"),
@@ -78,12 +93,14 @@ FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that fork and the longest ones first, without the long searches unless they are asked for."""
     skipped = pytest.mark.skip(reason="a long search: make test-all")
-    of_the_cpu = pytest.mark.skip(reason="about the kernels of the CPU, or about memory that processes share")
+    of_the_cpu = pytest.mark.skip(reason="about the native code of the CPU, or about memory that processes share")
     for item in [] if effort.EVERYTHING else [*selection.long(items)]:
         item.add_marker(skipped)
     for item in items:
         if gpu.ASKED and item.path.stem in gpu.OF_THE_CPU:
             item.add_marker(of_the_cpu)
+        if gpu.ASKED:
+            gpu.search_briefly(getattr(item, "function", None))
     items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from collections import deque
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,6 +17,9 @@ from functional_rb.interop import dlpack
 from functional_rb.interop.dlpack import TakeLeaf
 from torch_backend.convert import build_mapping, from_numpy
 from torch_backend.state import State
+
+ON_CUDA: Final = 2
+"""What DLPack calls the memory of a GPU of Nvidia's."""
 
 
 def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
@@ -66,15 +71,47 @@ def _shared(name: str, array: Any) -> torch.Tensor:
         return array
     dlpack.check_shareable(name, array)
     try:
-        return torch.utils.dlpack.from_dlpack(array)
+        return _lent(array, torch.utils.dlpack.from_dlpack(array))
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
+
+
+def _lent(array: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the memory of another library's array, which that keeps for as long as torch's stream reads it.
+
+    On a GPU a tensor may die before the work that reads it has been done, and its owner, whose streams are others,
+    would give the memory to whatever comes next.
+    """
+    if tensor.is_cuda and tensor.numel():
+        weakref.finalize(tensor.untyped_storage(), _let_go, array, tensor.device).atexit = False
+    return tensor
+
+
+_READ: deque[tuple[torch.cuda.Event, Any]] = deque()
+"""Arrays whose tensors are gone, each with the event that ends what was given to the stream before."""
+
+
+def _let_go(array: Any, device: torch.device) -> None:
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    _READ.append((event, array))
+    while _READ and _READ[0][0].query():
+        _READ.popleft()
 
 
 def _copied(name: str, array: Any) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array.clone()
     try:
+        if torch.cuda.is_available() and _is_on_cuda(array):
+            return _lent(array, torch.utils.dlpack.from_dlpack(array)).clone()
         return from_numpy(np.array(array))
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
+
+
+def _is_on_cuda(array: Any) -> bool:
+    try:
+        return bool(array.__dlpack_device__()[0] == ON_CUDA)
+    except Exception:  # of what cannot tell, as a traced array, NumPy's error says more
+        return False

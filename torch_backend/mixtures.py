@@ -32,6 +32,7 @@ from torch_backend import ops as ops
 from torch_backend.convert import is_batched
 from torch_backend.library import HAVE_KERNELS, KERNELS, TORCH, numbers
 from torch_backend.state import State as TorchState
+from torch_backend.values import to_numpy as to_numpy
 
 mapper, engine, is_compiling, check_state = execute, engines.of, torch.compiler.is_compiling, checks.check_state
 
@@ -278,8 +279,30 @@ def in_place(engine: Any) -> Any:
 
 
 def carry_out(function: Callable[..., Any], static: Any, *arrays: Any) -> Any:
-    """A function of the core, as it is."""
-    return function(ops, static, *arrays)
+    """A function of the core, as it is; what a buffer on the host gives goes where the others are."""
+    return function(ops, static, *(arrays if is_compiling() else _on_one_device(arrays)))
+
+
+def _on_one_device(arrays: tuple[Any, ...]) -> Any:
+    devices = set[torch.device]()
+    _find_devices(arrays, devices)
+    if len(devices) < 2:
+        return arrays
+    return _moved(arrays, next(device for device in devices if device.type != "cpu"))
+
+
+def _find_devices(nested: Any, found: set[torch.device]) -> None:
+    for part in nested:
+        if isinstance(part, torch.Tensor):
+            found.add(part.device)
+        elif isinstance(part, list | tuple):
+            _find_devices(part, found)
+
+
+def _moved(nested: Any, device: torch.device) -> Any:
+    if isinstance(nested, list | tuple):
+        return [_moved(part, device) for part in nested]
+    return nested.to(device) if isinstance(nested, torch.Tensor) else nested
 
 
 def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Tensor] | None:

@@ -77,12 +77,17 @@ def _told(record: Any) -> dict[str, Any] | None:
     if not is_record(record):
         return None
     try:
-        told = json.loads(np.asarray(record[NAME]["told"]).tobytes())
+        told = json.loads(_on_host(record[NAME]["told"]).tobytes())
         numbers, static = told["checkpoints"], told["spec"]
         whole = isinstance(numbers, list) and numbers and all(type(number) is int for number in numbers)
         return told if whole and isinstance(static, dict) and set(static) == NAMES else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def _on_host(array: Any) -> np.ndarray[Any, Any]:
+    """An array that was loaded: a tensor of torch goes where samples go, and NumPy reads the host's memory only."""
+    return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
 def is_record(found: Any) -> bool:

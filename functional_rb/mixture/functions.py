@@ -75,6 +75,9 @@ class Backend(Protocol):
     def numbers_of(self, p: Array) -> Sequence[float] | None:
         """The numbers in an array; None where they cannot be known yet."""
 
+    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+        """An array in NumPy, wherever it is."""
+
 
 def check_buffers(backend: Backend, mixture: Mixture, function: str) -> None:
     """Refuse buffers of another backend, consumed ones, and stacks of them."""
@@ -214,7 +217,7 @@ def _read(
     leaves = list(zip(*pieces, strict=True))
     arrays = iter(backend.carry_out(chosen, paths, indices, [leaf for leaf in leaves if not is_object_array(leaf[0])]))
     return indices, [
-        chosen(numpy_ops, paths, np.asarray(indices), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
+        chosen(numpy_ops, paths, backend.to_numpy(indices), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
         for leaf in leaves
     ]
 

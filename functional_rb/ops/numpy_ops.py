@@ -140,6 +140,14 @@ def maximum(x: Vector, y: Vector) -> Vector:
     return np.maximum(x, y)
 
 
+def divide(x: Vector, y: Vector) -> Vector:
+    return x / y
+
+
+def settled(x: Vector) -> Vector:
+    return x
+
+
 def cumsum(x: Vector) -> Vector:
     return np.cumsum(x, -1, dtype=np.int32)
 

@@ -89,6 +89,12 @@ class Ops(CommonOps, Protocol):
     def maximum(self, x: Array, y: Array) -> Array:
         """The larger of two, element by element."""
 
+    def divide(self, x: Array, y: Array) -> Array:
+        """`x / y` for floats, rounded to the nearest, as XLA for GPUs does not by itself: the same bits everywhere."""
+
+    def settled(self, x: Array) -> Array:
+        """`x`, computed before what is written next: XLA for GPUs would read what it is made of again, from a copy."""
+
     def cummax(self, x: Array) -> Array:
         """Running maxima along the last axis."""
 

@@ -19,5 +19,5 @@ def minus(ops: Ops, number: int, x: Array) -> Array:
 
 
 def reciprocal(ops: Ops, x: Array) -> Array:
-    """`1 / x`, of the dtype of x."""
-    return ops.full_like(x, 1) / x
+    """`1 / x`, of the dtype of x, rounded to the nearest."""
+    return ops.divide(ops.full_like(x, 1), x)

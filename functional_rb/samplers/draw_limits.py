@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from functional_rb.core import soundness
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Carried, Selection
+from functional_rb.ops import scalars
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase
@@ -195,7 +196,7 @@ class LimitedSampler(SamplerBase):
         if self.max_times_sampled is not None:
             return shares(ops, draft, slots)
         size = ops.cast(ops.maximum(draft.size(ops), ops.full_like(slots, 1)), "float32")
-        return 1.0 / size
+        return scalars.reciprocal(ops, size)
 
     def problem(self, found: Found) -> str | None:
         """What is not stored cannot be drawn."""

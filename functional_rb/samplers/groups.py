@@ -248,12 +248,12 @@ class Groups(SamplerBase):
         none = ops.full_like(given, 0)
         rewards = ops.where(real, given, none)
         count = ops.cast(ops.minimum(sizes, ops.full_like(sizes, self.per_group)), "float32")[:, None]
-        mean = _sums(ops, rewards) / count
+        mean = ops.divide(_sums(ops, rewards), count)
         apart = rewards - mean
         # A choice stands between products and sums, or a compiler might round the two as one.
         squares = ops.where(real, apart * apart, none)
         fewer = ops.maximum(count - 1, ops.full_like(count, 1))
-        deviation = _square_root(ops, _sums(ops, squares) / fewer)
+        deviation = _square_root(ops, ops.divide(_sums(ops, squares), fewer))
         return {MEAN: ops.where(real, mean + none, none), DEVIATION: ops.where(real, deviation + none, none)}
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
@@ -261,11 +261,12 @@ class Groups(SamplerBase):
         if self.interleaved:
             groups = self._sorted(ops, draft)
             sizes = key_groups.sizes_of(ops, groups, slots)
-            return self._chances(ops, groups, sizes) / ops.cast(ops.maximum(sizes, ops.full_like(sizes, 1)), "float32")
+            known = ops.cast(ops.maximum(sizes, ops.full_like(sizes, 1)), "float32")
+            return ops.divide(self._chances(ops, groups, sizes), known)
         lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
         _, marked = episode_windows.of_trajectories(ops, self._slices.rule, lanes, in_episode, slots)
         before, after = episode_windows.extent(ops, lanes, in_episode, slots)
-        return shares(ops, draft, marked) / ops.cast(before + after + 1, "float32")
+        return ops.divide(shares(ops, draft, marked), ops.cast(before + after + 1, "float32"))
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a group: it may come again and again."""
@@ -287,5 +288,5 @@ def _square_root(ops: Ops, x: Array) -> Array:
     safe = ops.where(positive, x, ops.full_like(x, 1))
     root = ops.bitcast((ops.bitcast(safe, "int32") >> 1) + HALF_EXPONENT, "float32")
     for _ in range(4):
-        root = 0.5 * (root + safe / root)
+        root = 0.5 * (root + ops.divide(safe, root))
     return ops.where(positive, root, ops.where(x < SMALLEST, ops.full_like(x, 0), x))

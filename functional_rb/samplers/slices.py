@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from functional_rb.core.strategy import Selection
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.importance import shares
 from functional_rb.samplers.trajectories import Trajectories
@@ -76,7 +77,7 @@ class Slices(Trajectories):
         """That of each window, or of each trajectory that has one."""
         total = sum_tree.total(draft.known_tree)
         one = ops.full_like(total, 1)
-        return one / ops.maximum(total, one)
+        return scalars.reciprocal(ops, ops.maximum(total, one))
 
     def tree_rows(self, capacity: int) -> int:
         """A sum tree over the slots, as the index."""
@@ -104,7 +105,7 @@ class Slices(Trajectories):
         starts = sum_tree.descend(ops, tree, draft.plan.capacity, draws[:, :-2])
         total = sum_tree.total(tree)
         one = ops.full_like(total, 1)
-        return self.cut(ops, draft, starts, draws[:, -2:], one, one / ops.maximum(total, one))
+        return self.cut(ops, draft, starts, draws[:, -2:], one, scalars.reciprocal(ops, ops.maximum(total, one)))
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         """Of a window that begins there, or of its trajectory and then of the window."""

@@ -15,6 +15,7 @@ from functional_rb.core import soundness
 from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection, need_order
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase, check_bools
 from functional_rb.structures import episode_windows
@@ -171,7 +172,7 @@ class Trajectories(WithKeys, SamplerBase):
         lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
         own = episode_windows.weights_at(ops, self.rule, lanes, in_episode, slots)
         count, last_starts = episode_windows.of_trajectories(ops, self.rule, lanes, in_episode, slots)
-        share = 1.0 / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
+        share = scalars.reciprocal(ops, ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32"))
         return last_starts, ops.cast(own, "float32") * share
 
     def cut(

@@ -212,5 +212,5 @@ def once(ops: Ops, handles: Array, live: Array, left: Array) -> Selection:
     """The selection of draws without replacement: the k-th has the probability 1 / (left - k), from 0 on."""
     one = ops.cast(live, "float32")
     count = left - ops.arange(live.shape[0], like=handles)
-    chance = one / ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32")
+    chance = ops.divide(one, ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32"))
     return Selection(ops.where(live, handles, ops.full_like(handles, -1)), one, chance, live)

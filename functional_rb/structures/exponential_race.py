@@ -98,7 +98,7 @@ def _choose(ops: Ops, sums: Array, draws: Array) -> Array:
 def _waits(ops: Ops, numbers: Array, rates: Array) -> Array:
     """Waiting times by exponential numbers; infinite where the rate is 0."""
     positive = rates > 0
-    waits = numbers * UNIT / ops.where(positive, rates, ops.full_like(rates, 1))
+    waits = ops.divide(numbers * UNIT, ops.where(positive, rates, ops.full_like(rates, 1)))
     waits = ops.maximum(waits, ops.full_like(waits, LEAST))
     return ops.where(positive, waits, ops.full_like(waits, math.inf))
 
@@ -118,7 +118,7 @@ def exponentials(ops: Ops, draws: Array) -> Array:
     head = ops.cast(draws - rest, "float32")
     log = fixed_point.log2_biased(ops, ops.bitcast(head, "int32"))
     # log2(head + rest) = log2(head) + rest / head / ln2, as rest / head is below 2^-17.
-    more = ops.cast(ops.cast(rest, "float32") * (2**31 / math.log(2)) / head, "int32")
+    more = ops.cast(ops.divide(ops.cast(rest, "float32") * (2**31 / math.log(2)), head), "int32")
     log = fixed_point.plus(ops, log, fixed_point.Fixed(ops.full_like(more, 0), more))
     most = fixed_point.Fixed(ops.full_like(more, 31 + fixed_point.BIAS), ops.full_like(more, 0))
     left = fixed_point.minus(ops, most, log)

@@ -191,7 +191,7 @@ def pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) ->
 
 def pack_rows_by_store(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
     """What `pack_rows` returns, by `store`: faster where a kernel replaces that."""
-    blank = ops.zeros((like.shape[0], layout.row_words), "int32")
+    blank = ops.zeros((like.shape[0], layout.row_words), "int32", getattr(like, "device", None))
     chosen = [leaves[k] for k in layout.packed]
     return store(ops, layout.part(layout.packed), blank, (), ops.arange(like.shape[0], like), None, None, chosen)[0]
 

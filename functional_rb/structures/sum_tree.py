@@ -143,7 +143,7 @@ def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
 @replaceable
 def set_leaves(ops: Ops, tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Array:
     """Set leaves int32 [n] to float32 [n] (equal leaves come with equal values) and refresh what is above them."""
-    tree = ops.set_flat(tree, leaves, values)
+    tree = ops.set_flat(tree, leaves, ops.settled(values))  # some may have been read from the tree
     return refresh(ops, tree, capacity, leaves, leaves.shape[0] if consecutive else None)
 
 

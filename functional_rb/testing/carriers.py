@@ -83,7 +83,7 @@ class NumpyCarrier:
 
 
 class TorchCarrier:
-    """The core over torch's operations, eagerly."""
+    """The core over torch's operations, eagerly, on the device that torch takes by default."""
 
     def __init__(self) -> None:
         self.name = "the core on torch"
@@ -95,10 +95,10 @@ class TorchCarrier:
         torch = self.torch
 
         def given(x: Any) -> Any:
-            return torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x
+            return torch.from_numpy(x.copy()).to(torch.get_default_device()) if isinstance(x, np.ndarray) else x
 
         result = getattr(functions, name)(self.ops, *mapped(given, arguments))
-        return mapped(lambda x: x.numpy().copy() if isinstance(x, torch.Tensor) else x, result)
+        return mapped(lambda x: as_numpy(x) if isinstance(x, torch.Tensor) else x, result)
 
 
 class JaxCarrier:

@@ -17,6 +17,7 @@ from tests.support.checkpoints import bits
 FILES = Path(write.__file__).parent
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")  # as these are
 @pytest.mark.parametrize("name", write.STATES)
 def test_states_and_samples(name: str) -> None:
     state, sample = pickle.loads((FILES / f"{name}.pickle").read_bytes())

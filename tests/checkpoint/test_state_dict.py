@@ -175,6 +175,7 @@ def test_parts_elsewhere_are_refused() -> None:
         dicts._check_at_hand("rows", part)
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_another_storage_is_taken(library: Backend) -> None:
     spec = frb.BufferSpec({"x": frb.Unbounded(())}, 4, storage=frb.Device("cpu"))
     state = library.rb.add(library.rb.init(spec), library.tree({"x": np.ones(3, np.float32)}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import pickle
@@ -13,6 +14,7 @@ import pytest
 
 import functional_rb as frb
 from jax_backend import compat
+from tests.support import gpu
 from tests.support.backends import Backend
 
 ITEM = {"x": frb.Unbounded((2,)), "id": frb.Unbounded((), "int32")}
@@ -122,9 +124,12 @@ def test_a_known_beta_is_in_its_range(backend: Backend, beta: float) -> None:
     if backend.name == "jax-jit":
         pytest.skip("there it is traced")
     state = filled(backend.rb)
-    for given in (beta, np.float32(beta), backend.array(np.float32(beta))):
-        with pytest.raises(ValueError, match=r"^beta: expected a number in \[0, 100\], got "):
+    expected = r"^beta: expected a number in \[0, 100\], got "
+    for given in (beta, np.float32(beta)):
+        with pytest.raises(ValueError, match=expected):
             backend.sample(state, backend.rb.key(0), 4, given)
+    with gpu.refused(backend.library, expected):
+        backend.sample(copy.copy(state), backend.rb.key(0), 4, backend.array(np.float32(beta)))
     weights = backend.rb.sample(state, backend.rb.key(0), 4, backend.array(np.float32(1)))[1].weights
     assert np.isfinite(backend.numpy(weights)).all()
 

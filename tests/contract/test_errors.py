@@ -12,6 +12,7 @@ import pytest
 from torch.utils import _pytree as pytree
 
 import functional_rb as frb
+from tests.support import gpu
 from tests.support.backends import VARIANTS, Backend
 from tests.support.refusals import ITEM, PRIORITIZED, UNIFORM, Cases, batch, floats, refused, told
 
@@ -360,8 +361,8 @@ def test_sampling_an_empty_buffer(backend: Backend) -> None:
 def test_sampling_items_of_priority_zero(backend: Backend) -> None:
     state = backend.add(backend.init(PRIORITIZED), batch(3), None, np.zeros(3, np.float32))
     assert not bool(backend.rb.can_sample(state))
-    with pytest.raises(ValueError, match="sample: none of the 3 stored items has a positive priority; update some"):
-        backend.sample(state, backend.rb.key(0), 2)
+    with gpu.refused(backend.library, "sample: none of the 3 stored items has a positive priority; update some"):
+        backend.sample(copy.copy(state), backend.rb.key(0), 2)
     state = backend.update(state, handles(1), floats(1))
     _, sample = backend.sample(state, backend.rb.key(0), 5)
     assert sample.indices.tolist() == [0] * 5
@@ -474,8 +475,8 @@ def test_another_device_is_refused_and_nothing_is_consumed(consumes: bool) -> No
     state = rb.add(rb.init(PRIORITIZED), batch(4))
     place = state._version.memory.rows.data_ptr()
     add, update = (rb.add_, rb.update_) if consumes else (rb.add, rb.update)
-    speed = torch.zeros(4, 3)
-    message = r": expected a tensor on cpu, where the state is, got one on meta; move it by \.to\('cpu'\)"
+    speed, here = torch.zeros(4, 3), str(state.rows.device)
+    message = rf": expected a tensor on {here}, where the state is, got one on meta; move it by \.to\('{here}'\)"
     for words, call in {
         "leaf 'obs/speed'" + message: lambda: add(state, put("obs/speed", speed.to("meta"))),
         "leaf '.*'" + message: lambda: add(state, pytree.tree_map(lambda x: torch.from_numpy(x).to("meta"), batch(4))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.support import gpu
 from tests.support.backends import Backend
 from tests.support.refusals import ITEM, PRIORITIZED, UNIFORM, Cases, batch, floats, refused
 
@@ -311,7 +313,8 @@ def test_calls_that_samplers_and_writers_refuse(backend: Backend) -> None:
     """Each by its words, twice: the first must have changed nothing, nor consumed the state."""
     rb = backend.rb
     slow = backend.library == "jax"  # which compiles for every buffer, so some will do
-    cases = [(not slow, *case) for case in CALLS] + [(True, *case) for case in VALUES[:: 4 if slow else 1]]
+    values = VALUES[:: 4 if slow else 1] if gpu.sees_values(backend.library) else ()
+    cases = [(not slow, *case) for case in CALLS] + [(True, *case) for case in values]
     for fill, words, spec, lead, name, *given in cases:
         fill = fill or isinstance(spec.writer, frb.Immutable)
         state = filled_with(rb, spec, *lead) if fill and lead else rb.init(spec)
@@ -332,8 +335,8 @@ def test_items_that_have_all_been_drawn(backend: Backend) -> None:
         while bool(backend.rb.can_sample(state)):
             state, _ = backend.sample(state, backend.rb.key(0), 2)
         before = arrays_of(backend, state)
-        with pytest.raises(ValueError, match=r"none of the 2 stored items (may be drawn again|has a positive)"):
-            backend.sample(state, backend.rb.key(0), 2)
+        with gpu.refused(backend.library, r"none of the 2 stored items (may be drawn again|has a positive)"):
+            backend.sample(copy.copy(state), backend.rb.key(0), 2)
         assert arrays_of(backend, state) == before
 
 

@@ -203,7 +203,7 @@ for sampler in (frb.Uniform(), frb.Prioritized(0.7, 0.5)):
         state = rb.update(state, sample.indices, priorities, {"n": sample.items["n"]})
         parts += [*sample[1:4], *sample.items.values()]
     parts += [state.rows, *state.wide, state.counters, *([state.tree] if sampler.has_priorities else [])]
-bits = "".join(np.asarray(part).tobytes().hex() for part in parts)
+bits = "".join(np.asarray(part.cpu() if hasattr(part, "cpu") else part).tobytes().hex() for part in parts)
 """
 
 

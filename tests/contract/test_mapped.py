@@ -607,6 +607,7 @@ HOLES = """
 import os, importlib, copy
 from functional_rb.storage import holes
 directory, how = sys.argv[1], sys.argv[2]
+os.environ["JAX_PLATFORMS"] = "cpu"  # where what is read of files needs no memory of its own
 if how == "unprotected":
     holes.take_room = lambda _: False
 rb = importlib.import_module("jax_backend" if how == "jax" else "torch_backend")

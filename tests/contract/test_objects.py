@@ -320,7 +320,7 @@ def test_tensordicts() -> None:
     assert got.get("two").tolist() == [[0, [0]], [1, [1]], [2, [2]], ["p", "q"]]
     same = TensorDict({"id": torch.zeros(2, dtype=torch.int32), "note": "same", "two": got.get("two")[:2]}, [2])
     state = rb.add(rb.add(state, got), same)  # and back in, as they came out
-    assert [str(x) for x in rb.items(state).get("note").tolist()] == ["same", "same", "None", "tensor([1, 2])"]
+    assert [str(x) for x in rb.items(state).get("note").tolist()] == ["same", "same", "None", str(torch.tensor([1, 2]))]
     assert rb.get(state, torch.zeros(0, dtype=torch.int32)).batch_size == (0,)
     crops = TensorDict({"x": torch.zeros(1, 2), "note": NonTensorStack(NonTensorStack("a", "b"))}, [1, 2])
     assert rb.random_crop(crops, rb.key(0), 2).items.get("note").tolist() == [["a", "b"]]
@@ -402,8 +402,10 @@ def test_every_state_reads_its_own_objects(name: str, actions: list[tuple[str, i
 
 
 @pytest.mark.parametrize("way", list(COPIES))
-def test_copies(swept: None, way: str) -> None:
+def test_copies(swept: None, way: str, request: pytest.FixtureRequest) -> None:
     """Waiting steps have objects too."""
+    if way == "to a process":  # on a GPU it is CUDA that shares memory, if the machine lets it
+        request.getfixturevalue("tensors_of_the_cpu")
     notes = [None, *map(Note, range(1, 100))]
     state = rb.init(frb.BufferSpec(STEPS, 4, transforms=frb.n_step(3, 0.9, at="add")))
     state = rb.add(state, steps(1, 5, notes))

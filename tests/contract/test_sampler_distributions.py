@@ -8,6 +8,7 @@ last ones, and what comes out is held against the documented law, computed from 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -41,8 +42,8 @@ Law = Mapping[Hashable, float]
 
 def on_torch(table: Table, function: Callable[..., Any], spec: Any, *args: Any) -> Any:
     """With NumPy arrays in and out, which stay as they are."""
-    tensors = jax.tree.map(lambda x: torch.from_numpy(np.array(x)), args)
-    with using(table):
+    with using(table), torch.device("cpu") if table else contextlib.nullcontext():
+        tensors = jax.tree.map(lambda x: torch.from_numpy(np.array(x)), args)
         return jax.tree.map(lambda x: x.numpy(), function(torch_ops, spec, *tensors))
 
 

@@ -70,6 +70,7 @@ def test_adding_to_files_without_reserved_room_is_not_traced() -> None:
 
 
 @pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_samples_go_to_the_device_that_init_names(storage: Any) -> None:
     # A device without content, which is everywhere: only where things are can be seen.
     state = rb.add(rb.init(spec_of(storage=storage), device="meta"), batch(1, 5))
@@ -90,6 +91,7 @@ def test_what_comes_from_yet_another_device_is_refused() -> None:
         rb.add(state, {"x": torch.zeros(1, 512, device="meta")})
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_a_device_by_name_and_what_comes_before_it() -> None:
     assert rb.init(spec_of(storage=frb.Device("meta"))).rows.device.type == "meta"
     assert rb.init(spec_of(storage=frb.Device("meta")), device="cpu").rows.device.type == "cpu"
@@ -99,6 +101,7 @@ def test_a_device_by_name_and_what_comes_before_it() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_on_an_accelerator_results_are_those_of_the_host(storage: Any) -> None:
     state, wanted = rb.init(spec_of(storage=storage), device="cuda"), rb.init(spec_of(storage=frb.Device("cpu")))
     for k in range(20):

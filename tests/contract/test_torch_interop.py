@@ -160,6 +160,7 @@ def test_vmap_over_stacked_states(twin: str, sampler: Any) -> None:
     assert_equal(pytree.tree_map(lambda x: x[2], got), rb.get(states[2], HANDLES))
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_vmap_over_beta(twin: str) -> None:
     state = rb.update(full(), HANDLES, torch.arange(1.0, 6.0))
     betas = torch.tensor([0.0, 0.4, 1.0])

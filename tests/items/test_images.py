@@ -239,6 +239,7 @@ def test_windows_reach_over_the_edge() -> None:
     np.testing.assert_array_equal(made[0], x[0][np.zeros(4, int)][:, [2, 3, 3, 3, 3]])
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 @hypothesis.settings(max_examples=30)
 @hypothesis.given(st.data(), st.sampled_from(["uint8", "float32", "bool"]), st.integers(1, 3))
 def test_the_kernel_takes_the_same_windows(data: Any, dtype: str, channels: int) -> None:

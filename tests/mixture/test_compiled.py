@@ -54,6 +54,7 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
             assert all(torch.equal(mine.auxiliary[name], theirs.auxiliary[name]) for name in mine.auxiliary)
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 @pytest.mark.parametrize("p", [None, [0.3, 0.0, 0.7], [0.3, 0.65, 0.05]])
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 0.4])

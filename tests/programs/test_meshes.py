@@ -15,7 +15,7 @@ def test_programs_on_four_devices() -> None:
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--durations=15", file],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -7,16 +7,54 @@ library gets no such help: where it would read a tensor of the GPU as an array, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest yet
+    import pytest
 
 ASKED = os.environ.get("TESTS_DEVICE") == "gpu"
 OF_THE_CPU = {
-    *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_switch", "test_native"),
+    *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_updates_kernel", "test_switch"),
+    *("test_native", "test_sanitizers", "test_version_chain", "test_version_chain_storms"),
     *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
 }
-"""Modules about the kernels of the CPU, or about memory that processes share."""
+"""Modules about the native code of the CPU, or about memory that processes share."""
+
+
+FEW = 4
+"""Examples of a property: each takes many launches, and a machine with a GPU is had for minutes."""
+
+
+def search_briefly(test: Any) -> None:
+    """Let Hypothesis try few examples of a test."""
+    import hypothesis
+
+    known = getattr(test, "_hypothesis_internal_use_settings", None)
+    if known is not None:
+        few = hypothesis.settings(known, max_examples=min(known.max_examples, FEW))
+        test._hypothesis_internal_use_settings = few
+
+
+def not_on_one(reason: str) -> pytest.MarkDecorator:
+    """Skips a test where the suite is run on a GPU."""
+    import pytest
+
+    return pytest.mark.skipif(ASKED, reason=f"not on a GPU: {reason}")
+
+
+def sees_values(library: str) -> bool:
+    """Whether a call is refused for a number in an array: on a GPU torch's functions do not wait for it, and go on."""
+    return not ASKED or library != "torch"
+
+
+def refused(library: str, match: str) -> contextlib.AbstractContextManager[Any]:
+    """What such a call comes to."""
+    import pytest
+
+    return pytest.raises(ValueError, match=match) if sees_values(library) else contextlib.nullcontext()
 
 
 def missing() -> str:

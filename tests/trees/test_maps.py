@@ -361,6 +361,7 @@ def test_torch_vmap_is_refused() -> None:
         torch.vmap(lambda keys: torch_backend.maps.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_keys_on_the_cpu_go_where_the_map_is_and_others_are_refused() -> None:
     made, keys = torch_backend.maps.init(PAIR), torch.from_numpy(PAIRS)
     with pytest.raises(ValueError, match="expected all tensors on one device"):
