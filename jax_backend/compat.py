@@ -24,6 +24,10 @@ IS_EXPLICIT: Final = hasattr(jax.sharding, "use_abstract_mesh")
 REFUSED: Final = () if IS_EXPLICIT else ("from JAX 0.7.2 on",)
 """What is said where this JAX is too old for something."""
 
+IS_TOLD: Final = extras.is_version(jax, "0.10") or not extras.is_version(jax, "0.7")
+"""Whether JAX can name each way in which XLA divides what a program returns: 0.7 to 0.9 cannot, where that is along a
+part of an axis of a mesh, as six rows over two of four devices; 0.9 ends with an `IndivisibleError`."""
+
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:
     """Let a setting of the process be a part of what JAX finds traced and compiled functions by.
@@ -88,6 +92,30 @@ def explicit_axes(mesh: Any) -> tuple[Any, ...]:
 def is_explicit(mesh: Any) -> bool:
     """Whether all axes of a mesh are: `are_all_axes_explicit` is there from JAX 0.7.2 on."""
     return len(explicit_axes(mesh)) == len(mesh.axis_names)
+
+
+def told(results: Any, state: Any, is_state: bool) -> Any:
+    """What is computed of a state, so that JAX can name how XLA divides it; without `IS_TOLD` only.
+
+    Args:
+        results: arrays, while a program is traced.
+        state: what they are computed of, whose arrays tell the mesh.
+        is_state: whether they are of a new state, which stays divided as it was: then only what no axis of the mesh can
+            divide is made whole on each device, else all.
+    """
+    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(state)]
+    mesh = next((x for x in meshes if not x.empty), None)
+    if mesh is None or in_shard_map():
+        return results
+    sizes = [size for size in mesh.axis_sizes if size > 1]
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+    def placed(x: Any) -> Any:
+        if not isinstance(x, jax.Array) or (is_state and any(length % n == 0 for length in x.shape for n in sizes)):
+            return x
+        return lax.with_sharding_constraint(x, whole)
+
+    return jax.tree.map(placed, results)
 
 
 def enable_x64(on: bool) -> AbstractContextManager[None]:

@@ -103,7 +103,9 @@ def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], other
     mesh = _mesh((args, others))
     explicit = compat.explicit_axes(mesh)
     if not explicit:
-        return function(*args, **others)
+        out = function(*args, **others)
+        is_own = compat.IS_TOLD or by_row or not args or not isinstance(args[0], State)
+        return out if is_own else _told(out, args[0])
     automatic = mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(automatic):
         given, more = jax.tree.map(lambda x: _placed(x, P()), (args, others))
@@ -113,6 +115,15 @@ def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], other
         if by_row:
             return _by_row(out, jax.tree.leaves(args)[0] if state is None else state.rows)
         return _whole(out) if state is None else _like_state(out, state)
+
+
+def _told(out: Any, state: State) -> Any:
+    """On automatic axes XLA divides what comes out; an older JAX is to be able to name how."""
+    if isinstance(out, State | dict):
+        return compat.told(out, state, is_state=True)
+    if isinstance(out, tuple) and out and isinstance(out[0], dict):
+        return compat.told(out[0], state, is_state=True), *compat.told(out[1:], state, is_state=False)
+    return compat.told(out, state, is_state=False)
 
 
 def _mesh(arrays: Any) -> Any:

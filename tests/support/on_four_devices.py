@@ -272,3 +272,20 @@ def test_axes_that_are_split_by_the_user(name: str) -> None:
     assert shardings(after[0]) == shardings(state)
     assert shardings(state).keys() > {"rows"}
     training.assert_same_bits(after, expected)
+
+
+def test_what_an_older_jax_cannot_name_lies_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 0.10 it has no name for how XLA divides six rows among four devices, or the few counters."""
+    spec = split_spec(BOTH[2])
+    state = rb.init(spec, device=NamedSharding(mesh_of(AxisType.Auto), P("d")))
+    counters, six, pairs, slots = f"{len(state.counters)}", "6", "6,2", f"{CAPACITY}"
+    placed = {}
+    for placed_by in ("XLA", "library"):
+        monkeypatch.setattr(compat, "IS_TOLD", placed_by == "XLA")
+        jax.clear_caches()
+        program = str(jax.make_jaxpr(lambda x: rb.sample(x, rb.key(0), 6))(state))
+        placed[placed_by] = set(re.findall(r"\w+:\w+\[([\d,]+)\]\S* = sharding_constraint", program))
+    jax.clear_caches()
+    assert not placed["XLA"]
+    assert {counters, six, pairs} <= placed["library"]
+    assert slots not in placed["library"]
