@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import hypothesis
@@ -21,7 +22,8 @@ from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
-from torch_backend.gpu import kernels
+from torch_backend.gpu import driver, kernels
+from torch_backend.library import TORCH
 
 ORDERS = list(emulated_gpu.ORDERS)
 
@@ -237,3 +239,42 @@ def test_a_graph_of_cuda() -> None:
     other = rb.add(rb.update(rb.add(rb.init(spec), {"n": numbers}), numbers, numbers.float()), {"n": numbers + 8})
     assert int(rb.size(after)) == 16
     assert programs.bits(sample.indices) == programs.bits(rb.sample(other, rb.key(1), 32)[1].indices)
+
+
+def test_where_nothing_can_be_compiled_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(device: int) -> Any:
+        raise OSError(f"no library for cuda:{device}")
+
+    monkeypatch.setattr(driver, "_loaded", missing)
+    monkeypatch.setattr(TORCH, "gpu", kernels.Kernels(driver.Driver(), "cpu"))
+    monkeypatch.setattr(TORCH, "chain", programs.NotHere())
+    spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8)
+    with pytest.warns(RuntimeWarning, match=r"no library for cuda:0; functional_rb\.kernels\(False\)") as told:
+        states = [rb.add(rb.init(spec), {"n": torch.arange(3, dtype=torch.int32)}) for _ in range(2)]
+    assert len(told) == 1
+    assert [int(rb.size(state)) for state in states] == [3, 3]
+
+
+def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And made anew of other sources; a folder that others may write to holds nothing that would be carried out."""
+    made: list[str] = []
+
+    class Compiler:
+        def nvrtcVersion(self, *places: Any) -> int:
+            return 0
+
+    def compile_it(compiler: Any, sources: dict[str, bytes], architecture: str) -> bytes:
+        made.append(architecture)
+        return architecture.encode()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(driver, "_compiler", Compiler)
+    monkeypatch.setattr(driver, "_compile", compile_it)
+    assert [driver.compiled(x) for x in ("sm_90", "sm_90", "sm_80")] == [b"sm_90", b"sm_90", b"sm_80"]
+    assert made == ["sm_90", "sm_80"]
+    monkeypatch.setattr(driver, "FLAGS", ())
+    driver.compiled("sm_90")
+    assert made == ["sm_90", "sm_80", "sm_90"]
+    (tmp_path / "functional_rb" / "kernels").chmod(0o777)
+    driver.compiled("sm_90")
+    assert made == ["sm_90", "sm_80", "sm_90", "sm_90"]

@@ -31,6 +31,10 @@ class Emulated:
         self._library, self._order = library(), ORDERS[order]
         self.launched: list[tuple[str, tuple[int, int]]] = []
 
+    def ready(self, device: int) -> bool:
+        """Always."""
+        return True
+
     def launch(
         self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
     ) -> None:

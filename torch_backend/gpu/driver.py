@@ -12,6 +12,7 @@ import importlib.util
 import os
 import stat
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
@@ -29,6 +30,26 @@ KERNELS: Final = ("rank", "add", "update", "sample")
 
 class Driver:
     """The kernels on the GPUs of this process."""
+
+    def __init__(self) -> None:
+        """Nothing is compiled yet."""
+        self._ready: dict[int, bool] = {}
+
+    def ready(self, device: int) -> bool:
+        """Whether kernels can be carried out on a device; a warning says once why they cannot."""
+        if device not in self._ready:
+            try:
+                _loaded(device)
+                self._ready[device] = True
+            except (RuntimeError, OSError, AssertionError) as error:
+                self._ready[device] = False
+                warnings.warn(
+                    f"on cuda:{device} functional_rb goes on by torch's operations, many times as slow as its kernels: "
+                    f"{error}; functional_rb.kernels(False) says that this is meant",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return self._ready[device]
 
     def launch(
         self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
@@ -139,7 +160,7 @@ def _compiler() -> Any:
             continue
     raise RuntimeError(
         "expected NVRTC, CUDA's compiler at run time, which torch's builds for CUDA bring along; install "
-        "nvidia-cuda-nvrtc, or go on without kernels by functional_rb.kernels(False)"
+        "nvidia-cuda-nvrtc"
     )
 
 

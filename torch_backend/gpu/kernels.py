@@ -42,6 +42,9 @@ MOST_DRAWS = 64
 class Launcher(Protocol):
     """Who carries kernels out."""
 
+    def ready(self, device: int) -> bool:
+        """Whether kernels can be carried out on a device."""
+
     def launch(
         self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
     ) -> None:
@@ -105,7 +108,8 @@ class Kernels:
             arrays = [memory.rows, *memory.wide, *([] if memory.tree is None else [memory.tree])]
             usual = spec.known.buffer and not spec.plan.objects and len(spec.plan.layout.leaves) <= MOST
             there = all(x.device.type == self._device_type and memory.is_plain_array(x) for x in arrays)
-            memory.on_gpu = usual and memory.fits and len(arrays) <= MOST and there
+            fits = usual and memory.fits and len(arrays) <= MOST and there
+            memory.on_gpu = fits and self._launcher.ready(memory.rows.device.index or 0)
         return memory.on_gpu
 
     def room(self, memory: Memory, n: int, rows: bool) -> SavedRows:
