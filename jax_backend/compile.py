@@ -166,8 +166,9 @@ def draw(
         leaves = [found[k] for k in range(len(spec.plan.leaves))]
     # What is written to the state that is returned comes after this read: else XLA might copy the storage.
     if jax.default_backend() == "gpu":  # where no kernel has drawn, so that XLA may read the tree for these again
-        counters, *told = barrier([arrays.counters, *selection[:3]], leaves)
-        return arrays._replace(counters=counters), leaves, Selection(*told, *selection[3:])
+        counters, drawn, weights, chances = barrier([arrays.counters, *selection[:3]], leaves)
+        selection = selection._replace(handles=drawn, weights=weights, probabilities=chances)
+        return arrays._replace(counters=counters), leaves, selection
     (counters,) = barrier([arrays.counters], [*leaves, *selection[:3]])
     return arrays._replace(counters=counters), leaves, selection
 
