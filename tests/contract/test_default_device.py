@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.checkpoint import mixtures
 from torch_backend.library import TORCH
 
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
@@ -143,3 +144,31 @@ def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: fr
     for k in range(len(leaves)):
         moved = [leaf.to("meta") if place == k else leaf for place, leaf in enumerate(leaves)]
         assert not TORCH.uses_kernels(pytree.tree_unflatten(moved, outline)._version.own())
+
+
+def test_keys_on_the_cpu_are_packed_there_whatever_the_default_device_is() -> None:
+    pair = frb.MapSpec({"at": frb.Unbounded((), "int32"), "sign": frb.Binary(())}, capacity=4)
+    keys = {"at": np.arange(3, dtype=np.int32), "sign": np.array([True, False, True])}
+    made = rb.maps.insert(rb.maps.init(pair), keys)[0]
+    with torch.device("meta"):
+        assert rb.maps.lookup(made, keys).tolist() == [0, 1, 2]
+
+
+def test_what_is_counted_in_a_mixture_goes_where_its_other_buffers_are() -> None:
+    spec = frb.BufferSpec(ITEM, 16)
+    mixture = frb.Mixture([rb.add(rb.init(spec), items(3)), rb.add(rb.init(spec, device="meta"), items(2))])
+    for found in (rb.sizes(mixture), rb.size(mixture), rb.can_sample(mixture, 2)):
+        assert found.device.type == "meta"
+
+
+def test_a_mixtures_record_is_read_from_another_device() -> None:
+    class Elsewhere:
+        """As a tensor of a GPU: NumPy cannot read it."""
+
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+        def cpu(self) -> torch.Tensor:
+            return torch.tensor([1, 2], dtype=torch.uint8)
+
+    assert mixtures._on_host(Elsewhere()).tolist() == [1, 2]
