@@ -188,6 +188,7 @@ def test_each_function_is_one_launch() -> None:
     assert [name for name, _ in launcher.launched] == ["add", "sample", "update", "rank", "add"]
 
 
+@pytest.mark.filterwarnings("ignore:.*ynchroniz")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_nobody_waits_for_a_gpu() -> None:
     spec = frb.BufferSpec(SPECS["scalars"], 1000, frb.Prioritized())
@@ -196,8 +197,8 @@ def test_nobody_waits_for_a_gpu() -> None:
     state = rb.add(rb.init(spec, "cuda"), items)
     state, sample = rb.sample(state, rb.key(0), 16)
     state = rb.update(state, sample.indices, sample.weights)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for turn in range(3):
             state = rb.add_(rb.add(state, items, mask), items)
             state, sample = rb.sample(state, rb.key(turn), 16)
@@ -236,7 +237,7 @@ def test_a_graph_of_cuda() -> None:
         after, sample = rb.sample(rb.add(state, {"n": numbers + 8}), rb.key(1), 32)
     graph.replay()
     torch.cuda.synchronize()
-    other = rb.add(rb.update(rb.add(rb.init(spec), {"n": numbers}), numbers, numbers.float()), {"n": numbers + 8})
+    other = rb.add(rb.update(rb.add(rb.init(spec, "cuda"), {"n": numbers}), numbers, numbers.float()), {"n": numbers + 8})
     assert int(rb.size(after)) == 16
     assert programs.bits(sample.indices) == programs.bits(rb.sample(other, rb.key(1), 32)[1].indices)
 
