@@ -23,16 +23,16 @@ class Known(NamedTuple):
     """What of a buffer the native code does whole.
 
     Attributes:
-        plain: whether there are no frames, and no transforms but functions of items.
         draws: single items by position or priority, slices, or items without replacement.
         buffer: all of it: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
+        plain: whether there are no frames, and no transforms but functions of items.
     """
 
-    plain: bool
     draws: Draws
     buffer: bool
     updates: bool
+    plain: bool
 
 
 def draws_items(sampler: Any) -> bool:
@@ -59,4 +59,4 @@ def known(plan: Plan, sampler: Any, writer: Any, plain: bool) -> Known:
     has_updates = type(sampler) is PrioritizedSlices or (
         type(sampler) is Prioritized and sampler.max_times_sampled is None
     )
-    return Known(plain, draws, draws is Draws.ITEMS and plain, has_updates and writer.in_order)
+    return Known(draws, draws is Draws.ITEMS and plain, has_updates and writer.in_order, plain)

@@ -1,8 +1,9 @@
 """The public functions on memory that is written in place: a new state takes over the memory of the old one.
 
 The way of a write is the same for all functions: lock the version, own its memory, make room for what is overwritten,
-let the next version succeed, write by the fused kernel or the core, and count what was saved. `Engine` is the part of
-`buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for any library; inputs have been checked.
+let the next version succeed, write by the core, and count what was saved; where the native chain does it, it does all
+of that. `Engine` is the part of `buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for any library;
+inputs have been checked.
 """
 
 from __future__ import annotations
@@ -69,7 +70,13 @@ class Engine:
             def write() -> Array:
                 if kernels is not None:
                     return kernels.add(target, spec, counters, leaves, batch, mask, priorities, saved)
-                return self._write(target, spec, counters, leaves, batch, mask, priorities, key, saved)
+                target.written = True
+                with library.core():
+                    bits = None
+                    if key is not None and spec.writer.words:
+                        bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), target)
+                    given = target.state_arrays(counters), spec, leaves, batch, mask, priorities, bits
+                    return _written(target, self._carry_out(functions.add, target, saved, *given))
 
             return self._next_state(state, version, target, saved, write, consume, self._past(state, batch))
 
@@ -103,7 +110,9 @@ class Engine:
                 if kernels is not None:
                     assert priorities is not None
                     return kernels.update(target, spec, counters, handles, priorities, saved)
-                return self._rewrite(target, spec, counters, handles, priorities, replacements, saved)
+                with library.core():
+                    given = target.state_arrays(counters), spec, handles, priorities, replacements
+                    return _written(target, self._carry_out(functions.update, target, saved, *given))
 
             past = None if replacements else self._past(state)
             return self._next_state(state, version, target, saved, write, consume, past)
@@ -439,42 +448,6 @@ class Engine:
             return key, None
         key, other = self.library.split(key)
         return key, self.library.random_bits(other, spec.extra_shape(batch), memory)
-
-    def _write(
-        self,
-        memory: Memory,
-        spec: BufferSpec,
-        counters: Array,
-        leaves: Sequence[Array],
-        batch: int,
-        mask: Array | None,
-        priorities: Array | None,
-        key: Any,
-        saved: Saved | None = None,
-    ) -> Array:
-        """Write a batch into memory by the core; returns the new counters."""
-        memory.written = True
-        with self.library.core():
-            bits = None
-            if key is not None and spec.writer.words:
-                bits = self.library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
-            given = memory.state_arrays(counters), spec, leaves, batch, mask, priorities, bits
-            return _written(memory, self._carry_out(functions.add, memory, saved, *given))
-
-    def _rewrite(
-        self,
-        memory: Memory,
-        spec: BufferSpec,
-        counters: Array,
-        handles: Array,
-        priorities: Array | None,
-        replacements: Replacements,
-        saved: Saved | None = None,
-    ) -> Array:
-        """Set priorities and rewrite leaves in memory by the core; returns the new counters."""
-        with self.library.core():
-            given = memory.state_arrays(counters), spec, handles, priorities, replacements
-            return _written(memory, self._carry_out(functions.update, memory, saved, *given))
 
     def _draw(
         self,

@@ -237,7 +237,9 @@ def test_a_graph_of_cuda() -> None:
         after, sample = rb.sample(rb.add(state, {"n": numbers + 8}), rb.key(1), 32)
     graph.replay()
     torch.cuda.synchronize()
-    other = rb.add(rb.update(rb.add(rb.init(spec, "cuda"), {"n": numbers}), numbers, numbers.float()), {"n": numbers + 8})
+    other = rb.add(
+        rb.update(rb.add(rb.init(spec, "cuda"), {"n": numbers}), numbers, numbers.float()), {"n": numbers + 8}
+    )
     assert int(rb.size(after)) == 16
     assert programs.bits(sample.indices) == programs.bits(rb.sample(other, rb.key(1), 32)[1].indices)
 

@@ -93,6 +93,19 @@ def test_where_no_slice_is_the_core_says_why() -> None:
         OnTorch.sample(state, 0, 3)
 
 
+def test_steps_without_a_priority_are_not_drawn() -> None:
+    """Not even where no step has one: a window begins at each."""
+    rb, sampler = torch_backend, frb.PrioritizedSlices(1, end_keys=("done",))
+    spec = frb.BufferSpec(ITEM, 8, sampler)
+    state = rb.add(rb.init(spec), items(np.random.default_rng(0), 0, 8, spec))
+    one = rb.update(state, np.arange(8), np.array([0, 0, 0, 2, 0, 0, 0, 0], np.float32))
+    assert set(rb.sample(one, rb.key(0), 20)[1].indices[:, 0].tolist()) == {3}
+    none = rb.update(state, np.arange(8), np.zeros(8, np.float32))
+    assert TORCH.chain.draw(none, rb.key(0), 3, 0.4) is NotImplemented
+    with pytest.raises(ValueError, match="with a positive priority"):
+        rb.sample(none, rb.key(0), 3)
+
+
 @pytest.mark.parametrize("kind", ["frames", "objects"])
 def test_items_that_are_not_plain_are_read(kind: str) -> None:
     """Frames that are shared, and Python objects."""

@@ -223,6 +223,44 @@ def test_torch_func_inside(way: programs.Noting) -> None:
     same_on_the_plain_engine(case)
 
 
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 7000])
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized()])
+def test_a_mixture_draws_a_batch_at_once(sampler: Any, size: int, way: programs.Noting) -> None:
+    spec = dataclasses.replace(SPEC, sampler=sampler)
+    mixture = frb.Mixture([full(spec), rb.add(rb.init(spec), batch(3, 50)), full(spec)], p=[0.5, 0.5, 0.0])
+    for beta in (None, 0.7):
+        before = way.calls["together"]
+
+        def case(beta: float | None = beta) -> Any:
+            _, drawn = rb.sample(mixture, rb.key(2), size, beta)
+            return [*map(programs.outline, (*drawn.items.values(), *programs.told_beside(drawn)))]
+
+        assert same_on_the_plain_engine(case)[1] is None
+        assert way.calls["together"] == before + 1
+
+
+def test_a_mixture_of_which_a_buffer_is_empty_is_drawn_by_the_plain_engine(way: programs.Noting) -> None:
+    mixture = frb.Mixture([full(), rb.init(SPEC)], p=[0.5, 0.5])
+
+    def case() -> Any:
+        _, drawn = rb.sample(mixture, rb.key(2), 6)
+        return drawn.indices.tolist()
+
+    same_on_the_plain_engine(case)
+    assert not way.calls["together"]
+
+
+@pytest.mark.parametrize("counts", [[3], [3, -1], [0, 0], [2**40, 1]])
+def test_counts_that_are_none_draw_nothing(counts: list[int], way: programs.Noting) -> None:
+    states, keys = (full(), full()), [1, 2]
+    with contextlib.suppress(SystemError, MemoryError, IndexError):
+        assert way.chain.together(states, counts, keys) is NotImplemented
+    assert shown(states[0]) == shown(full())
+
+
 # --- what users' own code does amid a call ---------------------------------------------------------------------------
 
 

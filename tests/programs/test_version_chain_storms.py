@@ -122,6 +122,52 @@ def test_draws_beside_writes(way: Any) -> None:
     programs.check_books(newest)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_slices_drawn_beside_writes(in_place: bool, way: Any) -> None:
+    """Each of steps that were added one after the other, whole ones, and none from behind its state."""
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.Slices(4, end_keys=()))
+    newest = rb.add(rb.init(spec), batch(0, CAPACITY))
+    oldest = copy.deepcopy(newest) if in_place else newest
+
+    def draw(turn: int) -> None:
+        for state in (newest, oldest):
+            try:
+                _, sample = rb.sample(state, rb.key(turn), 400)
+            except RuntimeError as error:  # it was consumed before the draw began
+                if "consumed" not in str(error):
+                    raise
+                continue
+            check_whole({name: leaf.flatten(0, 1) for name, leaf in sample.items.items()})
+            ids = sample.items["id"]
+            assert bool((ids.diff() == 1).all())
+            assert bool((sample.indices % CAPACITY == ids % CAPACITY).all())
+            assert state is not oldest or int(ids.max()) < CAPACITY
+
+    def add(turn: int) -> None:
+        nonlocal newest
+        newest = (rb.add_ if in_place else rb.add)(newest, batch(CAPACITY + 300 * turn, 300))
+
+    Together().run(effort(60, 1000), add, draw, draw)
+    programs.check_books(newest)
+
+
+def test_epochs_drawn_beside_each_other(way: Any) -> None:
+    """Threads draw from the same states, and each time the same comes."""
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.WithoutReplacement())
+    first = rb.add(rb.init(spec), batch(0, CAPACITY))
+    after, sample = rb.sample(first, rb.key(1), 700)
+    before, expected = programs.peek(first), [sample.items["id"].tolist(), programs.peek(after)]
+
+    def draw(turn: int) -> None:
+        again, drawn = rb.sample(first, rb.key(1), 700)
+        check_whole(drawn.items)
+        assert [drawn.items["id"].tolist(), programs.peek(again)] == expected
+        rb.sample_(again, rb.key(turn), 900)
+
+    Together().run(effort(20, 300), draw, draw, draw)
+    assert programs.peek(first) == before
+
+
 def test_in_place_writes_wait_for_draws(way: Any) -> None:
     state, key = full(), rb.key(0)
 

@@ -181,7 +181,7 @@ template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool 
   return made.give();
 }
 
-// Whether anything may have been added; null with an error, or false, is "not here".
+// Whether anything may have been added, which is not so either if there is an error.
 bool is_written(const Turn& turn) { return attribute(turn.memory.get(), names.written).is(Py_True); }
 
 template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
@@ -204,8 +204,9 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   const Ref target = attribute(turn.state(), names._target);
   if (!target) return nullptr;
   const KnownBuffer* known = turn.known();
-  const bool remembers = known->draws == EPOCH;  // then no code of a user's may run before it is written: of dicts there is none
+  const bool remembers = known->draws == EPOCH;
   Draw draw;
+  // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's.
   if (!known->samples || (remembers && known->given.empty()) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
       Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn, args[1], draw.draws))
@@ -236,7 +237,11 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 3 || !PyTuple_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])) return not_here();
   VersionChain* chain = reinterpret_cast<VersionChain*>(self);
   int64_t size = 0, first = 0;
-  for (Py_ssize_t k = 0; k < PyList_Size(args[1]); ++k) size += PyLong_AsLongLong(PyList_GetItem(args[1], k));
+  for (Py_ssize_t k = 0; k < PyList_Size(args[1]); ++k) {
+    const int64_t rows = PyLong_AsLongLong(PyList_GetItem(args[1], k));
+    if (rows < 0 || rows > INT32_MOST - size) return not_here();
+    size += rows;
+  }
   Ref known;  // as a drawn batch needs it
   std::optional<Drawn> drawn;
   for (Py_ssize_t k = 0; k < PyTuple_Size(args[0]); ++k) {
@@ -244,7 +249,7 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     draw.draws = PyLong_AsLongLong(PyList_GetItem(args[1], k));
     draw.random.key = PyLong_AsLongLong(PyList_GetItem(args[2], k));
     if (PyErr_Occurred()) return nullptr;
-    if (draw.draws <= 0) continue;
+    if (!draw.draws) continue;
     Turn turn(chain, PyTuple_GetItem(args[0], k));
     FRB_TRY(turn.begin());
     if (!turn.known()->writes || !is_written(turn)) return not_here();
