@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from benchmarks import floor, ours
 from benchmarks.contender import AnySampler, Backend, Contender, Entry, Sampler, Unavailable, assemble
-from benchmarks.goals import Comparison, Verdict, comparisons, ratio_of
+from benchmarks.goals import Comparison, Verdict, comparisons, gpu_comparisons, ratio_of
 from benchmarks.measure import Spread, Timings, interleave, spread
 from benchmarks.workload import Workload
 
@@ -136,7 +136,8 @@ def compare(
         for backend in backends
         for sampler in get_args(Sampler)
     }
-    return measure(groups, comparisons(), effort, device=device, say=say)
+    wanted = comparisons() if device == "cpu" else gpu_comparisons()
+    return measure(groups, wanted, effort, device=device, say=say)
 
 
 def joined(parts: Sequence[Section]) -> Section:

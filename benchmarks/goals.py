@@ -97,6 +97,24 @@ def comparisons() -> list[Comparison]:
     return table
 
 
+def gpu_comparisons() -> list[Comparison]:
+    """Every comparison of the section on a GPU, in its order: cpprb does not run there."""
+    table: list[Comparison] = []
+    operations: dict[Sampler, tuple[Operation, ...]] = {
+        "uniform": ("add", "sample"),
+        "prioritized": ("add", "sample", "update"),
+    }
+    peers: dict[Backend, tuple[str, float]] = {"jax": ("flashbax", 2.0), "torch": ("torchrl", 3.0)}
+    for backend, (name, bound) in peers.items():
+        for sampler, timed in operations.items():
+            table.extend(Comparison(backend, sampler, operation, name, at_least=bound) for operation in timed)
+            table.append(Comparison(backend, sampler, "step", name))
+            if backend == "torch":
+                table.extend(Comparison("torch", sampler, each, ours.NAME, ours.IN_PLACE) for each in timed)
+            table.append(Comparison(backend, sampler, "sample", ours.NAME, floor.NAME, at_most=2.0))
+    return table
+
+
 def slice_comparisons() -> list[Comparison]:
     """Every comparison of the section `slices`, in its order; the bounds are for the workload's own capacity."""
     table: list[Comparison] = []
