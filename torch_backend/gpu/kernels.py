@@ -104,11 +104,12 @@ class Kernels:
 
     def take(self, memory: Memory, spec: BufferSpec) -> bool:
         """Whether they can work on a memory: of a usual buffer, whole, of torch's own and in one piece."""
+        if not spec.known.buffer or spec.plan.objects or len(spec.plan.layout.leaves) > MOST:
+            return False
         if memory.on_gpu is None:
             arrays = [memory.rows, *memory.wide, *([] if memory.tree is None else [memory.tree])]
-            usual = spec.known.buffer and not spec.plan.objects and len(spec.plan.layout.leaves) <= MOST
             there = all(x.device.type == self._device_type and memory.is_plain_array(x) for x in arrays)
-            fits = usual and memory.fits and len(arrays) <= MOST and there
+            fits = memory.fits and len(arrays) <= MOST and there
             memory.on_gpu = fits and self._launcher.ready(memory.rows.device.index or 0)
         return memory.on_gpu
 
