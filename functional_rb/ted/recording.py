@@ -354,4 +354,6 @@ def _where(mask: Any, yes: Any, no: Any) -> Any:
     along = mask.reshape(tuple(mask.shape) + (1,) * (len(no.shape) - len(mask.shape)))
     if hasattr(no, "where"):
         return yes.where(along, no)  # torch
+    if isinstance(no, NUMPY):
+        return np.where(along, yes, no)  # of a NumPy before 2.0 too, whose arrays do not tell where their functions are
     return no.__array_namespace__().where(along, yes, no)
