@@ -44,7 +44,7 @@ MIDDLE = ("jax==0.9.*", "torch==2.11.*")
 """What applications that hold versions back have, a year after the oldest ones and before the newest ones."""
 EXTRAS = ("jax", "torch", "tensordict", "checkpoint", "hdf5", "plot", "trees", "text", "datasets", "testing")
 """The extras for users: all of them stand side by side in each environment."""
-TOOLS = ("chex", "dm-env", "gymnasium", "packaging", "pytest>=9", "pytest-xdist")
+TOOLS = ("av", "chex", "dm-env", "gymnasium", "packaging", "pytest>=9", "pytest-xdist")
 """What the tests need besides; no promise is made of these, so that each is the newest that fits."""
 READER = "safetensors"
 """A tool whose lower bound in `dev` is kept too: that others read what checkpoints are is a promise."""

@@ -231,6 +231,7 @@ class _ToSpaces:
         if spec.shape:
             nvec, start = (np.full(spec.shape, n) for n in (spec.n, spec.start))
             return self._multi(nvec, start, spec)
+        _check_choices(spec.n, spec)
         return self.spaces.Discrete(spec.n, start=spec.start, dtype=_numpy(spec))
 
     def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
@@ -238,8 +239,8 @@ class _ToSpaces:
         return self._multi(spec.table("nvec"), spec.table("start"), spec)
 
     def _multi(self, nvec: Any, start: Any, spec: ArraySpec) -> Any:
-        if nvec.size and nvec.max() > dtypes.integer_limits(spec.dtype)[1]:
-            raise ValueError(f"Gymnasium keeps the {nvec.max()} choices as {spec.dtype}; give the spec a wider dtype")
+        if nvec.size:
+            _check_choices(nvec.max(), spec)
         return self.spaces.MultiDiscrete(nvec, dtype=_numpy(spec), start=start)
 
     def _text(self, spec: Text, path: Path) -> Any:
@@ -283,6 +284,12 @@ def _numpy(spec: ArraySpec) -> Any:
     if spec.dtype in ("bfloat16", "complex64"):
         raise TypeError(f"no space has the dtype {spec.dtype}; change the spec's")
     return np.dtype(spec.dtype).type
+
+
+def _check_choices(count: int, spec: ArraySpec) -> None:
+    """Refuse a number of choices that its own dtype does not hold, which a NumPy before 2.0 would wrap around."""
+    if count > dtypes.integer_limits(spec.dtype)[1]:
+        raise ValueError(f"Gymnasium keeps the {count} choices as {spec.dtype}; give the spec a wider dtype")
 
 
 def _remedy(spec: Any) -> str:

@@ -101,7 +101,7 @@ def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any
 
 def is_leaf(x: Any) -> bool:
     """Whether a value is an array or the spec of one; nests of specs and TensorDicts have dtypes too."""
-    if isinstance(x, Varying | Stacked):
+    if isinstance(x, (Varying, Stacked)):  # no union: torch.compile of torch 2.8 traces none
         return False
     return hasattr(x, "dtype") and not hasattr(x, "keys") and not hasattr(x, "batch_size")
 

@@ -224,7 +224,7 @@ def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Car
 
 
 def _five(step: Any, who: str) -> Any:
-    if not isinstance(step, tuple | list) or len(step) != 5:
+    if not isinstance(step, (tuple, list)) or len(step) != 5:  # no union, as in `check.is_leaf`
         raise ValueError(
             f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {step!r:.80}; "
             f"give env.step(action)"
@@ -352,6 +352,8 @@ def _own(leaf: Any) -> Any:
 def _where(mask: Any, yes: Any, no: Any) -> Any:
     """Rows of one array or another by a mask bool [E], or a scalar mask, in the arrays' own library."""
     along = mask.reshape(tuple(mask.shape) + (1,) * (len(no.shape) - len(mask.shape)))
-    if hasattr(no, "where"):
-        return yes.where(along, no)  # torch
-    return no.__array_namespace__().where(along, yes, no)
+    if isinstance(no, NUMPY):
+        return np.where(along, yes, no)  # of a NumPy before 2.0 too, whose arrays do not tell where their functions are
+    if hasattr(no, "__array_namespace__"):
+        return no.__array_namespace__().where(along, yes, no)
+    return yes.where(along, no)  # torch, of which the compiler of 2.8 finds no `where` by `hasattr`

@@ -198,7 +198,7 @@ def step_mdp(
 
 def as_array(leaf: Any) -> Any:
     """A Python number as an array; all else as it is."""
-    return np.asarray(leaf) if isinstance(leaf, bool | int | float) else leaf
+    return np.asarray(leaf) if isinstance(leaf, (bool, int, float)) else leaf  # no union, as in `check.is_leaf`
 
 
 def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, Any, Any]:

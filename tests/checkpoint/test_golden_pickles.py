@@ -20,7 +20,10 @@ FILES = Path(write.__file__).parent
 @pytest.mark.usefixtures("tensors_of_the_cpu")  # as these are
 @pytest.mark.parametrize("name", write.STATES)
 def test_states_and_samples(name: str) -> None:
-    state, sample = pickle.loads((FILES / f"{name}.pickle").read_bytes())
+    content = (FILES / f"{name}.pickle").read_bytes()
+    if b"numpy._core" in content:
+        pytest.importorskip("numpy._core", reason="NumPy reads the arrays that NumPy 2 has pickled from 1.26.1 on")
+    state, sample = pickle.loads(content)
     assert state.spec == write.STATES[name][1]
     expected = write.state(name)
     assert type(state) is type(expected)

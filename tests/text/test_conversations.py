@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,11 @@ def test_tools_and_options_are_told_to_the_template(kind: str, tmp_path: Path) -
     rows: Any = given
     if kind == "none":  # what a message has not is None, as another has it
         rows = Dataset.from_list(given)
+        if list(rows[0]["tools"][0]) != list(LIGHT):  # pyarrow 16 sorts the names of what a row has inside
+            given = json.loads(json.dumps(given, sort_keys=True))
     elif kind == "json":
+        if "on_mixed_types" not in inspect.signature(Dataset.from_list).parameters:
+            pytest.skip("an older datasets has no columns of JSON")
         rows = Dataset.from_list(given, on_mixed_types="use_json")
         assert "Json" in repr(rows.features["messages"])
     elif kind == "stream":  # tools as text, as they are kept in tables

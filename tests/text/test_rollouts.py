@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.base import extras
 from functional_rb.text.api import Rollout
 from tests.support import backends
 from tests.support.backends import Backend
@@ -106,9 +107,12 @@ def test_rollouts_grow_with_the_length_of_replies_and_not_with_its_square(n: int
 
 @pytest.mark.parametrize("at_once", effort([1], [1, 4, 16, None]))
 def test_the_reference_is_asked_about_few_replies_at_a_time(at_once: int | None) -> None:
+    import jax
+
     held = held_by_rollouts(512, batch=2, width=8, n=24, replies=16, at_once=at_once)
     logits = 2 * (at_once or 16) * 32 * 512 * 4
-    assert logits <= held < 1.1 * logits + 70_000
+    copies = 1.1 if extras.is_version(jax, "0.10") else 2.1  # before, XLA holds them twice
+    assert logits <= held < copies * logits + 70_000
 
 
 def each_leaf(function: Any, steps: Any) -> Any:
