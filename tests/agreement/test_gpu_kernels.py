@@ -26,6 +26,7 @@ from torch_backend.gpu import driver, kernels
 from torch_backend.library import TORCH
 
 ORDERS = list(emulated_gpu.ORDERS)
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 class OnGpu(Programs):
@@ -89,7 +90,8 @@ def test_random_programs(order: str, blocks: int, monkeypatch: pytest.MonkeyPatc
     assert names == {"rank", "add", "update", "sample"}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.gpu
+@cuda
 @pytest.mark.parametrize("blocks", [2, kernels.BLOCKS])
 def test_random_programs_on_a_gpu(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "BLOCKS", blocks)
@@ -99,7 +101,7 @@ def test_random_programs_on_a_gpu(blocks: int, monkeypatch: pytest.MonkeyPatch) 
         def fresh(self) -> tuple[Any, Any]:
             return rb.init(self.spec, "cuda"), rb.init(self.spec, "cpu")
 
-    settings = hypothesis.settings(max_examples=effort(15, 200), stateful_step_count=effort(20, 60), deadline=None)
+    settings = hypothesis.settings(max_examples=effort(3, 200), stateful_step_count=effort(8, 60), deadline=None)
     stateful.run_state_machine_as_test(OnCuda, settings=settings)
 
 
@@ -148,7 +150,8 @@ def test_large_batches(item: str, capacity: int, sizes: tuple[int, int], sampler
     assert any(grid[0] > 1 for _, grid in launcher.launched)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.gpu
+@cuda
 @pytest.mark.parametrize(("item", "capacity", "sizes", "sampler"), LIVES)
 def test_large_batches_on_a_gpu(item: str, capacity: int, sizes: tuple[int, int], sampler: Any) -> None:
     spec = frb.BufferSpec(SPECS[item], capacity, sampler)
@@ -189,7 +192,8 @@ def test_each_function_is_one_launch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*ynchroniz")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.gpu
+@cuda
 def test_nobody_waits_for_a_gpu() -> None:
     spec = frb.BufferSpec(SPECS["scalars"], 1000, frb.Prioritized())
     items = {"x": torch.ones(8, 4), "n": torch.ones(8, dtype=torch.int32), "done": torch.zeros(8, dtype=torch.bool)}
@@ -207,7 +211,8 @@ def test_nobody_waits_for_a_gpu() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.gpu
+@cuda
 def test_other_threads_and_streams() -> None:
     spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 1000, frb.Prioritized())
 
@@ -226,7 +231,8 @@ def test_other_threads_and_streams() -> None:
     assert found == [life(seed) for seed in range(8)]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.gpu
+@cuda
 def test_a_graph_of_cuda() -> None:
     spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 64, frb.Prioritized())
     numbers = torch.arange(8, dtype=torch.int32, device="cuda")
