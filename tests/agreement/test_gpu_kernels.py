@@ -181,6 +181,32 @@ def test_older_states_are_found_while_room_is_made_to_save(no_old_memory: None) 
         assert float(newest[0, 0]) == (states.index(state) + 1) // 2 + 1
 
 
+UNUSUAL = {
+    "negated": lambda x: torch._neg_view(-x),
+    "zeros without memory": lambda x: torch._efficientzerotensor(x.shape, dtype=x.dtype),
+    "strided": lambda x: torch.stack([x, x], -1)[..., 0],
+}
+
+
+@pytest.mark.parametrize("unusual", list(UNUSUAL))
+def test_unusual_tensors_are_what_they_say(unusual: str) -> None:
+    spec, form = frb.BufferSpec({"x": frb.Unbounded((3,))}, 8, frb.Prioritized()), UNUSUAL[unusual]
+
+    def life() -> list[list[bytes]]:
+        state = rb.add(rb.init(spec), {"x": form(torch.rand(5, 3, generator=torch.Generator().manual_seed(0)))})
+        states = [state, rb.add(state, {"x": torch.ones(5, 3)}, None, form(torch.arange(1.0, 6)))]
+        states.append(rb.update(states[-1], torch.arange(5, dtype=torch.int32), form(torch.arange(1.0, 6))))
+        if unusual != "negated":  # which numbers that are not real cannot be
+            states.append(rb.add(state, {"x": torch.ones(5, 3)}, form(torch.arange(5) % 2 == 0)))
+            states.append(rb.update(states[-1], form(torch.arange(5, dtype=torch.int32)), torch.full((5,), 7.0)))
+        return [programs.peek(each) for each in states]
+
+    with emulated_gpu.using(emulated_gpu.Emulated("forward")):
+        found = life()
+    with programs.using(programs.NotHere()):
+        assert found == life()
+
+
 def test_each_function_is_one_launch() -> None:
     spec, launcher = frb.BufferSpec(SPECS["scalars"], 64, frb.Prioritized()), emulated_gpu.Emulated("forward")
     items = {"x": torch.ones(8, 4), "n": torch.ones(8, dtype=torch.int32), "done": torch.zeros(8, dtype=torch.bool)}

@@ -137,11 +137,12 @@ class Kernels:
         places = min(batch, spec.capacity)
         after, call = self._begun(memory, spec, counters, batch, saved)
         leaves = [_resolved(leaf) for leaf in leaves]
+        priorities = None if priorities is None else _resolved(priorities)
         _set_all(call, "leaves", leaves)
         tile = -(-places // BLOCKS)
         _set(call, priorities=_at(priorities), tile=tile, scratch_size=places)
         if mask is not None:
-            mask = mask.contiguous()
+            mask = _resolved(mask)
             scratch = counters.new_empty(places + 1)
             _set(call, mask=mask.data_ptr(), scratch=scratch.data_ptr())
             self._launch(memory, "rank", call, (1, 1), THREADS_OF_ONE, [])
@@ -158,7 +159,7 @@ class Kernels:
         saved: SavedRows | None,
     ) -> torch.Tensor:
         """Set priorities by handles; returns the new counters."""
-        batch = handles.shape[0]
+        batch, handles, priorities = handles.shape[0], _resolved(handles), _resolved(priorities)
         after, call = self._begun(memory, spec, counters, batch, saved)
         size = 1 << (2 * batch).bit_length()
         scratch = counters.new_empty(2 * batch + 2 * size)
@@ -225,11 +226,11 @@ def _plan(spec: BufferSpec, device: torch.device) -> torch.Tensor:
         return torch.from_numpy(descriptor.encode(spec).copy()).to(device)
 
 
-def _resolved(leaf: torch.Tensor) -> torch.Tensor:
+def _resolved(given: torch.Tensor) -> torch.Tensor:
     """A tensor whose memory holds what it says: torch notes of some that they are to be negated, conjugated or zero."""
-    if leaf._is_zerotensor():
-        return leaf.clone()
-    return leaf.resolve_conj().resolve_neg() if leaf.is_conj() or leaf.is_neg() else leaf
+    if given._is_zerotensor():
+        return given.clone()
+    return given.resolve_conj().resolve_neg() if given.is_conj() or given.is_neg() else given
 
 
 def _at(array: torch.Tensor | None) -> int:
