@@ -136,13 +136,10 @@ class Kernels:
         """Write a batch; returns the new counters."""
         places = min(batch, spec.capacity)
         after, call = self._begun(memory, spec, counters, batch, saved)
-        leaves = [_resolved(leaf) for leaf in leaves]
-        priorities = None if priorities is None else _resolved(priorities)
         _set_all(call, "leaves", leaves)
         tile = -(-places // BLOCKS)
         _set(call, priorities=_at(priorities), tile=tile, scratch_size=places)
         if mask is not None:
-            mask = _resolved(mask)
             scratch = counters.new_empty(places + 1)
             _set(call, mask=mask.data_ptr(), scratch=scratch.data_ptr())
             self._launch(memory, "rank", call, (1, 1), THREADS_OF_ONE, [])
@@ -159,7 +156,7 @@ class Kernels:
         saved: SavedRows | None,
     ) -> torch.Tensor:
         """Set priorities by handles; returns the new counters."""
-        batch, handles, priorities = handles.shape[0], _resolved(handles), _resolved(priorities)
+        batch = handles.shape[0]
         after, call = self._begun(memory, spec, counters, batch, saved)
         size = 1 << (2 * batch).bit_length()
         scratch = counters.new_empty(2 * batch + 2 * size)
@@ -224,13 +221,6 @@ def _plan(spec: BufferSpec, device: torch.device) -> torch.Tensor:
     """The descriptor of a buffer on a device."""
     with modes.outside_inference():
         return torch.from_numpy(descriptor.encode(spec).copy()).to(device)
-
-
-def _resolved(given: torch.Tensor) -> torch.Tensor:
-    """A tensor whose memory holds what it says: torch notes of some that they are to be negated, conjugated or zero."""
-    if given._is_zerotensor():
-        return given.clone()
-    return given.resolve_conj().resolve_neg() if given.is_conj() or given.is_neg() else given
 
 
 def _at(array: torch.Tensor | None) -> int:
