@@ -20,7 +20,7 @@ def text_of(name: str) -> str:
 def constants(name: str) -> dict[str, Any]:
     """The constants of a header by their names: numbers, and lists of numbers."""
     found: dict[str, Any] = {}
-    for declared in re.findall(r"\bconstexpr\s+\w+\s+(\w+\s*(?:\[\d+\])?\s*=[^;]*);", text_of(name)):
+    for declared in re.findall(r"\b(?:constexpr|FRB_TABLE)\s+\w+\s+(\w+\s*(?:\[\d+\])?\s*=[^;]*);", text_of(name)):
         for one in re.split(r",\s*(?=[A-Z]\w*\s*=)", declared):
             symbol, _, value = one.partition("=")
             found[symbol.partition("[")[0].strip()] = number(value, found)
