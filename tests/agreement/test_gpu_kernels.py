@@ -19,7 +19,7 @@ from hypothesis import stateful
 import functional_rb as frb
 import torch_backend as rb
 from tests.support import chain_programs as programs
-from tests.support import emulated_gpu
+from tests.support import emulated_gpu, headers
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
 from torch_backend.gpu import driver, kernels
@@ -205,6 +205,13 @@ def test_unusual_tensors_are_what_they_say(unusual: str) -> None:
         found = life()
     with programs.using(programs.NotHere()):
         assert found == life()
+
+
+def test_blocks_are_as_large_as_they_were_compiled_for() -> None:
+    declared = headers.constants("gpu.cu")
+    for name in ("THREADS", "THREADS_OF_ONE", "MOST_DRAWS"):
+        assert getattr(kernels, name) == declared[name]
+    assert headers.constants("gpu.h")["MOST"] == kernels.MOST
 
 
 def test_each_function_is_one_launch() -> None:
