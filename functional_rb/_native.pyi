@@ -1,4 +1,4 @@
-"""The native code, see `functional_rb/native/src`: one function for each kernel that `kernels.cpp` lists."""
+"""The native code, see `functional_rb/native/src`: kernels that `kernels.cpp` lists, and handlers of others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ INSTRUCTIONS: str
 RECORDS: dict[str, str]
 """The names of the fields of each record, in their order, with commas between."""
 HANDLERS: dict[str, object]
-"""Capsules of the functions that XLA calls."""
+"""Capsules of the functions that XLA calls, and Python by `Chain.call`."""
 
 class Setting:
     """Writes a value for the time of a `with` statement; what was read before is there after any interrupt."""
@@ -48,7 +48,6 @@ class KnownBuffer:
 class Place:
     """Where the arrays of a memory lie."""
 
-    def __new__(cls, known: KnownBuffer, storage: tuple[int, ...], tree: int, beside: tuple[int, ...], /) -> Place: ...
     def wait(self) -> None:
         """Wait until no draw reads them any more; hold the lineage's lock, so that none begins."""
 
@@ -75,6 +74,9 @@ class Chain:
     def sample_(self, *given: object) -> Any: ...
     def draw(self, *given: object) -> Any: ...
     def together(self, *given: object) -> Any: ...
+    def place(self, known: KnownBuffer, storage: tuple[Any, ...], tree: Any, beside: tuple[Any, ...], /) -> Any: ...
+    def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> None:
+        """Let a kernel read arrays and write to others; None stands for one that is not given."""
     def turn(self, on: bool, /) -> None: ...
 
 def __getattr__(name: str, /) -> Callable[..., Any]: ...

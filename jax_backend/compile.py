@@ -25,12 +25,13 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
 from functional_rb.native import descriptor
+from functional_rb.native.kernels import ABSENT
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import frame_ring
 from jax_backend import compat, ops, rules
-from jax_backend.custom_call import ABSENT, Kernel, barrier, choose
+from jax_backend.custom_call import Kernel, barrier, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
 

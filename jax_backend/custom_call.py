@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,9 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from functional_rb.native.kernels import ABSENT
 from functional_rb.ops import part_kernels
 from jax_backend import compat, rules
-
-ABSENT: Final = "absent"
-"""In `Kernel.results`: a result that the handler has, but that is empty here."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +31,7 @@ class Kernel:
     """A custom call.
 
     Attributes:
-        name: of the handler, see `functional_rb/native/src/xla_handlers.h`.
+        name: of the handler, see `functional_rb/native/src/handlers.h`.
         results: what the core returns, with a `jax.ShapeDtypeStruct` for each array; see also `ABSENT`.
         constants: arrays that the handler is given before the arguments.
         in_place: which leaf of the arguments gives its memory to which of the results, both by position.

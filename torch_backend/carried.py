@@ -79,7 +79,7 @@ def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> A
     tensors: list[torch.Tensor] = []
     _apart((owned, given), tensors)
     kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
-    with modes.without_gradients(), part_kernels.using(library.KERNELS.TABLE if kernels else part_kernels.NONE):
+    with modes.without_gradients(), part_kernels.using(library.TORCH.kernels.TABLE if kernels else part_kernels.NONE):
         return function(ops, static, owned, *given)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch.utils.dlpack import from_dlpack
 
 from functional_rb.native.chain import Chains, dlpack_dtype
 from torch_backend import ops
-from torch_backend.addresses import addresses
 from torch_backend.convert import build_mapping
 from torch_backend.library import TORCH
 from torch_backend.state import State
@@ -24,11 +23,30 @@ def look(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], i
     dtype = _DLPACK.get(tensor.dtype)
     if dtype is None or not tensor.is_cpu or tensor.layout is not torch.strided or _is_wrapped(tensor):
         return None
-    (address,) = addresses([tensor])
-    return address, tuple(tensor.shape), tensor.stride(), *dtype
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), *dtype
+
+
+def ready(tensor: torch.Tensor, writes: bool) -> torch.Tensor:
+    """What kernels read in place of a tensor that they cannot: one in a row, of no other class.
+
+    Raises:
+        ValueError: if it is to be written, or lies elsewhere. Functions of the library see to that beforehand, this is
+            for the case that one forgets it: the process would end, or go on with wrong bits.
+    """
+    if not tensor.is_cpu:
+        raise ValueError(
+            f"a kernel of the CPU: expected tensors on the CPU, got one on {tensor.device}; please report that as an "
+            f"error of functional_rb, and go on with frb.kernels(False)"
+        )
+    if writes:
+        raise ValueError(f"a kernel: expected an ordinary tensor in a row, to write to, got {type(tensor)}")
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().as_subclass(torch.Tensor)
 
 
 def made(has_exchange: bool = True) -> Any:
     """The chain, with DLPack's C interface where torch has it."""
-    arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj
-    return Chains(TORCH, addresses, build_mapping).make(State, arrays, has_exchange)
+    arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj, ready
+    return Chains(TORCH, build_mapping).make(State, arrays, has_exchange)
+
+
+CHAIN: Final = made()

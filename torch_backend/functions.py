@@ -22,9 +22,10 @@ from torch_backend.binder import Binder
 from torch_backend.library import TORCH
 
 if HAVE_KERNELS:
-    from torch_backend import chain
+    from torch_backend import cpu_kernels
+    from torch_backend.chain import CHAIN
 
-    TORCH.chain = chain.made()
+    TORCH.chain, TORCH.kernels = CHAIN, cpu_kernels
 _natively = TORCH.natively  # which is asked first: it does a usual call whole
 
 AnyState = TypeVar("AnyState", bound=State | Mixture)

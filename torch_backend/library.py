@@ -28,10 +28,6 @@ from torch_backend.gpu.kernels import Kernels
 from torch_backend.memory import Memory
 from torch_backend.objects import Table
 
-if HAVE_KERNELS:
-    from torch_backend import cpu_kernels
-KERNELS: Any = cpu_kernels if HAVE_KERNELS else None
-
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
@@ -42,7 +38,6 @@ class Torch(Library):
     ops = ops
     memory_type = Memory
     table_type = Table
-    kernels = KERNELS
     gpu: Kernels | None = None
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
@@ -206,7 +201,8 @@ def _refuse_undo(files: Files, function: str) -> None:
 def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
     """Uniform int32 in [0, 2^31) by a key, on a device."""
     if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
-        return cpu_kernels.draws(key, *shape)
+        drawn: torch.Tensor = TORCH.kernels.draws(key, *shape)
+        return drawn
     return random.draws(key.to(device), *shape)
 
 

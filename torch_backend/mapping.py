@@ -42,7 +42,7 @@ def map_items(
         assert own is not None
         device = next((leaf.device for leaf in leaves if _is_array(leaf)), ops.CPU)
         draws = library.numbers(own, (math.prod(lead), transform.item_words), device)
-    with part_kernels.using(library.KERNELS.TABLE if _by_kernels(transform, leaves) else part_kernels.NONE):
+    with part_kernels.using(library.TORCH.kernels.TABLE if _by_kernels(transform, leaves) else part_kernels.NONE):
         items = mapping.carried_out(ops, transform, leaves, lead, draws, own, mask, build_mapping)
     if at == "add":
         found, _ = mapping.flattened(transform, items, lead, _is_array)

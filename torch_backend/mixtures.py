@@ -26,11 +26,12 @@ from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
+from functional_rb.samplers.importance import importance_weights
 from functional_rb.versions.state import readable
 from torch_backend import engines, execute, modes, random
 from torch_backend import ops as ops
 from torch_backend.convert import is_batched
-from torch_backend.library import HAVE_KERNELS, KERNELS, TORCH, numbers
+from torch_backend.library import HAVE_KERNELS, TORCH, numbers
 from torch_backend.state import State as TorchState
 from torch_backend.values import to_numpy as to_numpy
 
@@ -268,7 +269,7 @@ def _draw_at_once(
     if beta is not None:
         found = drawing.least_of([_Eager().status(state) for state in states], plan.shares)
         least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=ops.CPU) for x in (found, beta))
-        weights = KERNELS.importance_weights(chances, least, exponent)
+        weights = TORCH.kernels.TABLE[importance_weights](chances, least, exponent)
     indices = torch.stack((way.ids, handles), 1)
     return Drawn(leaves, indices, chances, chances, drawing.NO_FLAGS, {}), weights
 

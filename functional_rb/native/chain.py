@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,12 +166,11 @@ class Chains:
 
     Args:
         library: whose states it works on.
-        addresses: where arrays lie.
         build_mapping: how the library makes mappings.
     """
 
-    def __init__(self, library: Library, addresses: Callable[..., Any], build_mapping: nest.BuildMapping) -> None:
-        self._library, self._addresses, self._build_mapping = library, addresses, build_mapping
+    def __init__(self, library: Library, build_mapping: nest.BuildMapping) -> None:
+        self._library, self._build_mapping = library, build_mapping
 
     def make(self, state: type[VersionedState], arrays: Sequence[Any], has_exchange: bool = True) -> _native.Chain:
         """The chain of a library's states.
@@ -179,13 +178,13 @@ class Chains:
         Args:
             state: their class.
             arrays: the library's array class, NumPy's, and functions that look at an array, take one over by a DLPack
-                capsule, and say whether one is to be negated, and to be conjugated.
+                capsule, say whether one is to be negated, and to be conjugated, and copy one as kernels read it.
             has_exchange: whether DLPack's C interface may be used.
         """
         samples = Sample, MaskedSample, SliceSample
         types = state, Version, SavedBlock, *samples, deque, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
         asked = self._place_of, known_buffer, Version.own, _copied, self._make_room, _part, _apart, self._together
-        chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
+        self._chain = chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
         chain.turn(switch.on)
         switch.tell(chain.turn)
         return chain
@@ -195,16 +194,11 @@ class Chains:
         known = known_buffer(spec)
         if known is None or not memory.is_ordinary:
             return None
-        storage, (tree, *beside) = self._addresses([memory.rows, *memory.wide]), self._some(memory)
-        place = _native.Place(known, tuple(storage), tree, tuple(beside))
+        beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
+        place = self._chain.place(known, (memory.rows, *memory.wide), memory.tree, beside)
         if not memory.pinned:
             memory.place = place
         return place
-
-    def _some(self, memory: Memory) -> list[int]:
-        """Where the tree lies, and what lies beside; 0 for what a memory does not have."""
-        arrays = memory.tree, *(memory.auxiliary.get(name) for name in BESIDE)
-        return [0 if array is None else next(iter(self._addresses([array]))) for array in arrays]
 
     def _make_room(self, memory: Memory, spec: BufferSpec, counters: Array, batch: int, handles: Any) -> None:
         """Have room in the memory's files for rows that are added, or for those that handles name."""

@@ -176,6 +176,12 @@ def entries(ring: Ring, distances: Vector) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
+def encode_number(value: int) -> Vector:
+    """One number; no record."""
+    return _read_only([value])
+
+
+@functools.lru_cache(maxsize=1024)
 def encode_discounts(gamma: float, n: int, dtype: str) -> np.ndarray[Any, Any]:
     """gamma^k for k < n as floats of a dtype, read-only; no record."""
     discounts = np.asarray([gamma**k for k in range(n)], dtype)

@@ -18,17 +18,14 @@ from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
-from functional_rb.native.addresses import Held, Placed, of_numpy, of_vectors, storage_caller
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
-NONE = Placed(np.empty(0, np.int32))
-"""Stands for an array that is not given."""
-SAVE_NOTHING = (NONE, NONE), (0, np.empty(1, np.int64))
-"""The kernels' way of saving what they overwrite is not used: no arrays for it, no room, and the number saved."""
+SAVE_NOTHING = 0, np.empty(1, np.int64)
+"""The kernels' way of saving what they overwrite is not used: no room, and the number saved."""
 
 DAMAGES = {
     control.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
@@ -37,8 +34,6 @@ DAMAGES = {
     control.BAD_JOURNAL: ("journal.bin", "it names slots, or priorities, that the buffer cannot have"),
 }
 """The file that each kind of damage is in, and what it is."""
-
-call = storage_caller(of_vectors)
 
 
 class Snapshot(NamedTuple):
@@ -64,11 +59,9 @@ class SharedBuffer:
         """Look up where everything lies."""
         self.files, self.spec = files, spec
         self._plan = descriptor.encode(spec, files.layout)
-        self._storage = Held([files.rows, *files.wide])
-        self._control = of_numpy(files.control)  # which the files hold, and this holds the files
+        self._storage, self._control = (files.rows, *files.wide), files.control
         self._tree = files.tree.reshape(-1)
-        self._placed_tree = Placed(self._tree)
-        self._counters = Placed(self._vector(0)), Placed(self._vector(1))
+        self._counters = self._vector(0), self._vector(1)
         self._room = _room(spec)
         self._check(_native.shared_problem_of_control(self._control, self._plan))
         files.reserve_again()
@@ -99,7 +92,7 @@ class SharedBuffer:
         return self.files.lock.hold(repaired, self._repair)
 
     def _repair(self) -> None:
-        given = self._control, self._plan, self._storage.vector, self._tree, self.files.journal
+        given = self._control, self._plan, self._storage, self._tree, self.files.journal
         self._check(_native.shared_repair(*given, self._room))
 
     def _check(self, problem: int) -> None:
@@ -129,12 +122,11 @@ class SharedBuffer:
     ) -> None:
         old, new = self._vectors()
         capacity = self.spec.capacity
-        self.files.reserve(min(int(old.array[CURSOR]) % capacity + marked, capacity))
+        self.files.reserve(min(int(old[CURSOR]) % capacity + marked, capacity))
         _native.shared_note_add(self._control, self._plan, marked)
         _native.shared_begin(self._control)
-        to_save, saved = SAVE_NOTHING
-        arrays = self._placed_tree, old, new, _some(mask), _some(priorities), *to_save
-        call(_native.add, arrays, self._storage, leaves, self._plan, batch, *saved)
+        arrays = self._tree, old, new, mask, priorities, None, None
+        _native.add(*arrays, self._storage, leaves, self._plan, batch, *SAVE_NOTHING)
         _native.shared_commit(self._control, 0)
 
     def fill(self, arrays: Arrays) -> None:
@@ -147,7 +139,7 @@ class SharedBuffer:
         self.exclusively(lambda: self._fill(arrays))
 
     def _fill(self, arrays: Arrays) -> None:
-        old, new = (placed.array for placed in self._vectors())
+        old, new = self._vectors()
         if old[CURSOR] or old[SIZE]:
             raise FileExistsError(
                 errno.EEXIST,
@@ -184,16 +176,15 @@ class SharedBuffer:
             self._update_piece(handles[start:stop], new, some)
 
     def _update_piece(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
-        leaves = [_some(replacements.get(k)) for k in range(len(self.spec.plan.leaves))] if replacements else []
+        leaves = [replacements.get(k) for k in range(len(self.spec.plan.leaves))] if replacements else []
 
         def work() -> None:
             old, new = self._vectors()
-            to_note = self._storage.vector, self._tree, self.files.journal, handles, len(replacements) > 0
+            to_note = self._storage, self._tree, self.files.journal, handles, len(replacements) > 0
             _native.shared_note_update(self._control, self._plan, *to_note)
             _native.shared_begin(self._control)
-            to_save, saved = SAVE_NOTHING
-            arrays = self._placed_tree, old, new, handles, _some(priorities), *to_save
-            call(_native.update, arrays, self._storage, leaves, self._plan, handles.size, len(leaves), *saved)
+            arrays = self._tree, old, new, handles, priorities, None, None
+            _native.update(*arrays, self._storage, leaves, self._plan, handles.size, len(leaves), *SAVE_NOTHING)
             _native.shared_commit(self._control, 0)
 
         self.exclusively(work)
@@ -208,7 +199,7 @@ class SharedBuffer:
         _native.shared_empty(self._control, self._tree)
         _native.shared_commit(self._control, 0)
 
-    def _vectors(self) -> tuple[Placed, Placed]:
+    def _vectors(self) -> tuple[Array, Array]:
         """The counters in force, int32 [SLOT], and those that the next write puts in force; called under the lock."""
         finished = int(self.files.control[control.SEQUENCE]) >> 1
         return self._counters[finished & 1], self._counters[~finished & 1]
@@ -246,7 +237,7 @@ class SharedBuffer:
         def work() -> int:
             given = self._control, self._plan, self._tree, random_bits, np.float32(beta)
             drawn = selection.handles, selection.weights, selection.probabilities
-            found: int = call(_native.shared_draw, (), self._storage, leaves, *given, *drawn)
+            found: int = _native.shared_draw(self._storage, leaves, *given, *drawn)
             return found
 
         if batch and self._read(work) == control.NOTHING:
@@ -280,13 +271,11 @@ class SharedBuffer:
             read = work(counters)
             if _native.shared_unchanged(self._control, sequence):
                 return read
-        return self.exclusively(lambda: work(self._vectors()[0].array.copy()))
+        return self.exclusively(lambda: work(self._vectors()[0].copy()))
 
     def _fetch(self, handles: Array, leaves: list[Array]) -> Array:
         live, handles = np.zeros(handles.size, np.uint8), _contiguous(handles)
-        self._read(
-            lambda: call(_native.shared_fetch, (), self._storage, leaves, self._control, self._plan, handles, live)
-        )
+        self._read(lambda: _native.shared_fetch(self._storage, leaves, self._control, self._plan, handles, live))
         return live.view(np.bool_)
 
     def _read(self, work: Callable[[], int]) -> int:
@@ -303,7 +292,7 @@ class SharedBuffer:
         sequence = int(_native.shared_read_counters(self._control, counters))
         found = None if sequence & 1 else self._copied(counters)
         if found is None or not _native.shared_unchanged(self._control, sequence):
-            found = self.exclusively(lambda: self._copied(self._vectors()[0].array.copy()))
+            found = self.exclusively(lambda: self._copied(self._vectors()[0].copy()))
         rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.plan.layout)
         return found._replace(rows=rows, wide=tuple(wide))
 
@@ -326,10 +315,6 @@ class SharedBuffer:
 def _room(spec: BufferSpec) -> Array:
     """How many slots the journal can save: with their priorities alone, and with their items, int64 [2]."""
     return np.array([files.slots(spec), files.room(spec)], np.int64)
-
-
-def _some(array: Array | None) -> Array | Placed:
-    return NONE if array is None else array
 
 
 def _contiguous(array: Array) -> Array:

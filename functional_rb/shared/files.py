@@ -32,7 +32,6 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Memmap
 from functional_rb.convert.json import to_json
 from functional_rb.native import shared_control as control
-from functional_rb.native.addresses import Held
 from functional_rb.shared import places
 from functional_rb.shared.lock import FileLock
 from functional_rb.storage.directory import explained, file_name, full
@@ -104,7 +103,7 @@ class SharedFiles:
         lock: of the directory.
         control: int64, the words that `shared_control` names.
         tree: float32 [rows, FANOUT], empty for a sampler without one.
-        journal: int64 [3 + wide], the addresses of what it is made of.
+        journal: 3 + wide vectors uint8, what it is made of.
         rows: int32 [capacity, words].
         wide: arrays [capacity, *shape].
     """
@@ -122,9 +121,8 @@ class SharedFiles:
         arrays = [self._mapped(region) for region in self._regions]
         self.control, self.tree, saved, self.rows = arrays[:4]
         self.wide = tuple(arrays[4:])
-        self._saved = Held([saved])  # in whose memory the journal's addresses are
         parts = [4 * slots(spec)] * 2 + [room(spec) * size for size in self._item_sizes()]
-        self.journal = self._saved.vector + np.cumsum([0, *parts[:-1]], dtype=np.int64)
+        self.journal = tuple(np.split(saved, np.cumsum(parts[:-1])))
 
     def _item_sizes(self) -> list[int]:
         """Bytes of an item in the rows and in each wide array."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.native.addresses import of_vectors
 from functional_rb.native.chain import Chains
 from functional_rb.storage.host_state import HostState
 from functional_rb.versions.library import Library
@@ -14,7 +13,18 @@ from functional_rb.versions.library import Library
 
 def made(library: Library) -> Any:
     """The chain of host states, which the engine alone calls: leaves are lists, and nobody puts anything off."""
-    return Chains(library, of_vectors, _not_asked).make(HostState, (np.ndarray, np.ndarray, *[_not_asked] * 4))
+    return Chains(library, _not_asked).make(HostState, (np.ndarray, np.ndarray, *[_not_asked] * 4, ready))
+
+
+def ready(array: Any, writes: bool) -> np.ndarray[Any, Any]:
+    """What kernels read in place of an array of NumPy's, or of a number, that they cannot.
+
+    Raises:
+        ValueError: if it is to be written.
+    """
+    if writes:
+        raise ValueError(f"a kernel: expected an array in a row that may be written, got {np.asarray(array).flags}")
+    return np.ascontiguousarray(array).reshape(np.shape(array))
 
 
 def _not_asked(*_: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from functional_rb.core.item_function import HostFunction
-from functional_rb.native.addresses import Placed
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.storage.host_state import NUMPY
 from functional_rb.structures import ragged
@@ -93,11 +92,11 @@ class Padded(HostFunction):
         if longest > length:
             raise self._others(f"a text has {longest} tokens, and samples have a length of {length}")
         tokens, shared = _mapped(self.path, self.dtype, self.lasting), items["shared"] if self.texts > 1 else None
-        if longest > max(tokens.array.size, 1):  # before there is room for it
+        if longest > max(tokens.size, 1):  # before there is room for it
             raise self._beyond(int(lengths.max(1).argmax()), tokens)
         given = items["start"], shared, lengths, length, self.pad, left
         if kernels is None:
-            ids, mask, wrong = ragged.padded(tokens.array, *given)
+            ids, mask, wrong = ragged.padded(tokens, *given)
         else:
             ids, mask, wrong = kernels.padded(tokens, *given)
         if wrong >= 0:
@@ -108,8 +107,8 @@ class Padded(HostFunction):
         begin = prompts + (length - lengths) if left else prompts.copy()  # nothing given out is what was given
         return ids, mask, begin
 
-    def _beyond(self, row: int, tokens: Placed) -> ValueError:
-        return self._others(f"{self.path}: row {row} of a batch tells of tokens beyond its {tokens.array.size}")
+    def _beyond(self, row: int, tokens: np.ndarray[Any, Any]) -> ValueError:
+        return self._others(f"{self.path}: row {row} of a batch tells of tokens beyond its {tokens.size}")
 
     def _others(self, what: str) -> ValueError:
         return ValueError(f"{what}; the rows are not those that were prepared")
@@ -137,7 +136,7 @@ class _File:
             ) from None
         self._size = status.st_size
         with os.fdopen(self._number, "rb", closefd=False) as file:
-            self.tokens = Placed(np.asarray(np.memmap(file, dtype, "r")) if self._size else np.zeros(0, dtype))
+            self.tokens = np.asarray(np.memmap(file, dtype, "r")) if self._size else np.zeros(0, dtype)
 
     def __del__(self) -> None:
         """Close it when nobody asks any more."""
@@ -154,7 +153,7 @@ _FILES: dict[tuple[str, str], _File] = {}
 """By path and dtype; those that were mapped last."""
 
 
-def _mapped(path: str, dtype: str, lasting: bool) -> Placed:
+def _mapped(path: str, dtype: str, lasting: bool) -> np.ndarray[Any, Any]:
     """The tokens of a file, which is mapped once while it stays the same."""
     file = _FILES.get((path, dtype))
     if file is None or not (lasting or file.is_there()):

@@ -26,11 +26,11 @@ from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
 from functional_rb.native import descriptor
-from functional_rb.native.addresses import Held, caller, of_vectors, storage_caller
 from functional_rb.structures import ring
 from jax_backend import compile
 from jax_backend import execute as jax_execute
 from tests.support.effort import effort
+from torch_backend import cpu_kernels
 from torch_backend import ops as torch_ops
 from torch_backend import random as torch_random
 
@@ -142,10 +142,9 @@ class OnTorchKernels:
         rows, wide, tree, counters = state.rows, state.wide, state.tree, state.counters
         leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
         drawn = Selection(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
-        arrays = np.empty(0, np.float32) if tree is None else tree.numpy(), counters.numpy(), draws, *drawn[1:]
-        storage = Held([x.numpy() for x in (rows, *wide)])
+        arrays = None if tree is None else tree.numpy(), counters.numpy(), draws, *drawn[1:]
         given = descriptor.encode(spec), draws.shape[1], beta[()], batch
-        storage_caller(of_vectors)(_native.draw, arrays, storage, leaves, *given)
+        _native.draw(*arrays, [x.numpy() for x in (rows, *wide)], leaves, *given)
         return drawn
 
     def arrays(self) -> list[np.ndarray]:
@@ -239,8 +238,7 @@ def _random_leaves(rng: np.random.Generator, n: int) -> Leaves:
 @hypothesis.given(key=st.integers(-(2**63), 2**63 - 1), batch=st.integers(0, 9), width=st.integers(1, 5))
 def test_a_key_gives_the_same_draws(key: int, batch: int, width: int) -> None:
     by_torch = torch_random.draws(torch.tensor(key), batch, width).numpy()
-    by_kernel = np.empty((batch, width), np.int32)
-    caller(of_vectors)(_native.fill_draws, (by_kernel,), key, by_kernel.size)
+    by_kernel = cpu_kernels.draws(torch.tensor(key), batch, width).numpy()
     np.testing.assert_array_equal(by_torch, by_kernel)
     assert ((by_kernel >= 0) & (by_kernel <= 2**31 - 1)).all()
 

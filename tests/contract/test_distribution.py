@@ -22,7 +22,6 @@ import functional_rb as frb
 from functional_rb import _native
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.native import descriptor
-from functional_rb.native.addresses import Held, of_vectors, storage_caller
 from functional_rb.ops import fixed_point, numpy_ops
 from functional_rb.ops.part_kernels import using
 from functional_rb.samplers import DRAW_LIMIT
@@ -181,9 +180,9 @@ def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tupl
         spec, rows = frb.BufferSpec({"slot": frb.Unbounded((), "int32")}, capacity), np.arange(capacity, dtype=np.int32)
         slots, handles = np.empty((2, len(draws)), np.int32)
         weights, probabilities = np.empty((2, len(draws)), np.float32)
-        arrays = np.empty(0, np.float32), counters, draws, handles, weights, probabilities
+        arrays = None, counters, draws, handles, weights, probabilities
         given = descriptor.encode(spec), draws.shape[1], 0.0, len(draws)
-        assert storage_caller(of_vectors)(_native.draw, arrays, Held([rows]), [slots], *given)
+        assert _native.draw(*arrays, [rows], [slots], *given)
     elif library == "jax":
         slots, (handles, weights, probabilities, *_) = jax.device_get(jax_uniform(draws, counters, capacity))
     else:

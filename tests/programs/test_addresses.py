@@ -9,27 +9,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
 
-from functional_rb.native import addresses
+import functional_rb
+from functional_rb import _native
+from functional_rb.storage.host_state import NUMPY
 from tests.support import beside_allocations
-from torch_backend import addresses as torch_addresses
+from torch_backend.chain import CHAIN
 
-ROOT = Path(addresses.__file__).parents[2]
+ROOT = Path(functional_rb.__file__).parents[1]
 ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "addressof", "from_buffer", "from_address"}
 ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"}
 ALLOWED = {
-    # NumPy's and torch's ways of asking, which the rest of these modules binds to the arrays.
-    ("functional_rb/native/addresses.py", "of_numpy", "addressof"),
-    ("functional_rb/native/addresses.py", "of_numpy", "from_buffer"),
-    ("functional_rb/native/addresses.py", "of_numpy", "ctypes"),
+    # For compiled code, which holds the tensor meanwhile, of a torch that has no interface of C.
+    ("torch_backend/chain.py", "look", "data_ptr"),
     ("functional_rb/ops/numpy_ops.py", "aligned", "ctypes"),
     # Of a mapping, whose parts the system is asked to change.
     ("functional_rb/storage/mapped_array.py", "MappedArray", "ctypes"),
-    ("torch_backend/addresses.py", "addresses", "data_ptr"),
     # Looked at while the arrays live, and handed to nobody.
     ("functional_rb/ops/numpy_ops.py", "bitcast", "ctypes"),
     ("torch_backend/carried.py", "_carried", "untyped_storage"),
@@ -50,29 +47,20 @@ ALLOWED = {
 def places(path: Path) -> Iterator[tuple[str, str, str]]:
     """Where a module asks for addresses: its path, the outermost function, and what it asks by."""
     text = path.read_text()
-    for top in ast.parse(text).body if any(word in text for word in (*ASKING, "vector")) else ():
+    for top in ast.parse(text).body if any(word in text for word in ASKING) else ():
         for node in ast.walk(top):
             name = path.relative_to(ROOT).as_posix(), getattr(top, "name", "")
             if isinstance(node, ast.Attribute) and node.attr in ASKING:
                 yield *name, node.attr
-            elif isinstance(node, ast.Attribute) and node.attr == "vector" and not is_held(node.value):
-                yield *name, "vector"
 
 
-def is_held(owner: ast.expr) -> bool:
-    """Whether a name stands for what the addresses are taken of, which so outlives the expression."""
-    if isinstance(owner, ast.Attribute):
-        return is_held(owner.value)
-    return isinstance(owner, ast.Name)
-
-
-def test_only_one_module_asks_for_addresses() -> None:
+def test_modules_that_ask_for_addresses() -> None:
     modules = [
         path for package in ("functional_rb", "jax_backend", "torch_backend") for path in (ROOT / package).rglob("*.py")
     ]
     assert len(modules) > 150
     found = {place for path in modules for place in places(path)}
-    assert found == ALLOWED, "call kernels by native.addresses.caller, or hold the arrays by its Held"
+    assert found == ALLOWED, "call kernels by native.calls, which hands over arrays"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +69,6 @@ def test_only_one_module_asks_for_addresses() -> None:
         "f(x.contiguous().data_ptr())",
         "f(scratch.ctypes.data)",
         "np.array([x.data_ptr() for x in y])",
-        "f(Held([x]).vector)",
     ],
 )
 def test_a_bare_address_is_found(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,61 +77,19 @@ def test_a_bare_address_is_found(line: str, tmp_path: Path, monkeypatch: pytest.
     assert [place[:2] for place in places(tmp_path / "module.py")] == [("module.py", "function")]
 
 
-@pytest.mark.parametrize("size", [0, 5])
-def test_an_address_is_that_of_numpy(size: int) -> None:
-    """Also of arrays whose buffer cannot be asked for: read-only ones, and empty ones."""
-    array = np.zeros(size, np.int16)
-    for writeable in (True, False):
-        array.flags.writeable = writeable
-        assert addresses.of_numpy(array) == array.ctypes.data
-
-
-def test_arrays_live_until_the_kernel_returns() -> None:
-    freed: list[int] = []
-
-    class Noted(np.ndarray):
-        def __del__(self) -> None:
-            freed.append(1)
-
-    def made() -> np.ndarray:
-        return np.zeros(3).view(Noted)
-
-    def kernel(*given: object) -> tuple[int, ...]:
-        assert not freed
-        return tuple(np.size(x) for x in given)
-
-    assert addresses.caller(addresses.of_vectors)(kernel, (made(), made()), 7) == (1, 1, 1)
-    assert len(freed) == 2
-    freed.clear()
-    call = addresses.storage_caller(addresses.of_vectors)
-    assert call(kernel, (made(),), addresses.Held([made()]), [made(), made()], 7) == (1, 1, 2, 1)
-    assert len(freed) == 4
-
-
 @pytest.mark.parametrize("place", range(3))
 def test_arrays_outside_of_the_memory_of_the_host_are_refused(place: int) -> None:
-    """Before the kernel begins, whichever of the arrays it is, and on each of the ways to a kernel."""
-    find, here = torch_addresses.addresses, [torch.zeros(2, device="cpu") for _ in range(3)]
-    given = [x.to("meta") if k == place else x for k, x in enumerate(here)]
-    held = addresses.Held(here, find)
-    assert held.vector.tolist() == [x.data_ptr() for x in here]
-    ways = [
-        lambda: addresses.caller(find)(pytest.fail, given),
-        lambda: addresses.storage_caller(find)(pytest.fail, given, held, here),
-        lambda: addresses.storage_caller(find)(pytest.fail, here, held, given),
-        lambda: addresses.Held(given, find),
-    ]
-    for way in ways:
-        with pytest.raises(ValueError, match="a kernel of the CPU: expected tensors on the CPU, got one on meta"):
-            way()
+    """Before the kernel begins, whichever of the arrays it is."""
+    tensors = [torch.zeros(2, dtype=torch.int32, device="cpu") for _ in range(3)]
+    tensors[place] = tensors[place].to("meta")
+    with pytest.raises(ValueError, match="a kernel of the CPU: expected tensors on the CPU, got one on meta"):
+        CHAIN.call(_native.HANDLERS["barrier"], [], tensors[:2], tensors[2:])
 
 
-@pytest.mark.parametrize(
-    "array", [torch.zeros(2, device="meta"), jnp.zeros(2), object()], ids=["torch", "jax", "other"]
-)
-def test_only_arrays_of_numpy_have_addresses_of_numpy(array: object) -> None:
-    with pytest.raises(AttributeError, match="ctypes"):
-        addresses.of_numpy(array)
+@pytest.mark.parametrize("array", [torch.zeros(2, device="meta"), object()], ids=["torch", "other"])
+def test_only_what_is_an_array_in_the_memory_of_the_host_is_one_of_numpy(array: object) -> None:
+    with pytest.raises((TypeError, NotImplementedError)):
+        NUMPY.chain.call(_native.HANDLERS["barrier"], [], [array], [])
 
 
 def test_kernels_beside_threads_that_allocate() -> None:

@@ -26,7 +26,6 @@ from functional_rb import _native
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
-from functional_rb.native.addresses import Held, of_numpy, of_vectors, storage_caller
 from functional_rb.ops import numpy_ops
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
@@ -573,7 +572,7 @@ class Words:
         """Take the cursor and the size by the sequence numbers 0 and 2, which are those modulo 4."""
         self.plan = descriptor.encode(frb.BufferSpec((frb.Unbounded((), "int32"),), 8))
         self.rows, self.words = np.arange(8, dtype=np.int32), np.zeros(control.BYTES // 8, np.int64)
-        self.storage = Held([self.rows])
+        self.storage = [self.rows]
         self.sequence = self.words[control.SEQUENCE :].view(np.int32)
         first = control.COUNTERS
         self.counters = [self.words[first + k * control.SLOT_WORDS :].view(np.int32) for k in (0, 1)]
@@ -583,15 +582,14 @@ class Words:
     def draw(self, handles: np.ndarray, leaf: np.ndarray) -> tuple[int, float]:
         """Draw the oldest item; the result, and how likely it was."""
         chance, weight = np.empty(1, np.float32), np.empty(1, np.float32)
-        given = of_numpy(self.words), self.plan, np.empty(0, np.float32), np.zeros((1, 2), np.int32), 0.0
-        call = storage_caller(of_vectors)
-        found = call(_native.shared_draw, (), self.storage, [leaf], *given, handles, weight, chance)
+        given = self.words, self.plan, np.empty(0, np.float32), np.zeros((1, 2), np.int32), 0.0
+        found = _native.shared_draw(self.storage, [leaf], *given, handles, weight, chance)
         return found, float(chance[0])
 
     def fetch(self, handle: int, leaf: np.ndarray) -> tuple[int, bool]:
         """Read an item; the result, and whether it is live."""
-        live, given = np.empty(1, np.uint8), (of_numpy(self.words), self.plan, np.array([handle], np.int32))
-        return storage_caller(of_vectors)(_native.shared_fetch, (), self.storage, [leaf], *given, live), bool(live[0])
+        live, given = np.empty(1, np.uint8), (self.words, self.plan, np.array([handle], np.int32))
+        return _native.shared_fetch(self.storage, [leaf], *given, live), bool(live[0])
 
 
 def test_a_sample_is_of_one_moment() -> None:
@@ -620,7 +618,7 @@ def test_what_is_read_by_handles_is_of_one_moment() -> None:
 def test_the_counters_that_are_read_are_of_one_moment() -> None:
     words = Words(even=(6, 0), odd=(6, 0))
     words.counters[0][2], words.counters[1][2] = 8, 9
-    assert _native.shared_read_counters(of_numpy(words.words), words.sequence[:3]) == 6
+    assert _native.shared_read_counters(words.words, words.sequence[:3]) == 6
     assert words.sequence[:3].tolist() == [6, 0, 9]
 
 
@@ -631,7 +629,7 @@ def test_who_meets_a_write_at_each_try_is_told() -> None:
     assert words.draw(one, words.sequence[:1])[0] == control.TORN
     assert words.fetch(2, words.sequence[:1])[0] == control.TORN
     words = Words(even=(2, 0), odd=(4, 0))
-    assert _native.shared_read_counters(of_numpy(words.words), words.sequence[:2]) % 2
+    assert _native.shared_read_counters(words.words, words.sequence[:2]) % 2
 
 
 @pytest.mark.parametrize("begun", [1, 2**40 + 1])
@@ -639,8 +637,8 @@ def test_amid_a_write_nothing_is_read(begun: int) -> None:
     one, words = np.full(1, -5, np.int32), Words(even=(7, 1), odd=(8, 2))
     words.words[control.SEQUENCE] = begun
     assert words.draw(one, one)[0] == words.fetch(6, one)[0] == control.TORN
-    assert _native.shared_can_draw(of_numpy(words.words), words.plan, np.empty(0, np.float32), 1) == control.TORN
-    assert _native.shared_read_counters(of_numpy(words.words), one) % 2
+    assert _native.shared_can_draw(words.words, words.plan, np.empty(0, np.float32), 1) == control.TORN
+    assert _native.shared_read_counters(words.words, one) % 2
     assert one[0] == -5
 
 

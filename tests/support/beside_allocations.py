@@ -247,6 +247,16 @@ CALLED: set[str] = set()
 KERNELS = {name: kernel for name, kernel in vars(_native).items() if isinstance(kernel, types.BuiltinFunctionType)}
 WHOLE = {"draw", "sample"}
 """Kernels that Python calls in tests of their own alone."""
+HANDLERS = _native.HANDLERS.keys() - {"add", "draw", "update", "update_priorities", "threefry", "barrier"}
+"""Those that Python calls, and not XLA alone."""
+
+
+class Noted(dict[str, object]):
+    """Handlers, of which each that Python looks up is noted; XLA is told of all at once."""
+
+    def __getitem__(self, name: str) -> object:
+        CALLED.add(f"handler {name}")
+        return super().__getitem__(name)
 
 
 def note_calls() -> None:
@@ -261,11 +271,12 @@ def note_calls() -> None:
 
     for name, kernel in KERNELS.items():
         setattr(_native, name, noted(name, kernel))
+    _native.HANDLERS = Noted(_native.HANDLERS)
 
 
 def unused() -> set[str]:
     """The kernels that nothing has called so far, of those that Python calls."""
-    return KERNELS.keys() - CALLED
+    return KERNELS.keys() - CALLED | {x for x in HANDLERS if f"handler {x}" not in CALLED}
 
 
 def compare(name: str, spec: frb.BufferSpec, expected: Bits, given: Bits) -> None:

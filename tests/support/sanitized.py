@@ -38,9 +38,6 @@ def threads(fault: int) -> None:
     plan, layout = descriptor.encode(spec), spec.plan.layout
     count, batch, words = np.zeros(1, np.int64), 40, spec.draw_shape(40)[1]
 
-    def vector(arrays: list[np.ndarray]) -> np.ndarray:
-        return np.array([x.ctypes.data for x in arrays], np.int64)
-
     def made() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
         rows = [
             np.zeros((300, layout.row_words), np.int32),
@@ -50,15 +47,13 @@ def threads(fault: int) -> None:
 
     def add(rows: list[np.ndarray], tree: np.ndarray, counters: np.ndarray, saved: np.ndarray) -> None:
         given, new = [np.ones((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves], np.zeros(6, np.int32)
-        addresses = tree.ctypes.data, counters.ctypes.data, new.ctypes.data, 0, 0, 0, 0
-        _native.add(*addresses, vector(rows), vector(given), plan, batch, 0, saved)
+        _native.add(tree, counters, new, None, None, None, None, rows, given, plan, batch, 0, saved)
         counters[:] = new
 
     def sample(rows: list[np.ndarray], tree: np.ndarray, counters: np.ndarray, key: int) -> np.ndarray:
         leaves = [np.zeros((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves]
         handles, weights, chances = np.zeros(batch, np.int32), np.zeros(batch, np.float32), np.zeros(batch, np.float32)
-        told = [x.ctypes.data for x in (tree, counters, handles, weights, chances)]
-        _native.sample(*told, vector(rows), vector(leaves), plan, key, words, 0.4, batch)
+        _native.sample(tree, counters, handles, weights, chances, rows, leaves, plan, key, words, 0.4, batch)
         return handles
 
     common = made()
@@ -73,8 +68,7 @@ def threads(fault: int) -> None:
             handles, bits = sample(*own, seed + turn), rng.random(batch, np.float32)
             rows, tree, counters = own
             new = np.zeros(6, np.int32)
-            addresses = [x.ctypes.data for x in (tree, counters, new, handles, bits)]
-            _native.update(*addresses, 0, 0, vector(rows), vector([]), plan, batch, 0, 0, saved)
+            _native.update(tree, counters, new, handles, bits, None, None, rows, [], plan, batch, 0, 0, saved)
             assert (sample(*common, turn) < 120).all()
             assert (sample(*own, turn) >= 0).all()
 

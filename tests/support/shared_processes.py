@@ -22,7 +22,6 @@ import functional_rb as frb
 from functional_rb import _native
 from functional_rb.base.errors import StorageFullError
 from functional_rb.native import shared_control as control
-from functional_rb.native.addresses import of_vectors, storage_caller
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.storage import mapped
@@ -278,10 +277,10 @@ def stopped(path: str) -> dict[str, Any]:
     draws, vector = numbers(np.random.default_rng(0), shared, 8), np.empty(6, np.int32)
     leaves = shared._room_for(8)
     told = np.empty(8, np.int32), np.empty(8, np.float32), np.empty(8, np.float32)
-    call, live = storage_caller(of_vectors), np.zeros(8, np.uint8)
-    places = (), shared._storage, leaves, shared._control, shared._plan
-    assert call(_native.shared_draw, *places, shared._tree, draws, 1.0, *told) == control.TORN
-    assert call(_native.shared_fetch, *places, told[0], live) == control.TORN
+    live = np.zeros(8, np.uint8)
+    places = shared._storage, leaves, shared._control, shared._plan
+    assert _native.shared_draw(*places, shared._tree, draws, 1.0, *told) == control.TORN
+    assert _native.shared_fetch(*places, told[0], live) == control.TORN
     assert _native.shared_can_draw(shared._control, shared._plan, shared._tree, 1) == control.TORN
     assert _native.shared_read_counters(shared._control, vector) & 1
 

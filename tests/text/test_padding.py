@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb import _native
-from functional_rb.native.addresses import Placed
 from functional_rb.storage import host_kernels
 from functional_rb.structures import ragged
 from functional_rb.text import Padded, padding
@@ -123,7 +122,7 @@ def compare_padded(tokens: Any, table: list[Any], settings: tuple[int, int, bool
     parts = [np.array([row[k] for row in table], np.int32) for k in range(3)]
     starts, lengths = parts[0].reshape(-1, 2), parts[2].reshape(-1, texts)
     given = starts, None if texts == 1 else parts[1], lengths, *settings
-    ids, mask, wrong = host_kernels.padded(Placed(tokens), *given)
+    ids, mask, wrong = host_kernels.padded(tokens, *given)
     expected_ids, expected_mask, expected_wrong = ragged.padded(tokens, *given)
     assert wrong == expected_wrong
     assert (wrong < 0) or not fits

@@ -19,9 +19,9 @@ import pytest
 from functional_rb import _native
 from functional_rb.core import counters
 from functional_rb.native import descriptor, shared_control
-from functional_rb.native.addresses import of_numpy
 from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
+from functional_rb.storage.host_state import NUMPY
 from functional_rb.structures import episode_windows, hash_map, ring, sum_tree
 from tests.support import headers, native_life
 
@@ -112,29 +112,34 @@ def numbers(*shape: int, dtype: Any = np.int32, writeable: bool = True) -> Any:
     return made
 
 
-WORDS = np.zeros(512, np.int64)
-CONTROL = of_numpy(WORDS)
+CONTROL = np.zeros(512, np.int64)
 TREE = descriptor.encode_tree(300)
+NO_TREE = numbers(0, dtype=np.float32)
 WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
-    "none": ("fill_draws", (), TypeError, "expected 3 arguments, got 0"),
-    "too few": ("fill_draws", (0, 1), TypeError, "expected 3 arguments, got 2"),
-    "too many": ("fill_draws", (0, 1, 0, 0), TypeError, "expected 3 arguments, got 4"),
-    "no address": ("fill_draws", (None, 1, 0), TypeError, "integer"),
-    "an array for an address": ("fill_draws", (numbers(0), 1, 0), TypeError, "integer"),
-    "a fraction": ("fill_draws", (0, 1.5, 0), TypeError, "float"),
-    "a number that is too large": ("fill_draws", (0, 2**63, 0), OverflowError, "int"),
+    "none": ("shared_unchanged", (), TypeError, "expected 2 arguments, got 0"),
+    "too few": ("shared_unchanged", (CONTROL,), TypeError, "expected 2 arguments, got 1"),
+    "too many": ("shared_unchanged", (CONTROL, 1, 0), TypeError, "expected 2 arguments, got 3"),
+    "an address": ("shared_unchanged", (CONTROL.ctypes.data, 1), TypeError, "buffer|bytes-like"),
+    "of another width": ("shared_unchanged", (numbers(6), 1), TypeError, "elements of 8 bytes, got 0 axes and 4 bytes"),
+    "of read-only memory": ("shared_unchanged", (numbers(6, dtype=np.int64, writeable=False), 1), ValueError,
+                            "read-only"),
+    "a fraction": ("shared_unchanged", (CONTROL, 1.5), TypeError, "float"),
+    "a number that is too large": ("shared_unchanged", (CONTROL, 2**63), OverflowError, "int"),
     "no number": ("shared_unchanged", (CONTROL, None), TypeError, "None"),
-    "no float": ("draw", (0, 0, 0, 0, 0, 0, numbers(1, dtype=np.int64), numbers(0, dtype=np.int64), TREE, 2, "x", 0),
-                 TypeError, "real number"),
+    "no float": ("draw", (*[None] * 6, [None], [], TREE, 2, "x", 0), TypeError, "real number"),
+    "no list": ("draw", (*[None] * 6, None, [], TREE, 2, 0.0, 0), TypeError, "not iterable"),
+    "no array in a list": ("draw", (*[None] * 6, [1], [], TREE, 2, 0.0, 0), TypeError, "buffer|bytes-like"),
     "no array": ("shared_read_counters", (CONTROL, None), TypeError, "buffer|bytes-like"),
     "another width": ("shared_read_counters", (CONTROL, numbers(6, dtype=np.int64)), TypeError,
                       "elements of 4 bytes, got 1 axes and 8 bytes"),
     "other axes": ("longest", (numbers(4),), TypeError, "array of 2 axes with elements of 4 bytes, got 1 axes"),
     "not contiguous": ("longest", (numbers(4, 4)[:, ::2],), ValueError, "contiguous"),
     "read-only": ("shared_read_counters", (CONTROL, numbers(6, writeable=False)), ValueError, "read-only"),
-    "a short record": ("descend", (0, 0, 0, TREE[:10], 0, 0), ValueError, "expected a BufferRecord, got 40 bytes"),
-    "no record": ("descend", (0, 0, 0, None, 0, 0), TypeError, "buffer|bytes-like"),
-    "a wide record": ("descend", (0, 0, 0, TREE.astype(np.int64), 0, 0), TypeError, "elements of 4 bytes"),
+    "a short record": ("shared_can_draw", (CONTROL, TREE[:10], NO_TREE, 0), ValueError,
+                       "expected a BufferRecord, got 40 bytes"),
+    "no record": ("shared_can_draw", (CONTROL, None, NO_TREE, 0), TypeError, "buffer|bytes-like"),
+    "a wide record": ("shared_can_draw", (CONTROL, TREE.astype(np.int64), NO_TREE, 0), TypeError,
+                      "elements of 4 bytes"),
 }  # fmt: skip
 
 
@@ -147,7 +152,7 @@ def test_a_wrong_call_is_refused(case: str) -> None:
 
 def test_no_kernel_takes_another_number_of_arguments_or_names() -> None:
     kernels = {name: kernel for name, kernel in vars(_native).items() if isinstance(kernel, types.BuiltinFunctionType)}
-    assert len(kernels) > 45
+    assert len(kernels) > 15
     for name, kernel in kernels.items():
         with pytest.raises(TypeError, match=r"expected \d+ arguments, got 30"):
             kernel(*[0] * 30)
@@ -156,13 +161,51 @@ def test_no_kernel_takes_another_number_of_arguments_or_names() -> None:
         assert re.search(rf"\b{name}\b", (ROOT / "functional_rb/native/src/kernels.cpp").read_text())
 
 
+def called(operands: Any, results: Any, name: str = "below") -> None:
+    """A kernel on arrays of NumPy."""
+    NUMPY.chain.call(_native.HANDLERS[name], (), operands, results)
+
+
+def test_a_handler_takes_arrays_of_any_layout_and_gives_to_arrays_in_a_row() -> None:
+    """Also of subclasses and numbers of NumPy; what it takes may be read-only, what it gives may not."""
+    words, n, made = numbers(6, 4)[:, 1:3] + 2**30, np.int32(7), numbers(6)
+    words.flags.writeable = False
+    for given in (words, np.asfortranarray(words), np.repeat(words, 2, 0)[::2], words.view(np.memmap)):
+        made[...] = 0
+        called((given, n), [made])
+        assert made.tolist() == [3] * 6
+    for result in (numbers(12)[::2], numbers(6, writeable=False)):
+        with pytest.raises(ValueError, match="a kernel: expected an array in a row that may be written"):
+            called((words, n), [result])
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_handler_refuses_elements_of_another_size(place: int) -> None:
+    given = [numbers(6, 2), numbers(1), numbers(6)]
+    given[place] = given[place].astype(np.int64)
+    with pytest.raises(TypeError, match="a kernel: an array has elements of another size than it takes"):
+        called(given[:2], given[2:])
+
+
+@pytest.mark.parametrize("case", [((), 1, ()), (None, (), ()), ((), ("x",), ())])
+def test_a_handler_refuses_what_is_no_array(case: Any) -> None:
+    records, operands, results = case
+    with pytest.raises((TypeError, ValueError)):
+        NUMPY.chain.call(_native.HANDLERS["barrier"], records, operands, results)
+    with pytest.raises(TypeError, match="expected 4 arguments, got 1"):
+        NUMPY.chain.call(_native.HANDLERS["barrier"])
+    with pytest.raises(ValueError, match="PyCapsule"):
+        NUMPY.chain.call(None, (), (), ())
+
+
 def test_what_a_call_has_looked_at_is_let_go_though_it_is_refused() -> None:
     """A buffer that is still held cannot grow."""
-    whole, short = array.array("i", TREE.tolist()), array.array("i", TREE[:3].tolist())
+    whole = array.array("i", descriptor.encode_alpha(1.0).tolist())
+    short = whole[:3]
     for encoded, count in ((whole, 0), (whole, None), (short, 0)):
         before = sys.getrefcount(encoded)
         with contextlib.nullcontext() if count == 0 and encoded is whole else pytest.raises((TypeError, ValueError)):
-            _native.set_leaves(0, 0, 0, encoded, count)
+            _native.shared_can_draw(CONTROL, encoded, NO_TREE, count)
         after = sys.getrefcount(encoded)
         assert after == before
         encoded.append(0)
@@ -171,18 +214,14 @@ def test_what_a_call_has_looked_at_is_let_go_though_it_is_refused() -> None:
 @pytest.mark.parametrize("count", [2**40, 2**60, 2**62])
 def test_where_there_is_no_memory_an_error_says_so(count: int) -> None:
     """Of a size that no machine has, and of sizes whose bytes no number tells."""
-    nothing, addresses = numbers(0, dtype=np.int64), numbers(1, dtype=np.int64)
+    counters, encoded = numbers(6), descriptor.encode_tree(1)
     with pytest.raises(MemoryError):
-        _native.set_leaves(of_numpy(numbers(300, 16, dtype=np.float32)), 0, 0, TREE, count)
-    with pytest.raises(MemoryError):
-        _native.draw(0, CONTROL, 0, 0, 0, 0, addresses, nothing, descriptor.encode_tree(1), 1, 0.0, count)
-    with pytest.raises(MemoryError):
-        _native.move_back(0, 0, 0, 0, 0, 0, 0, 1, count)
+        _native.draw(None, counters, None, None, None, None, [None], [], encoded, 1, 0.0, count)
 
 
 def test_kernels_run_without_the_lock_of_the_interpreter() -> None:
     """Where Python takes the lock from no thread, only a kernel that lets it go can let another thread come on."""
-    room, before = np.empty(2**16, np.int32), sys.getswitchinterval()
+    room, key, before = np.empty(2**16, np.int32), np.ones(1, np.int64), sys.getswitchinterval()
     stop, entered, calls = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -190,7 +229,7 @@ def test_kernels_run_without_the_lock_of_the_interpreter() -> None:
         for _ in range(20_000):
             if stop.is_set():
                 return
-            _native.fill_draws(of_numpy(room), 1, room.size)
+            NUMPY.chain.call(_native.HANDLERS["fill_draws"], [key], (), [room])
             calls.append(None)
 
     thread = threading.Thread(target=work)

@@ -57,15 +57,16 @@ class Seen {
   const int64_t* shape = nullptr;
   Dtype dtype{};
 
-  // Whether elements lie one behind the other.
+  // Whether elements lie one behind the other; where there are none, strides say nothing.
   bool contiguous() const {
     int64_t stride = 1;
+    bool follow = true;
     for (int k = ndim - 1; k >= 0; --k) {
       if (shape[k] == 0) return true;
-      if (strides_ && shape[k] != 1 && strides_[k] != stride * unit_) return false;
+      follow = follow && (!strides_ || shape[k] == 1 || strides_[k] == stride * unit_);
       stride *= shape[k];
     }
-    return true;
+    return follow;
   }
 
   // Whether there is memory for the elements: torch has tensors without, whose elements are zero, or were given up.
@@ -87,11 +88,12 @@ class Seen {
     return true;
   }
 
-  // An array of NumPy's, of class numpy.ndarray itself.
-  bool take_ndarray(PyObject* array) {
-    if (PyObject_GetBuffer(array, &view_, PyBUF_STRIDED_RO | PyBUF_FORMAT)) return PyErr_Clear(), false;
+  // An array of NumPy's, of class numpy.ndarray itself; of any dtype where only its size is asked for.
+  bool take_ndarray(PyObject* array, bool any_dtype = false, bool writes = false) {
+    const int flags = PyBUF_STRIDED_RO | (any_dtype ? 0 : PyBUF_FORMAT) | (writes ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(array, &view_, flags)) return PyErr_Clear(), false;
     held_ = true;
-    if (!known(view_.format) || view_.ndim > MOST_AXES) return false;
+    if (!(any_dtype || known(view_.format)) || view_.ndim > MOST_AXES) return false;
     static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "as sizes are read");
     data = static_cast<char*>(view_.buf), ndim = view_.ndim, unit_ = view_.itemsize;
     shape = reinterpret_cast<const int64_t*>(view_.shape), strides_ = reinterpret_cast<const int64_t*>(view_.strides);
@@ -256,6 +258,14 @@ class ArrayLibrary {
     // Torch puts negation and conjugation off.
     const bool is_complex = seen.dtype.code == COMPLEX;
     return !(is_complex || seen.dtype.code == FLOAT32.code) || (no(is_neg_, array) && !(is_complex && !no(is_conj_, array)));
+  }
+
+  // Likewise, as bytes of some dtype.
+  bool see_bytes(PyObject* array, Seen& seen, bool writes) const {
+    return is_ndarray(array) ? seen.take_ndarray(array, true, writes) : see(array, seen);
+  }
+  bool is_ndarray(PyObject* array) const {
+    return PyObject_TypeCheck(array, reinterpret_cast<PyTypeObject*>(ndarray_));
   }
 
   // A result as an array of the library's; `numpy` is NumPy's dtype where it is to be an array of NumPy's.

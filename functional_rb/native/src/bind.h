@@ -1,14 +1,17 @@
 // A kernel as a function of Python: its C++ signature is all that is declared.
 //
-// A pointer comes as an address (0: not given), a record, a span or an array as an object with a buffer, numbers as
-// numbers. Whoever calls keeps alive what addresses name. Kernels run without the GIL.
+// A pointer comes as an object with a buffer (None: not given), as do a record, a span or an array; addresses come as a
+// tuple or list of such, numbers as numbers. Kernels run without the GIL.
 #pragma once
+#include <deque>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "exports.h"
 #include "records.h"
+#include "rows.h"
 
 FRB_BEGIN
 
@@ -20,12 +23,13 @@ class Held {
     const int flags = PyBUF_C_CONTIGUOUS | PyBUF_ND | (writes ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, &view_, flags)) return false;
     held_ = true;
-    if (view_.itemsize == itemsize && (axes == 0 || view_.ndim == axes)) return true;
+    if ((itemsize == ANY || view_.itemsize == itemsize) && (axes == 0 || view_.ndim == axes)) return true;
     PyErr_Format(PyExc_TypeError, "expected an array of %d axes with elements of %zd bytes, got %d axes and %zd bytes",
                  axes, itemsize, view_.ndim, view_.itemsize);
     return false;
   }
   const Py_buffer& view() const { return view_; }
+  static constexpr Py_ssize_t ANY = 0;
 
  private:
   Py_buffer view_{};
@@ -35,12 +39,12 @@ class Held {
 // How an argument of each type is taken; `get` gives it to the kernel once all have been taken.
 template <class T, class = void> struct Argument;
 template <class T> struct Argument<T*> {
-  T* value;
+  Held held;
   bool take(PyObject* object) {
-    value = static_cast<T*>(PyLong_AsVoidPtr(object));
-    return value || !PyErr_Occurred();
+    const Py_ssize_t itemsize = std::is_same<std::remove_const_t<T>, char>::value ? Held::ANY : Py_ssize_t(sizeof(T));
+    return object == Py_None || held.take(object, !std::is_const<T>::value, itemsize, 0);
   }
-  T* get() const { return value; }
+  T* get() const { return static_cast<T*>(held.view().buf); }
 };
 template <class T> struct Argument<T, std::enable_if_t<std::is_same<T, int64_t>::value>> {
   int64_t value;
@@ -67,6 +71,22 @@ template <class T> struct Argument<Span<T>> {
   Held held;
   bool take(PyObject* object) { return held.take(object, !std::is_const<T>::value, sizeof(T), 0); }
   Span<T> get() const { return {static_cast<T*>(held.view().buf), held.view().len / Py_ssize_t(sizeof(T))}; }
+};
+template <> struct Argument<Addresses> {
+  std::deque<Held> held;
+  std::vector<int64_t> at;
+  bool take(PyObject* objects) {
+    PyObject* each = PySequence_Tuple(objects);
+    bool taken = each;
+    for (Py_ssize_t k = 0; taken && k < PyTuple_Size(each); ++k) {
+      PyObject* object = PyTuple_GetItem(each, k);
+      taken = object == Py_None || held.emplace_back().take(object, false, Held::ANY, 0);
+      at.push_back(object == Py_None ? 0 : taken ? reinterpret_cast<int64_t>(held.back().view().buf) : 0);
+    }
+    Py_XDECREF(each);  // a buffer keeps its object
+    return taken;
+  }
+  Addresses get() const { return {at.data(), int64_t(at.size())}; }
 };
 template <class T, int N> struct Argument<Array<T, N>> {
   Held held;

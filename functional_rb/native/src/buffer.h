@@ -242,8 +242,6 @@ FRB_ENTRY void importance_weights(const float* values, const float* smallest, co
   weigh(values, smallest[0], beta[0], weights, count);
 }
 
-FRB_ENTRY void fill_draws(int32_t* words, int64_t key, int64_t count) { fill_random(key, words, count); }
-
 // Numbers below n int32 [counts], of one n for each or for all, by words int32 [size, 2]: `ops.random_bits.below`.
 FRB_ENTRY void below_each(const int32_t* words, const int32_t* n, int32_t* chosen, int64_t counts, int64_t size) {
   for (int64_t i = 0; i < size; ++i) chosen[i] = int32_t(below(words + 2 * i, n[counts > 1 ? i : 0]));

@@ -1,3 +1,4 @@
+#include "calls.h"
 #include "chain.h"
 
 #include <pthread.h>
@@ -264,6 +265,17 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return drawn ? drawn->as_parts(chain, Py_None).give() : not_here();
 }
 
+// place(known, storage, tree, beside): see `made_place`.
+PyObject* place(PyObject* self, PyObject* args) {
+  return made_place(reinterpret_cast<VersionChain*>(self)->arrays, args);
+}
+
+// call(handler, records, operands, results): a kernel on the library's arrays, see `calls.h`.
+PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  const VersionChain* chain = reinterpret_cast<VersionChain*>(self);
+  return call_kernel(chain->arrays, chain->given[READY], args, count);
+}
+
 // --- the type -------------------------------------------------------------------------------------------------------
 
 // Chain(*given, has_exchange): what `Given` names, and whether torch's exchange API may be used. Of NumPy's states the
@@ -310,7 +322,8 @@ PyObject* turn(PyObject* self, PyObject* on) {
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
                          FRB_FAST("update_", update<true>), FRB_FAST("write", write<false>), FRB_FAST("write_", write<true>),
                          FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw),
-                         FRB_FAST("together", together),
+                         FRB_FAST("together", together), FRB_FAST("call", call),
+                         {"place", place, METH_VARARGS, nullptr},
                          {"turn", turn, METH_O, nullptr}, {}};
 PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_chain)},
                        {Py_tp_dealloc, reinterpret_cast<void*>(free_chain)},

@@ -1,9 +1,8 @@
 // The kernels for one set of instructions, FRB_ISA: this file is compiled once for each.
 #include "bind.h"
-#include "images.h"
+#include "handlers.h"
 #include "ragged.h"
 #include "shared.h"
-#include "xla_handlers.h"
 
 #define FRB_KERNEL(name) FRB_METHOD(#name, frb::name)
 #define FRB_HANDLER(name) {#name, reinterpret_cast<void*>(&frb::handle<&frb::handlers::name>)}
@@ -14,19 +13,11 @@
 namespace {
 
 PyMethodDef methods[] = {
-    FRB_KERNEL(add), FRB_KERNEL(update), FRB_KERNEL(sample), FRB_KERNEL(draw), FRB_KERNEL(descend),
-    FRB_KERNEL(set_leaves), FRB_KERNEL(read), FRB_KERNEL(store), FRB_KERNEL(stored_values),
-    FRB_KERNEL(importance_weights), FRB_KERNEL(fill_draws), FRB_KERNEL(below_each), FRB_KERNEL(updated_values),
-    FRB_KERNEL(choose_slots), FRB_KERNEL(steps_in_episodes), FRB_KERNEL(changed),
-    FRB_KERNEL(weights_at), FRB_KERNEL(expand), FRB_KERNEL(following), FRB_KERNEL(extent),
-    FRB_KERNEL(members), FRB_KERNEL(move_back), FRB_KERNEL(appended), FRB_KERNEL(distinct),
-    FRB_KERNEL(fold_float32), FRB_KERNEL(fold_float64), FRB_KERNEL(plan_line), FRB_KERNEL(places),
-    FRB_KERNEL(plan_frames), FRB_KERNEL(overwritten), FRB_KERNEL(map_lookup), FRB_KERNEL(map_insert),
-    FRB_KERNEL(longest), FRB_KERNEL(pad_rows), FRB_KERNEL(windows), FRB_KERNEL(shared_begin), FRB_KERNEL(shared_commit),
-    FRB_KERNEL(shared_unchanged), FRB_KERNEL(shared_read_counters), FRB_KERNEL(shared_note_add),
-    FRB_KERNEL(shared_note_update), FRB_KERNEL(shared_note_clear), FRB_KERNEL(shared_empty),
-    FRB_KERNEL(shared_problem_of_control), FRB_KERNEL(shared_repair), FRB_KERNEL(shared_draw),
-    FRB_KERNEL(shared_fetch), FRB_KERNEL(shared_can_draw),
+    FRB_KERNEL(add), FRB_KERNEL(update), FRB_KERNEL(sample), FRB_KERNEL(draw), FRB_KERNEL(longest), FRB_KERNEL(pad_rows),
+    FRB_KERNEL(shared_begin), FRB_KERNEL(shared_commit), FRB_KERNEL(shared_unchanged), FRB_KERNEL(shared_read_counters),
+    FRB_KERNEL(shared_note_add), FRB_KERNEL(shared_note_update), FRB_KERNEL(shared_note_clear), FRB_KERNEL(shared_empty),
+    FRB_KERNEL(shared_problem_of_control), FRB_KERNEL(shared_repair), FRB_KERNEL(shared_draw), FRB_KERNEL(shared_fetch),
+    FRB_KERNEL(shared_can_draw),
 #ifdef FRB_FAULTS
     FRB_KERNEL(plant),
 #endif
@@ -37,8 +28,10 @@ const frb::Handler handlers[] = {
     FRB_HANDLER(set_leaves), FRB_HANDLER(read), FRB_HANDLER(store), FRB_HANDLER(stored_values),
     FRB_HANDLER(importance_weights), FRB_HANDLER(updated_values), FRB_HANDLER(update_priorities),
     FRB_HANDLER(choose_slots), FRB_HANDLER(steps_in_episodes), FRB_HANDLER(changed), FRB_HANDLER(weights_at),
-    FRB_HANDLER(expand), FRB_HANDLER(following), FRB_HANDLER(extent), FRB_HANDLER(places), FRB_HANDLER(fold),
-    FRB_HANDLER(plan_line), FRB_HANDLER(map_lookup), FRB_HANDLER(map_insert), FRB_HANDLER(barrier), {}};
+    FRB_HANDLER(expand), FRB_HANDLER(following), FRB_HANDLER(extent), FRB_HANDLER(places), FRB_HANDLER(plan_frames),
+    FRB_HANDLER(overwritten), FRB_HANDLER(fold_float32), FRB_HANDLER(fold_float64), FRB_HANDLER(plan_line),
+    FRB_HANDLER(map_lookup), FRB_HANDLER(map_insert), FRB_HANDLER(below), FRB_HANDLER(fill_draws), FRB_HANDLER(members),
+    FRB_HANDLER(exchanges), FRB_HANDLER(appended), FRB_HANDLER(distinct), FRB_HANDLER(windows), FRB_HANDLER(barrier), {}};
 
 const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelRecord), FRB_FIELDS(LeafRecord),
                                      FRB_FIELDS(RingRecord),   FRB_FIELDS(EpochRecord), FRB_FIELDS(ChainRecord),

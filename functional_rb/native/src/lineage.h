@@ -155,27 +155,28 @@ inline void free_known(PyObject* self) {
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
-// Place(known, (address of the rows, of each wide array), address of the tree or 0, those of what lies beside, or 0)
-inline PyObject* new_place(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *known, *storage;
-  unsigned long long tree;
-  long long others[BESIDE];
-  if (!PyArg_ParseTuple(args, "O!O!K(LLLL)", known_type, &known, &PyTuple_Type, &storage, &tree, others, others + 1,
-                        others + 2, others + 3))
+// A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself
+// if kernels cannot read and write all of them. Whoever has the place keeps the arrays.
+inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
+  PyObject *known, *storage, *tree, *beside[BESIDE];
+  if (!PyArg_ParseTuple(args, "O!O!O(OOOO)", known_type, &known, &PyTuple_Type, &storage, &tree, beside, beside + 1,
+                        beside + 2, beside + 3))
     return nullptr;
-  KnownBuffer* of = reinterpret_cast<KnownBuffer*>(known);
-  if (PyTuple_Size(storage) != of->arrays()) {
-    PyErr_Format(PyExc_ValueError, "expected %lld arrays, got %zd", static_cast<long long>(of->arrays()), PyTuple_Size(storage));
-    return nullptr;
-  }
-  Place* made = allocated<Place>(type);
+  Place* made = allocated<Place>(place_type);
   if (!made) return nullptr;
-  Py_INCREF(known);
-  made->known = of, made->generation = generation;
-  made->tree = reinterpret_cast<float*>(uintptr_t(tree));
-  for (int k = 0; k < BESIDE; ++k) made->others[k] = others[k];
-  for (int64_t k = 0; k < of->arrays(); ++k) made->storage[k] = PyLong_AsLongLong(PyTuple_GetItem(storage, k));
-  return reinterpret_cast<PyObject*>(made);
+  const Ref place(reinterpret_cast<PyObject*>(made));
+  made->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), made->generation = generation;
+  bool found = PyTuple_Size(storage) == made->known->arrays();
+  auto address = [&](PyObject* array) {
+    Seen seen;
+    if (array == Py_None || !found) return int64_t(0);
+    found = library.see_bytes(array, seen, true) && seen.contiguous();
+    return reinterpret_cast<int64_t>(seen.data);
+  };
+  made->tree = reinterpret_cast<float*>(address(tree));
+  for (int k = 0; k < BESIDE; ++k) made->others[k] = address(beside[k]);
+  for (int64_t k = 0; found && k < made->known->arrays(); ++k) made->storage[k] = address(PyTuple_GetItem(storage, k));
+  return PyErr_Occurred() ? nullptr : Py_NewRef(found ? place.get() : Py_None);
 }
 
 inline void free_place(PyObject* self) {
@@ -273,9 +274,10 @@ inline bool add_lineage_types(PyObject* module) {
                                   {Py_tp_dealloc, reinterpret_cast<void*>(free_known)}, {0, nullptr}};
   static PyType_Spec known_spec = {"functional_rb._native.KnownBuffer", sizeof(KnownBuffer), 0, Py_TPFLAGS_DEFAULT, known};
   static PyMethodDef methods[] = {{"wait", wait_for_readers, METH_NOARGS, nullptr}, {}};
-  static PyType_Slot place[] = {{Py_tp_new, reinterpret_cast<void*>(new_place)},
-                                {Py_tp_dealloc, reinterpret_cast<void*>(free_place)}, {Py_tp_methods, methods}, {0, nullptr}};
-  static PyType_Spec place_spec = {"functional_rb._native.Place", sizeof(Place), 0, Py_TPFLAGS_DEFAULT, place};
+  static PyType_Slot place[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_place)},
+                                {Py_tp_methods, methods}, {0, nullptr}};
+  static PyType_Spec place_spec = {"functional_rb._native.Place", sizeof(Place), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, place};
   static PyGetSetDef fields[] = {{"nbytes", saved_nbytes, nullptr, nullptr, nullptr},
                                  {"count", saved_count, nullptr, nullptr, nullptr},
                                  {"offsets", saved_offsets, nullptr, nullptr, nullptr}, {}};

@@ -1,8 +1,8 @@
 // The protocol of buffers that processes share (docs/shared.md): `functional_rb.shared` calls these between its locks.
 //
-// control: int64 words, see `shared.control_words`. journal: int64 [3 + wide], addresses of the slots int32, values
-// float32, and items that a write saves. room: int64 [2], how many slots the journal has room for: with their priorities
-// alone, and with their items.
+// control: int64 words, see `shared.control_words`. journal: 3 + wide arrays, the slots int32, values float32, and items
+// that a write saves. room: int64 [2], how many slots the journal has room for: with their priorities alone, and with
+// their items.
 //
 // x86 keeps the order of stores and of loads by itself, ARM does not, and compilers on neither: hence the atomics.
 #pragma once
@@ -145,7 +145,7 @@ inline void shared_clear(const Plan& plan, Addresses storage, float* tree, int64
 // An add may have damaged the oldest items, which it was to replace: they are given up. An update is undone from the
 // journal. A clear is carried on to its end. Returns SOUND, or what is damaged: then nothing has been changed.
 FRB_ENTRY int64_t shared_repair(Control control, Plan plan, Addresses storage, Span<float> tree, Addresses journal,
-                             Span<const int64_t> room) {
+                             const int64_t* room) {
   const int64_t sequence = word(control, SEQUENCE), problem = shared_problem_of_control(control, plan);
   if (!(sequence & 1) || problem != SOUND) return problem;
   const int64_t kind = word(control, KIND), count = word(control, COUNT), has_rows = word(control, HAS_ROWS);

@@ -65,7 +65,7 @@ FRB_ENTRY int64_t appended(const int32_t* count, const int32_t* slots, const uin
 }
 
 // Choose distinct numbers below n, by a Fisher-Yates shuffle that stores only what moves; draws are int32 [count, 2].
-inline void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t count) {
+FRB_ENTRY void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t count) {
   int64_t size = 4;
   while (size < 4 * count) size *= 2;
   Scratch<int64_t> keys(size), values(size);
@@ -87,10 +87,6 @@ inline void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t co
     chosen[i] = int32_t(keys[taken] == j ? values[taken] : j);
     keys[taken] = j, values[taken] = moved;
   }
-}
-
-FRB_ENTRY void distinct(const int32_t* draws, const int32_t* n, int32_t* chosen, int64_t count) {
-  shuffle(draws, n[0], chosen, count);
 }
 
 FRB_END

@@ -23,14 +23,6 @@ inline void fold_each(const T* rewards, const uint8_t* real, T* total, int32_t* 
     steps[i] = count;
   }
 }
-FRB_ENTRY void fold_float32(const float* rewards, const uint8_t* real, float* total, int32_t* steps,
-                         Span<const float> discounts, int64_t m, int64_t w) {
-  fold_each(rewards, real, total, steps, discounts, m, w);
-}
-FRB_ENTRY void fold_float64(const double* rewards, const uint8_t* real, double* total, int32_t* steps,
-                         Span<const double> discounts, int64_t m, int64_t w) {
-  fold_each(rewards, real, total, steps, discounts, m, w);
-}
 
 // Plan the line of steps that wait in each lane, for rows = S * lanes = batch + lanes * (n - 1).
 //

@@ -4,6 +4,8 @@
 // refuses at the first call those of a newer one. So this is the version of the oldest JAX that is supported. The structs
 // name the fields that are read here, in their places; what XLA has added since lies behind them.
 #pragma once
+#include <type_traits>
+
 #include "base.h"
 
 namespace frb {
@@ -28,7 +30,7 @@ struct Frame {
   Buffers arguments, results;
   Attributes attributes;
 };
-constexpr int32_t RESOURCE_EXHAUSTED = 8;
+constexpr int32_t INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;
 
 // A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the frame has one
 // attribute, int64, that says where in them each call has its part: how many calls there are, how many axes, the size of
@@ -46,8 +48,9 @@ struct Batch {
 
 FRB_BEGIN
 
-// An operand or a result as one call sees it.
+// An operand or a result as one call sees it. XLA's calls are typed; of Python's, `dtype` is minus the size of an element.
 struct Operand {
+  int32_t dtype;
   char* data;
   const int64_t* dims;
   int64_t rank;
@@ -59,6 +62,9 @@ struct Operand {
   FRB_INLINE int64_t rows() const { return dims[0]; }
 };
 
+// An element has another size than the kernel takes.
+struct Misread {};
+
 // One of the calls that a frame stands for. An empty array stands for one that is not given: its address is null.
 struct Call {
   const xla::Frame* frame;
@@ -69,6 +75,7 @@ struct Call {
   FRB_INLINE Operand result(int64_t k) const { return part(frame->results.at[k], operands() + k); }
   template <class T> FRB_INLINE const T* in(int64_t k) const { return address<const T>(operand(k)); }
   template <class T> FRB_INLINE T* out(int64_t k) const { return address<T>(result(k)); }
+  template <class T> FRB_INLINE Span<const T> all_in(int64_t k) const { return span(in<T>(k), operand(k).length()); }
   template <class R> FRB_INLINE R record(int64_t k) const {
     R record;
     record.at = reinterpret_cast<decltype(record.at)>(operand(k).data);
@@ -77,10 +84,11 @@ struct Call {
 
  private:
   template <class T> static FRB_INLINE T* address(const Operand& of) {
+    if (of.dtype < 0 && !std::is_same<std::remove_const_t<T>, char>::value && sizeof(T) != size_t(-of.dtype)) throw Misread();
     return of.length() ? reinterpret_cast<T*>(of.data) : nullptr;
   }
   FRB_INLINE Operand part(const xla::Buffer* buffer, int64_t k) const {
-    if (frame->attributes.size == 0) return {buffer->data, buffer->dims, buffer->rank};
+    if (frame->attributes.size == 0) return {buffer->dtype, buffer->data, buffer->dims, buffer->rank};
     const xla::Batch batch{frame->attributes.at[0]->data};
     const int64_t* entry = batch.entry(k);
     int64_t skipped = 0, rest = number;
@@ -88,7 +96,7 @@ struct Call {
       skipped += rest % batch.size(axis) * entry[1 + axis];
       rest /= batch.size(axis);
     }
-    return {buffer->data + skipped, buffer->dims + entry[0], buffer->rank - entry[0]};
+    return {buffer->dtype, buffer->data + skipped, buffer->dims + entry[0], buffer->rank - entry[0]};
   }
 };
 
@@ -102,11 +110,15 @@ template <void (*F)(const Call&)> void* handle(xla::Frame* frame) {
   const int64_t calls = frame->attributes.size ? xla::Batch{frame->attributes.at[0]->data}.calls() : 1;
   try {
     for (int64_t number = 0; number < calls; ++number) F(Call{frame, number});
+    return nullptr;
   } catch (const std::bad_alloc&) {
     xla::Failure failure{sizeof(xla::Failure), nullptr, "functional_rb: no memory for a kernel", xla::RESOURCE_EXHAUSTED};
     return frame->api->fail(&failure);
+  } catch (const Misread&) {
+    xla::Failure failure{sizeof(xla::Failure), nullptr, "a kernel: an array has elements of another size than it takes",
+                         xla::INVALID_ARGUMENT};
+    return frame->api->fail(&failure);
   }
-  return nullptr;
 }
 
 FRB_END

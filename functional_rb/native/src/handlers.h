@@ -1,9 +1,13 @@
-// The kernels as XLA calls them: which operand and which result is which argument.
+// The kernels as XLA and Python call them: which operand and which result is which argument.
+//
+// `functional_rb/native/kernels.py` declares what they are called with: first records, then operands.
 #pragma once
 #include "epochs.h"
 #include "frame_ring.h"
 #include "hash_map.h"
+#include "images.h"
 #include "slices.h"
+#include "sparse_set.h"
 #include "step_queue.h"
 #include "updates.h"
 #include "xla_frame.h"
@@ -157,7 +161,7 @@ inline void steps_in_episodes(const Call& call) {
 
 // plan, distances, cursors, sizes, in_episode -> lane, back, slots, numbers.
 inline void changed(const Call& call) {
-  const Span<const int32_t> ranges = span(call.in<int32_t>(1), call.operand(1).length());
+  const Span<const int32_t> ranges = call.all_in<int32_t>(1);
   frb::changed(call.in<int32_t>(2), call.in<int32_t>(3), call.in<int32_t>(4), call.out<int32_t>(0), call.out<int32_t>(1),
                call.out<int32_t>(2), call.out<int32_t>(3), call.record<Ring>(0), ranges, call.result(0).length());
 }
@@ -195,12 +199,14 @@ inline void places(const Call& call) {
               call.operand(1).length(), call.operand(2).length());
 }
 
-// discounts float32 [n], rewards [m, n, w], real -> total [m, w], steps [m].
-inline void fold(const Call& call) {
+// discounts [n], rewards [m, n, w], real -> total [m, w], steps [m].
+template <class T> void fold(const Call& call) {
   const int64_t m = call.result(1).length();
-  fold_float32(call.in<float>(1), call.in<uint8_t>(2), call.out<float>(0), call.out<int32_t>(1),
-               span(call.in<float>(0), call.operand(0).length()), m, call.result(0).length() / most<int64_t>(m, 1));
+  fold_each(call.in<T>(1), call.in<uint8_t>(2), call.out<T>(0), call.out<int32_t>(1), call.all_in<T>(0), m,
+            call.result(0).length() / most<int64_t>(m, 1));
 }
+inline void fold_float32(const Call& call) { fold<float>(call); }
+inline void fold_float64(const Call& call) { fold<double>(call); }
 
 // held, ended, ids [rows, words], mask (empty for none) -> window, real, complete, waiting, pending.
 inline void plan_line(const Call& call) {
@@ -208,7 +214,7 @@ inline void plan_line(const Call& call) {
   frb::plan_line(call.in<int32_t>(0), call.in<uint8_t>(1), call.in<int32_t>(2), call.in<uint8_t>(3),
                  call.out<int32_t>(0), call.out<uint8_t>(1), call.out<uint8_t>(2), call.out<int32_t>(3),
                  call.out<int32_t>(4), call.operand(0).length(), call.operand(1).length(),
-                 call.operand(2).length() / rows, call.result(0).length() / rows);
+                 call.operand(2).length() / most<int64_t>(rows, 1), call.result(0).length() / most<int64_t>(rows, 1));
 }
 
 // plan, table, keys, counts, counters, rows -> ids.
@@ -222,6 +228,66 @@ inline void map_insert(const Call& call) {
   frb::map_insert(call.out<int32_t>(0), call.out<int32_t>(1), call.out<int32_t>(2), call.out<int32_t>(3),
                   call.in<int32_t>(5), call.in<uint8_t>(6), call.out<int32_t>(4), call.out<uint8_t>(5),
                   call.record<Map>(0), call.operand(5).rows());
+}
+
+// draws [B, 2], n [B] or [] -> chosen [B].
+inline void below(const Call& call) {
+  below_each(call.in<int32_t>(0), call.in<int32_t>(1), call.out<int32_t>(0), call.operand(1).length(),
+             call.result(0).length());
+}
+
+// key int64 [1] -> draws int32.
+inline void fill_draws(const Call& call) {
+  fill_random(call.in<int64_t>(0)[0], call.out<int32_t>(0), call.result(0).length());
+}
+
+// plan, cursor, written, shares, moves (empty if all do) -> slots, source, live, after, at.
+inline void plan_frames(const Call& call) {
+  frb::plan_frames(call.in<int32_t>(1), call.in<int32_t>(2), call.in<uint8_t>(3), call.in<uint8_t>(4),
+                   call.out<int32_t>(0), call.out<int32_t>(1), call.out<uint8_t>(2), call.out<int32_t>(3),
+                   call.out<int32_t>(4), call.record<Chain>(0), call.operand(1).length(), call.operand(3).length(),
+                   call.result(0).length());
+}
+
+// plan, at, cursors, sizes, after -> slots, gone, cursors, sizes.
+inline void overwritten(const Call& call) {
+  frb::overwritten(call.in<int32_t>(1), call.in<int32_t>(2), call.in<int32_t>(3), call.in<int32_t>(4),
+                   call.out<int32_t>(0), call.out<uint8_t>(1), call.out<int32_t>(3), call.record<Chain>(0),
+                   call.operand(1).length(), call.operand(2).length(), call.result(0).length());
+}
+
+// order, place, count, slots, marked -> found.
+inline void members(const Call& call) {
+  frb::members(call.in<int32_t>(0), call.in<int32_t>(1), call.in<int32_t>(2), call.in<int32_t>(3), call.in<uint8_t>(4),
+               call.out<uint8_t>(0), call.operand(0).length(), call.operand(3).length());
+}
+
+// order, place, boundary, positions, marked -> positions, slots, boundary, and how many of these are meant.
+inline void exchanges(const Call& call) {
+  call.out<int32_t>(3)[0] =
+      int32_t(move_back(call.in<int32_t>(0), call.in<int32_t>(2), call.in<int32_t>(3), call.in<uint8_t>(4),
+                        call.out<int32_t>(0), call.out<int32_t>(1), call.out<int32_t>(2), call.operand(0).length(),
+                        call.operand(3).length()));
+}
+
+// order, place, count, slots, marked -> positions, slots, count, and how many of these are meant.
+inline void appended(const Call& call) {
+  call.out<int32_t>(3)[0] =
+      int32_t(frb::appended(call.in<int32_t>(2), call.in<int32_t>(3), call.in<uint8_t>(4), call.out<int32_t>(0),
+                            call.out<int32_t>(1), call.out<int32_t>(2), call.operand(3).length()));
+}
+
+// draws [B, 2], n -> chosen [B].
+inline void distinct(const Call& call) {
+  shuffle(call.in<int32_t>(0), call.in<int32_t>(1)[0], call.out<int32_t>(0), call.result(0).length());
+}
+
+// bytes of a pixel, images [n, H, W, k], top, left -> windows [n, rows, columns, k].
+inline void windows(const Call& call) {
+  const int64_t* image = call.operand(1).dims;
+  const int64_t* window = call.result(0).dims;
+  frb::windows(call.in<char>(1), call.in<int32_t>(2), call.in<int32_t>(3), call.out<char>(0), image[0], image[1], image[2],
+               window[1], window[2], call.in<int32_t>(0)[0]);
 }
 
 // Arrays, and others to wait for -> the same arrays, which lie in the same memory: XLA's reads come before its writes.
