@@ -20,8 +20,11 @@ def ready(array: Any, writes: bool) -> np.ndarray[Any, Any]:
     """What kernels read in place of an array of NumPy's, or of a number, that they cannot.
 
     Raises:
+        TypeError: if it is neither.
         ValueError: if it is to be written.
     """
+    if not isinstance(array, np.ndarray | np.generic):
+        raise TypeError(f"a kernel: expected an array of NumPy's, got {type(array)}")
     if writes:
         raise ValueError(f"a kernel: expected an array in a row that may be written, got {np.asarray(array).flags}")
     return np.ascontiguousarray(array).reshape(np.shape(array))

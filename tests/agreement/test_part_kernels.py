@@ -692,7 +692,7 @@ def test_transforms_under_vmap() -> None:
         slots = rng.permutation(ring.capacity).astype(np.int32)
         rewards = rewards_of_steps(rng, (20, n), "float32")
         several.append((written_at_random(rng, ring), slots, *rewards, rng.random(ring.lanes * 4) < 0.3))
-    check_vmapped(all_of_them, several, {"extent", "fold", "following", "plan_line"})
+    check_vmapped(all_of_them, several, {"extent", "fold_float32", "following", "plan_line"})
 
 
 def test_below(on: Any) -> None:

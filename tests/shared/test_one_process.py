@@ -892,8 +892,7 @@ def test_what_control_says_of_a_dead_writer_is_not_believed(kind: int, tmp_path:
 def test_what_the_journal_says_is_not_believed(tmp_path: Path) -> None:
     shared = light(tmp_path, sampler=frb.Prioritized())
     shared.add(numbers(1, 2, 3, 4), 4, None, None)
-    journal = shared.files._saved.arrays[0]
-    places, values = journal.view(np.int32), journal[4 * files.slots(shared.spec) :].view(np.float32)
+    places, values = shared.files.journal[0].view(np.int32), shared.files.journal[1].view(np.float32)
     sound = shared.files.control.copy()
     for slots, priorities, good in [
         ([0, 1], [1, 2], True),
@@ -913,7 +912,7 @@ def test_nothing_is_repaired_where_no_room_was_taken(tmp_path: Path) -> None:
     """Writing to a hole of a mapped file kills the process where the disk is full, and in a tmpfs reading it does."""
     shared = light(tmp_path, sampler=frb.Prioritized())
     shared.add(numbers(1, 2, 3, 4), 4, None, None)
-    shared.files._saved.arrays[0].view(np.int32)[:2] = 0, 4
+    shared.files.journal[0].view(np.int32)[:2] = 0, 4
     sound = shared.files.control.copy()
     for kind, reserved, name in (
         (control.ADD, 5, "control"),

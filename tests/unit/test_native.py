@@ -120,7 +120,7 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
     "too few": ("shared_unchanged", (CONTROL,), TypeError, "expected 2 arguments, got 1"),
     "too many": ("shared_unchanged", (CONTROL, 1, 0), TypeError, "expected 2 arguments, got 3"),
     "an address": ("shared_unchanged", (CONTROL.ctypes.data, 1), TypeError, "buffer|bytes-like"),
-    "of another width": ("shared_unchanged", (numbers(6), 1), TypeError, "elements of 8 bytes, got 0 axes and 4 bytes"),
+    "of another width": ("shared_unchanged", (numbers(6), 1), TypeError, "elements of 8 bytes, got 1 axes and 4 bytes"),
     "of read-only memory": ("shared_unchanged", (numbers(6, dtype=np.int64, writeable=False), 1), ValueError,
                             "read-only"),
     "a fraction": ("shared_unchanged", (CONTROL, 1.5), TypeError, "float"),
