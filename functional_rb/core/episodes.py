@@ -90,16 +90,18 @@ def ended(ops: Ops, plan: Plan, end_keys: Sequence[Key], leaves: Sequence[Array]
     return functools.reduce(operator.or_, ends)
 
 
-Placed = list[tuple[int, Any]]
-"""Leaves of an item, with their positions."""
+Placed = dict[int, Any]
+"""Leaves of an item, by their positions."""
 
 
 def leaves_of(plan: Plan) -> tuple[Placed, Placed]:
     """The leaves that mark ends, and the one that tells trajectories apart, if any; of a plan with boundaries."""
     assert plan.boundaries is not None
     key = plan.boundaries.trajectory_key
-    keys = plan.boundaries.end_keys, () if key is None else (key,)
-    ends, trajectory = ([(k, plan.leaves[k]) for k in (_position(plan, key) for key in some)] for some in keys)
+    ends, trajectory = (
+        {k: plan.leaves[k] for k in (_position(plan, key) for key in keys)}
+        for keys in (plan.boundaries.end_keys, () if key is None else (key,))
+    )
     return ends, trajectory
 
 

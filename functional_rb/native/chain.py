@@ -118,10 +118,12 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         return None
     if any(len(leaf.shape) > AXES for leaf in layout.leaves):
         return None
-    whole, plain = known.buffer, known.plain and not plan.objects
-    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if plain else []
+    whole, plain, appends = known.buffer, known.plain and not plan.objects, known.appends and not plan.objects
+    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if plain or appends else []
     leaves = tuple(_leaf(name, leaf) for name, leaf in itertools.zip_longest(names, layout.leaves, fillvalue=""))
-    is_dict = plain and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
+    is_dict = (
+        (plain or appends) and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
+    )
     given = tuple(k for _, k in plan.structure.named) if is_dict else ()
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     may_rewrite = not isinstance(spec.writer, Immutable)
@@ -133,7 +135,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         *(spec, descriptor.encode(spec), ring, epoch, leaves, given, spec.draw_shape(1)[1], batch_size),
         *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
         *(sampler.has_priorities, whole, may_rewrite, known.appends, known.updates),
-        known.appends and plain and spec.on_add is None and spec.writer.overwrites and may_rewrite,
+        appends and spec.on_add is None and spec.writer.overwrites and may_rewrite,
         *(bool(known.draws) and plain and spec.on_sample is None, known.plain or known.draws is Draws.ITEMS, on_host),
         *(sliced is not None and sliced.flat, float(getattr(sampler, "beta", 0.0))),
     )

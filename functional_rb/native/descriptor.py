@@ -141,9 +141,9 @@ def encode_rings(spec: BufferSpec) -> Vector:
         windows = _windows(sampler.rule, isinstance(sampler, Slices) and sampler.by_trajectory)
     if plan.boundaries is not None:
         marks, trajectory = episodes.leaves_of(plan)
-        ends = [k for k, _ in marks]
-        windows |= {"next": counters.place(plan, episodes.NEXT_STEP_IN_EPISODE) or 0, "ends": len(ends)}
-        windows |= {"newest": counters.place(plan, episodes.NEWEST_ID) or 0, "id": trajectory[0][0] if trajectory else 0}
+        ends, windows["ends"], windows["id"] = [*marks], len(marks), next(iter(trajectory), 0)
+        for field, name in (("next", episodes.NEXT_STEP_IN_EPISODE), ("newest", episodes.NEWEST_ID)):
+            windows[field] = counters.place(plan, name) or 0
     return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)) + ends)
 
 
