@@ -23,7 +23,7 @@ from functional_rb.native import descriptor
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import PrioritizedSlices, Slices, epochs
+from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
@@ -130,7 +130,8 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
     sliced = sampler if isinstance(sampler, Slices | PrioritizedSlices) else None
     ring = descriptor.encode_rings(spec) if sliced is not None or known.updates or known.appends else NO_RECORD
-    epoch = descriptor.encode_epoch(spec) if known.draws is Draws.EPOCH else NO_RECORD
+    is_epoch = isinstance(sampler, WithoutReplacement) and (known.draws is Draws.EPOCH or known.appends)
+    epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
     return _native.KnownBuffer(
         *(spec, descriptor.encode(spec), ring, epoch, leaves, given, spec.draw_shape(1)[1], batch_size),
         *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
