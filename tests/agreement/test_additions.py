@@ -181,12 +181,12 @@ OTHERS: dict[str, Any] = {
     "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
     "slices once": {"sampler": frb.SlicesWithoutReplacement(2, end_keys=("done",))},
     "steps that wait": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS)},
-    "agents": {"sampler": frb.Slices(2, end_keys=("both",))},
+    "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
 }
 
 
 @pytest.mark.parametrize("name", list(OTHERS))
 def test_other_buffers_are_left_to_the_core(name: str) -> None:
-    item = ITEM | {"both": frb.Binary((2,)), "short": frb.Unbounded((), "int16")}
+    item = ITEM | {"both": frb.Binary((2,)), "each": frb.Unbounded((2,)), "short": frb.Unbounded((), "int16")}
     assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
