@@ -10,11 +10,14 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 import torch_backend
 from functional_rb.core import counters
+from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.storage.host_state import ENGINE
+from functional_rb.structures.episode_windows import LONGEST
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting, check_books, peek
 from tests.support.effort import effort
@@ -108,6 +111,9 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
     pair, behind = (on.init(spec), on.init(spec)), data.draw(st.sampled_from([0, 1, 4]), "behind")
     for state in pair:
         state._counters[first : first + lanes] = (spec.plan.ring.limit - behind) % spec.plan.ring.limit
+        following = counters.place(spec.plan, NEXT_STEP_IN_EPISODE)
+        if behind == 1 and following is not None:  # an episode that is about to get too long
+            state._counters[following] = LONGEST - 3
     alive = [(*pair, peek(pair[0]))]
     for _ in range(data.draw(st.integers(1, 9), "steps")):
         at = data.draw(st.sampled_from([len(alive) - 1, *range(len(alive))]), "which")
@@ -190,3 +196,24 @@ OTHERS: dict[str, Any] = {
 def test_other_buffers_are_left_to_the_core(name: str) -> None:
     item = ITEM | {"both": frb.Binary((2,)), "each": frb.Unbounded((2,)), "short": frb.Unbounded((), "int16")}
     assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
+
+
+@pytest.mark.parametrize("sampler", [frb.WithoutReplacement(), frb.Slices(3, end_keys=()), frb.PrioritizedSlices(2)])
+def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> None:
+    """Any numbers as counters, steps in episodes and a sparse set: something is stored, and nothing is broken."""
+    spec, rng = frb.BufferSpec(ITEM, 14, sampler, lanes=2), np.random.default_rng(0)
+    state = OnTorch.init(spec)
+    memory = OnTorch.memory_of(state)
+    around = {name: torch.full((142, *x.shape[1:]), -5, dtype=x.dtype) for name, x in memory.auxiliary.items()}
+    memory.auxiliary = {name: x[64:78] for name, x in around.items()}
+    memory.forget()
+    with noting(OnTorch) as chain:
+        for _ in range(20):
+            for x in (*memory.auxiliary.values(), state._counters):
+                numbers = (
+                    rng.integers(-(2**31), 2**31, x.shape) if rng.random() < 0.7 else rng.integers(-1, 15, x.shape)
+                )
+                x[:] = torch.from_numpy(numbers.astype(np.int32)).to(x.dtype)
+            state = torch_backend.add(state, items(rng, 0, int(rng.choice([2, 8, 30])), spec))
+            assert all((x[:64] == -5).all() and (x[78:] == -5).all() for x in around.values())
+    assert chain.done == 20

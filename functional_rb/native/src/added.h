@@ -85,17 +85,18 @@ class Addition {
  private:
   // Which rows go where, in the order of `ring.plan_write`, and the cursors and sizes afterwards.
   void choose() {
-    int32_t *cursors = c.new_counters + ring->cursors, *sizes = c.new_counters + ring->sizes;
+    int32_t* sizes = c.new_counters + ring->sizes;
     choose_slots(c.counters + ring->cursors, c.counters + ring->sizes, c.mask, slots.at, source.at, live.at, written.at,
-                 cursors, sizes, ring, c.batch / lanes, room);
+                 c.new_counters + ring->cursors, sizes, ring, c.batch / lanes, room);
     for (int64_t i = 0; i < room; ++i) {
       if (c.mask && !live[i]) continue;
       slots[count] = slots[i];
       source[count++] = c.mask ? source[i] : int32_t(c.batch - room + i);
     }
     if (lanes == 1) return;
-    c.new_counters[CURSOR] = c.new_counters[SIZE] = 0;
-    for (int64_t lane = 0; lane < lanes; ++lane) c.new_counters[SIZE] += sizes[lane];
+    int64_t size = 0;
+    for (int64_t lane = 0; lane < lanes; ++lane) size += sizes[lane];
+    c.new_counters[CURSOR] = 0, c.new_counters[SIZE] = int32_t(size);
   }
   // The step in its episode of each row, and the next one of each lane: `episodes.note`.
   void count_steps() {
