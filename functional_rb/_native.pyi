@@ -31,10 +31,12 @@ class KnownBuffer:
         words: int,
         batch_size: int,
         unit: int,
+        lanes: int,
         draws: int,
         prioritized: bool,
         writes: bool,
         rewrites: bool,
+        appends: bool,
         updates: bool,
         adds: bool,
         samples: bool,
@@ -55,8 +57,8 @@ class Saved:
     """What was in some slots before a write; its buffer is the memory that all of it lies in."""
 
     nbytes: int
-    count: int
-    offsets: tuple[int, int, int, int, int, tuple[int, ...]]
+    counts: tuple[int, int, int]
+    offsets: tuple[int, int, int, int, int, int, tuple[int, ...]]
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

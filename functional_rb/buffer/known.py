@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import enum
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.core import episodes
 from functional_rb.core.plan import Plan
+from functional_rb.core.strategy import Transform
 from functional_rb.samplers import Prioritized, PrioritizedSlices, Slices, Uniform, WithoutReplacement
 from functional_rb.writers import Immutable, RoundRobin
 
@@ -26,12 +31,14 @@ class Known(NamedTuple):
         draws: single items by position or priority, slices, or items without replacement.
         buffer: all of it: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
+        appends: additions to rings, of any number of lanes, with what the sampler keeps.
         plain: whether there are no frames, and no transforms but functions of items.
     """
 
     draws: Draws
     buffer: bool
     updates: bool
+    appends: bool
     plain: bool
 
 
@@ -47,8 +54,28 @@ def is_ring(writer: Any) -> bool:
     return type(writer) in (RoundRobin, Immutable)
 
 
-def known(plan: Plan, sampler: Any, writer: Any, plain: bool) -> Known:
-    """What the native code does whole of a buffer, which is plain if there are no frames and no transforms."""
+def keeps_of_new_items(plan: Plan, sampler: Any) -> bool:
+    """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
+    if type(sampler) not in (Uniform, Prioritized, Slices, PrioritizedSlices, WithoutReplacement):
+        return False
+    if getattr(sampler, "max_times_sampled", None) is not None or not getattr(sampler, "shuffle", True):
+        return False
+    if plan.boundaries is None:
+        return True
+    ends, trajectory = episodes.leaves_of(plan)
+    one_each = all(math.prod(leaf.shape) == 1 for leaf in ends.values())
+    return one_each and all(ITEMSIZE[leaf.dtype] >= 4 for leaf in trajectory.values())
+
+
+def stores_as_given(transform: Transform) -> bool:
+    """Whether a transform lets items be stored as they are added."""
+    kind = type(transform)
+    return kind.incoming is Transform.incoming and kind.columns is Transform.columns
+
+
+def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]) -> Known:
+    """What the native code does whole of a buffer, with the transforms that the core carries out."""
+    plain = plan.frames is None and not transforms
     draws = Draws.NOTHING
     if plan.ring.lanes == 1 and draws_items(sampler) and is_ring(writer):
         draws = Draws.ITEMS
@@ -59,4 +86,6 @@ def known(plan: Plan, sampler: Any, writer: Any, plain: bool) -> Known:
     has_updates = type(sampler) is PrioritizedSlices or (
         type(sampler) is Prioritized and sampler.max_times_sampled is None
     )
-    return Known(draws, draws is Draws.ITEMS and plain, has_updates and writer.in_order, plain)
+    appends = plan.frames is None and all(map(stores_as_given, transforms)) and is_ring(writer)
+    appends = appends and keeps_of_new_items(plan, sampler)
+    return Known(draws, draws is Draws.ITEMS and plain, has_updates and writer.in_order, appends, plain)

@@ -236,7 +236,7 @@ class BufferSpec(Description):
     @functools.cached_property
     def known(self) -> Known:
         """What the native code does whole of this buffer."""
-        return known(self.plan, self.sampler, self.writer, self.plan.frames is None and not self.inner)
+        return known(self.plan, self.sampler, self.writer, self.inner)
 
     def draw_shape(self, batch: int) -> tuple[int, int]:
         """How many draws the sampler takes for a batch, as (rows, words)."""

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
@@ -88,6 +88,21 @@ def ended(ops: Ops, plan: Plan, end_keys: Sequence[Key], leaves: Sequence[Array]
         done = ops.cumsum(ops.cast(functools.reduce(operator.or_, of_agents), "int32"))
         ends.append(done[:, -1] == done.shape[1])
     return functools.reduce(operator.or_, ends)
+
+
+Placed = dict[int, Any]
+"""Leaves of an item, by their positions."""
+
+
+def leaves_of(plan: Plan) -> tuple[Placed, Placed]:
+    """The leaves that mark ends, and the one that tells trajectories apart, if any; of a plan with boundaries."""
+    assert plan.boundaries is not None
+    key = plan.boundaries.trajectory_key
+    ends, trajectory = (
+        {k: plan.leaves[k] for k in (_position(plan, key) for key in keys)}
+        for keys in (plan.boundaries.end_keys, () if key is None else (key,))
+    )
+    return ends, trajectory
 
 
 def _position(plan: Plan, key: Key) -> int:

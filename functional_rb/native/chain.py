@@ -23,7 +23,7 @@ from functional_rb.native import descriptor
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import PrioritizedSlices, Slices, epochs
+from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
@@ -53,21 +53,25 @@ class SavedBlock(_native.Saved):
     def leaves(self, memory: Memory) -> Sequence[Array]:
         """The slots, if their priorities were saved."""
         begin, values, *_ = self.offsets
-        return [] if values < 0 else [self._numbers(INT32, begin)]
+        return [] if values < 0 else [self._numbers(INT32, begin, self.counts[1])]
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """Of rows, of wide arrays, of the tree's leaves and what lies beside; or of a sparse set."""
-        begin, values, kept, deck, places, copies = self.offsets
-        slots = self._numbers(INT32, begin)
+        begin, values, kept, steps, deck, room, copies = self.offsets
+        rows, leaves, moves = self.counts
+        slots = self._numbers(INT32, begin, rows)
         found = [Entry(k, False, slots, self._copy(memory, k, at)) for k, at in enumerate(copies)]
         if values >= 0:
-            found.append(Entry(TREE, True, slots, self._numbers(FLOAT32, values)))
-        if kept >= 0:
-            found.append(Entry(memory.place_of(VALUE), False, slots, self._numbers(FLOAT32, kept)))
-        if deck >= 0:  # where `slots` are positions
-            there = self._numbers(INT32, deck)
-            found.append(Entry(memory.place_of(epochs.ORDER), False, slots, there))
-            found.append(Entry(memory.place_of(epochs.PLACE), False, there, self._numbers(INT32, places)))
+            places = self._numbers(INT32, begin, leaves)
+            found.append(Entry(TREE, True, places, self._numbers(FLOAT32, values, leaves)))
+        for name, dtype, at in ((VALUE, FLOAT32, kept), (STEP_IN_EPISODE, INT32, steps)):
+            if at >= 0:
+                found.append(Entry(memory.place_of(name), False, slots, self._numbers(dtype, at, rows)))
+        for name, at in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
+            if deck >= 0:
+                where, old = (self._numbers(INT32, column, moves) for column in (at, at + 4 * room))
+                where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
+                found.append(Entry(memory.place_of(name), False, where, old[first]))
         return found
 
     def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
@@ -75,13 +79,13 @@ class SavedBlock(_native.Saved):
         arrays = memory.rows, *memory.wide
         return ((arrays[k], memory.taken(self._copy(memory, k, at))) for k, at in enumerate(self.offsets[-1]))
 
-    def _numbers(self, dtype: np.dtype[Any], begin: int) -> np.ndarray[Any, Any]:
-        return np.frombuffer(memoryview(self), dtype, self.count, begin)
+    def _numbers(self, dtype: np.dtype[Any], begin: int, count: int) -> np.ndarray[Any, Any]:
+        return np.frombuffer(memoryview(self), dtype, count, begin)
 
     def _copy(self, memory: Memory, k: int, begin: int) -> np.ndarray[Any, Any]:
         """What was in the rows, or in a wide array."""
         like = (memory.rows, *memory.wide)[k]
-        shape = (self.count, *like.shape[1:])
+        shape = (self.counts[0], *like.shape[1:])
         return np.frombuffer(memoryview(self), memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
 
 
@@ -110,26 +114,29 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     known, sampler = spec.known, spec.sampler
-    if not (known.draws or known.updates) or len(layout.leaves) > MOST:
+    if not (known.draws or known.updates or known.appends) or len(layout.leaves) > MOST:
         return None
     if any(len(leaf.shape) > AXES for leaf in layout.leaves):
         return None
-    whole, plain = known.buffer, known.plain and not plan.objects
-    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if plain else []
+    whole, plain, appends = known.buffer, known.plain and not plan.objects, known.appends and not plan.objects
+    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if plain or appends else []
     leaves = tuple(_leaf(name, leaf) for name, leaf in itertools.zip_longest(names, layout.leaves, fillvalue=""))
-    is_dict = plain and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
+    is_dict = (
+        (plain or appends) and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
+    )
     given = tuple(k for _, k in plan.structure.named) if is_dict else ()
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     may_rewrite = not isinstance(spec.writer, Immutable)
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
     sliced = sampler if isinstance(sampler, Slices | PrioritizedSlices) else None
-    ring = descriptor.encode_rings(spec) if sliced is not None or known.updates else NO_RECORD
-    epoch = descriptor.encode_epoch(spec) if known.draws is Draws.EPOCH else NO_RECORD
+    ring = descriptor.encode_rings(spec) if sliced is not None or known.updates or known.appends else NO_RECORD
+    is_epoch = isinstance(sampler, WithoutReplacement) and (known.draws is Draws.EPOCH or known.appends)
+    epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
     return _native.KnownBuffer(
         *(spec, descriptor.encode(spec), ring, epoch, leaves, given, spec.draw_shape(1)[1], batch_size),
-        *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, known.draws),
-        *(sampler.has_priorities, whole, may_rewrite, known.updates),
-        whole and plain and spec.on_add is None and spec.writer.overwrites and may_rewrite,
+        *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
+        *(sampler.has_priorities, whole, may_rewrite, known.appends, known.updates),
+        appends and spec.on_add is None and spec.writer.overwrites and may_rewrite,
         *(bool(known.draws) and plain and spec.on_sample is None, known.plain or known.draws is Draws.ITEMS, on_host),
         *(sliced is not None and sliced.flat, float(getattr(sampler, "beta", 0.0))),
     )

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core import counters
-from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
+from functional_rb.core import counters, episodes
 from functional_rb.ops import fixed_point
 from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
 from functional_rb.samplers.importance import Priorities
@@ -137,12 +136,15 @@ def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
 @functools.cache
 def encode_rings(spec: BufferSpec) -> Vector:
     """The rings of a buffer, and its windows if slices are drawn from it: else their length is 0."""
-    plan, sampler, windows = spec.plan, spec.sampler, dict[str, int]()
+    plan, sampler, windows, ends = spec.plan, spec.sampler, dict[str, int](), list[int]()
     if isinstance(sampler, Slices | PrioritizedSlices):
-        following = counters.place(plan, NEXT_STEP_IN_EPISODE)
-        assert following is not None
-        windows = _windows(sampler.rule, isinstance(sampler, Slices) and sampler.by_trajectory) | {"next": following}
-    return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)))
+        windows = _windows(sampler.rule, isinstance(sampler, Slices) and sampler.by_trajectory)
+    if plan.boundaries is not None:
+        marks, trajectory = episodes.leaves_of(plan)
+        ends, windows["ends"], windows["id"] = [*marks], len(marks), next(iter(trajectory), 0)
+        for field, name in (("next", episodes.NEXT_STEP_IN_EPISODE), ("newest", episodes.NEWEST_ID)):
+            windows[field] = counters.place(plan, name) or 0
+    return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)) + ends)
 
 
 def _ring(ring: Ring) -> dict[str, int]:

@@ -68,15 +68,25 @@ def test_kernels_know_the_librarys_own() -> None:
         "buffer": (frb.Uniform(), frb.Prioritized()),
         "draws": (frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Slices(2), frb.PrioritizedSlices(2)),
         "updates": (frb.PrioritizedSlices(2), frb.Prioritized(), frb.Prioritized(replacement=False)),
+        "appends": (
+            frb.Uniform(),
+            frb.Prioritized(),
+            frb.WithoutReplacement(),
+            frb.Slices(2),
+            frb.PrioritizedSlices(2),
+        ),
     }
     item = ITEM | {"done": frb.Binary()}
     for name, samplers in known.items():
         for sampler in samplers:
             assert getattr(frb.BufferSpec(item, N, sampler).known, name), name
-            assert not any(frb.BufferSpec(item, N, subclass_of(sampler)).known[:3]), name
+            assert not any(frb.BufferSpec(item, N, subclass_of(sampler)).known[:4]), name
     for writer in frb.RoundRobin(), frb.Immutable():
         assert frb.BufferSpec(ITEM, N, writer=writer).known.buffer
-        assert not any(frb.BufferSpec(ITEM, N, writer=subclass_of(writer)).known[:2])
+        assert not any(
+            getattr(frb.BufferSpec(ITEM, N, writer=subclass_of(writer)).known, x)
+            for x in ("draws", "buffer", "appends")
+        )
 
 
 def subclass_of(strategy: Any) -> Any:

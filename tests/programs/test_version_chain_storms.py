@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import dataclasses
 import gc
 import random
 import signal
@@ -268,9 +269,17 @@ def no_collections() -> Iterator[None]:
     gc.enable()
 
 
-def test_interrupts_in_a_storm(way: Any, no_collections: None) -> None:
+STORMED = {
+    "items": frb.Prioritized(),
+    "slices": frb.PrioritizedSlices(2, end_keys=()),
+    "epochs": frb.WithoutReplacement(),
+}
+
+
+@pytest.mark.parametrize("sampler", STORMED.values(), ids=STORMED)
+def test_interrupts_in_a_storm(sampler: Any, way: Any, no_collections: None) -> None:
     rng, hits, caught, turn = random.Random(0), 0, 0, 0
-    state = older = rb.add(rb.init(SMALL), small(0))
+    state = older = rb.add(rb.init(dataclasses.replace(SMALL, sampler=sampler)), small(0))
     found, key, armed = programs.peek(older), rb.key(0), False
 
     def on_alarm(*_: Any) -> None:
@@ -289,8 +298,10 @@ def test_interrupts_in_a_storm(way: Any, no_collections: None) -> None:
                 for _ in range(1000):
                     state = rb.add(state, small(5 * turn))
                     state, sample = rb.sample(state, key, 8)
-                    state = rb.update(state, sample.indices, sample.weights)
-                    state = rb.update_(rb.add_(state, small(5 * turn)), sample.indices, sample.weights)
+                    state = rb.add_(state, small(5 * turn))
+                    if sampler.has_priorities:
+                        first = sample.indices.reshape(8, -1)[:, 0]
+                        state = rb.update_(rb.update(state, first, sample.weights), first, sample.weights)
                     rb.add(older, small(7))
                 armed = False
             except KeyboardInterrupt:
@@ -298,7 +309,7 @@ def test_interrupts_in_a_storm(way: Any, no_collections: None) -> None:
             if state._version is None:
                 state = rb.add(older, small(5))
             numbers, twice = rb.sample(state, key, 64)[1].items
-            assert torch.equal(twice["x"], torch.stack([2 * numbers, -2 * numbers], 1))
+            assert torch.equal(twice["x"], torch.stack([2 * numbers, -2 * numbers], -1))
             assert programs.peek(older) == found
             programs.check_books(state)
             assert caught == hits, "each interrupt reaches the program"

@@ -27,7 +27,9 @@ SLICES = (
     frb.Slices(2, end_keys=()),
     frb.Slices(3, end_keys=("done",), strict_length=False, span=True, weighting="window"),
     frb.Slices(2, end_keys=("done",), strict_length=False, period=2, batch="steps", flat=True),
+    frb.Slices(3, trajectory_key="n", strict_length=False),
     frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False),
+    frb.PrioritizedSlices(2, trajectory_key="big", batch="steps", new_priority="ever"),
     frb.PrioritizedSlices(2, end_keys=(), strict_length=False, flat=True, alpha=1.0),
 )
 ANY = st.sampled_from(SAMPLERS) | st.sampled_from(EPOCHS) | st.sampled_from(SLICES)
@@ -71,7 +73,7 @@ class Programs(stateful.RuleBasedStateMachine):
         names=st.lists(st.sampled_from([*programs.LEAVES]), min_size=1, max_size=5, unique=True),
         capacity=st.sampled_from([1, 2, 3, 7, 17]),
         sampler=ANY,
-        lanes=st.sampled_from([None, None, 2]),
+        lanes=st.sampled_from([None, None, 1, 2, 3]),
         mapped=st.sampled_from([False, False, True]),
         batch_size=st.sampled_from([None, 4]),
         core=st.booleans(),
@@ -89,9 +91,10 @@ class Programs(stateful.RuleBasedStateMachine):
         core: bool,
         empty: bool,
     ) -> None:
-        if getattr(sampler, "end_keys", None):  # which are paths
-            kind, names = "map" if kind == "map" else "dict", [*dict.fromkeys([*names, "done"])]
-        if isinstance(sampler, frb.Slices) and sampler.strict_length:
+        marks = [*(getattr(sampler, "end_keys", None) or ()), getattr(sampler, "trajectory_key", None)]
+        if marks != [None]:  # which are paths
+            kind, names = "map" if kind == "map" else "dict", [*dict.fromkeys([*names, *filter(None, marks)])]
+        if getattr(sampler, "strict_length", False):
             capacity = max(capacity, sampler.length)
         self.kind, self.core, self.lanes = kind, core, lanes
         self.leaves = {name: programs.LEAVES[name] for name in (names[:1] if kind == "bare" else names)}

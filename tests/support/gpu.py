@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest y
 ASKED = os.environ.get("TESTS_DEVICE") == "gpu"
 OF_THE_CPU = {
     *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_updates_kernel", "test_switch"),
+    "test_additions",
     *("test_native", "test_sanitizers", "test_version_chain", "test_version_chain_storms"),
     *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
 }

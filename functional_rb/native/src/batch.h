@@ -26,10 +26,11 @@ inline bool number_of(PyObject* given, Dtype dtype, char* to) {
 }
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as number_of takes them");
 
-// The arrays of one call, seen, with addresses for kernels.
+// The arrays of one call, seen, with addresses for kernels. Users' batches have an axis of so many lanes, if there are any.
 class Batch {
  public:
-  Batch(const KnownBuffer* known, const ArrayLibrary& library) : known_(known), library_(library) {}
+  Batch(const KnownBuffer* known, const ArrayLibrary& library, int64_t lanes = 0)
+      : known_(known), library_(library), lanes_(lanes) {}
 
   int64_t rows = -1;
   int64_t items[2 * MOST_LEAVES + 1] = {};  // addresses of leaves, and behind them those of saved rows
@@ -39,19 +40,20 @@ class Batch {
   const int32_t* handles = nullptr;
   PyObject* given_handles = nullptr;
 
-  // All leaves, each of one item or each with an axis of as many rows.
+  // All leaves, each of one item, or of one step of all lanes, or each with an axis of as many rows.
   bool take_leaf(int k, PyObject* array) {
     const Leaf& leaf = known_->leaves[size_t(k)];
     const int axes = int(leaf.shape.size());
     Seen& seen = leaves_[k];
     held_[k] = Ref::to(array);  // a nest may be changed while a kernel reads what was in it
     if (!library_.see(array, seen)) return axes == 0 && take_number(k, array);
-    if (!(seen.dtype == leaf.dtype) || seen.ndim < axes || seen.ndim > axes + 1 || !seen.contiguous()) return false;
-    const int lead = seen.ndim - axes;
+    const int lead = seen.ndim - axes, least = lanes_ ? 1 : 0;
+    if (!(seen.dtype == leaf.dtype) || lead < least || lead > least + 1 || !seen.contiguous()) return false;
+    if (lanes_ && seen.shape[lead - 1] != lanes_) return false;
     for (int j = 0; j < axes; ++j)
       if (seen.shape[lead + j] != leaf.shape[size_t(j)]) return false;
     items[k] = reinterpret_cast<int64_t>(seen.data);
-    return agrees(lead ? seen.shape[0] : 1, lead == 0);
+    return agrees(seen.shape, lead);
   }
   bool take_mask(PyObject* array) {
     if (array == Py_None) return true;
@@ -74,23 +76,28 @@ class Batch {
   }
 
  private:
-  bool agrees(int64_t size, bool single) {
-    if (rows < 0) rows = size, single_ = single;
-    return rows == size && single_ == single;
+  // Whether the axes in front are those of the other leaves.
+  bool agrees(const int64_t* shape, int lead) {
+    const int64_t first = lead ? shape[0] : 1, size = lead == 2 ? first * lanes_ : first;
+    if (rows < 0) rows = size, lead_ = lead;
+    return rows == size && lead_ == lead;
   }
   bool take_number(int k, PyObject* given) {
     items[k] = reinterpret_cast<int64_t>(numbers_ + k);
-    return number_of(given, known_->leaves[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) && agrees(1, true);
+    return number_of(given, known_->leaves[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) &&
+           !lanes_ && agrees(nullptr, 0);
   }
-  // A vector of as many elements as there are rows; of priorities also one column, as critics give them.
+  // As many elements as there are rows, with the axes of these; of priorities also one column, as critics give them.
   bool take_vector(PyObject* array, Seen& seen, Dtype dtype, bool column) {
-    if (single_ || !library_.see(array, seen) || !(seen.dtype == dtype) || !seen.contiguous()) return false;
-    return (seen.ndim == 1 || (column && seen.ndim == 2 && seen.shape[1] == 1)) && seen.shape[0] == rows;
+    if (!lead_ || !library_.see(array, seen) || !(seen.dtype == dtype) || !seen.contiguous()) return false;
+    if (seen.ndim != lead_ && !(column && seen.ndim == lead_ + 1 && seen.shape[lead_] == 1)) return false;
+    return lead_ == 1 ? seen.shape[0] == rows : seen.shape[0] == rows / lanes_ && seen.shape[1] == lanes_;
   }
 
   const KnownBuffer* known_;
   const ArrayLibrary& library_;
-  bool single_ = false;
+  const int64_t lanes_;
+  int lead_ = 1;  // how many axes of the leaves count items
   Ref held_[MOST_LEAVES];
   Seen leaves_[MOST_LEAVES], mask_, priorities_, handles_;
   int64_t numbers_[MOST_LEAVES];

@@ -64,11 +64,18 @@ PyObject* written(Turn& turn, Write& write, Batch& batch, int (*kernel)(const Bu
 // Add a batch whose leaves have been taken.
 template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities) {
   if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
+  const KnownBuffer* known = turn.known();
+  const RingRecord* ring = known->writes ? nullptr : known->rings();
+  const int64_t lanes = ring ? ring->lanes : 1;
+  if (batch.rows % lanes) return not_here();
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
-  const int64_t capacity = turn.known()->plan()->capacity;
-  FRB_TRY(write.prepare({batch.rows < capacity ? batch.rows : capacity, true, turn.place()->tree != nullptr, false, false}));
-  return written(turn, write, batch, kernels.add);
+  const Place* place = turn.place();
+  const int64_t capacity = known->plan()->capacity, n = batch.rows < capacity ? batch.rows : capacity;
+  const int64_t more = ring && ring->window_length ? 3 * n + lanes : 0, moves = place->beside<int32_t>(ORDER) ? 5 * n : 0;
+  const bool steps = ring && ring->next;
+  FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps}));
+  return written(turn, write, batch, ring ? kernels.add_to_rings : kernels.add);
 }
 
 // add(state, items, mask, priorities, key, validate, time_major, to)
@@ -77,7 +84,7 @@ template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->adds) return not_here();
-  Batch batch(turn.known(), turn.chain()->arrays);
+  Batch batch(turn.known(), turn.chain()->arrays, turn.known()->lanes);
   FRB_TRY(take_items(turn, args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
@@ -87,7 +94,7 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
   if (count != 4 || !PyList_Check(args[1])) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
-  if (!turn.known()->writes) return not_here();
+  if (!turn.known()->writes && !turn.known()->appends) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays);
   FRB_TRY(take_leaves(turn, args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
@@ -123,7 +130,7 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
   const bool beside = !whole && turn.place()->beside<float>(KEPT);
-  FRB_TRY(write.prepare({batch.rows, rewrites, args[2] != Py_None, beside, false}));
+  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, args[2] != Py_None, beside, false}));
   return written(turn, write, batch, whole ? kernels.update : kernels.update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
@@ -171,7 +178,7 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
 template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   Write write(turn, in_place);
   FRB_TRY(write.check_owner());
-  FRB_TRY(write.prepare({2 * draw.draws, false, false, false, true}));
+  FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false}));
   Drawn drawn(turn.known(), draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
   Ref made(finish(drawn, write.made()));

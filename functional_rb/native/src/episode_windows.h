@@ -86,7 +86,7 @@ FRB_ENTRY void changed(const int32_t* cursors, const int32_t* sizes, const int32
       int64_t stop = most<int64_t>(of.size, 1), start = stop - 1;  // the oldest comes last
       if (k < ranges.size) start = ranges[k], stop = ranges[k + 1];
       for (int64_t behind = start + 1; behind <= stop && entry < count; ++behind, ++entry) {
-        lane[entry] = int32_t(e), back[entry] = int32_t(behind);
+        if (lane) lane[entry] = int32_t(e), back[entry] = int32_t(behind);
         slots[entry] = int32_t(e * length + place_of(ring, of.head, behind));
         numbers[entry] = int32_t(ring->by_trajectory ? of.last_start(behind) : of.weight(behind));
       }

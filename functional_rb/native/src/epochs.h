@@ -17,29 +17,32 @@ FRB_INLINE int64_t handle_of(const Epoch& epoch, const int32_t* counters, int64_
   return lanes == 1 ? number : floor_div(number, length) * capacity + slot;
 }
 
-// Exchange what lies at positions below a boundary for what stays behind it. What is overwritten is saved first: positions,
-// and, `room` for each, the slots that lay there and the places of these.
-inline void move(int32_t* order, int32_t* place, int64_t capacity, int64_t boundary, const int32_t* positions,
-                     int64_t taken, int32_t* saved_at, int32_t* saved, int64_t room, int64_t* saved_count) {
-  Scratch<int32_t> at(2 * taken), slots(2 * taken);
-  const int64_t count = exchange(order, capacity, boundary, positions, taken, at.at, slots.at);
-  for (int64_t i = 0; saved_at && i < count; ++i) {
-    saved_at[i] = at[i], saved[i] = order[at[i]];
-    saved[room + i] = place[bounded(order[at[i]], capacity)];
+// A sparse set that is written to. Each write is noted with what was there: the position, the slot that lay there, the slot
+// that comes, and its position before, with `room` for so many of each.
+struct Deck {
+  int32_t *order, *place, *saved;
+  int64_t capacity, room, *count;
+
+  void put(int64_t at, int32_t slot) const {
+    int32_t* own = place + bounded(slot, capacity);
+    if (saved) {
+      int32_t* note = saved + (*count)++;
+      note[0] = int32_t(at), note[room] = order[at], note[2 * room] = int32_t(own - place), note[3 * room] = *own;
+    }
+    order[at] = slot, *own = int32_t(at);
   }
-  *saved_count = count;
-  for (int64_t i = 0; i < count; ++i) {
-    order[at[i]] = slots[i];
-    place[bounded(slots[i], capacity)] = at[i];
+  // Exchange what lies at positions below a boundary for what stays behind it; `work` has room for four times as many.
+  void move(int64_t boundary, const int32_t* positions, int64_t taken, int32_t* work) const {
+    const int64_t moved = exchange(order, capacity, boundary, positions, taken, work, work + 2 * taken);
+    for (int64_t i = 0; i < moved; ++i) put(work[i], work[2 * taken + i]);
   }
-}
+};
 
 // Draw without replacement, by random bits int32 [batch, 2], or by a key if there are none; whether anything was.
-FRB_ENTRY bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counters, int32_t* new_counters, const int32_t* words,
+FRB_ENTRY bool draw_epoch(const int32_t* counters, int32_t* new_counters, const int32_t* words,
                        int32_t* handles, float* weights, float* probabilities, uint8_t* mask, Addresses storage,
-                       Addresses leaves, Plan plan, Epoch epoch, int64_t key, int64_t batch, int32_t* saved_at,
-                       int32_t* saved_deck, int64_t room, int64_t* saved_count) {
-  Scratch<int32_t> made(words ? 0 : 2 * batch), positions(batch, true), slots(batch);
+                       Addresses leaves, Plan plan, Epoch epoch, int64_t key, int64_t batch, const Deck& deck) {
+  Scratch<int32_t> made(words ? 0 : 2 * batch), positions(batch, true), slots(batch), work(4 * batch);
   if (!words) fill_random(key, made.at, 2 * batch);
   const int64_t capacity = plan->capacity;
   const int64_t whole = epoch->drop_last ? batch : 1;
@@ -47,7 +50,7 @@ FRB_ENTRY bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counter
   const int64_t left = least(most<int64_t>(remaining < whole ? counters[SIZE] : remaining, 0), capacity);
   const int64_t given = left < whole ? 0 : left, taken = least(given, batch);
   shuffle(words ? words : made.at, given, positions.at, taken);
-  for (int64_t i = 0; i < batch; ++i) slots[i] = int32_t(bounded(order[positions[i]], capacity));
+  for (int64_t i = 0; i < batch; ++i) slots[i] = int32_t(bounded(deck.order[positions[i]], capacity));
   for (int64_t i = 0; i < batch; ++i) {
     const bool live = i < taken;
     mask[i] = live;
@@ -56,7 +59,7 @@ FRB_ENTRY bool draw_epoch(int32_t* order, int32_t* place, const int32_t* counter
     handles[i] = live ? int32_t(handle_of(epoch, counters, capacity, slots[i])) : -1;
   }
   load_items(plan, storage, slots.at, batch, leaves);
-  move(order, place, capacity, given - taken, positions.at, taken, saved_at, saved_deck, room, saved_count);
+  deck.move(given - taken, positions.at, taken, work.at);
   for (int64_t k = 0; k < epoch->counters; ++k) new_counters[k] = counters[k];
   if (given) {  // else nothing changes
     const int64_t after = given - taken, done = (after < whole) + (0 < remaining && remaining < whole);

@@ -23,7 +23,7 @@ struct BufferCall {
   const int64_t* storage;
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set
-  const int32_t* in_episode;
+  int32_t* in_episode;
   const int32_t* counters;
   int32_t* new_counters;
   const int64_t* items;  // addresses of leaves, and behind them those of rows to save in
@@ -32,9 +32,9 @@ struct BufferCall {
   const int32_t *priorities, *given_handles;
   int32_t* saved_slots;
   float *saved_values, *saved_kept;
-  int32_t* saved_deck;
-  int64_t room;
-  int64_t* saved_count;
+  int32_t *saved_steps, *saved_deck;
+  int64_t room, deck_room;
+  int64_t* saved_count;  // of slots, of leaves of the tree behind these, and of writes to a sparse set
   int64_t key, words;
   const int32_t* draws;  // in place of the key
   float beta;
@@ -45,6 +45,7 @@ struct BufferCall {
 enum Outcome { DONE, NONE_DRAWN, NO_MEMORY };
 struct BufferKernels {
   int (*add)(const BufferCall&);
+  int (*add_to_rings)(const BufferCall&);
   int (*update)(const BufferCall&);
   int (*update_priorities)(const BufferCall&);
   int (*sample)(const BufferCall&);

@@ -1,4 +1,5 @@
 // The kernels for one set of instructions, FRB_ISA: this file is compiled once for each.
+#include "added.h"
 #include "bind.h"
 #include "handlers.h"
 #include "ragged.h"
@@ -61,6 +62,12 @@ int add_to_buffer(const frb::BufferCall& c) {
     return frb::DONE;
   });
 }
+int add_to_rings_of_buffer(const frb::BufferCall& c) {
+  return outcome_of([&] {
+    frb::Addition(c, plan_of(c), ring_of(c), record_of<frb::Epoch>(c.epoch)).carry_out();
+    return frb::DONE;
+  });
+}
 int update_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
     frb::update(c.tree, c.counters, c.new_counters, c.given_handles, c.priorities, c.saved_slots, c.saved_values,
@@ -99,15 +106,14 @@ int draw_slices_of_buffer(const frb::BufferCall& c) {
 int draw_epoch_of_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
     const bool drawn =
-        frb::draw_epoch(c.order, c.place, c.counters, c.new_counters, c.draws, c.handles, c.weights, c.probabilities, c.drawn,
-                        storage_of(c), items_of(c), plan_of(c), record_of<frb::Epoch>(c.epoch), c.key, c.batch,
-                        c.saved_slots, c.saved_deck, c.room, c.saved_count);
+        frb::draw_epoch(c.counters, c.new_counters, c.draws, c.handles, c.weights, c.probabilities, c.drawn, storage_of(c),
+                        items_of(c), plan_of(c), record_of<frb::Epoch>(c.epoch), c.key, c.batch, frb::deck_of(c));
     return drawn ? frb::DONE : frb::NONE_DRAWN;
   });
 }
 
 const frb::Exports exports{methods, handlers, records,
-                           {add_to_buffer, update_buffer, update_priorities_of_buffer, sample_buffer,
+                           {add_to_buffer, add_to_rings_of_buffer, update_buffer, update_priorities_of_buffer, sample_buffer,
                             draw_slices_of_buffer, draw_epoch_of_buffer}};
 
 }  // namespace

@@ -23,8 +23,8 @@ struct Leaf {
 enum Draws { NOTHING, ITEMS, SLICES, EPOCH };
 
 // A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, ring, epoch, leaves, given, words, batch_size, unit,
-// draws, prioritized, writes, rewrites, updates, adds, samples, reads, in_numpy, flat, beta)`. What `writes` may be written
-// to, and of what `updates` priorities alone; users' items are taken as they are where it `adds`, and given out so where it
+// lanes, draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, beta)`. What `writes`
+// may be written to, what `appends` added to, in rings, and of what `updates` priorities alone; users' items are taken as they are where it `adds`, and given out so where it
 // `samples`. What is drawn is read too where it `reads`, as arrays of NumPy's where it is asked for `in_numpy`.
 struct KnownBuffer {
   PyObject_HEAD
@@ -35,9 +35,10 @@ struct KnownBuffer {
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
   int64_t words, batch_size;     // random words that an item takes, and the spec's own size of a batch, or -1
   int64_t unit, length;          // how much of a size of a batch a draw is, and how many steps it gives
+  int64_t lanes;                 // of users' batches, which have an axis of them; 0 if not
   int64_t row_bytes;             // of all leaves of an item
   int draws;
-  bool prioritized, writes, rewrites, updates, adds, samples, reads, in_numpy, flat;
+  bool prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat;
   double beta;
 
   Plan plan() const {
@@ -46,6 +47,7 @@ struct KnownBuffer {
     return plan;
   }
   int64_t arrays() const { return 1 + plan()->wide; }
+  const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
 };
 
 // What samplers keep beside the storage and the tree.
@@ -69,20 +71,20 @@ struct Place {
   }
 };
 
-// What a write overwrites: of so many slots at most the rows, the tree's leaves, the priorities kept beside these; or of so
-// many positions of a sparse set the slots that lay there, and the places of these.
+// What a write overwrites at most: of so many slots the rows, the priorities and the steps in episodes kept beside these,
+// and the tree's leaves, of those also `more`; and what so many writes to a sparse set do, see `Deck`.
 struct Overwritten {
-  int64_t room;
-  bool rows, values, kept, deck;
+  int64_t room, more, deck;
+  bool rows, values, kept, steps;
 };
 
 // What was there before a write, in one piece of memory.
 struct Saved {
   PyObject_HEAD
   char* piece;
-  int64_t bytes, room;
-  int64_t count;                           // how many slots are filled in; a kernel writes it
-  int64_t slots, values, kept, deck;       // where they begin, or -1
+  int64_t bytes, room, deck_room;
+  int64_t counts[3];                       // how many of them are filled in, as `BufferCall.saved_count`; a kernel writes it
+  int64_t slots, values, kept, steps, deck;  // where they begin, or -1
   int64_t copies[1 + MOST_LEAVES], arrays;  // likewise, and how many
 };
 
@@ -120,12 +122,12 @@ inline void take_record(std::vector<int32_t>& record, Py_buffer& given) {
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_buffer plan, ring, epoch;
   PyObject *of, *leaves, *given;
-  long long words, batch_size, unit;
-  int draws, prioritized, writes, rewrites, updates, adds, samples, reads, in_numpy, flat;
+  long long words, batch_size, unit, lanes;
+  int draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat;
   double beta;
-  if (!PyArg_ParseTuple(args, "Oy*y*y*O!O!LLLipppppppppd", &of, &plan, &ring, &epoch, &PyTuple_Type, &leaves,
-                        &PyTuple_Type, &given, &words, &batch_size, &unit, &draws, &prioritized, &writes, &rewrites,
-                        &updates, &adds, &samples, &reads, &in_numpy, &flat, &beta))
+  if (!PyArg_ParseTuple(args, "Oy*y*y*O!O!LLLLippppppppppd", &of, &plan, &ring, &epoch, &PyTuple_Type, &leaves,
+                        &PyTuple_Type, &given, &words, &batch_size, &unit, &lanes, &draws, &prioritized, &writes, &rewrites,
+                        &appends, &updates, &adds, &samples, &reads, &in_numpy, &flat, &beta))
     return nullptr;
   KnownBuffer* made = allocated<KnownBuffer>(type);
   if (made) {
@@ -134,7 +136,8 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     new (&made->given) std::vector<int>();
     made->spec = Py_NewRef(of);
     made->words = words, made->batch_size = batch_size, made->unit = unit, made->draws = draws, made->beta = beta;
-    made->length = draws == SLICES ? reinterpret_cast<const RingRecord*>(made->ring.data())->window_length : 1;
+    made->length = draws == SLICES ? made->rings()->window_length : 1;
+    made->lanes = lanes, made->appends = appends;
     made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites, made->updates = updates;
     made->adds = adds, made->samples = samples, made->reads = reads, made->in_numpy = in_numpy, made->flat = flat;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made, PyTuple_GetItem(leaves, k));
@@ -222,9 +225,10 @@ inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Ove
     bytes += whole_lines(size);
     return at;
   };
-  const int64_t n = made->room = what.room;
-  made->slots = take(n * 4), made->values = what.values ? take(n * 4) : -1, made->kept = what.kept ? take(n * 4) : -1;
-  made->deck = what.deck ? take(2 * n * 4) : -1;
+  const int64_t n = made->room = what.room, leaves = n + what.more;
+  made->slots = take(leaves * 4), made->values = what.values ? take(leaves * 4) : -1;
+  made->kept = what.kept ? take(n * 4) : -1, made->steps = what.steps ? take(n * 4) : -1;
+  made->deck_room = what.deck, made->deck = what.deck ? take(4 * what.deck * 4) : -1;
   made->arrays = what.rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
   made->bytes = bytes;
@@ -248,17 +252,22 @@ inline int saved_buffer(PyObject* self, Py_buffer* view, int flags) {
 inline PyObject* saved_nbytes(PyObject* self, void*) {
   return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->bytes + int64_t(sizeof(Saved)));
 }
-inline PyObject* saved_count(PyObject* self, void*) { return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->count); }
+// Of how many slots rows were saved, of how many leaves of the tree, and how many writes to a sparse set.
+inline PyObject* saved_counts(PyObject* self, void*) {
+  const int64_t* counts = reinterpret_cast<Saved*>(self)->counts;
+  return Py_BuildValue("LLL", counts[0], counts[0] + counts[1], counts[2]);
+}
 
-// (slots, values, kept, deck, places, (copies of each array)): where each begins in the buffer that this is, or -1.
+// (slots, values, kept, steps, deck, room of its columns, (copies of each array)): where each begins in the buffer that this
+// is, or -1.
 inline PyObject* saved_offsets(PyObject* self, void*) {
   const Saved* saved = reinterpret_cast<Saved*>(self);
   Ref copies(PyTuple_New(Py_ssize_t(saved->arrays)));
   for (int64_t k = 0; copies && k < saved->arrays; ++k)
     if (PyTuple_SetItem(copies.get(), Py_ssize_t(k), PyLong_FromLongLong(saved->copies[k]))) return nullptr;
   if (!copies) return nullptr;
-  const int64_t places = saved->deck < 0 ? -1 : saved->deck + 4 * saved->room;
-  return Py_BuildValue("LLLLLN", saved->slots, saved->values, saved->kept, saved->deck, places, copies.give());
+  return Py_BuildValue("LLLLLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->deck, saved->deck_room,
+                       copies.give());
 }
 
 // --- the types ------------------------------------------------------------------------------------------------------
@@ -279,7 +288,7 @@ inline bool add_lineage_types(PyObject* module) {
   static PyType_Spec place_spec = {"functional_rb._native.Place", sizeof(Place), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, place};
   static PyGetSetDef fields[] = {{"nbytes", saved_nbytes, nullptr, nullptr, nullptr},
-                                 {"count", saved_count, nullptr, nullptr, nullptr},
+                                 {"counts", saved_counts, nullptr, nullptr, nullptr},
                                  {"offsets", saved_offsets, nullptr, nullptr, nullptr}, {}};
   static PyType_Slot holder[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_holder)},
                                  {Py_bf_getbuffer, reinterpret_cast<void*>(holder_buffer)}, {0, nullptr}};

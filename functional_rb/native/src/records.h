@@ -24,9 +24,11 @@ FRB_RECORD(LevelRecord, nodes, groups, sums, smallest, largest);
 FRB_RECORD(LeafRecord, storage, offset, bytes);
 
 // Rings of slots, one a lane, and windows on them; `turns` is how often a lane may be filled before its sequence numbers
-// begin again, and the last four say where in a state's counters what belongs to the lanes begins.
+// begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0 where
+// no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many leaves mark
+// the ends of episodes: behind the record it lies which.
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
-           counters, cursors, sizes, next);
+           counters, cursors, sizes, next, newest, id, ends);
 
 // The epochs of draws without replacement: places among the counters, and settings.
 FRB_RECORD(EpochRecord, counters, cursors, remaining, epochs_done, lanes, drop_last);

@@ -133,15 +133,15 @@ class Write {
     return size ? called_method(past.get(), names.after, size.get()) : Ref();
   }
   void tell_of_saved(BufferCall& call, int64_t* items) {
-    call.new_counters = new_, call.saved_count = saved_ ? &saved_->count : &nowhere_, call.item_count = call.given;
+    call.new_counters = new_, call.saved_count = saved_ ? saved_->counts : nowhere_, call.item_count = call.given;
     if (!saved_) return;
-    char* piece = saved_->piece;
-    call.room = saved_->room, call.saved_slots = reinterpret_cast<int32_t*>(piece + saved_->slots);
-    if (saved_->values >= 0) call.saved_values = reinterpret_cast<float*>(piece + saved_->values);
-    if (saved_->kept >= 0) call.saved_kept = reinterpret_cast<float*>(piece + saved_->kept);
-    if (saved_->deck >= 0) call.saved_deck = reinterpret_cast<int32_t*>(piece + saved_->deck);
-    for (int64_t k = 0; k < saved_->arrays; ++k)
-      items[call.item_count++] = reinterpret_cast<int64_t>(piece + saved_->copies[k]);
+    const auto at = [this](int64_t begin) { return begin < 0 ? nullptr : saved_->piece + begin; };
+    call.room = saved_->room, call.saved_slots = reinterpret_cast<int32_t*>(at(saved_->slots));
+    call.saved_values = reinterpret_cast<float*>(at(saved_->values));
+    call.saved_kept = reinterpret_cast<float*>(at(saved_->kept));
+    call.saved_steps = reinterpret_cast<int32_t*>(at(saved_->steps));
+    call.deck_room = saved_->deck_room, call.saved_deck = reinterpret_cast<int32_t*>(at(saved_->deck));
+    for (int64_t k = 0; k < saved_->arrays; ++k) items[call.item_count++] = reinterpret_cast<int64_t>(at(saved_->copies[k]));
   }
   // Take back what `succeed` did, and all that was written since; an error stays.
   void take_back() {
@@ -157,7 +157,7 @@ class Write {
   Ref counters_, after_, following_, made_;
   Saved* saved_ = nullptr;
   int32_t* new_ = nullptr;
-  int64_t nowhere_ = 0;
+  int64_t nowhere_[3] = {};
 };
 
 }  // namespace frb

@@ -1,0 +1,199 @@
+// `add` of buffers whose items lie in rings, of any number of lanes, whole: with what samplers keep of new items.
+#pragma once
+#include "episode_windows.h"
+#include "epochs.h"
+#include "exports.h"
+
+FRB_BEGIN
+
+inline Deck deck_of(const BufferCall& c) {
+  Plan plan;
+  plan.at = reinterpret_cast<const BufferRecord*>(c.plan);
+  return {c.order, c.place, c.saved_deck, plan->capacity, c.deck_room, c.saved_count + 2};
+}
+
+// The entries that a write of n steps to each lane may change, as ranges of distances; `episode_windows.distances`.
+inline int64_t distances(const Ring& ring, int64_t n, int32_t* ranges) {
+  const int64_t reach = int64_t(ring->window_length) - 1 - ring->right, firsts[] = {0, reach, ring->period + reach};
+  int64_t size = 0, covered = 0;
+  for (int k = 0; k < 2 + (ring->by_trajectory != 0); ++k) {
+    const int64_t start = most(firsts[k], covered), stop = least<int64_t>(firsts[k] + n, ring->length);
+    if (start >= stop) continue;
+    ranges[size] = int32_t(start), ranges[size + 1] = int32_t(stop);
+    size += 2, covered = stop;
+  }
+  return size;
+}
+
+// Where trajectories begin and end in the rows of one lane, which are asked for one after the other.
+class Marks {
+ public:
+  Marks(const BufferCall& c, const Plan& plan, const Ring& ring, int64_t lane)
+      : c_(c), plan_(plan), ring_(ring), lane_(lane), bytes_(ring->newest ? plan.leaf(ring->id).bytes : 0) {
+    for (int64_t k = 0; k < bytes_ / 4; ++k) newest_[k] = c.counters[word(k)];
+  }
+  // Whether the row is of another trajectory than the one before.
+  bool begins(int64_t row) {
+    int32_t before[2] = {newest_[0], newest_[1]};
+    if (bytes_) memcpy(newest_, place(c_.items[ring_->id]) + row * bytes_, size_t(bytes_));
+    return before[0] != newest_[0] || before[1] != newest_[1];
+  }
+  bool ends(int64_t row) const {
+    bool marked = false;
+    for (int64_t k = 0; k < ring_->ends; ++k) marked |= *place(c_.items[ring_.behind()[k]] + row) != 0;
+    return marked;
+  }
+  void keep() const {
+    for (int64_t k = 0; k < bytes_ / 4; ++k) c_.new_counters[word(k)] = newest_[k];
+  }
+
+ private:
+  int64_t word(int64_t k) const { return ring_->newest + k * ring_->lanes + lane_; }
+
+  const BufferCall& c_;
+  const Plan& plan_;
+  const Ring& ring_;
+  const int64_t lane_, bytes_;
+  int32_t newest_[2] = {};
+};
+
+// What one call adds. The new counters begin as the old ones; all memory is asked for before anything is written.
+class Addition {
+ public:
+  Addition(const BufferCall& call, const Plan& plan, const Ring& ring, const Epoch& epoch)
+      : c(call), plan(plan), ring(ring), epoch(epoch), lanes(ring->lanes),
+        room(least<int64_t>(c.batch / lanes, ring->length) * lanes), slots(room), source(room), written(lanes),
+        live(room), steps(ring->next ? c.batch : 0), values(c.priorities ? c.batch : 0),
+        entries(ring->window_length ? 3 * room + lanes : 0), numbers(entries.size), left(entries.size),
+        leaving(c.order ? room : 0), work(c.order ? 5 * room : 0) {
+    choose();
+    if (ring->next) count_steps();
+    if (c.priorities) make_values(plan, c.priorities, values.at, c.batch);
+  }
+
+  void carry_out() {
+    const int32_t by_default = bits_of(new_value(plan, c.tree, c.counters));
+    save();
+    if (c.order) renew();
+    store();
+    for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
+    if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
+    if (ring->window_length) show();
+    else if (c.tree) refresh(plan, c.tree, slots.at, count);
+  }
+
+ private:
+  // Which rows go where, in the order of `ring.plan_write`, and the cursors and sizes afterwards.
+  void choose() {
+    int32_t* sizes = c.new_counters + ring->sizes;
+    choose_slots(c.counters + ring->cursors, c.counters + ring->sizes, c.mask, slots.at, source.at, live.at, written.at,
+                 c.new_counters + ring->cursors, sizes, ring, c.batch / lanes, room);
+    for (int64_t i = 0; i < room; ++i) {
+      if (c.mask && !live[i]) continue;
+      slots[count] = slots[i];
+      source[count++] = c.mask ? source[i] : int32_t(c.batch - room + i);
+    }
+    if (lanes == 1) return;
+    int64_t size = 0;
+    for (int64_t lane = 0; lane < lanes; ++lane) size += sizes[lane];
+    c.new_counters[CURSOR] = 0, c.new_counters[SIZE] = int32_t(size);
+  }
+  // The step in its episode of each row, and the next one of each lane: `episodes.note`.
+  void count_steps() {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      Marks marks(c, plan, ring, lane);
+      int64_t following = c.counters[ring->next + lane];
+      for (int64_t row = lane; row < c.batch; row += lanes) {
+        if (c.mask && !c.mask[row]) continue;
+        if (marks.begins(row)) following = 0;
+        steps[row] = int32_t(following);
+        following = marks.ends(row) ? 0 : following + 1;
+      }
+      marks.keep();
+      c.new_counters[ring->next + lane] = following >= LONGEST ? 0 : int32_t(following);
+    }
+  }
+  // Note what the slots hold beside the rows.
+  void save() {
+    c.saved_count[0] = count;
+    for (int64_t i = 0; c.saved_slots && i < count; ++i) {
+      const int32_t slot = c.saved_slots[i] = slots[i];
+      if (c.saved_values) c.saved_values[i] = c.tree[slot];
+      if (c.saved_kept) c.saved_kept[i] = c.kept[slot];
+      if (c.saved_steps) c.saved_steps[i] = c.in_episode[slot];
+    }
+  }
+  // Save and write rows; those that lie together go to slots that do.
+  void store() {
+    const Addresses storage{c.storage, c.arrays}, leaves{c.items, c.given};
+    const Addresses saved{c.items + c.given, c.item_count - c.given};
+    for (int64_t i = 0, stop; i < count; i = stop) {
+      for (stop = i + 1; stop < count && slots[stop] == slots[i] + stop - i && source[stop] == source[i] + stop - i;) ++stop;
+      save_items(plan, storage, slots[i], saved, i, stop - i);
+      store_items(plan, storage, slots[i], leaves, source[i], stop - i);
+    }
+  }
+  // Give new items their priorities: `Priorities.initial_values`.
+  void value(float* kept, int32_t by_default) {
+    int64_t rejected = 0;
+    int32_t peak = c.counters[PEAK];
+    for (int64_t i = 0; i < count; ++i) {
+      const bool good = c.priorities && values[source[i]] >= 0;
+      const int32_t value = good ? values[source[i]] : by_default;
+      rejected += c.priorities && !good;
+      kept[slots[i]] = float_of(value), peak = most(peak, value);
+    }
+    c.new_counters[PEAK] = peak, c.new_counters[REJECTED] = saturated(int64_t(c.counters[REJECTED]) + rejected);
+  }
+  // Let the tree have what begins where steps have come: `Slices.added`, `PrioritizedSlices.added`.
+  void show() {
+    int32_t ranges[6];
+    const int64_t size = distances(ring, room / lanes, ranges);
+    int64_t changed_ones = lanes;
+    for (int64_t k = 0; k < size; k += 2) changed_ones += lanes * (ranges[k + 1] - ranges[k]);
+    changed(c.new_counters + ring->cursors, c.new_counters + ring->sizes, c.in_episode, nullptr, nullptr, entries.at,
+            numbers.at, ring, {ranges, size}, changed_ones);
+    for (int64_t i = 0; i < changed_ones; ++i) {
+      const int32_t slot = entries[i];
+      if (c.saved_slots) c.saved_slots[count + i] = slot, c.saved_values[count + i] = c.tree[slot];
+      left[i] = !c.kept ? float(numbers[i]) : numbers[i] > 0 ? c.kept[slot] : 0.0f;
+    }
+    c.saved_count[1] = changed_ones;
+    set_leaves(c.tree, entries.at, left.at, plan, changed_ones);
+  }
+  // Let new items be in the sparse set, but not in this epoch: `WithoutReplacement.added`.
+  void renew() {
+    const Deck deck = deck_of(c);
+    const int64_t size = c.counters[SIZE], remaining = c.counters[epoch->remaining];
+    int32_t* positions = work.at + 4 * room;
+    int64_t gone = 0, drawable = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t at = c.place[slots[i]];
+      if (at >= size || c.order[bounded(at, plan->capacity)] != slots[i]) continue;
+      leaving[gone++] = slots[i];
+      if (at < remaining) positions[drawable++] = at;
+    }
+    if (remaining >= drawable) deck.move(remaining - drawable, positions, drawable, work.at);
+    for (int64_t i = 0; i < gone; ++i) positions[i] = c.place[leaving[i]];
+    if (size >= gone) deck.move(size - gone, positions, gone, work.at);
+    for (int64_t i = 0; i < count; ++i)
+      if (const int64_t at = size - gone + i; at >= 0 && at < plan->capacity) deck.put(at, slots[i]);
+    const bool emptied = remaining > 0 && remaining == drawable;
+    c.new_counters[epoch->remaining] = int32_t(remaining - drawable);
+    c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + emptied);
+  }
+
+  const BufferCall& c;
+  const Plan& plan;
+  const Ring& ring;
+  const Epoch& epoch;
+  const int64_t lanes, room;
+  int64_t count = 0;  // of rows that are stored
+  Scratch<int32_t> slots, source, written;
+  Scratch<uint8_t> live;
+  Scratch<int32_t> steps, values, entries, numbers;
+  Scratch<float> left;
+  Scratch<int32_t> leaving, work;
+};
+
+FRB_END

@@ -1,0 +1,219 @@
+"""The kernel that adds to rings: the core's bits, of all lanes, samplers and marks of episodes; older states stay."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+
+import functional_rb as frb
+import torch_backend
+from functional_rb.core import counters
+from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
+from functional_rb.storage.host_state import ENGINE
+from functional_rb.structures.episode_windows import LONGEST
+from tests.support.carriers import LIBRARIES, OnTorch, told
+from tests.support.chain_programs import Noting, check_books, peek
+from tests.support.effort import effort
+from torch_backend.library import TORCH
+
+ITEM = {"cut": frb.Binary((1,)), "done": frb.Binary(), "id": frb.Unbounded((), "int32")}
+ITEM |= {"image": frb.Unbounded((1030,), "uint8"), "run": frb.Unbounded((), "int64"), "x": frb.Unbounded((3,))}
+KEYS: dict[str, Any] = {"reward_key": "x", "terminated_key": "done"}
+RETURNS = frb.n_step(2, 0.9, **KEYS)
+PRIORITIES = np.array([0.0, 1e-40, 0.3, 7.0, 1e30, np.nan, np.inf, -1.0], np.float32)
+MARKS: tuple[dict[str, Any], ...] = (
+    {"end_keys": ()},
+    {"end_keys": ("done",)},
+    {"end_keys": ["done", "cut"]},
+    {"trajectory_key": "id"},
+    {"trajectory_key": "run"},
+    {"trajectory_key": "run", "end_keys": ("cut",)},
+)
+
+
+@contextlib.contextmanager
+def noting(on: Any) -> Iterator[Noting]:
+    """Meanwhile a library's chain notes what it does itself."""
+    library = TORCH if on is OnTorch else ENGINE.library
+    before = library.chain
+    library.chain = chain = Noting(before)
+    try:
+        yield chain
+    finally:
+        library.chain = before
+
+
+def items(rng: np.random.Generator, first: int, n: int, spec: frb.BufferSpec) -> dict[str, Any]:
+    """Steps [n] or [n // lanes, lanes], a trajectory ending or beginning at three of ten; some lanes never end."""
+    lead = (n,) if spec.lanes is None else (n // spec.lanes, spec.lanes)
+    ids = np.arange(first, first + n, dtype=np.int32)
+    wide = 2**32 * rng.integers(2, size=n) + rng.integers(2, size=n)  # which differ in either half
+    made = {"cut": rng.random((n, 1)) < 0.2, "done": rng.random(n) < 0.3, "id": ids // 5 % 7}
+    made |= {"image": np.repeat(ids[:, None] % 251, 1030, 1).astype(np.uint8), "run": wide}
+    made["x"] = np.stack([ids, -ids, ids / 2], 1).astype(np.float32)
+    return {name: np.ascontiguousarray(made[name].reshape(*lead, *leaf.shape)) for name, leaf in ITEM.items()}
+
+
+@st.composite
+def samplers(draw: st.DrawFn) -> Any:
+    """With how many slots a lane may have."""
+    priorities = {"alpha": draw(st.sampled_from([0.6, 1.0])), "new_priority": draw(st.sampled_from(["live", "ever"]))}
+    kind = draw(st.sampled_from(["slices", "slices by priority", "epochs", "items by priority", "items", "slices"]))
+    if kind == "items":
+        return frb.Uniform(), [1, 2, 5, 17]
+    if kind == "items by priority":
+        return frb.Prioritized(replacement=draw(st.booleans()), **priorities), [1, 2, 5, 40]
+    if kind == "epochs":
+        return frb.WithoutReplacement(drop_last=draw(st.booleans(), "drop last")), [1, 2, 5, 17]
+    length, strict = draw(st.integers(1, 5), "length"), draw(st.booleans(), "strict")
+    rule: dict[str, Any] = {"strict_length": strict, "period": draw(st.integers(1, 3)), **draw(st.sampled_from(MARKS))}
+    rule |= {"batch": draw(st.sampled_from(["slices", "steps"])), "flat": draw(st.booleans())}
+    left, right = (0, 0) if strict else (draw(st.sampled_from([0, length - 1])), draw(st.sampled_from([0, length - 1])))
+    if kind == "slices by priority":
+        return frb.PrioritizedSlices(length, span=(False, right), **rule, **priorities), [5, 6, 40]
+    weighting = draw(st.sampled_from(["trajectory", "window"]))
+    return frb.Slices(length, span=(left, right), weighting=weighting, **rule), [5, 6, 40]
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> frb.BufferSpec:
+    (sampler, sizes), lanes = draw(samplers(), "sampler"), draw(st.sampled_from([None, None, 1, 2, 3]), "lanes")
+    transforms = draw(st.sampled_from([(), (), RETURNS]), "transforms")
+    return frb.BufferSpec(
+        ITEM, draw(st.sampled_from(sizes)) * (lanes or 1), sampler, lanes=lanes, transforms=transforms
+    )
+
+
+def add(on: Any, state: Any, batch: Any, mask: Any, priorities: Any, in_place: bool) -> Any:
+    if on is OnTorch:
+        return (torch_backend.add_ if in_place else torch_backend.add)(state, batch, mask, priorities)
+    n = batch["id"].size
+    leaves = [x.reshape(n, *leaf.shape) for x, leaf in zip(batch.values(), state.spec.plan.leaves, strict=True)]
+    beside = [None if x is None else x.reshape(n) for x in (mask, priorities)]
+    return (ENGINE.add_ if in_place else ENGINE.add)(state, leaves, n, *beside, None)
+
+
+@hypothesis.settings(max_examples=effort(150, 3000))
+@hypothesis.given(data=st.data())
+def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
+    """Whole histories, of lanes that go on by different numbers of steps and whose handles begin anew; of branches."""
+    on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs(), "spec")
+    assert spec.known.appends
+    rng, lanes, stored = np.random.default_rng(data.draw(st.integers(0, 99), "seed")), spec.lanes or 1, 0
+    first = counters.CURSOR if lanes == 1 else counters.BASE
+    pair, behind = (on.init(spec), on.init(spec)), data.draw(st.sampled_from([0, 1, 4]), "behind")
+    for state in pair:
+        state._counters[first : first + lanes] = (spec.plan.ring.limit - behind) % spec.plan.ring.limit
+        following = counters.place(spec.plan, NEXT_STEP_IN_EPISODE)
+        if behind == 1 and following is not None:  # an episode that is about to get too long
+            state._counters[following] = LONGEST - 3
+    alive = [(*pair, peek(pair[0]))]
+    for _ in range(data.draw(st.integers(1, 9), "steps")):
+        at = data.draw(st.sampled_from([len(alive) - 1, *range(len(alive))]), "which")
+        n = lanes * data.draw(st.sampled_from([1, 1, 1, 2, 4, 9, 50]), "rows")
+        batch, stored = items(rng, stored, n, spec), stored + n
+        lead = batch["done"].shape
+        mask = rng.random(lead) < 0.7 if data.draw(st.booleans(), "masked") else None
+        priorities = None
+        if spec.sampler.has_priorities and data.draw(st.booleans(), "with priorities"):
+            priorities = rng.choice(PRIORITIES, lead)
+        in_place = data.draw(st.booleans(), "in place") and len(alive) == 1
+        if data.draw(st.booleans(), "without copies"):  # then older states are found from what was saved
+            alive[at:] = [alive[at]]
+        made = []
+        for k, use in enumerate((True, False)):
+            with noting(on) as chain, frb.kernels(use):
+                made.append(add(on, alive[at][k], batch, mask, priorities, in_place))
+                assert chain.done == use, chain.calls
+        if data.draw(st.booleans(), "draw"):
+            made = drawn(on, made)
+        if in_place:
+            alive = []
+        alive = [*alive, (*made, peek(made[0]))][-4:]
+        for native, plain, bits in alive:
+            assert peek(native) == peek(plain) == bits
+            check_books(native)
+    for native, plain, _ in data.draw(st.permutations(alive), "order"):
+        assert [np.asarray(x).tobytes() for x in on.memory_of(native).arrays] == [
+            np.asarray(x).tobytes() for x in on.memory_of(plain).arrays
+        ]
+
+
+def drawn(on: Any, states: list[Any]) -> list[Any]:
+    """The states after a draw, which is the same of both."""
+    spec, found = states[0].spec, []
+    size = spec.sampler.length * 2 if getattr(spec.sampler, "batch", "") == "steps" else 2
+    try:
+        for state in states:
+            after, *parts = on.sample(state, 3, size)
+            found.append((after, told(parts)))
+    except ValueError:
+        return states
+    assert found[0][1] == found[1][1]
+    return [after for after, _ in found]
+
+
+def one_step(spec: frb.BufferSpec) -> dict[str, Any]:
+    return items(np.random.default_rng(0), 0, spec.lanes or 1, spec)
+
+
+def test_a_step_of_all_lanes_comes_without_an_axis_of_steps() -> None:
+    spec = frb.BufferSpec(ITEM, 12, frb.PrioritizedSlices(2, end_keys=("done",)), lanes=3)
+    batch = {name: x[0] for name, x in one_step(spec).items()}
+    for beside in (
+        (),
+        (np.array([True, False, True]),),
+        (None, np.ones(3, np.float32)),
+        (None, np.ones((3, 1), np.float32)),
+    ):
+        states = []
+        for use in (True, False):
+            with noting(OnTorch) as chain, frb.kernels(use):
+                states.append(torch_backend.add(torch_backend.init(spec), batch, *beside))
+                assert chain.calls["add"] == chain.done == use
+        assert peek(states[0]) == peek(states[1])
+
+
+OTHERS: dict[str, Any] = {
+    "a writer": {"writer": frb.StopWhenFull()},
+    "a limit": {"sampler": frb.Prioritized(max_times_sampled=2), "lanes": 2},
+    "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
+    "slices once": {"sampler": frb.SlicesWithoutReplacement(2, end_keys=("done",))},
+    "steps that wait": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS)},
+    "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
+    "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
+}
+
+
+@pytest.mark.parametrize("name", list(OTHERS))
+def test_other_buffers_are_left_to_the_core(name: str) -> None:
+    item = ITEM | {"both": frb.Binary((2,)), "each": frb.Unbounded((2,)), "short": frb.Unbounded((), "int16")}
+    assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
+
+
+@pytest.mark.parametrize("sampler", [frb.WithoutReplacement(), frb.Slices(3, end_keys=()), frb.PrioritizedSlices(2)])
+def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> None:
+    """Any numbers as counters, steps in episodes and a sparse set: something is stored, and nothing is broken."""
+    spec, rng = frb.BufferSpec(ITEM, 14, sampler, lanes=2), np.random.default_rng(0)
+    state = OnTorch.init(spec)
+    memory = OnTorch.memory_of(state)
+    around = {name: torch.full((142, *x.shape[1:]), -5, dtype=x.dtype) for name, x in memory.auxiliary.items()}
+    memory.auxiliary = {name: x[64:78] for name, x in around.items()}
+    memory.forget()
+    with noting(OnTorch) as chain:
+        for _ in range(20):
+            for x in (*memory.auxiliary.values(), state._counters):
+                numbers = (
+                    rng.integers(-(2**31), 2**31, x.shape) if rng.random() < 0.7 else rng.integers(-1, 15, x.shape)
+                )
+                x[:] = torch.from_numpy(numbers.astype(np.int32)).to(x.dtype)
+            state = torch_backend.add(state, items(rng, 0, int(rng.choice([2, 8, 30])), spec))
+            assert all((x[:64] == -5).all() and (x[78:] == -5).all() for x in around.values())
+    assert chain.done == 20
