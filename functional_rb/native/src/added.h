@@ -25,38 +25,6 @@ inline int64_t distances(const Ring& ring, int64_t n, int32_t* ranges) {
   return size;
 }
 
-// Where trajectories begin and end in the rows of one lane, which are asked for one after the other.
-class Marks {
- public:
-  Marks(const BufferCall& c, const Plan& plan, const Ring& ring, int64_t lane)
-      : c_(c), plan_(plan), ring_(ring), lane_(lane), bytes_(ring->newest ? plan.leaf(ring->id).bytes : 0) {
-    for (int64_t k = 0; k < bytes_ / 4; ++k) newest_[k] = c.counters[word(k)];
-  }
-  // Whether the row is of another trajectory than the one before.
-  bool begins(int64_t row) {
-    int32_t before[2] = {newest_[0], newest_[1]};
-    if (bytes_) memcpy(newest_, place(c_.items[ring_->id]) + row * bytes_, size_t(bytes_));
-    return before[0] != newest_[0] || before[1] != newest_[1];
-  }
-  bool ends(int64_t row) const {
-    bool marked = false;
-    for (int64_t k = 0; k < ring_->ends; ++k) marked |= *place(c_.items[ring_.behind()[k]] + row) != 0;
-    return marked;
-  }
-  void keep() const {
-    for (int64_t k = 0; k < bytes_ / 4; ++k) c_.new_counters[word(k)] = newest_[k];
-  }
-
- private:
-  int64_t word(int64_t k) const { return ring_->newest + k * ring_->lanes + lane_; }
-
-  const BufferCall& c_;
-  const Plan& plan_;
-  const Ring& ring_;
-  const int64_t lane_, bytes_;
-  int32_t newest_[2] = {};
-};
-
 // What one call adds. The new counters begin as the old ones; all memory is asked for before anything is written.
 class Addition {
  public:
@@ -98,18 +66,23 @@ class Addition {
     for (int64_t lane = 0; lane < lanes; ++lane) size += sizes[lane];
     c.new_counters[CURSOR] = 0, c.new_counters[SIZE] = int32_t(size);
   }
-  // The step in its episode of each row, and the next one of each lane: `episodes.note`.
+  // The step in its episode of each row, and the next one of each lane, with its newest trajectory key: `episodes.note`.
   void count_steps() {
+    const int64_t bytes = ring->newest ? plan.leaf(ring->id).bytes : 0;
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      Marks marks(c, plan, ring, lane);
+      const int64_t key = ring->newest + lane;  // where the first word of it lies
+      int32_t newest[2] = {}, own[2] = {};
+      for (int64_t k = 0; k < bytes / 4; ++k) newest[k] = c.counters[key + k * lanes];
       int64_t following = c.counters[ring->next + lane];
       for (int64_t row = lane; row < c.batch; row += lanes) {
         if (c.mask && !c.mask[row]) continue;
-        if (marks.begins(row)) following = 0;
-        steps[row] = int32_t(following);
-        following = marks.ends(row) ? 0 : following + 1;
+        if (bytes) memcpy(own, place(c.items[ring->id]) + row * bytes, size_t(bytes));
+        if (own[0] != newest[0] || own[1] != newest[1]) following = 0;
+        steps[row] = int32_t(following++), newest[0] = own[0], newest[1] = own[1];
+        for (int64_t k = 0; k < ring->ends; ++k)
+          if (place(c.items[ring.behind()[k]])[row]) following = 0;
       }
-      marks.keep();
+      for (int64_t k = 0; k < bytes / 4; ++k) c.new_counters[key + k * lanes] = newest[k];
       c.new_counters[ring->next + lane] = following >= LONGEST ? 0 : int32_t(following);
     }
   }
