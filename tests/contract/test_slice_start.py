@@ -28,7 +28,7 @@ def filled(library: Backend, sampler: Any) -> Any:
     )
 
 
-@pytest.mark.few_on_jax(2)
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("flat", [False, True], ids=["apart", "in a row"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_first_step_of_each_slice(backend: Backend, name: str, flat: bool) -> None:

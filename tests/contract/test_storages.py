@@ -97,6 +97,7 @@ def told(backend: Backend, spec: frb.BufferSpec) -> tuple[list[Any], list[Any]]:
     return seen, [lives.state_bits(backend, older) for older in (states[-1:] if backend.consumes else states)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", members.USUAL)
 def test_every_member_gives_the_bits_of_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_array, "CHUNK", PAGE)

@@ -110,6 +110,7 @@ def test_every_order_of_a_few(values: list[float], batch: int) -> None:
     check_counts(drawn[np.array(orders) @ digits].astype(np.float64), probabilities)
 
 
+@pytest.mark.few(2, by="capacity")
 @pytest.mark.parametrize("kind", ["equal", "skewed", "sparse"])
 @pytest.mark.parametrize("capacity", [17, 300])
 def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
