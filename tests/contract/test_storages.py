@@ -474,7 +474,7 @@ THREADS = [("torch", frb.Device()), ("torch-core", frb.Device()), *CARRIERS[:4],
 def test_threads_see_whole_items_and_their_own_states(name: str, storage: Any) -> None:
     """One adds, others draw from states they were handed: fresh ones, and ones long superseded."""
     item = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1100,), "uint8"), "done": frb.Binary()}
-    rounds = effort(1500, 4000) if name == "torch" and storage == frb.Device() else 150
+    rounds = effort(700, 4000) if name == "torch" and storage == frb.Device() else 150
     with backends.make(name) as backend:
         rb, failed, drawn = backend.rb, [], []
         handed: queue.Queue[Any] = queue.Queue(rounds if name.startswith("torch") else 8)
