@@ -130,6 +130,7 @@ def steps_of_two(first: int) -> dict[str, np.ndarray]:
     return {"obs": frames[..., :4, :], "next_obs": frames[..., 1:, :], "reward": np.float32(t), "done": t % 7 == 6}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("how", LINES)
 def test_frames_and_transforms_give_the_bits_of_a_device(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
