@@ -31,8 +31,8 @@ os.environ["XLA_FLAGS"] = f"{xla_options.FLAGS} {os.environ.get('XLA_FLAGS', '')
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="functional_rb_tests_")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-# To write a program there takes as long as to compile one in a twentieth of a second, and few are asked for again.
-os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+# To write a program there takes nearly as long as to compile a small one, and few of these are asked for again.
+os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
 # No test reads from which lines of Python an operation of a program came, and to note them all takes time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")

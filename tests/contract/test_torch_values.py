@@ -564,7 +564,7 @@ def test_many_threads_branch_from_one_state() -> None:
     def work(worker: int) -> None:
         try:
             state, number = (first, 3) if worker % 2 else (second, 5)
-            for step in range(effort(15, 40)):
+            for step in range(40):
                 state = rb.add(state, batch(number, 1 + worker))
                 number += 1 + worker
                 if step % 7 == worker % 7:
