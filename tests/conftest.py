@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.support import backends, effort, gpu, selection, xla_options
+from tests.support import backends, effort, gpu, lowering, selection, xla_options
 from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
@@ -31,7 +31,11 @@ os.environ["XLA_FLAGS"] = f"{xla_options.FLAGS} {os.environ.get('XLA_FLAGS', '')
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="functional_rb_tests_")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+# To write a program there takes nearly as long as to compile a small one, and few of these are asked for again.
+os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+# No test reads from which lines of Python an operation of a program came, and to note them all takes time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 if gpu.ASKED:  # many processes share the GPU
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -41,7 +45,12 @@ if gpu.ASKED:  # many processes share the GPU
 
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
-    "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=list(hypothesis.HealthCheck)
+    "ci",
+    max_examples=effort.effort(50, 100),
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
 )
 hypothesis.settings.register_profile("explore", parent=hypothesis.settings.get_profile("ci"), derandomize=False)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -52,6 +61,12 @@ def quick_collections() -> None:
     """Let Python's collector look at a module's own objects alone: JAX and torch have made a million that stay."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_context_of_mlir() -> None:
+    """Let JAX make the programs of a module in one context."""
+    lowering.share_contexts()
 
 
 @pytest.fixture(scope="session", autouse=gpu.ASKED)

@@ -32,9 +32,9 @@ def test_random_programs(way: str) -> None:
     class OfThisWay(Programs):
         chain = programs.Noting(CHAINS[way])
 
-    settings = hypothesis.settings(max_examples=effort(16, 400), stateful_step_count=effort(20, 60), deadline=None)
+    settings = hypothesis.settings(max_examples=effort(8, 400), stateful_step_count=effort(20, 60), deadline=None)
     stateful.run_state_machine_as_test(OfThisWay, settings=settings)
-    assert OfThisWay.chain.done > effort(120, 2000)
+    assert OfThisWay.chain.done > effort(60, 2000)
 
 
 # --- what is out of the ordinary -------------------------------------------------------------------------------------

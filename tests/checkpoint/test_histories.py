@@ -11,11 +11,12 @@ import functional_rb as frb
 from functional_rb.core import save_history
 from tests.support import backends
 from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, stored_bits
+from tests.support.effort import effort
 from tests.support.mapped_lives import LIVES, Life, walk
 
 
 @pytest.mark.parametrize("name", LIVES)
-@hypothesis.settings(max_examples=8, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+@hypothesis.settings(max_examples=effort(4, 8), phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 @hypothesis.given(seed=st.integers(0, 2**32))
 def test_histories_with_branches_and_saves_to_one_place(
     name: str, seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -37,7 +38,7 @@ def test_a_save_to_each_of_some_places_in_turn_is_remembered() -> None:
     assert history.saved("more").since("0") is None
 
 
-@hypothesis.settings(max_examples=12, phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
+@hypothesis.settings(max_examples=effort(6, 12), phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 @hypothesis.given(seed=st.integers(0, 2**32))
 def test_any_change_of_plain_arrays_is_seen(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("plain")

@@ -48,6 +48,7 @@ def went_on(backend: Backend, spec: frb.BufferSpec, path: Path) -> Any:
     return state
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_members_come_back_and_go_on_as_if_never_stopped(name: str, tmp_path: Path) -> None:
     spec = MEMBERS[name].spec

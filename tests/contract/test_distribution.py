@@ -213,6 +213,7 @@ def boundary_words(size: int) -> tuple[Ints, Longs]:
     return np.stack([high, low & LAST], 1)[:size].astype(np.int32), counts
 
 
+@pytest.mark.few_on_jax(4)
 @pytest.mark.parametrize("library", ["jax", "torch", "kernel"])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000, 65_537, 1_000_003])
 def test_uniform(library: str, size: int) -> None:

@@ -96,6 +96,7 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
     assert int(rb.epochs_done(state)) == 1
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize(
     "sampler",
     [

@@ -187,6 +187,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.few_on_jax(3)
 @pytest.mark.parametrize("function", REFUSED)
 @pytest.mark.parametrize("backend", EAGER, indirect=True)
 def test_what_is_wrong_by_its_shape_or_dtype(refusals: Refusals, function: str) -> None:

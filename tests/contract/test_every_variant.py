@@ -73,6 +73,7 @@ def test_newest_items_are_kept_and_drawn(backend: Backend, sampler: Any, capacit
 
 
 @pytest.mark.few_on_jax(2)
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("capacity", [1, 3, 16, 33])
 def test_masked_rows_are_not_written(backend: Backend, capacity: int) -> None:
     state = backend.init(frb.BufferSpec(ITEM, capacity, frb.Prioritized()))

@@ -83,7 +83,7 @@ def all_functions(library: Backend, state: Any) -> None:
             jax.block_until_ready(call())
 
 
-COMPILED = effort(("without replacement", "slices without replacement", "waiting steps"), SPECS)
+COMPILED = effort(("slices without replacement", "waiting steps"), SPECS)
 """On JAX, which compiles each function of each."""
 
 

@@ -96,6 +96,7 @@ def stored_leaves(record: Record, handle: int) -> tuple[walks.Leaves, walks.Leav
     return record.stored(handle).leaves, {}
 
 
+@pytest.mark.few(6, by="roomy")
 @pytest.mark.parametrize("roomy", [True, False], ids=["roomy", "scarce"])
 @pytest.mark.parametrize("name", LAYOUTS)
 @histories(4)

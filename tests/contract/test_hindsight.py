@@ -75,6 +75,7 @@ def filled(backend: Backend, lanes: list[str], transforms: Any) -> tuple[Any, li
     return state, list(episodes.values())
 
 
+@pytest.mark.few_on_jax(3)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("lanes", EPISODES)
 def test_law(library: Backend, strategy: str, lanes: str) -> None:

@@ -50,7 +50,7 @@ KINDS: dict[str, Callable[[Rng], frb.BufferSpec]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@histories(21)
+@histories(effort(10, 21))
 def test_any_history(kind: str, rng: Rng) -> None:
     spec = KINDS[kind](rng)
     narrow = not any(leaf.dtype in ("int64", "float64") for leaf in spec.plan.leaves)  # as JAX needs them to be
@@ -59,7 +59,7 @@ def test_any_history(kind: str, rng: Rng) -> None:
     run(rng, [variant], spec, 30, ON_TORCH)
 
 
-@histories(40, item=strategies.item_specs(), capacity=st.integers(1, 40) | st.sampled_from([255, 256, 257]))
+@histories(effort(20, 40), item=strategies.item_specs(), capacity=st.integers(1, 40) | st.sampled_from([255, 256, 257]))
 def test_any_item_and_any_capacity(rng: Rng, item: Any, capacity: int) -> None:
     spec = frb.BufferSpec(item, capacity, SAMPLERS[pick(rng, ["uniform", "prioritized"])](rng))
     sizes = (0, 1, 2, 3, capacity, capacity + 1, 2 * capacity + 1)
@@ -101,7 +101,7 @@ ALIKE = ("lifo", "in order", "shuffled", "slices", "slices without replacement",
 
 
 @pytest.mark.parametrize("name", [name for name in ACROSS if name not in effort(ALIKE, ())])
-@histories(6)
+@histories(effort(3, 6))
 def test_compiled_and_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     variants, spec = ACROSS[name]
     run(rng, variants, spec, 20, ON_JAX)

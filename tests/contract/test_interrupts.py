@@ -20,7 +20,7 @@ from tests.support.effort import effort
 from tests.support.members import BATCH, MEMBERS
 
 VARIANTS = ("torch", "torch-core", "jax-host", "jax-host-core", "jax")
-LINES = effort(10, None)
+LINES = effort(5, None)
 """So many lines of each function of each member."""
 NAMES = effort(
     ("prioritized", "prioritized, of the best", "without replacement", "slices, prioritized"), tuple(MEMBERS)

@@ -121,6 +121,7 @@ def storage_of(name: Any, library: Any, path: Path) -> Any:
     return frb.Host() if library.name == "jax" else frb.Device()
 
 
+@pytest.mark.few_on_jax(6)
 @pytest.mark.parametrize("name", ALL)
 def test_a_sample_is_what_the_function_gives_of_the_sample_without_it(library: Any, name: str, tmp_path: Path) -> None:
     rb, settings = library.rb, dict(ALL[name])
@@ -203,6 +204,7 @@ def test_an_item_function_draws_by_the_key(library: Any) -> None:
 # --- containers -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few_on_jax(5)
 @pytest.mark.parametrize("kind", [dict, tuple, list, Pair, Record, "TensorDict", "tensorclass"])
 @pytest.mark.parametrize("at", ["add", "sample"])
 def test_containers_come_back_as_the_function_gives_them(library: Any, kind: Any, at: Any) -> None:

@@ -28,7 +28,7 @@ COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
 ON_JAX = {
     name: COMPILED[name]
     for name in effort(
-        (*COVERING, "uniform", "uniform, stopping when full", "fifo, with a limit", "without replacement, in order"),
+        (*COVERING, "uniform, stopping when full", "fifo, with a limit"),
         COMPILED,
     )
 }

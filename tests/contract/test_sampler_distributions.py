@@ -234,6 +234,7 @@ def check_by_priority(
     check_told(told, ids, truth, {k: (value / smallest) ** -beta for k, value in values.items()})
 
 
+@pytest.mark.few_on_jax(1, by="way")
 @every_way
 @pytest.mark.parametrize("sampler", [frb.Uniform(max_times_sampled=2), frb.Prioritized(0.7, max_times_sampled=2)])
 def test_limits(way: str, sampler: Any) -> None:
@@ -610,6 +611,7 @@ def law_by_priority(steps: Sequence[Step], alpha: float) -> Law:
     return {(step.id,): step.priority**alpha / total for step in steps}
 
 
+@pytest.mark.few_on_jax(2, by="way")
 @pytest.mark.parametrize(
     ("way", "sampler", "alpha", "lanes"),
     [

@@ -54,6 +54,7 @@ def test_a_recurrent_state_stays_in_its_slice(library: Backend) -> None:
     np.testing.assert_array_equal(np.reshape(sums, (8, L)), library.numpy(apart.items["id"]).cumsum(1))
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("flat", [False, True])
 def test_of_mixtures(library: Backend, flat: bool, stacked: bool) -> None:

@@ -97,6 +97,7 @@ def told(backend: Backend, spec: frb.BufferSpec) -> tuple[list[Any], list[Any]]:
     return seen, [lives.state_bits(backend, older) for older in (states[-1:] if backend.consumes else states)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", members.USUAL)
 def test_every_member_gives_the_bits_of_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
@@ -129,6 +130,7 @@ def steps_of_two(first: int) -> dict[str, np.ndarray]:
     return {"obs": frames[..., :4, :], "next_obs": frames[..., 1:, :], "reward": np.float32(t), "done": t % 7 == 6}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("how", LINES)
 def test_frames_and_transforms_give_the_bits_of_a_device(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
@@ -473,7 +475,7 @@ THREADS = [("torch", frb.Device()), ("torch-core", frb.Device()), *CARRIERS[:4],
 def test_threads_see_whole_items_and_their_own_states(name: str, storage: Any) -> None:
     """One adds, others draw from states they were handed: fresh ones, and ones long superseded."""
     item = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1100,), "uint8"), "done": frb.Binary()}
-    rounds = effort(1500, 4000) if name == "torch" and storage == frb.Device() else 150
+    rounds = effort(700, 4000) if name == "torch" and storage == frb.Device() else 150
     with backends.make(name) as backend:
         rb, failed, drawn = backend.rb, [], []
         handed: queue.Queue[Any] = queue.Queue(rounds if name.startswith("torch") else 8)

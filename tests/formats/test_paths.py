@@ -57,6 +57,7 @@ def equal_to(found: Sequence[Step], expected: Sequence[Step]) -> None:
         assert same(mine, theirs), (mine, theirs)
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("compact", [None, frb.Compact()], ids=["plain", "compact"])
 @pytest.mark.parametrize(("mode", "kind"), list(zip(MODES, ["box", "goal", "frame"], strict=True)))
 def test_single_steps(library: Backend, mode: AutoresetMode, kind: str, compact: frb.Compact | None) -> None:
@@ -67,6 +68,7 @@ def test_single_steps(library: Backend, mode: AutoresetMode, kind: str, compact:
     assert not extras
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("compact", [None, frb.Compact(stack=3, spare=9 * LENGTH)], ids=["plain", "compact"])
 @pytest.mark.parametrize("mode", MODES)
 def test_stacks_of_frames(
@@ -99,6 +101,7 @@ def over(steps: Sequence[Step], k: int, n: int) -> tuple[Step, dict[str, Any], b
     return item, told, m == n or bool(end["done"])
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("path", ["sample", "compact", "add"])
 @pytest.mark.parametrize(("mode", "n"), list(zip(MODES, [3, 2, 1], strict=True)))
 def test_n_steps(library: Backend, mode: AutoresetMode, path: str, n: int) -> None:
@@ -122,6 +125,7 @@ def reward(achieved: Any, goal: Any) -> Any:
     return (achieved - goal)[:, 0]
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("compact", [None, frb.Compact(spare=3 * LENGTH)], ids=["plain", "compact"])
 @pytest.mark.parametrize("mode", MODES)
 def test_hindsight(library: Backend, mode: AutoresetMode, compact: frb.Compact | None) -> None:

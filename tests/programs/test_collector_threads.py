@@ -169,6 +169,7 @@ def library(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield made
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "library"), CASES, indirect=["library"])
 @pytest.mark.parametrize("way", ["the cell", "iterate"])
 def test_two_collectors_beside_a_learner(name: str, library: Backend, way: str) -> None:

@@ -103,6 +103,7 @@ def test_an_eager_loop_in_place(spec: frb.BufferSpec, monkeypatch: pytest.Monkey
             rb.can_sample(before)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("spec", NATURAL.values(), ids=NATURAL)
 def test_a_compiled_loop_over_a_train_state(spec: frb.BufferSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     lives.same_draws(monkeypatch)

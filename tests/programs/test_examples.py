@@ -133,6 +133,7 @@ def test_torch_stores_true_transitions(policy: Callable[[np.ndarray], np.ndarray
         assert actors.returns == [cartpole.MAX_STEPS] * config.num_envs
 
 
+@pytest.mark.few_on_jax(1, by="main")
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("main", [dqn_jax.main, dqn_torch.main], ids=["jax", "torch"])
 def test_quick_run(

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_storm(backend: str, tmp_path: Path) -> None:
-    given = [str(tmp_path), backend, str(effort(2, 60)), "10"]
+    given = [str(tmp_path), backend, str(effort(1, 60)), "10"]
     command = [sys.executable, "-m", "tests.support.interrupt_storm", *given]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -21,6 +21,7 @@ def episode(task: int, first: int) -> dict[str, np.ndarray]:
     return {"task": np.full(BATCH, task, np.int32), "step": number, "done": number % 3 == 2}
 
 
+@pytest.mark.few_on_jax(4)
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_a_late_update_after_the_task_has_changed(library: Backend, kind: str) -> None:
     """A learner sends priorities and new states of its network back, while the actor has gone on to another task."""

@@ -214,7 +214,7 @@ def test_forks_beside_draws(way: Any) -> None:
     thread = threading.Thread(target=draw, daemon=True)
     thread.start()
     try:
-        for _ in range(effort(3, 30)):
+        for _ in range(effort(2, 30)):
             ended(forked(in_child))
             ended(forked(draw_and_write))
     finally:

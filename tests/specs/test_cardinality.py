@@ -132,6 +132,7 @@ def test_ones(library: Backend) -> None:
 # -- choices numbered by floats
 
 
+@pytest.mark.few_on_jax(3)
 @pytest.mark.parametrize("dtype", FLOATS[:3])
 @pytest.mark.parametrize(
     "kind",

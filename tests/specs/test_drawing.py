@@ -115,6 +115,7 @@ def test_torch_makes_of_words_what_numpy_makes_of_them(spec: Any, seed: int) -> 
         assert_agree(frb.specs.freeze(spec), library, np.random.default_rng(seed), N)
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("batch", [(), 3, (2, 0), (2, 3)])
 def test_values_of_any_batch(library: Backend, batch: Any) -> None:
     spec = (

@@ -123,7 +123,7 @@ def read(state: frb.State) -> Any:
     return told
 
 
-@pytest.mark.parametrize("name", effort(TYPED, USUAL))
+@pytest.mark.parametrize("name", effort(TYPED[::2], USUAL))
 def test_stacked_buffers_keep_their_axis_in_the_types(name: str) -> None:
     """On explicit axes the types tell how results lie; that is known when a program has been traced."""
     spec = MEMBERS[name].spec
@@ -184,7 +184,9 @@ def step(state: frb.State, now: training.Given) -> Any:
     return training.learn(training.collect(state, now), now)
 
 
-@pytest.mark.parametrize("name", [name for name in USUAL if not isinstance(MEMBERS[name].writer, frb.Immutable)])
+@pytest.mark.parametrize(
+    "name", [name for name in effort(TYPED, USUAL) if not isinstance(MEMBERS[name].writer, frb.Immutable)]
+)
 def test_split_storage_is_told_by_the_types(name: str) -> None:
     spec, mesh = split_spec(name), mesh_of(AxisType.Explicit)
     chance = jax.tree.map(lambda x: x[1], training.given(spec, 1))

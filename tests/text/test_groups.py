@@ -16,12 +16,15 @@ import functional_rb as frb
 from functional_rb.ops import numpy_ops
 from functional_rb.samplers import groups
 from functional_rb.testing import check_sampler
+from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
 ITEM = {"id": frb.Unbounded((), "int32"), "prompt": frb.Unbounded((), "int32"), "score": frb.Unbounded(())}
 CAPACITY = 12
 SCORES = st.sampled_from([-1.0, 0.0, 2.0, np.nan])
+ON_TORCH = ("torch", "torch-core", "torch-inplace")
+"""With one variant of JAX beside them, each of which takes seconds to compile what some tests need."""
 
 
 def stored_of(sizes: list[int]) -> dict[str, Any]:
@@ -99,6 +102,7 @@ def test_no_group_comes_twice_where_there_are_enough(backend: Backend, sizes: li
             np.testing.assert_allclose(backend.numpy(sample.probabilities), 1 / len(there), rtol=1e-6)
 
 
+@pytest.mark.parametrize("backend", effort(("jax-jit", *ON_TORCH), backends.VARIANTS), indirect=True)
 def test_interleaved_items_are_brought_together_or_are_groups_of_one(backend: Backend) -> None:
     """By the sampler itself, as it is told to; before they are added; or by lanes."""
     given = stored_of([1] * 8) | {"prompt": np.array([7, 9] * 4, np.int32)}
@@ -119,6 +123,7 @@ def test_interleaved_items_are_brought_together_or_are_groups_of_one(backend: Ba
         assert all(len(set(ids)) == 2 for ids in backend.numpy(sample.items["id"]).tolist())
 
 
+@pytest.mark.parametrize("backend", effort(("jax-core", *ON_TORCH), backends.VARIANTS), indirect=True)
 def test_smaller_groups_are_left_out_or_masked_and_never_filled_up(backend: Backend) -> None:
     given = {"id": np.arange(5), "prompt": np.array([7, 7, 9, 9, 9]), "score": np.array([2, 4, 1, 2, 6])}
     given = {name: leaf.astype(ITEM[name].dtype) for name, leaf in given.items()}

@@ -168,6 +168,7 @@ BAD = np.array(
 """Logits that say of no token how likely it is."""
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize("law", [*LAWS[:3], LAWS[4], (0.0, None, None)])
 def test_nothing_is_drawn_without_a_law(library: Backend, law: tuple[Any, ...]) -> None:
     """The rows beside are drawn as ever."""

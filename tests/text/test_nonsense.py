@@ -38,6 +38,7 @@ JOINED: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
+@pytest.mark.few_on_jax(2)
 @pytest.mark.parametrize(("change", "kind", "text"), JOINED)
 def test_join(library: Backend, change: Any, kind: type[Exception], text: str) -> None:
     rb = library.rb

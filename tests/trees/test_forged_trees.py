@@ -125,6 +125,7 @@ def test_what_is_left_of_a_tree_is_sound(library: Backend, tmp_path: Path) -> No
     assert frb.trees.to_string(frb.load(tmp_path, rb)) == frb.trees.to_string(tree.at(1))
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("name", ["children", "parent"])
 def test_every_search_ends(library: Backend, name: str) -> None:
     """Ways down and up that lead back to where they were."""

@@ -83,6 +83,7 @@ def batches(plan: MapPlan) -> st.SearchStrategy[list[tuple[np.ndarray, np.ndarra
     return st.lists(st.tuples(rows, hnp.arrays(bool, BATCH)), min_size=1, max_size=3)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_a_batch_is_as_one_by_one_on_all_carriers(plan: MapPlan) -> None:
     @hypothesis.settings(max_examples=effort(15, 500))

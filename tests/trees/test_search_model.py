@@ -76,6 +76,7 @@ def simulate(
     return tree
 
 
+@pytest.mark.few_on_jax(4)
 @pytest.mark.parametrize(
     ("name", "depth", "chance"),
     [

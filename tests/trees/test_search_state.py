@@ -134,6 +134,7 @@ def test_nodes_may_have_no_content(library: Backend) -> None:
     assert library.numpy(rb.trees.subtree(tree, proposal.slot).size).min() > 0
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_numbers_of_half_precision_are_widened(library: Backend, dtype: str) -> None:
     """As models give them that compute in it."""

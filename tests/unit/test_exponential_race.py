@@ -110,6 +110,7 @@ def test_every_order_of_a_few(values: list[float], batch: int) -> None:
     check_counts(drawn[np.array(orders) @ digits].astype(np.float64), probabilities)
 
 
+@pytest.mark.few(2, by="capacity")
 @pytest.mark.parametrize("kind", ["equal", "skewed", "sparse"])
 @pytest.mark.parametrize("capacity", [17, 300])
 def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
@@ -139,7 +140,7 @@ def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("capacity", "batch", "times"),
-    effort([(17, 5, 2**14), (300, 40, 2**11)], [(17, 5, 2**16), (300, 40, 2**13)]),
+    effort([(17, 5, 2**12), (300, 40, 2**10)], [(17, 5, 2**16), (300, 40, 2**13)]),
 )
 def test_sums_weighted_by_chances_are_unbiased(capacity: int, batch: int, times: int) -> None:
     # For each leaf E[1 / chance if drawn, else 0] = 1; so for any sum, too.

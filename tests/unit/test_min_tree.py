@@ -17,6 +17,7 @@ import torch
 from functional_rb.structures import min_tree
 from functional_rb.structures.sum_tree import FANOUT
 from jax_backend import ops as jax_ops
+from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 CAPACITIES = [1, 2, 16, 17, 257, 300]
@@ -76,7 +77,7 @@ def histories(draw: st.DrawFn) -> tuple[int, list[dict[int, int]]]:
     return capacity, fills + draw(st.lists(updates, max_size=3))
 
 
-@hypothesis.settings(max_examples=50)
+@hypothesis.settings(max_examples=effort(25, 50))
 @hypothesis.given(history=histories())
 def test_lowest(history: tuple[int, list[dict[int, int]]]) -> None:
     capacity, updates = history

@@ -15,6 +15,7 @@ import torch
 
 from functional_rb.structures import order_statistics, sum_tree
 from jax_backend import ops as jax_ops
+from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 CAPACITIES = [1, 2, 16, 17, 257, 300]
@@ -55,7 +56,7 @@ def marked(draw: st.DrawFn) -> Bools:
     return marks
 
 
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=effort(50, 100))
 @hypothesis.given(marks=marked(), seed=st.integers(0, 2**32))
 def test_ranks_and_slots(marks: Bools, seed: int) -> None:
     tree, capacity = tree_of(marks), marks.size

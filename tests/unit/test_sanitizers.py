@@ -76,7 +76,7 @@ def test_agreement_with_the_core_reports_nothing(built: Callable[[str], tuple[Pa
     ("kind", "what", "times"),
     [
         ("address", "programs", effort.effort(4, 100)),
-        ("thread", "chain", effort.effort(4, 200)),
+        ("thread", "chain", effort.effort(2, 200)),
         pytest.param("address", "chain", 200, marks=pytest.mark.long),
     ],
 )
