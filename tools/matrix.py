@@ -199,7 +199,9 @@ class Environment:
         HOME.mkdir(exist_ok=True)
         direct = self._direct()
         with_tools = "\n".join((direct, *TOOLS))
-        return self._compiled("\n".join((with_tools, *(MIDDLE if self.level == "middle" else ()))))
+        # Minari asks for NumPy 2, and so does its extra; it works with the oldest too, which all others are to have.
+        numpy = [f"numpy=={pins(direct)['numpy']}"] if self.level == "oldest" else []
+        return self._compiled("\n".join((with_tools, *(MIDDLE if self.level == "middle" else ()))), overridden=numpy)
 
     def _direct(self) -> str:
         """What the library itself requires: for the oldest versions exactly its bounds."""
@@ -216,10 +218,10 @@ class Environment:
             raise SystemExit("\n".join(wrong))
         return lowest
 
-    def _compiled(self, text: str, *arguments: Any) -> str:
-        """What uv makes of some requirements, with a hold on torch where one is told."""
+    def _compiled(self, text: str, *arguments: Any, overridden: Sequence[str] = ()) -> str:
+        """What uv makes of some requirements, with a hold on torch where one is told, and on others in spite of all."""
         override = HOME / "override.txt"
-        override.write_text(f"torch=={self.held}\n" if self.held else "")
+        override.write_text("".join(f"{x}\n" for x in (*([f"torch=={self.held}"] if self.held else []), *overridden)))
         command = [self.uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-build"]
         command += ["--python", self.interpreter, "--override", override, *self._sources(), *arguments, "-"]
         run = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, cwd=ROOT)

@@ -107,6 +107,7 @@ def test_examples_are_read_as_written(features: dict[str, Any], packed: bool) ->
 
 def test_examples_of_googles_library_are_read() -> None:
     """Its classes are made here of the definition, as TensorFlow's are."""
+    pytest.importorskip("google.protobuf")
     example = google_class()()
     example.features.feature["x"].int64_list.value.extend([1, -1, 2**62])
     example.features.feature["y"].float_list.value.extend([0.5, -3.25])
