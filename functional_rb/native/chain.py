@@ -61,14 +61,15 @@ class SavedBlock(_native.Saved):
         rows, leaves, moves = self.counts
         slots = self._numbers(INT32, begin, rows)
         found = [Entry(k, False, slots, self._copy(memory, k, at)) for k, at in enumerate(copies)]
-        if values >= 0:
+        # Of arrays that a newer version has others in place of, or none, nobody asks there.
+        if values >= 0 and memory.tree is not None:
             places = self._numbers(INT32, begin, leaves)
             found.append(Entry(TREE, True, places, self._numbers(FLOAT32, values, leaves)))
         for name, dtype, at in ((VALUE, FLOAT32, kept), (STEP_IN_EPISODE, INT32, steps)):
-            if at >= 0:
+            if at >= 0 and name in memory.auxiliary:
                 found.append(Entry(memory.place_of(name), False, slots, self._numbers(dtype, at, rows)))
         for name, at in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
-            if deck >= 0:
+            if deck >= 0 and name in memory.auxiliary:
                 where, old = (self._numbers(INT32, column, moves) for column in (at, at + 4 * room))
                 where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
                 found.append(Entry(memory.place_of(name), False, where, old[first]))

@@ -13,7 +13,8 @@ from functional_rb.buffer import reader
 from functional_rb.buffer.reader import Piece, TakeSnapshot
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.ops.protocol import Array
-from functional_rb.structures.stored_arrays import own_name
+from functional_rb.structures import stored_arrays
+from functional_rb.structures.stored_arrays import AUXILIARY, own_name
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.object_table import ROWS, columns_of_leaves
 from functional_rb.versions.recorder import Log
@@ -131,9 +132,22 @@ def _source(version: Version, name: str) -> Source:
     memory, later = _found(version)
     for n, saved in enumerate(later):
         if isinstance(saved, Exchanged) and name in saved.arrays:
-            return Source(memory, saved.arrays[name], saved.places[name], later[:n])
+            return Source(_before(memory, later[n:]), saved.arrays[name], saved.places[name], later[:n])
     named = memory.by_name
     return Source(memory, named[name], list(named).index(name), later)
+
+
+def _before(memory: Memory, later: Sequence[Saved]) -> Memory:
+    """The memory with the arrays that there were before the first of these, an exchange: what was saved is of those."""
+    there = dict(memory.by_name)
+    for saved in reversed(later):
+        if isinstance(saved, Exchanged):
+            there |= saved.arrays
+            places = saved.places
+    auxiliary = {own_name(name): there[name] for name in places if name.startswith(AUXILIARY)}
+    return type(memory)(
+        there[stored_arrays.ROWS], memory.wide, there.get("tree") if "tree" in places else None, auxiliary, True
+    )
 
 
 def _overwritten(saved: Saved, place: int, memory: Memory) -> Iterator[Overwritten]:

@@ -259,6 +259,21 @@ def test_a_save_under_way_reads_the_buffer_as_it_was(backend: Backend, tmp_path:
     assert ids_of(backend, state) == {k: k for k in range(4, 12)}
 
 
+@pytest.mark.parametrize("other", [frb.Uniform(), frb.WithoutReplacement()], ids=["uniform", "epochs"])
+@pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
+def test_what_slices_keep_is_read_as_it_was_after_another_sampler_has_come(backend: Backend, other: Any) -> None:
+    """What an addition has overwritten is of arrays that the newest version has not, or has in other places."""
+    state = filled(backend, frb.Slices(2))
+    reader = state.reader()
+    before = {key: reader.read(key, 0, 8).copy() for key in ("rows", "tree", "kept_age")}
+    newer = backend.add(state, steps(11, 3))
+    newer = backend.rb.with_spec(newer, dataclasses.replace(state.spec, sampler=other))
+    newer = backend.add(newer, steps(20, 3))
+    for key, piece in before.items():
+        assert reader.read(key, 0, 8).tobytes() == piece.tobytes(), key
+    reader.close()
+
+
 @pytest.mark.parametrize(("alpha", "other"), [(0.6, 0.4), (0.4, 1.0), (0.5, 1.5), (1.5, 0.6), (0.5, 0.0)])
 def test_another_alpha_is_as_if_it_had_always_been(alpha: float, other: float) -> None:
     for name in ("torch", "torch-core", *(["jax"] if other == 1.0 else [])):
