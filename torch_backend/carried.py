@@ -67,7 +67,8 @@ def carry_out(
             owned, given = _together(_named(template), tensors)
         _check_devices(tensors)
         if consume is None:
-            return _now(function, static, _copied(owned), given)
+            return _now(function, static, _each(owned, _copied), given)
+        owned = _each(owned, torch.Tensor.contiguous)  # of what is a view kernels write to a copy
         object.__setattr__(*consume, None)
         return _now(function, static, owned, given)
     shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
@@ -98,11 +99,16 @@ def _check_devices(tensors: list[torch.Tensor]) -> None:
         raise ValueError(f"expected all tensors on one device, got some on {' and some on '.join(devices)}; move them")
 
 
-def _copied(owned: Any) -> Any:
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _each(owned: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The nest with what a function makes of each tensor."""
     tensors: list[torch.Tensor] = []
     template = _apart(owned, tensors)
     with modes.outside_inference(), modes.without_gradients():
-        return _together(_named(template), [x.clone() for x in tensors])
+        return _together(_named(template), [function(x) for x in tensors])
 
 
 def _apart(nested: Any, tensors: list[Any]) -> Template:
@@ -162,7 +168,7 @@ def _carried(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     _check_devices(tensors)
     owned, given = _together(_named(template), tensors)
     made: list[torch.Tensor] = []
-    _apart(_now(function, static, _copied(owned), given), made)
+    _apart(_now(function, static, _each(owned, _copied), given), made)
     taken = {x.untyped_storage().data_ptr() for x in tensors}
     return [x.clone() if x.untyped_storage().data_ptr() in taken else x.contiguous() for x in made]
 
