@@ -24,6 +24,10 @@ class Held {
     if (PyObject_GetBuffer(object, &view_, flags)) return false;
     held_ = true;
     if ((itemsize == ANY || view_.itemsize == itemsize) && (axes == 0 || view_.ndim == axes)) return true;
+    if (axes == 0) {
+      PyErr_Format(PyExc_TypeError, "expected elements of %zd bytes, got %zd bytes", itemsize, view_.itemsize);
+      return false;
+    }
     PyErr_Format(PyExc_TypeError, "expected an array of %d axes with elements of %zd bytes, got %d axes and %zd bytes",
                  axes, itemsize, view_.ndim, view_.itemsize);
     return false;
