@@ -7,7 +7,6 @@ What is public is imported when it is first used. Type checkers read the same na
 """
 
 from functional_rb.base import lazy as _lazy
-from functional_rb.base import moved as _moved
 
 __version__ = "0.1.0"
 
@@ -104,4 +103,3 @@ __getattr__, __dir__ = _lazy.namespace(
     _HOMES,
     "functions of buffers and other values are those of a backend: import jax_backend as rb, or torch_backend as rb",
 )
-_moved.name_as_earlier()

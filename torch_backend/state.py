@@ -9,7 +9,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from functional_rb.base import forks
-from functional_rb.buffer import earlier
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, by_name
 from functional_rb.structures.row_layout import STORED_AS
@@ -76,11 +75,6 @@ def unpickled(
         name: array.view(ops.DTYPES[spec.plan.auxiliary[name].dtype]) for name, array in arrays.auxiliary.items()
     }
     return _rebuilt(arrays._replace(wide=restored, auxiliary=auxiliary), spec, held, target, pinned)
-
-
-def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None) -> State:
-    """What earlier versions pickled, by this name."""
-    return unpickled(earlier.unpickled(arrays, spec), spec, held, target)
 
 
 Outline = tuple[BufferSpec, int, Held | None, torch.device | None]

@@ -99,23 +99,11 @@ class BufferSpec(Description):
             raise TypeError(f"BufferSpec.item: expected a spec such as frb.Unbounded(shape), got {self.item!r:.80}")
         self._make_plan()
 
-    def as_given(self) -> BufferSpec:
-        """This spec with its leaves in the order in which their names were given, as `earlier` versions had them.
-
-        It serves to read what these wrote, and is equal only to others with that order.
-        """
-        made = object.__new__(BufferSpec)
-        for field in dataclasses.fields(self):
-            if field.init:
-                object.__setattr__(made, field.name, getattr(self, field.name))
-        made._make_plan(as_given=True)
-        return made
-
-    def _make_plan(self, as_given: bool = False) -> None:
+    def _make_plan(self) -> None:
         """Resolve and check the members, and plan the storage."""
-        object.__setattr__(self, "added", Outline.of(self.item, "BufferSpec.item", as_given))
+        object.__setattr__(self, "added", Outline.of(self.item, "BufferSpec.item"))
         object.__setattr__(self, "item", freeze(self.item))
-        plan = self._plan_of_item(self._bind_first(as_given))
+        plan = self._plan_of_item(self._bind_first())
         object.__setattr__(self, "sampler", self.sampler.resolve(plan))
         self.sampler.check(plan)
         self.writer.check(plan)
@@ -128,14 +116,14 @@ class BufferSpec(Description):
         object.__setattr__(self, "plan", plan)
         self._seal()
 
-    def _bind_first(self, as_given: bool) -> Outline:
+    def _bind_first(self) -> Outline:
         """Bind a function of the items that are added; returns what is stored, taken apart."""
         first = next((transform for transform in self.transforms if isinstance(transform, MapOfAdded)), None)
         bound = None if first is None else first.bound(self.item, self.added, 1)
         stored = self.item if bound is None else bound.spec_after(self.item, 1)
         object.__setattr__(self, "on_add", bound)
         object.__setattr__(self, "stored", stored)
-        return self.added if bound is None else Outline.of(stored, bound.who, as_given)
+        return self.added if bound is None else Outline.of(stored, bound.who)
 
     def _bind_last(self, plan: Plan) -> None:
         """Bind a function of the items that are sampled, and tell the transforms of the core from these."""

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from functional_rb.base.errors import consumed
-from functional_rb.buffer import earlier
 from functional_rb.buffer.reader import ArrayReader, Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
-from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import NO_EXTRAS
 from functional_rb.ops.protocol import Array
 
@@ -40,12 +38,12 @@ class State:
     | part of the spec | auxiliary arrays | counters |
     |---|---|---|
     | `Compact` | frame_at [N], frames [frames, W], frames_... [frames, *shape] | frame_cursor [L] |
-    | slices, `n_step` at sampling, `her` | age [N] | next_age [L], newest_id [ids] |
+    | slices, `n_step` at sampling, `her` | step_in_episode [N] | next_step_in_episode [L], newest_id [ids] |
     | `max_times_sampled` | times [N] | |
     | `PrioritizedSlices` | value [N] (float32) | |
-    | `WithoutReplacement` | deck_order [N], deck_place [N] | epochs_done [1], remaining [1] |
+    | `WithoutReplacement` | order [N], place [N] | epochs_done [1], remaining [1] |
     | `WithoutReplacement(shuffle=False)` | | epochs_done [1], next [L], end [L] |
-    | `SlicesWithoutReplacement` | deck_order [N], deck_place [N] | epochs_done [1], remaining [1], count [1] |
+    | `SlicesWithoutReplacement` | order [N], place [N] | epochs_done [1], remaining [1], count [1] |
     | `StopWhenFull` | | refused [1] |
     | `Reservoir` | handle [N] | seen [1] |
     | `MaxValue` | handle [N], rank [tree rows, 16] | refused [1] |
@@ -93,12 +91,6 @@ class State:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the fields, in their order."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
-
-    def __setstate__(self, fields: dict[str, Any]) -> None:
-        """Read what earlier versions pickled, by the names that the fields had: "kept" is what `auxiliary` was."""
-        rows, wide, tree, vector, kept, spec = (fields[name] for name in (*Arrays._fields[:-1], "kept", "spec"))
-        arrays = earlier.unpickled(Arrays(rows, wide, tree, vector, kept), spec)
-        self.__dict__.update(arrays._asdict(), spec=spec)
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read the arrays piece by piece, as a checkpoint does.

@@ -15,7 +15,7 @@ import numpy as np
 
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
-from functional_rb.buffer import earlier, respec, soundness
+from functional_rb.buffer import respec, soundness
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
@@ -50,7 +50,7 @@ class Content(NamedTuple):
         spec: of the buffer.
         arrays: of NumPy.
         objects: Python objects by token.
-        stamp: see `functional_rb.core.save_history`; None if a state of it is another than was saved.
+        stamp: see `functional_rb.core.save_history`.
         files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
         generation: the number of the checkpoint.
     """
@@ -58,7 +58,7 @@ class Content(NamedTuple):
     spec: BufferSpec
     arrays: Arrays
     objects: dict[int, Any]
-    stamp: str | None
+    stamp: str
     files: MappedFiles | None
     generation: int
 
@@ -148,10 +148,9 @@ class _Loading:
             spec = spec_of(manifest, self.known, path)
         except KnownError as error:
             raise KnownError(f"{path}: {error}") from None
-        lain = earlier.laid_out(spec, manifest.spec)
-        if manifest.arrays != stored_arrays(lain):
+        if manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
-        if manifest.undo and set(manifest.in_place) != set(in_place.names(lain)):
+        if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
@@ -161,22 +160,20 @@ class _Loading:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
             if self.here and self.wanted is None:
                 in_place.check_led_to(storage, self.directory, path)
-        moved = lain is not spec
-        spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector, manifest.here, moved)
-        spec = self.elsewhere(spec) if moved else self.open_files(spec)
-        lain = lain if moved else spec
+        spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector, manifest.here)
+        spec = self.open_files(spec)
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with enough_memory(path, total), Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
-            here = self.in_place(opened, lain, progress) if manifest.undo else {}
+            here = self.in_place(opened, spec, progress) if manifest.undo else {}
             apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
             read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
         objects: dict[int, Any] = {}
         for k in range(len(manifest.segments)) if spec.plan.objects else ():
             objects |= opened.objects(k)
         auxiliary = {name: read[auxiliary_name(name)] for name in spec.plan.auxiliary if auxiliary_name(name) in read}
-        if problem := soundness.problem_of_arrays(lain, vector, auxiliary, read.get("tree")):
+        if problem := soundness.problem_of_arrays(spec, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
-        arrays = earlier.arranged(_arranged(lain, read, vector), lain, spec)
+        arrays = _arranged(spec, read, vector)
         if records.is_record(spec) and (problem := records.problem(spec, arrays)):
             raise CorruptCheckpointError(path, problem)
         if self.files is not None:
@@ -184,22 +181,9 @@ class _Loading:
             if not manifest.undo:
                 self.files.replace({there: read[name] for name, there in in_place.names(spec).items()})
             arrays = mapped.within(self.files, arrays)
-        # What has been arranged anew differs from the checkpoint, whatever is added to it: saves have to look.
-        return Content(spec, arrays, objects, None if moved else manifest.stamp, self.files, manifest.generation)
+        return Content(spec, arrays, objects, manifest.stamp, self.files, manifest.generation)
 
-    def elsewhere(self, spec: BufferSpec) -> BufferSpec:
-        """The spec of what the state will be that cannot go on with the files here, as earlier versions made them."""
-        path = spec.storage.path if isinstance(spec.storage, Memmap) and self.storage is None else None
-        if path is None or not in_place.is_here(path, self.directory):
-            return spec
-        _log.warning(
-            "%s: the files are an earlier version's, which had the leaves in another order, so the checkpoint is read "
-            "into memory",
-            self.directory,
-        )
-        return dataclasses.replace(spec, storage=Host())
-
-    def on_the_way(self, spec: BufferSpec, vector: Array, here: bool, moved: bool) -> BufferSpec:
+    def on_the_way(self, spec: BufferSpec, vector: Array, here: bool) -> BufferSpec:
         """The spec of what is read, if it is to get another one afterwards.
 
         In the place of that, if the items can stay in their slots; else they are moved there from memory, or, where
@@ -209,7 +193,6 @@ class _Loading:
             spec: of the checkpoint.
             vector: its counters.
             here: whether it lies in mapped files in this directory.
-            moved: whether it is arranged anew, in memory.
         """
         wanted = self.wanted
         if wanted is None:
@@ -223,9 +206,8 @@ class _Loading:
                     return dataclasses.replace(spec, storage=wanted.storage)
                 if here:
                     respec.check_path(wanted)
-            if not moved:
-                beside = None if path is None else os.path.dirname(os.path.abspath(path))
-                self.room = mapped.scratch(dataclasses.replace(spec, storage=Memmap()), beside)
+            beside = None if path is None else os.path.dirname(os.path.abspath(path))
+            self.room = mapped.scratch(dataclasses.replace(spec, storage=Memmap()), beside)
         elif respec.stays(spec, wanted):
             return dataclasses.replace(spec, storage=wanted.storage)
         return dataclasses.replace(spec, storage=Host())

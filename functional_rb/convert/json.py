@@ -36,9 +36,7 @@ from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
-VERSION: Final = 2
-READABLE: Final = (1, VERSION)
-"""The versions that are read. Their texts do not differ; `earlier` says how arrays of version 1 are laid out."""
+VERSION: Final = 1
 
 OURS: Final[dict[str, type]] = {
     made.__name__: made
@@ -347,7 +345,7 @@ def _payload(whole: Any) -> Any:
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
     version = whole.get("version")
-    if version not in READABLE or type(version) is not int:
+    if version != VERSION or type(version) is not int:
         raise OtherVersionError(
             f"from_json: expected format version {VERSION}, got {version!r}; it was written by another version of "
             f"functional_rb, read it with that one"

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Write
 
-STEP_IN_EPISODE = "age"  # the name in files that earlier versions wrote
+STEP_IN_EPISODE = "step_in_episode"
 """int32 [capacity], how many steps of its episode came before the one in each slot."""
-NEXT_STEP_IN_EPISODE = "next_age"
+NEXT_STEP_IN_EPISODE = "next_step_in_episode"
 """Counter int32 [lanes]: the step in its episode that each lane's next step will be."""
 NEWEST_ID = "newest_id"
 """Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
-from functional_rb.buffer import earlier, soundness
+from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint import in_place
 from functional_rb.checkpoint import manifest as manifests
@@ -82,7 +82,7 @@ def spec_in(directory: str, manifest: Manifest, known: Iterable[Any], files: Fil
     """The spec of a manifest; a text if it cannot be made, which says why; None if it is damaged."""
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     try:
-        return earlier.laid_out(spec_of(manifest, known, path), manifest.spec)
+        return spec_of(manifest, known, path)
     except CorruptCheckpointError as error:
         files.note(path, error.reason)
         return None

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.buffer import earlier, soundness
+from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.convert.json import READABLE, to_json
+from functional_rb.convert.json import VERSION, to_json
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, HasArrays, by_name
 from functional_rb.core.plan import Plan
@@ -99,8 +99,8 @@ def as_arrays(
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
-    old = _laid_out(spec, given.get(SPEC))
-    planned = planned_shapes(old)
+    _check_spec(spec, given.get(SPEC))
+    planned = planned_shapes(spec)
     needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
     extra = [name for name in given if name not in planned and name != SPEC]
     missing = [name for name in needed if name not in given]
@@ -111,11 +111,9 @@ def as_arrays(
         )
     for name in needed:
         _check_array(name, given[name], *planned[name])
-    _check_values(old, {name: given[name] for name in needed}, look)
+    _check_values(spec, {name: given[name] for name in needed}, look)
     blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
     whole = {name: blank[name] if name in blank else given[name] for name in planned}
-    if old is not spec:
-        whole = by_name(earlier.arranged(Arrays.of_names(old.plan, whole), old, spec), spec.plan)
     return Arrays.of_names(spec.plan, {name: take(name, array) for name, array in whole.items()})
 
 
@@ -211,11 +209,8 @@ def _expect_sound(name: str, problem: str | None) -> None:
         )
 
 
-def _laid_out(spec: BufferSpec, info: Any) -> BufferSpec:
-    """The spec by which the arrays lie: the one given, or its form of earlier versions, see `earlier`.
-
-    What was made of another spec is refused; where the rows lie, and the order of names, are the same to it.
-    """
+def _check_spec(spec: BufferSpec, info: Any) -> None:
+    """Refuse what was made of another spec; where the rows lie, and the order of names, make none of it."""
     if info is None:
         raise ValueError(
             f"load_state_dict: the entry {SPEC!r} is missing, which tells what the arrays mean; "
@@ -236,12 +231,11 @@ def _laid_out(spec: BufferSpec, info: Any) -> BufferSpec:
                 f"load_state_dict: the state was of another spec: expected {name} {here}, got {there}; "
                 f"make the state's own by frb.from_json(...[{SPEC!r}])"
             )
-    return earlier.laid_out(spec, info)
 
 
 def _members(text: str | bytes) -> dict[str, Any]:
     """The arguments of a spec as its JSON has them; that of another version is none."""
     whole = json.loads(text)
-    if whole["version"] not in READABLE:
+    if whole["version"] != VERSION:
         raise ValueError(f"version {whole['version']!r}; read it with the version of functional_rb that wrote it")
     return dict(whole["spec"])

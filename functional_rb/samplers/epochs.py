@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
-ORDER, PLACE = "deck_order", "deck_place"  # the names in files that earlier versions wrote
+ORDER, PLACE = "order", "place"
 """The arrays of a `SparseSet`."""
 REMAINING, EPOCHS_DONE = "remaining", "epochs_done"
 """Counters int32 [1]: how many are still to be drawn in this epoch, and how many epochs are done."""

@@ -134,8 +134,3 @@ class SharedState(State):
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedState:
         """Itself, as a handle is no value; `detached()` copies."""
         return self
-
-
-def _attached(made: type[SharedState], spec: BufferSpec, directory: str, device: Any) -> SharedState:
-    """What earlier versions pickled, by this name."""
-    return made.attached(spec, directory, device)

@@ -93,13 +93,12 @@ class Outline:
         object.__setattr__(self, "in_arrays", in_arrays)
 
     @classmethod
-    def of(cls, spec: Any, who: str, as_given: bool = False) -> Outline:
+    def of(cls, spec: Any, who: str) -> Outline:
         """Take a spec, or a nest of specs, apart.
 
         Args:
             spec: the spec or nest.
             who: the function that asks, for errors.
-            as_given: whether names stay in the order given, rather than sorted.
 
         Raises:
             TypeError: if a leaf is no spec, naming it.
@@ -107,8 +106,7 @@ class Outline:
         frozen = checked(spec, who)
 
         def taken_apart(part: Any, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
-            structure = nest.flatten(part, whole)[1]
-            structure = structure if as_given else structure.sorted()
+            structure = nest.flatten(part, whole)[1].sorted()
             return nest.flatten_as(structure, part), structure
 
         leaves, structure = taken_apart(frozen, is_leaf)

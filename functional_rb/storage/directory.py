@@ -181,13 +181,6 @@ def check_layout(path: str, wanted: dict[str, Any]) -> None:
     """Refuse the files in a directory if they are of another buffer."""
     description = os.path.join(path, DESCRIPTION)
     found = read_description(description)
-    here, there = _order(wanted["leaves"]), _order(found.get("leaves"))
-    if here != there and sorted(here) == sorted(there):
-        raise StorageLayoutError(
-            f"{description}: the leaves lie in the order {[name for name, _ in there]}, those of the BufferSpec in the "
-            f"order {[name for name, _ in here]}, as an earlier version of functional_rb made them; frb.load reads "
-            f"what was saved of them, else give Memmap another path"
-        )
     for key, value in wanted.items():
         if found.get(key) != value:
             expected, got = _difference(value, found.get(key))
@@ -212,12 +205,6 @@ def read_description(path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StorageLayoutError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
     return found
-
-
-def _order(leaves: Any) -> list[tuple[str, str]]:
-    """The leaves that a description tells of, with shape and dtype as text, in their order."""
-    info = leaves.items() if isinstance(leaves, dict) else ()
-    return [(name, json.dumps(place[:2])) for name, place in info if isinstance(place, list)]
 
 
 def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:

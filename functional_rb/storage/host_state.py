@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.buffer import earlier, functions
+from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.native.switch import HAVE_KERNELS, switch
@@ -156,11 +156,6 @@ def init(spec: BufferSpec, files: MappedFiles | None, device: Any = None) -> Hos
     state = HostState.of_arrays(arrays, spec, pinned=False, target=device, files=files)
     readable(state).own().written = False
     return state
-
-
-def _rebuilt(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None) -> HostState:
-    """What earlier versions pickled, by this name."""
-    return _unpickled(earlier.unpickled(arrays, spec), spec, held)
 
 
 def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None) -> HostState:

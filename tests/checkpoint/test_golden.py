@@ -1,4 +1,4 @@
-"""Files that version 1 of the format's writers wrote load for ever, on both backends."""
+"""Files that were written once in format 1 load on both backends."""
 
 from __future__ import annotations
 

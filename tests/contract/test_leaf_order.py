@@ -1,23 +1,17 @@
-"""Leaves lie in the order of their names, whatever order they are given in; earlier versions kept that one."""
+"""Leaves lie in the order of their names, whatever order they are given in."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import importlib
-import pickle
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
-import pytest
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.buffer import earlier
-from functional_rb.convert import json as module
-from functional_rb.core.draft import Arrays
 from functional_rb.specs.values import is_leaf
 from tests.support import backends, grammar
 from tests.support.backends import Backend
@@ -96,13 +90,7 @@ def test_any_nest_is_laid_out_by_its_names(spec: Any) -> None:
         two.plan.names,
         two.plan.objects,
     )
-    assert one.as_given().plan.structure.paths == nest.flatten(item, is_leaf)[1].paths
-    text = frb.to_json(one)
-    assert earlier.laid_out(two, text) is two
-    assert text.count('"version": 2') == 1
-    lain = earlier.laid_out(two, text.replace('"version": 2', '"version": 1'))
-    assert lain.plan.structure.paths == nest.flatten(item, is_leaf)[1].paths
-    assert (lain is two) == (lain.plan.structure.paths == two.plan.structure.paths)
+    assert one.plan.structure.as_given().paths == nest.flatten(item, is_leaf)[1].paths
 
 
 def test_states_of_specs_in_another_order_are_interchangeable(backend: Backend) -> None:
@@ -206,83 +194,6 @@ def test_values_of_specs_in_another_order_are_the_same(library: Backend) -> None
     assert in_numpy(library, drawn[0]) == in_numpy(library, drawn[1]) == in_numpy(library, drawn[2])
 
 
-# --- what earlier versions wrote, with leaves in the order given ----------------------------------------------------
-
-PICTURES = {name: frb.Unbounded((1100,), "uint8") for name in ("obs", "next_obs")}
-EARLIER = {
-    "plain": frb.BufferSpec(ITEM, 6, frb.Prioritized()),
-    "lanes": frb.BufferSpec((ITEM, [frb.Sequence({"y": SCALAR, "x": SCALAR}, 2)]), 8, lanes=2),
-    "waiting": frb.BufferSpec(ITEM, 6, transforms=frb.n_step(3, 0.5, at="add")),
-    "frames": frb.BufferSpec(
-        {"z": SCALAR, **PICTURES, "next_a": SCALAR, "a": SCALAR, "done": frb.Binary()}, 6, compact=frb.Compact()
-    ),
-}
-
-
-def earlier_state(rb: Any, spec: frb.BufferSpec, patch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """A state as an earlier version made it, with the text that it wrote; and the same by this one."""
-    drawn = rb.rand(spec.item, rb.key(1), (5, 2) if spec.lanes else 9)
-    now = rb.add(rb.init(spec), drawn)
-    patch.setattr(module, "VERSION", 1)
-    then = rb.add(rb.init(spec.as_given()), drawn)
-    assert then.spec.plan.structure.paths != spec.plan.structure.paths
-    return then, now
-
-
-def assert_goes_on(library: Backend, state: Any, now: Any) -> None:
-    """That a state is, and goes on, as another."""
-    spec, rb = now.spec, library.rb
-    assert state.spec == spec
-    again = library.rb.rand(spec.item, rb.key(2), (1, 2) if spec.lanes else 2)
-    for _ in range(2):
-        assert in_numpy(library, rb.items(state)) == in_numpy(library, rb.items(now))
-        state, now = rb.add(state, again), rb.add(now, again)
-
-
-@pytest.mark.parametrize(
-    ("variant", "name"), [*(("torch", name) for name in EARLIER), ("jax-host", "frames"), ("jax", "plain")]
-)
-def test_what_earlier_versions_wrote_is_arranged_anew(
-    variant: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = EARLIER[name] if variant != "jax-host" else dataclasses.replace(EARLIER[name], storage=frb.Host())
-    with backends.make(variant) as library:
-        rb = library.rb
-        with monkeypatch.context() as patch:
-            then, now = earlier_state(rb, spec, patch)
-            saved = rb.state_dict(then)
-            frb.save(then, tmp_path)
-        for mmap in (False, True):
-            assert_goes_on(library, frb.load(tmp_path, rb, mmap=mmap), now)
-        # What is told of the leaves decides, not in which order the spec at hand has them.
-        for target in (spec, dataclasses.replace(spec, item=backwards(spec.item))):
-            assert_goes_on(library, rb.load_state_dict(target, saved), now)
-        # A save on top of it writes what lies elsewhere now.
-        loaded = rb.add(frb.load(tmp_path, rb), rb.rand(spec.item, rb.key(3), (1, 2) if spec.lanes else 1))
-        frb.save(loaded, tmp_path, incremental=True)
-        assert in_numpy(library, rb.items(frb.load(tmp_path, rb))) == in_numpy(library, rb.items(loaded))
-
-
-@pytest.mark.parametrize("backend", ["torch", "jax", "jax-host"], indirect=True)
-def test_pickles_of_earlier_versions_are_arranged_anew(backend: Backend) -> None:
-    storage = frb.Host() if backend.name == "jax-host" else frb.Device()
-    then = backend.init(frb.BufferSpec(ITEM, 6, storage=storage))
-    expected = backend.add(then, backend.tree(steps(0, 8)))
-    then = backend.add(backend.rb.init(then.spec.as_given()), backend.tree(steps(0, 8)))
-    arrays, spec = Arrays(then.rows, then.wide, then.tree, then.counters, then.auxiliary), then.spec
-    if backend.name == "jax":
-        state = object.__new__(type(then))
-        fields = {**arrays._asdict(), "spec": pickle.loads(pickle.dumps(spec))}
-        state.__setstate__(fields | {"kept": fields.pop("auxiliary")})  # by the names of then
-    else:  # by names that pickles have
-        module = importlib.import_module(type(then).__module__)
-        read = module._unpickled if backend.name == "torch" else module._rebuilt
-        more = (None,) if backend.name == "torch" else ()
-        state = read(arrays, pickle.loads(pickle.dumps(spec)), None, *more)
-    assert_goes_on(backend, state, expected)
-    assert_goes_on(backend, pickle.loads(pickle.dumps(expected)), expected)
-
-
 def test_fields_in_another_order_are_matched_by_name(library: Backend, tmp_path: Path) -> None:
     """A class has its fields in another order than when a checkpoint was written."""
 
@@ -299,35 +210,11 @@ def test_fields_in_another_order_are_matched_by_name(library: Backend, tmp_path:
     rb, kinds, others = library.rb, made("b a"), made("a b")
     spec, other = (frb.BufferSpec(values(k, SCALAR, SCALAR), 4) for k in (kinds, others))
     batch = values(kinds, library.array(NUMBERS), library.array(10 + NUMBERS))
-    for version, lain in ((2, spec), (1, spec.as_given())):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "VERSION", version)
-            state = rb.add(rb.init(lain), batch)
-            told = rb.state_dict(state)
-            frb.save(state, tmp_path / str(version))
-        for loaded in (frb.load(tmp_path / str(version), rb, known=others), rb.load_state_dict(other, told)):
-            items = rb.items(loaded)
-            for name, kind in zip(("pair", "data"), others, strict=True):
-                assert isinstance(items[name], kind)
-                assert library.numpy(items[name].a).tolist() == NUMBERS.tolist()
-                assert library.numpy(items[name].b).tolist() == (10 + NUMBERS).tolist()
-
-
-def test_mapped_files_of_earlier_versions_are_read_into_memory(
-    library: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    rb = library.rb
-    spec = frb.BufferSpec(ITEM, 6, storage=frb.Memmap(tmp_path))
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "VERSION", 1)
-        then = rb.add(rb.init(spec.as_given()), library.tree(steps(0, 8)))
-        frb.save(then, tmp_path)
-        expected = in_numpy(library, rb.items(then))
-        rb.add(then, library.tree(steps(8, 1)))  # after the save: led back when it is loaded
-        del then
-    loaded = frb.load(tmp_path, rb)
-    assert "read into memory" in caplog.text
-    assert loaded.spec.storage == frb.Host()
-    assert in_numpy(library, rb.items(loaded)) == expected
-    with pytest.raises(frb.StorageLayoutError, match=r"the leaves lie in the order \['value'.*an earlier version"):
-        rb.init(dataclasses.replace(spec, storage=frb.Memmap(tmp_path, existsok=True)))
+    state = rb.add(rb.init(spec), batch)
+    frb.save(state, tmp_path)
+    for loaded in (frb.load(tmp_path, rb, known=others), rb.load_state_dict(other, rb.state_dict(state))):
+        items = rb.items(loaded)
+        for name, kind in zip(("pair", "data"), others, strict=True):
+            assert isinstance(items[name], kind)
+            assert library.numpy(items[name].a).tolist() == NUMBERS.tolist()
+            assert library.numpy(items[name].b).tolist() == (10 + NUMBERS).tolist()

@@ -275,19 +275,6 @@ def test_files_of_another_buffer_are_refused(name: str, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_files_of_an_earlier_version_with_another_order_are_refused_by_name(tmp_path: Path) -> None:
-    item = {"x": ITEM["x"], "y": ITEM["x"], "left": ITEM["image"], "right": ITEM["image"]}
-    mapped.create(spec_of(tmp_path, item=item).as_given())
-    other = spec_of(tmp_path, item=item, existsok=True)
-    for call in (lambda: mapped.create(other), lambda: mapped.open_existing(other, str(tmp_path), False)):
-        with pytest.raises(
-            StorageLayoutError, match=r"order \['x', 'y', 'left', 'right'\].*\['left', 'right', 'x', 'y'\]"
-        ):
-            call()
-    mapped.create(spec_of(tmp_path / "other", item=item))
-    mapped.create(spec_of(tmp_path / "other", item=dict(list(item.items())[::-1]), existsok=True))
-
-
 def test_files_that_nothing_describes_or_that_were_cut_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.bin").write_bytes(b"somebody's")
     with pytest.raises(StorageLayoutError, match=r"rows\.bin: expected storage\.json beside it"):

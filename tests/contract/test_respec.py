@@ -17,7 +17,6 @@ from functional_rb.buffer import respec
 from functional_rb.checkpoint import blocks
 from functional_rb.core.handles import CURRENT
 from functional_rb.storage import mapped_array
-from tests.checkpoint.golden import write as golden
 from tests.support import backends, models
 from tests.support.backends import Backend
 from tests.support.checkpoints import refusing
@@ -673,17 +672,3 @@ def test_a_full_disk_changes_nothing(backend: Backend, room: int, tmp_path: Any,
         assert ids_of(backend, state) == {k: k for k in range(3, 11)}
     after = rb.with_spec(state, spec)
     assert ids_of(backend, backend.add(after, steps(11, 2))) == {k: k for k in range(3, 13)}
-
-
-@pytest.mark.parametrize("where", ["device", "a directory"])
-@pytest.mark.parametrize("folder", ["torch-prioritized", "jax-slices"])
-def test_what_an_earlier_version_saved(folder: str, where: str, tmp_path: Any) -> None:
-    """It had the leaves in another order, wide ones among them."""
-    with backends.make("torch") as backend:
-        rb, path = backend.rb, golden.FILES / folder
-        expected = frb.load(path, rb)
-        spec = dataclasses.replace(expected.spec, capacity=20, sampler=frb.Slices(2), storage=STORAGES[where](tmp_path))
-        state = frb.load(path, rb, spec=spec)
-        found, wanted = (rb.get(s, rb.newest(s, 2).reshape(-1)) for s in (state, expected))
-        for name, leaf in wanted.items():
-            assert found[name].tolist() == leaf.tolist(), name

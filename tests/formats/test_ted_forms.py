@@ -136,7 +136,7 @@ def test_samplers_find_the_same_ends_in_what_comes_back(library: Backend) -> Non
     spec = dataclasses.replace(case.spec, sampler=frb.Slices(2))
     flat = ted.ted_to_flat(case.filled(library))
     state = ted.flat_to_ted(flat, library.rb, spec=spec)
-    assert library.numpy(state.auxiliary["age"]).tolist() == [2, 3, 0, 1]
+    assert library.numpy(state.auxiliary["step_in_episode"]).tolist() == [2, 3, 0, 1]
 
 
 def test_reading_a_state_does_not_make_it_copy() -> None:

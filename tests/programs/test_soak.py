@@ -289,7 +289,7 @@ def check_end(backend: Backend, stream: Stream, epochs: Epochs, state: Any) -> N
     lane, k, count = windows_at(stream, spec.sampler)
     slots = stream.slots(lane, k)
     np.testing.assert_array_equal(backend.numpy(backend.rb.items(state)["id"])[slots], lane * IDS + k)
-    np.testing.assert_array_equal(backend.numpy(state.auxiliary["age"])[slots], k - stream.begin[lane, k])
+    np.testing.assert_array_equal(backend.numpy(state.auxiliary["step_in_episode"])[slots], k - stream.begin[lane, k])
     read = counters.read(spec.plan, backend.numpy(state.counters))
     np.testing.assert_array_equal(read.ends.sizes, stream.written - stream.oldest)
     np.testing.assert_array_equal(read.ends.cursors, stream.written % spec.plan.ring.limit)
@@ -308,7 +308,7 @@ def check_end(backend: Backend, stream: Stream, epochs: Epochs, state: Any) -> N
 
 
 def check_sparse_set(backend: Backend, stream: Stream, epochs: Epochs, state: Any, members: Array) -> None:
-    order, place = (backend.numpy(state.auxiliary[name]) for name in ("deck_order", "deck_place"))
+    order, place = (backend.numpy(state.auxiliary[name]) for name in ("order", "place"))
     more = counters.read(state.spec.plan, backend.numpy(state.counters)).more
     count, remaining = int(more["count"][0]), int(more["remaining"][0])
     np.testing.assert_array_equal(np.sort(order[:count]), members)

@@ -26,10 +26,8 @@ from functional_rb import _native
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
-from functional_rb.ops import numpy_ops
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
-from functional_rb.structures import row_layout
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.histories import PRIORITIES, histories
@@ -248,36 +246,6 @@ def test_a_checkpoint_fills_a_buffer_whose_leaves_lie_otherwise(library: Backend
     frb.save(loaded, tmp_path / "saved again")
     again = frb.load(tmp_path / "saved again", library.library, storage=frb.Device())
     same_nests(library, rb.get(again, library.array(np.arange(5, dtype=np.int32))), nested(0, 5))
-
-
-def test_who_has_the_leaves_in_another_order_repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = spec_at(tmp_path / "buffer", item=NEST)
-    made = SharedBuffer.open(spec_at(tmp_path / "buffer", item=reversed_(NEST)).as_given())
-    other = SharedBuffer.open(spec)
-    assert [leaf.path for leaf in made.files.layout.wide] == [leaf.path for leaf in other.spec.plan.layout.wide][::-1]
-    batch = {"b/y": nested(0, 6)["b"]["y"], "b/x": nested(0, 6)["b"]["x"], **nested(0, 6)}
-    leaves = [batch[name] for name in made.spec.plan.names]
-    made.add(leaves, 6, None, None)
-    before = made.snapshot()
-
-    def died(*args: Any) -> None:
-        for array in (made.files.rows, *made.files.wide):
-            array[[1, 4]] = 99
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("functional_rb._native.update", died)
-        patch.setattr(SharedBuffer, "_repair", lambda self: None)
-        with pytest.raises(KeyboardInterrupt):
-            made.update(np.array([1, 4], np.int32), None, {2: np.zeros(2, np.float32)})
-    assert made.files.control[control.SEQUENCE] % 2
-    for array, name in zip(other.get(np.arange(6, dtype=np.int32)), spec.plan.names, strict=True):
-        np.testing.assert_array_equal(array, batch[name])
-    np.testing.assert_array_equal(made.snapshot().rows, before.rows)
-    copied = other.snapshot()  # as `spec` has the leaves, not as they lie
-    found = row_layout.unpack(numpy_ops, spec.plan.layout, copied.rows, copied.wide)
-    for array, name in zip(found, spec.plan.names, strict=True):
-        np.testing.assert_array_equal(array, batch[name])
 
 
 OTHER_ITEMS = {

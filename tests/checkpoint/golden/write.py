@@ -1,4 +1,4 @@
-"""Wrote the golden files of the checkpoints' format; they must load for ever, so it is not run again for a version.
+"""Writes the golden files of the checkpoints' format. Once it is released they must load for ever, as they are.
 
     python -m tests.checkpoint.golden.write DIRECTORY
 
