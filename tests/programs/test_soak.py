@@ -296,7 +296,7 @@ def check_end(backend: Backend, stream: Stream, epochs: Epochs, state: Any) -> N
     following = stream.written - stream.begin[LANE, stream.written - 1]
     if spec.sampler.trajectory_key is None:
         following[stream.end[LANE, stream.written - 1] < stream.written] = 0
-    np.testing.assert_array_equal(read.more["next_age"], following)
+    np.testing.assert_array_equal(read.more["next_step_in_episode"], following)
     numbers = np.zeros(spec.capacity, np.float32)
     numbers[slots] = count
     if spec.sampler.has_priorities:
