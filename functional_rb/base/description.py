@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from functional_rb.base.containers import register_static
-
-LATER: Final = "later"
-"""In the metadata of a field: it came after JSON texts had been written, which lack it and mean its default."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -115,16 +115,6 @@ SEVERAL: Final = frozenset({"keys", "end_keys", "next_keys", "goal_keys"})
 """The arguments of samplers, transforms and functions of items that are several keys."""
 
 
-class WithKeys:
-    """A frozen dataclass of which some fields, those named in `SEVERAL`, are `Keys`."""
-
-    def __setstate__(self, fields: dict[str, Any]) -> None:
-        """Take the fields of a pickle; in earlier ones several keys are a plain tuple."""
-        several = [name for name in SEVERAL & fields.keys() if isinstance(fields[name], tuple)]
-        who = type(self).__name__
-        self.__dict__.update(fields | {name: checked_keys([*fields[name]], name, who) for name in several})
-
-
 def show_key(key: Key) -> str:
     """A key as the names of leaves are shown.
 

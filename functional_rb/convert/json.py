@@ -30,7 +30,6 @@ import numpy as np
 from functional_rb import specs
 from functional_rb.base import extras, functions, lazy
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
-from functional_rb.base.description import LATER
 from functional_rb.base.nest import SEVERAL, Keys
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
@@ -183,14 +182,6 @@ def arguments_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
 
 
-def _later_arguments_of(kind: type) -> dict[str, Any]:
-    """The defaults of those that came after texts had been written: these lack them, and so do texts at the default."""
-    if issubclass(kind, Spec):
-        return {}
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # all are
-    return {field.name: field.default for field in fields if field.metadata.get(LATER)}
-
-
 def _check_leaves(spec: Any, who: str) -> None:
     if isinstance(spec, tuple(_WHOLE)):
         return
@@ -217,8 +208,6 @@ def _encoded(value: Any, path: Path) -> Any:
     name = type(value).__name__
     if OURS.get(name) is type(value):
         given = {k: getattr(value, k) for k in arguments_of(type(value))}
-        later = _later_arguments_of(type(value))
-        given = {k: part for k, part in given.items() if k not in later or part != later[k]}
         return {"type": name, **_encoded_parts(given, path)}
     return _encoded_foreign(value, path)
 
@@ -383,9 +372,7 @@ class _Reader:
             return self.kinds[kind](data, path)
         if _sought(OURS.get, kind) is None:
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
-        later = _later_arguments_of(OURS[kind])
-        names = (name for name in arguments_of(OURS[kind]) if name not in later)
-        self._check(data, ("type", *names), path, tuple(later))
+        self._check(data, ("type", *arguments_of(OURS[kind])), path)
         arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]

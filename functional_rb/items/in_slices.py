@@ -8,7 +8,7 @@ import math
 from typing import Final
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key, Keys, WithKeys
+from functional_rb.base.nest import Key, Keys
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs
 from functional_rb.items.leafwise import array_spec
@@ -19,7 +19,7 @@ LONGEST: Final = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class InSlices(WithKeys, ItemFunction):
+class InSlices(ItemFunction):
     """A function of slices [B, T]; those that come in one row are given to it as such.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key, WithKeys
+from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
 from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack, array_spec, name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
@@ -21,7 +21,7 @@ ANY = ("float", "int", "bool", "complex")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cat(WithKeys, ItemFunction):
+class Cat(ItemFunction):
     """Leaves joined to one; see `cat`."""
 
     keys: tuple[Key, ...]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key, Path, WithKeys
+from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, NonTensor
@@ -17,7 +17,7 @@ By = tuple[tuple[Path, ArraySpec | NonTensor], ...]
 """Specs by their paths, in a form that can be hashed."""
 
 
-class Leafwise(WithKeys, ItemFunction):
+class Leafwise(ItemFunction):
     """A function that changes some leaves, each for itself: a frozen dataclass whose fields have the keys among them.
 
     Attributes:

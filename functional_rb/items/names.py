@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key, Path, WithKeys
+from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen
 from functional_rb.items.leafwise import name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
@@ -57,7 +57,7 @@ class Rename(ItemFunction):
 
 
 @dataclasses.dataclass(frozen=True)
-class Select(WithKeys, ItemFunction):
+class Select(ItemFunction):
     """Some of the leaves; see `select` and `exclude`."""
 
     keys: tuple[Key, ...]

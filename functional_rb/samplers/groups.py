@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from functional_rb.base import nest
-from functional_rb.base.description import LATER
 from functional_rb.base.nest import Key
 from functional_rb.core import soundness
 from functional_rb.core.boundaries import EpisodeBoundaries
@@ -89,7 +88,7 @@ class Groups(SamplerBase):
     group_key: Key
     reward_key: Key | None = None
     whole: bool = True
-    interleaved: bool = dataclasses.field(default=False, metadata={LATER: True})
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key, Keys, WithKeys
+from functional_rb.base.nest import Key, Keys
 from functional_rb.core import soundness
 from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
@@ -31,7 +31,7 @@ LARGEST_SETTING = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
-class Trajectories(WithKeys, SamplerBase):
+class Trajectories(SamplerBase):
     """The fields that samplers of slices have in common; see `Slices`."""
 
     length: int

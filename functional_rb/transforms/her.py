@@ -14,7 +14,7 @@ import numpy as np
 
 from functional_rb.base import dtypes, functions, nest
 from functional_rb.base.dtypes import shown
-from functional_rb.base.nest import Key, Keys, WithKeys
+from functional_rb.base.nest import Key, Keys
 from functional_rb.core import counters
 from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
@@ -37,7 +37,7 @@ LARGEST_K = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class Hindsight(WithKeys, Transform):
+class Hindsight(Transform):
     """Hindsight relabelling; see `her`."""
 
     strategy: Strategy

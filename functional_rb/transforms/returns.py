@@ -19,7 +19,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
-from functional_rb.base.nest import Key, Keys, WithKeys
+from functional_rb.base.nest import Key, Keys
 from functional_rb.core.boundaries import USUAL_REWARDS, EpisodeBoundaries
 from functional_rb.core.episodes import boundaries_for
 from functional_rb.core.strategy import Reader, Transform
@@ -74,7 +74,7 @@ class StepReturns(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class NStep(WithKeys, Transform):
+class NStep(Transform):
     """What both ways of n-step returns share; see `n_step`."""
 
     n: int

@@ -180,11 +180,3 @@ def test_functions_of_ones_own_choose_as_the_library_does() -> None:
     assert chosen(paths, PATH, "me") == (("next", "observation"),)
     assert chosen(paths, SEVERAL, "me") == tuple(paths)
     assert chosen(paths, "observation", "me") == (("observation",),)
-
-
-def test_pickles_of_before_have_several_in_a_plain_tuple() -> None:
-    for made in (frb.Slices(2, end_keys=[*TWO]), items.cast("float16", [*TWO]), items.select([*TWO])):
-        fields = {k: tuple(v) if type(v) is nest.Keys else v for k, v in made.__dict__.items()}
-        again = object.__new__(type(made))
-        again.__setstate__(fields)
-        assert dataclasses.replace(again) == made == dataclasses.replace(made)
