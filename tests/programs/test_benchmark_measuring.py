@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import (
     atari,
+    before_after,
     floor,
     goals,
     group_report,
@@ -339,3 +340,19 @@ def test_a_partner_works_when_it_is_told_to_and_no_longer() -> None:
     assert not partner.is_alive()
     with pytest.raises(RuntimeError, match="the other process does not work"), partner:
         pass
+
+
+def test_figures_of_two_checkouts_are_those_of_the_same_rows() -> None:
+    of_peer = {"contender": "flashbax", "operation": "add", "median_us": 9.0, "rounds": 5}
+    in_place = {**of_peer, "contender": "ours in place", "median_us": 4.0}
+    points = [{"capacity": 100, "median_us": 3.0, "steps": None}, {"capacity": 1000, "median_us": 5.0, "steps": 8}]
+    curve = {"backend": "jax", "contender": "ours", "operation": "sample", "growth": 1.5, "points": points}
+    told = {"compare": {"figures": [of_peer, in_place]}, "curves": [curve, {**curve, "contender": "cpprb"}]}
+    before = dict(before_after.figures(told))
+    assert before == {
+        ("ours in place", "add"): 4.0,
+        ("jax", "sample", "capacity 100"): 3.0,
+        ("jax", "sample", "capacity 1000", "steps 8"): 5.0,
+    }
+    text = before_after.table(before, {("ours in place", "add"): 2.0, ("another", "row"): 1.0})
+    assert text.splitlines()[2:] == ["| ours in place, add | 4.0 | 2.0 | 2.00 |"]
