@@ -26,7 +26,7 @@ _HOMES = {
     ),
     "functional_rb.buffer.frame_dedup": ("Compact",),
     "functional_rb.buffer.spec": ("BufferSpec",),
-    "functional_rb.buffer.state": ("Crop", "MaskedSample", "Sample", "SliceSample", "State"),
+    "functional_rb.buffer.state": ("Counts", "Crop", "MaskedSample", "Sample", "SliceSample", "State"),
     "functional_rb.buffer.storage_kinds": ("Device", "Host", "Memmap", "Objects"),
     "functional_rb.checkpoint": ("checkpoints", "load", "load_spec", "save", "save_async"),
     "functional_rb.convert": (

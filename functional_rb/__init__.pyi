@@ -18,6 +18,7 @@ from functional_rb.base.errors import StorageInUseError as StorageInUseError
 from functional_rb.base.errors import StorageLayoutError as StorageLayoutError
 from functional_rb.buffer.frame_dedup import Compact as Compact
 from functional_rb.buffer.spec import BufferSpec as BufferSpec
+from functional_rb.buffer.state import Counts as Counts
 from functional_rb.buffer.state import Crop as Crop
 from functional_rb.buffer.state import MaskedSample as MaskedSample
 from functional_rb.buffer.state import Sample as Sample

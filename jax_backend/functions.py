@@ -12,7 +12,7 @@ import numpy as np
 from functional_rb.buffer import api, checks, in_place, reading, samples
 from functional_rb.buffer.binding import documented_by
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, Crop, State
+from functional_rb.buffer.state import AnySample, Counts, Crop, State
 from functional_rb.core.item_function import ItemFunction
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
@@ -189,12 +189,12 @@ cursor = _reads(reading.cursor)
 size = _reads(mixed.either(reading.size, mixed.size))
 can_sample = _reads(mixed.either(reading.can_sample, mixed.can_sample))
 sizes = _reads(mixed.sizes)
-rejected = _reads(mixed.summed(reading.rejected))
-stale = _reads(mixed.summed(reading.stale))
-invalid = _reads(mixed.summed(reading.invalid))
-lost = _reads(mixed.summed(reading.lost))
-refused = _reads(mixed.summed(reading.refused))
-epochs_done = _reads(reading.epochs_done)
+
+
+@_binds(reading.counts)
+def counts(state: State | Mixture) -> Counts:
+    found = mixed.counts(mixtures, state) if isinstance(state, Mixture) else reading.counts(engines.of(state), state)
+    return Counts(*map(_as_array, found))
 
 
 @documented_by(samples.epochs)

@@ -94,12 +94,12 @@ def add(
             compiled. An environment that did not step leaves no gap in its lane.
         priorities: float32 in the shape of the mask, before alpha, or others that `update` takes; by default new items
             get what `Prioritized.new_priority` says. A bad one (NaN, infinite, negative) is counted in
-            `rejected(state)`, and its item gets the default.
+            `counts(state).rejected`, and its item gets the default.
         key: randomness, from `key(seed)` or `split`, for a writer that draws (`Reservoir`), or a function of added
             items (`map_items`) that does.
         validate: whether items are checked to lie in the domains of their specs, beyond shape and dtype: between
             bounds, allowed choices, no NaN. One that does not is an error, before anything is written; while tracing
-            it is left out as if it were not marked, and counted in `invalid(state)`.
+            it is left out as if it were not marked, and counted in `counts(state).invalid`.
         time_major: False for leaves [E, T, *shape], as collectors give them, with mask and priorities [E, T].
         to: the number of the buffer in a `Mixture`; a tuple of numbers for one in a mixture in it.
 
@@ -110,7 +110,7 @@ def add(
         TypeError: for a leaf of another dtype or kind, naming it.
         ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf; for items
             that a full `StopWhenFull` buffer has no room for, where that is known (while tracing they are
-            refused and counted in `refused(state)`); for any write to an `Immutable` one; for a missing key; with
+            refused and counted in `rb.counts`); for any write to an `Immutable` one; for a missing key; with
             `validate`, for an item outside of its spec, naming leaf and row.
 
     Example:
@@ -270,11 +270,11 @@ def update(backend: Backend, state: S, indices: Any, priorities: Any = None, ite
     Args:
         state: the buffer.
         indices: int32 [B], handles from `sample.indices`, or a list of some; of a mixture [B, 2]. One whose item has
-            been overwritten since is dropped and counted in `stale(state)`; -1, as of what could not be drawn, is just
+            been overwritten since is dropped and counted in `rb.counts`; -1, as of what could not be drawn, is just
             dropped. Of equal ones the last wins.
         priorities: float32 [B] or [B, 1], before alpha; also of another dtype of floats or whole numbers if float32 has
             all of the numbers exactly. A bad one (NaN, infinite, negative) is dropped and counted in
-            `rejected(state)`: its item keeps its priority.
+            `counts(state).rejected`: its item keeps its priority.
         items: a nest with some or all leaves of `spec.stored`, each [B, *shape], to store in place of the old ones.
 
     Returns:
@@ -290,7 +290,7 @@ def update(backend: Backend, state: S, indices: Any, priorities: Any = None, ite
         >>> state = rb.add(rb.init(spec), {"reward": np.arange(3, dtype=np.float32)})
         >>> state, sample = rb.sample(state, rb.key(0), batch_size=2)
         >>> state = rb.update(state, sample.indices, np.array([0.5, np.nan], np.float32))
-        >>> int(rb.rejected(state))
+        >>> int(rb.counts(state).rejected)
         1
     """
     return backend.update(state, *check_update(backend, state, indices, priorities, items, "update"))
@@ -314,8 +314,8 @@ def clear(backend: Backend, state: State) -> State:
     What is added from now on is stored and drawn as in a buffer that `init` has just made: trajectories begin, steps
     that waited for n-step returns are dropped, a first priority counts 1, a `Reservoir` has seen nothing. Only the
     handles go on, so no earlier one names a new item (until their numbers begin again, after some
-    2^31 items): a late `update` drops it and counts it in `stale(state)`. What has been counted stays so: `rejected`,
-    `stale`, `refused`, `invalid`, `lost`, and `epochs_done`, where an epoch under way counts as done.
+    2^31 items): a late `update` drops it, and `rb.counts` tells so. What has been counted stays counted, and an epoch
+    under way counts as done.
 
     The rows are not written to: of a large buffer this costs what its sum tree does, and in mapped files the room on
     the disk stays reserved for what is to come. Python objects are let go.
@@ -361,7 +361,7 @@ def with_spec(backend: Backend, state: S, spec: Any, elsewhere: Callable[[State,
     - Handles go on where every item can stay in its slot, and with a single lane under another capacity too (until
       their numbers begin again, after some 2^31 items). Otherwise all old handles are stale; none ever names another
       item.
-    - What has been counted stays so: `rejected`, `stale`, `refused`, `invalid`, `epochs_done`.
+    - What has been counted stays so, see `counts`.
 
     It takes O(capacity), or, where only beta, the batch size and the like change, nothing. Where items stay in their
     slots (the same capacity, storage and kind of writer) no row is copied.

@@ -127,7 +127,7 @@ def update_(
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2, sampler=frb.Prioritized())
         >>> state = rb.add_(rb.init(spec), (1.0,))
         >>> state = rb.update_(state, np.array([0], np.int32), np.array([0.5], np.float32))
-        >>> int(rb.stale(state))
+        >>> int(rb.counts(state).stale)
         0
     """
     return in_place.update_(state, *api.check_update(backend, state, indices, priorities, items, "update_"))

@@ -10,7 +10,7 @@ from typing import Any
 from functional_rb.base import nest
 from functional_rb.buffer import checks, functions
 from functional_rb.buffer.backend import Backend, check_one, handles_of
-from functional_rb.buffer.state import State
+from functional_rb.buffer.state import Counts, State
 from functional_rb.core import counters
 from functional_rb.core.counters import REFUSED
 from functional_rb.ops.protocol import Array
@@ -218,55 +218,30 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
     return possible if needed <= INT32_MAX else possible & False
 
 
-def rejected(backend: Backend, state: State) -> Array:
-    """How many bad priorities (NaN, infinite, negative) have been refused, an int32 scalar."""
-    backend.check_state(state, "rejected")
-    return backend.counter(state, counters.REJECTED)
+def counts(backend: Backend, state: State) -> Counts:
+    """What the buffer has counted since it was made: what was refused or dropped, and how many epochs are done.
 
-
-def stale(backend: Backend, state: State) -> Array:
-    """How many handles of overwritten items `update` has dropped, an int32 scalar."""
-    backend.check_state(state, "stale")
-    return backend.counter(state, counters.STALE)
-
-
-def invalid(backend: Backend, state: State) -> Array:
-    """How many items outside of their specs `add(validate=True)` has left out while tracing, an int32 scalar."""
-    backend.check_state(state, "invalid")
-    return backend.counter(state, counters.INVALID)
-
-
-def refused(backend: Backend, state: State) -> Array:
-    """How many items the writer has refused, an int32 scalar: for want of room, or because their rank was NaN."""
-    backend.check_state(state, "refused")
-    return _more(backend, state, REFUSED)
-
-
-def lost(backend: Backend, state: State) -> Array:
-    """How many items writers of a shared buffer were adding when they died, an int32 scalar; 0 for other buffers.
-
-    These items are not in the buffer; of the stored ones, it gave up those that they were to replace, and no others.
-
-    Example:
-        >>> int(rb.lost(rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))))
-        0
-    """
-    backend.check_state(state, "lost")
-    return state.lost
-
-
-def epochs_done(backend: Backend, state: State) -> Array:
-    """How many epochs (passes without replacement) are done, an int32 scalar; 0 for samplers that have none.
+    Args:
+        state: the buffer, or a mixture, whose buffers are counted together.
 
     Example:
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.WithoutReplacement())
         >>> state = rb.add(rb.init(spec), (np.zeros(4, np.float32),))
         >>> state, sample = rb.sample(state, rb.key(0), 3)
         >>> state, short = rb.sample(state, rb.key(1), 3)
-        >>> int(rb.epochs_done(state)), short.mask.tolist()
-        (1, [True, False, False])
+        >>> int(rb.counts(state).epochs_done), int(rb.counts(state).stale), short.mask.tolist()
+        (1, 0, [True, False, False])
     """
-    backend.check_state(state, "epochs_done")
+    backend.check_state(state, "counts")
+    rejected, stale, invalid = (
+        backend.counter(state, k) for k in (counters.REJECTED, counters.STALE, counters.INVALID)
+    )
+    refused, done = (_more(backend, state, name) for name in (REFUSED, EPOCHS_DONE))
+    return Counts(rejected, stale, invalid, refused, state.lost, done)
+
+
+def epochs_done(backend: Backend, state: State) -> Array:
+    """How many epochs are done, an int32 scalar."""
     return _more(backend, state, EPOCHS_DONE)
 
 

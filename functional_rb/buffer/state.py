@@ -117,6 +117,27 @@ def _is_deleted(array: Array) -> bool:
         return False
 
 
+class Counts(NamedTuple):
+    """What a buffer has counted since it was made, int32 scalars; each stays at 2^31 - 1 once it is there.
+
+    Attributes:
+        rejected: bad priorities (NaN, infinite, negative).
+        stale: handles of overwritten items that `update` has dropped.
+        invalid: items outside of their specs that `add(validate=True)` has left out while tracing.
+        refused: items that the writer has not taken: for want of room, or because their rank was NaN.
+        lost: items that writers of a shared buffer were adding when they died. They are not in the buffer; of those
+            stored it gave up the ones that they were to replace, and no others.
+        epochs_done: passes without replacement; 0 for samplers that have none.
+    """
+
+    rejected: Array
+    stale: Array
+    invalid: Array
+    refused: Array
+    lost: Array
+    epochs_done: Array
+
+
 class StateHolder:
     """What holds a state and is given to functions in place of one by mistake, such as a `Cell`.
 

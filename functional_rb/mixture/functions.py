@@ -18,7 +18,7 @@ from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
 from functional_rb.buffer import in_place as inplace
 from functional_rb.buffer.backend import Backend as Engine
-from functional_rb.buffer.state import State
+from functional_rb.buffer.state import Counts, State
 from functional_rb.core.counters import SIZE
 from functional_rb.mixture.drawing import NOTHING, Drawn
 from functional_rb.mixture.layout import form_of, stored_layout
@@ -276,15 +276,11 @@ def sizes_of_all(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) ->
     return ops.stack([total(ops, None, [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
 
 
-def summed(core: Callable[[Any, Any], Array]) -> Callable[[Any, Any], Array]:
-    """A function of the core that counts something of a state; of a mixture, what its buffers count together."""
-
-    def of_mixture(backend: Backend, mixture: Mixture) -> Array:
-        check_buffers(backend, mixture, core.__name__)
-        counts = [core(backend.engine(state), state) for state in mixture.buffers]
-        return backend.carry_out(sum_of, None, counts)
-
-    return either(core, of_mixture)
+def counts(backend: Backend, mixture: Mixture) -> Counts:
+    """What all buffers have counted together."""
+    check_buffers(backend, mixture, "counts")
+    told = [reading.counts(backend.engine(state), state) for state in mixture.buffers]
+    return Counts(*(backend.carry_out(sum_of, None, one) for one in zip(*told, strict=True)))
 
 
 def sum_of(ops: Ops, _: None, counts: Sequence[Array]) -> Array:

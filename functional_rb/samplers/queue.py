@@ -25,7 +25,7 @@ class Queue(SamplerBase):
     """First in, first out: sampling takes the oldest items and makes room for new ones; the key is not used.
 
     Nothing is ever lost silently: adding more than there is room for is an error, as is sampling from an empty queue;
-    while tracing, items are refused and counted (`rb.refused(state)`), and what is not there is masked.
+    while tracing, items are refused and counted (`counts(state).refused`), and what is not there is masked.
 
     Attributes:
         length: None to take single items; else windows of so many consecutive steps, [B, length], each of one lane:

@@ -71,7 +71,7 @@ class SlicesWithoutReplacement(Trajectories):
     """One slice of each trajectory an epoch (or each window once an epoch), in random order: [B, length, *shape].
 
     Epochs are those of `WithoutReplacement`: new trajectories and windows join the next one, a short last batch is
-    masked, and `rb.epochs_done(state)` tells how many are done. A trajectory that grows keeps its place in the epoch,
+    masked, and `rb.counts` tells how many are done. A trajectory that grows keeps its place in the epoch,
     as long as the step with which its last window began is stored. See `Slices` for the other fields and for the
     masks of steps.
 

@@ -35,7 +35,7 @@ class MaxValue(ChoosingWriter):
     """Keeps the `capacity` items of the highest rank ever added, in O(log n) an item.
 
     A new item replaces the lowest one if its rank is higher; among equal ones the older stays, and of several lowest
-    ones that in the first slot goes. An item whose rank is NaN is refused and counted: `rb.refused(state)`. Ranks are
+    ones that in the first slot goes. An item whose rank is NaN is refused and counted: `rb.counts`. Ranks are
     compared as float32, single integers (other than uint32) exactly. With lanes the best of all lanes are kept
     together.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class StopWhenFull(WriterBase):
     """A ring that never overwrites: adding more than fits is an error, and under tracing the rest is refused.
 
-    What is refused while tracing is counted: `rb.refused(state)`. Room comes back as a `Queue` is consumed. With lanes,
+    What is refused while tracing is counted: `rb.counts`. Room comes back as a `Queue` is consumed. With lanes,
     each lane has room of its own.
 
     Example:

@@ -93,7 +93,7 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
         assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
         seen += library.numpy(sample.items["id"]).tolist()
     assert seen == [0, 1, 3, 4, 5]
-    assert int(rb.epochs_done(state)) == 1
+    assert int(rb.counts(state).epochs_done) == 1
 
 
 @pytest.mark.few_on_jax(2)
@@ -124,10 +124,10 @@ def test_an_epoch_that_is_dropped_counts(library: Backend) -> None:
     state = library.init(frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 5, sampler))
     state = library.add(state, {"id": np.arange(5, dtype=np.int32)})
     state, _ = rb.sample(state, rb.key(0), 2)
-    assert int(rb.epochs_done(state)) == 0
+    assert int(rb.counts(state).epochs_done) == 0
     # Of the 3 items that are left no full batch can be made; and of the epoch that begins 1 is left after this one.
     state, _ = rb.sample(state, rb.key(1), 4)
-    assert int(rb.epochs_done(state)) == 2
+    assert int(rb.counts(state).epochs_done) == 2
 
 
 @hypothesis.settings(max_examples=40)

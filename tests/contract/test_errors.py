@@ -284,7 +284,7 @@ def calls_on_states(rb: Any) -> dict[str, Callable[[Any], Any]]:
         "get": lambda s: rb.get(s, handles(2)),
         "is_live": lambda s: rb.is_live(s, handles(2)),
     }
-    for name in ("items", "size", "can_sample", "rejected", "stale"):
+    for name in ("items", "size", "can_sample", "counts"):
         calls[name] = getattr(rb, name)
     calls |= {
         "add_": lambda s: rb.add_(s, batch(2)),
@@ -498,7 +498,7 @@ def test_an_empty_branch_that_the_item_lacks(library: Backend) -> None:
     with pytest.raises(ValueError, match=r"leaf 'bogus': no such leaf in BufferSpec.item; expected some of \['x/y'\]"):
         library.rb.update(state, np.array([0], np.int32), items={"bogus": {}})
     unchanged = library.rb.update(state, np.array([0], np.int32), items={"x": {}})
-    assert int(library.rb.stale(unchanged)) == 0
+    assert int(library.rb.counts(unchanged).stale) == 0
 
 
 @pytest.mark.parametrize("keys", [{"end_keys": ("done",)}, {"trajectory_key": "id"}], ids=["end", "trajectory"])

@@ -104,7 +104,7 @@ def test_last_duplicate_wins(backend: Backend) -> None:
     assert items["id"][[7, 3, 20]].tolist() == [104, 103, 105]
     leaves = backend.numpy(state.tree).reshape(-1)[:40]
     assert leaves[[7, 3, 20, 0]].tolist() == [5.0, 2.0, 6.0, 1.0]
-    assert int(backend.rb.rejected(state)) == 1
+    assert int(backend.rb.counts(state).rejected) == 1
     np.testing.assert_array_equal(items["x"][:, 0], np.arange(40, dtype=np.float32))
 
 
@@ -115,7 +115,7 @@ def test_stale_handles_are_dropped(backend: Backend) -> None:
     handles = backend.array(np.array([0, 2, 3, 8, 10, 11, -1, 2**31 - 1], np.int32))
     assert backend.numpy(backend.rb.is_live(state, handles)).tolist() == [False, False, True, True, True] + [False] * 3
     state = backend.update(state, handles, backend.array(np.full(8, 9, np.float32)))
-    assert int(backend.rb.stale(state)) == 4  # -1 names nothing that was ever there
+    assert int(backend.rb.counts(state).stale) == 4  # -1 names nothing that was ever there
     assert backend.numpy(state.tree).reshape(-1)[:8].tolist() == [9, 1, 9, 9, 1, 1, 1, 1]
     got = backend.rb.get(state, handles)
     assert backend.numpy(got["id"]).tolist() == [0, 0, 3, 8, 10, 0, 0, 0]
@@ -142,7 +142,7 @@ def test_a_million_and_three(name: str, sampler: Any) -> None:
         mixed = np.concatenate([handles, gone])
         companions = [] if isinstance(sampler, frb.Uniform) else [np.full(mixed.size, 2, np.float32)]
         state = backend.update(state, mixed, *companions, items={"n": -mixed})
-        assert int(backend.rb.stale(state)) == gone.size
+        assert int(backend.rb.counts(state).stale) == gone.size
         got = backend.numpy(backend.rb.get(state, mixed)["n"])
         np.testing.assert_array_equal(got, [*-handles, 0, 0, 0])
         serials = np.arange(added - capacity, added)

@@ -64,7 +64,7 @@ def test_whole_numbers_that_would_be_rounded(library: Backend, number: int) -> N
     assert library.rb.priorities(state, [0]).tolist() == [1]
     exact = library.rb.update(state, [0, 1], np.array([2**30, -5]))  # a bad one is counted, as of floats
     assert library.rb.priorities(exact, [0, 1]).tolist() == [2**30, 1]
-    assert int(library.rb.rejected(exact)) == 1
+    assert int(library.rb.counts(exact).rejected) == 1
 
 
 def test_while_tracing(library: Backend) -> None:

@@ -90,7 +90,13 @@ def life(spec: frb.BufferSpec, add: Any, sample: Any, update: Any) -> list[Any]:
         handles = drawn.indices
         if spec.sampler.has_priorities:
             state = update(state, handles, jnp.float32([k, np.nan, 2, 3, 5, 8]))
-        counters = [rb.size(state), rb.stale(state), rb.rejected(state), rb.epochs_done(state), rb.can_sample(state, 2)]
+        counters = [
+            rb.size(state),
+            rb.counts(state).stale,
+            rb.counts(state).rejected,
+            rb.counts(state).epochs_done,
+            rb.can_sample(state, 2),
+        ]
         seen.append([drawn, rb.get(state, handles), rb.is_live(state, handles), counters, rb.items(state)])
     assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(seen))
     return seen

@@ -192,7 +192,7 @@ def test_sampling_nothing_under_jit_is_marked(kernels: bool) -> None:
         assert sample.weights.tolist() == sample.probabilities.tolist() == [0.0] * 3
         # The handles of nothing do no harm.
         state = rb.update(rb.init(spec), sample.indices)
-        assert int(rb.stale(state)) == 0
+        assert int(rb.counts(state).stale) == 0
         assert_same_bits(state, rb.init(spec))
 
 

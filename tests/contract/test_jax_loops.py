@@ -103,7 +103,7 @@ def test_nothing_large_is_copied(name: str) -> None:
     state, told = compiled(state, keys)
     state, told = compiled(state, keys)
     assert all(np.isfinite(np.asarray(x)).all() for x in told)
-    assert 0 < int(rb.size(state)) + int(rb.refused(state)) <= 80
+    assert 0 < int(rb.size(state)) + int(rb.counts(state).refused) <= 80
 
 
 STACKED = ("without replacement", "prioritized slices")

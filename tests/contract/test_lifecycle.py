@@ -52,7 +52,7 @@ def test_what_was_counted_stays_counted(backend: Backend) -> None:
     state = backend.add(rb.init(spec), steps(0, 1, 2), priorities=backend.array(np.array([9, np.nan, 1], np.float32)))
     state = backend.update(state, backend.array(np.array([7], np.int32)), backend.array(np.ones(1, np.float32)))
     state = backend.clear(state)
-    assert [int(count(state)) for count in (rb.size, rb.rejected, rb.stale)] == [0, 1, 1]
+    assert (int(rb.size(state)), *map(int, rb.counts(state)[:2])) == (0, 1, 1)
     assert not bool(rb.can_sample(state))
     state = backend.add(state, steps(3))
     # Not the largest of those that were there: all begins anew.
@@ -214,7 +214,7 @@ def test_a_shared_buffer_is_emptied_for_all(library: Backend, tmp_path: Any) -> 
     assert not bool(rb.can_sample(other))
     rb.update(other, np.array([1], np.int32), library.array(np.ones(1, np.float32)))
     rb.add(other, steps(4, 5))
-    assert int(rb.stale(state)) == 1
+    assert int(rb.counts(state).stale) == 1
     assert stored(library, state) == [4, 5]
     assert library.numpy(state.tree).reshape(-1)[:6].tolist() == [0, 0, 0, 1, 1, 0]
 
@@ -303,7 +303,7 @@ def test_of_what_was_just_added(backend: Backend) -> None:
     handles = rb.newest(state, 2)
     assert backend.numpy(handles).tolist() == [[0, -1], [1, 3]]
     state = backend.update(state, handles.reshape(-1), backend.array(np.array([4, 9, 5, 6], np.float32)))
-    assert int(rb.stale(state)) == 0
+    assert int(rb.counts(state).stale) == 0
     assert backend.numpy(rb.priorities(state, handles.reshape(-1))).tolist() == [4, 0, 5, 6]
     assert backend.numpy(rb.cursor(state)).tolist() == [2, 4]
 
@@ -346,7 +346,7 @@ def test_handles_of_64_bits(backend: Backend) -> None:
     assert backend.numpy(rb.is_live(state, handles)).tolist() == live
     assert backend.numpy(rb.get(state, handles)["id"]).tolist() == [0, 0, 0, 10, 11, 12, 0, 0, 0, 0, 0]
     state = backend.update(state, handles, backend.array(np.full(len(BIG), 7, np.float32)))
-    assert int(rb.stale(state)) == 7  # all but the three, and -1
+    assert int(rb.counts(state).stale) == 7  # all but the three, and -1
     assert backend.numpy(rb.priorities(state, handles)).tolist() == [7.0 * x for x in live]
     assert backend.numpy(rb.is_live(state, np.array([1, 2, 3], np.uint8))).tolist() == [True, True, False]
     for bad in (np.array([0.0, 1.0], np.float32), np.array([True, False])):
@@ -366,7 +366,7 @@ def test_priorities_of_other_dtypes(name: str) -> None:
             assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [0.5, 3.0, 1.0]
             state = backend.update(state, np.arange(3)[::-1].copy(), exact.astype(dtype)[:, None] * dtype(2))
             assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [0.5, 6.0, 1.0]
-            assert int(rb.rejected(state)) == 2
+            assert int(rb.counts(state).rejected) == 2
         for bad in (np.array([0.1, 1, 1]), np.array([1e300, 1, 1]), np.array([1e-60, 1, 1])):
             with pytest.raises(TypeError, match="priorities: expected dtype float32, got float64"):
                 backend.update(state, np.arange(3), bad)
@@ -398,7 +398,7 @@ def test_exact_conversions_while_traced() -> None:
 
     other = step(rb.own_(other), torch.tensor([2, 2**40]), torch.tensor([[4.0], [8.0]], dtype=torch.bfloat16))
     assert rb.priorities(other, torch.arange(3)).tolist() == [1, 1, 4]
-    assert int(rb.stale(other)) == 1
+    assert int(rb.counts(other).stale) == 1
 
 
 # --- batches [E, T] -------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def full(sampler: Any = None, capacity: int = 13, added: int = 17) -> Any:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
-    "size": lambda s: (rb.size(s), rb.rejected(s), rb.stale(s), rb.can_sample(s, 3), s.counters),
+    "size": lambda s: (rb.size(s), rb.counts(s).rejected, rb.counts(s).stale, rb.can_sample(s, 3), s.counters),
     "sample": lambda s: rb.sample(s, rb.key(7), 20)[1] if rb.can_sample(s) else None,
     "get": lambda s: rb.get(s, torch.arange(-1, 90, 2, dtype=torch.int32)),
     "is_live": lambda s: rb.is_live(s, torch.arange(-1, 90, dtype=torch.int32)),
@@ -608,7 +608,7 @@ def test_values_on_cuda() -> None:
         assert_equal(rb.sample(old, rb.key(1), 9)[1], rb.sample(frozen, rb.key(1), 9)[1])
         assert_equal((rb.items(old), old.tree), (rb.items(frozen), frozen.tree))
     assert_whole(stored(states[0]))
-    assert rb.rejected(states[-1]) == 0
+    assert rb.counts(states[-1]).rejected == 0
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_an_eager_add_refuses_the_first_bad_row(library: Backend, first: Any, se
             with pytest.raises(ValueError, match=rf"^leaf '{first_leaf}': row {row} lies outside of \w+\("):
                 library.rb.add(*given, validate=True)
             assert held(library, state) == before
-        assert int(library.rb.invalid(state)) == 0
+        assert int(library.rb.counts(state).invalid) == 0
 
 
 @hypothesis.given(first=batches, second=batches, mask=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))
@@ -128,7 +128,7 @@ def test_while_tracing_bad_rows_are_left_out_and_counted(library: Backend, first
         state = traced(library)(state, items, library.array(np.array(mask)))
         expected = library.rb.add(expected, items, np.array(fine))
         assert held(library, state) == held(library, expected)
-        assert int(library.rb.invalid(state)) == count
+        assert int(library.rb.counts(state).invalid) == count
 
 
 def test_without_validation_every_value_goes_in(library: Backend) -> None:
@@ -136,7 +136,7 @@ def test_without_validation_every_value_goes_in(library: Backend) -> None:
     state = library.rb.add(library.rb.init(frb.BufferSpec(ITEM, 7)), items_of(batch, 0))
     assert int(library.rb.size(state)) == ROWS
     state = traced(library, False)(state, library.tree(items_of(batch, 0)), library.array(np.ones(ROWS, bool)))
-    assert (int(library.rb.size(state)), int(library.rb.invalid(state))) == (7, 0)
+    assert (int(library.rb.size(state)), int(library.rb.counts(state).invalid)) == (7, 0)
 
 
 def test_the_count_stays_with_the_state(library: Backend) -> None:
@@ -150,9 +150,13 @@ def test_the_count_stays_with_the_state(library: Backend) -> None:
     state, sample = library.rb.sample(state, library.rb.key(0), 4)
     state = library.rb.update(state, sample.indices, np.ones(4, np.float32))
     state = pickle.loads(pickle.dumps(state)) if library.library == "torch" else state
-    assert (int(library.rb.size(state)), int(library.rb.invalid(state)), int(library.rb.stale(state))) == (5, 2, 0)
+    assert (
+        int(library.rb.size(state)),
+        int(library.rb.counts(state).invalid),
+        int(library.rb.counts(state).stale),
+    ) == (5, 2, 0)
     other = __import__("torch_backend" if library.library == "jax" else "jax_backend")
-    assert int(other.invalid(other.from_dlpack(state))) == 2
+    assert int(other.counts(other.from_dlpack(state)).invalid) == 2
 
 
 def test_the_count_does_not_wrap(library: Backend) -> None:
@@ -171,7 +175,7 @@ def test_with_lanes_each_lane_leaves_its_own_out(library: Backend) -> None:
     mask = library.array(np.ones((3, 2), bool))
     state = traced(library)(library.rb.init(spec), {"id": library.array(ids)}, mask)
     assert library.numpy(library.rb.items(state)["id"]).tolist() == [0, 4, 0, 1, 3, 0]
-    assert int(library.rb.invalid(state)) == 2
+    assert int(library.rb.counts(state).invalid) == 2
 
 
 def test_a_dataset_is_validated_as_it_is_made(library: Backend) -> None:
@@ -197,7 +201,7 @@ def test_on_jax_a_validated_add_is_in_place_too() -> None:
     import jax_backend as rb
 
     def steps(state: Any, batches: Any) -> Any:
-        return jax.lax.scan(lambda s, x: (rb.add(s, x, validate=True), rb.invalid(s)), state, batches)
+        return jax.lax.scan(lambda s, x: (rb.add(s, x, validate=True), rb.counts(s).invalid), state, batches)
 
     spec = frb.BufferSpec({"obs": frb.Bounded(-1, 1, (100,)), "action": frb.OneHot(4)}, 100_000)
     state = jax.eval_shape(lambda: rb.init(spec))

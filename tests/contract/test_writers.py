@@ -66,7 +66,7 @@ def test_the_best_by_their_median(library: Backend) -> None:
     scores = np.float32([[9, 9, 0, 0], [1, 5, 3, 2], [8, -1, -1, 8], [np.nan, 9, 9, 9], [-np.inf, 1, np.inf, 7]])
     state = library.add(state, {"score": scores, "id": np.arange(5, dtype=np.int32)})
     assert sorted(library.numpy(library.rb.items(state)["id"]).tolist()) == [1, 4]  # 2 and 1, above 0 and -1
-    assert int(library.rb.refused(state)) == 1
+    assert int(library.rb.counts(state).refused) == 1
 
 
 def test_a_rank_that_is_rewritten_to_nan_stays(library: Backend) -> None:

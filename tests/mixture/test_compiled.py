@@ -101,7 +101,7 @@ def test_what_is_empty_is_left_out_by_the_program_that_draws_from_it_later() -> 
     assert sample.indices.tolist() == [[-1, -1]] * 4
     assert sample.weights.tolist() == sample.probabilities.tolist() == [0] * 4
     mixture = rb.update(mixture, sample.indices, sample.weights)
-    assert [int(rb.stale(one)) for one in mixture] == [0, 0]
+    assert [int(rb.counts(one).stale) for one in mixture] == [0, 0]
 
 
 def test_shares_may_be_traced_and_one_trace_serves_them_all() -> None:

@@ -147,7 +147,7 @@ def test_handles_find_their_buffer(library: Backend, in_place: bool) -> None:
     assert library.numpy(rb.get(mixture, wanted)["x"]).tolist() == [100, 101, 107, 0, 0, 0, 0, 107]
     assert library.numpy(rb.priorities(mixture, wanted)).tolist() == [0, 0, 7, 0, 0, 0, 0, 7]
     # Each stale handle counts in the buffer that it names, and what names nothing in none.
-    assert [int(rb.stale(one)) for one in mixture] == [1, 1]
+    assert [int(rb.counts(one).stale) for one in mixture] == [1, 1]
     assert (int(rb.size(mixture)), library.numpy(rb.sizes(mixture)).tolist()) == (9, [5, 4])
     mixture = add(mixture, {"x": library.array(np.zeros(2, np.float32))}, to=1)
     assert library.numpy(rb.sizes(mixture)).tolist() == [5, 6]
@@ -294,13 +294,13 @@ def test_what_is_counted_is_counted_together(library: Backend) -> None:
     mixture = rb.add(mixture, {"x": library.array(np.ones(2, np.float32))}, to=0)  # over the first two
     mixture = rb.update(mixture, handles, library.array(np.array([1, 1, np.nan], np.float32)))
     mixture = rb.add(mixture, {"x": library.array(np.array([np.nan, 9, np.nan], np.float32))}, to=(1, 0))
-    counts = {name: int(getattr(rb, name)(mixture)) for name in ("stale", "rejected", "refused", "invalid", "lost")}
-    assert counts == {"stale": 2, "rejected": 1, "refused": 2, "invalid": 0, "lost": 0}
-    for name, count in counts.items():
-        assert sum(int(getattr(rb, name)(one)) for one in mixture.buffers) == count
-    for name in ("cursor", "epochs_done", "newest", "probabilities"):
+    counts = rb.counts(mixture)
+    assert {name: int(x) for name, x in counts._asdict().items() if x} == {"stale": 2, "rejected": 1, "refused": 2}
+    for count, *parts in zip(counts, *map(rb.counts, mixture.buffers), strict=True):
+        assert int(sum(parts)) == int(count)
+    for name in ("cursor", "newest", "probabilities"):
         with pytest.raises(TypeError, match=rf"{name}: expected a State, got Mixture.*rb\.{name}\(mixture\[k\]"):
-            getattr(rb, name)(mixture, *([] if name in ("cursor", "epochs_done") else [1]))
+            getattr(rb, name)(mixture, *([] if name == "cursor" else [1]))
     with pytest.raises(TypeError, match="epochs: expected a State, got Mixture"):
         next(rb.epochs(mixture, rb.key(0)))
 

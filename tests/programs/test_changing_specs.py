@@ -68,7 +68,7 @@ def go_on(backend: Backend, path: Path, spec: frb.BufferSpec) -> None:
         assert len(seen) == 32  # an epoch
     state = rb.add(state, steps(40, 2))
     assert backend.numpy(rb.get(state, np.array([10, 41]))["number"]).tolist() == [10, 41]
-    assert int(rb.stale(state)) == 0
+    assert int(rb.counts(state).stale) == 0
 
 
 # ---------------------------------------------------------------- a buffer that grows

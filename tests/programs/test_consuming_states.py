@@ -460,7 +460,7 @@ def test_jit_on_torch_alone() -> None:
         step(run)
     compiled = torch.compile(rb.jit(lambda s, x: rb.update_(s, x, x.float())), fullgraph=True, backend="eager")
     state = compiled(rb.own_(after.buffer), torch.arange(3, dtype=torch.int32))
-    assert int(rb.stale(state)) == 0
+    assert int(rb.counts(state).stale) == 0
 
 
 # ---------------------------------------------------------------- the in-place forms, on every storage

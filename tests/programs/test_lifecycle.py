@@ -43,7 +43,7 @@ def test_a_late_update_after_the_task_has_changed(library: Backend, kind: str) -
         if sampler.has_priorities:
             assert library.numpy(state.tree).max() < 100
         state = rb.clear(state)
-    assert int(rb.stale(state)) == sum(len(handles) * (3 - k) for k, handles in enumerate(late[:3]))
+    assert int(rb.counts(state).stale) == sum(len(handles) * (3 - k) for k, handles in enumerate(late[:3]))
 
 
 @pytest.mark.parametrize("kind", ["prioritized", "prioritized slices"])

@@ -232,9 +232,9 @@ def carry_out(
     state = rb.add(state, chunk.items, mask=chunk.mask, priorities=given)
     if state.spec.sampler.has_priorities:
         state = rb.update(state, handles, priorities)
-    before = rb.epochs_done(state)
+    before = rb.counts(state).epochs_done
     state, sample = rb.sample(state, now, batch)
-    return state, key, sample, before, rb.epochs_done(state)
+    return state, key, sample, before, rb.counts(state).epochs_done
 
 
 def soak(
@@ -265,7 +265,7 @@ def soak(
     assert (stream.written > 2 * length).all()
     check_end(backend, stream, epochs, state)
     if spec.sampler.has_priorities:
-        assert int(backend.rb.stale(state)) == stale > 2 * batch
+        assert int(backend.rb.counts(state).stale) == stale > 2 * batch
     if spec.sampler.remembers:
         # A trajectory comes once an epoch, so that there are many epochs; of windows there are some 20 times as many.
         assert epochs.done > (effort(20, 40) if spec.sampler.by_trajectory else effort(4, 10))

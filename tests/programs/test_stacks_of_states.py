@@ -92,7 +92,7 @@ def test_vmap_takes_a_stack_apart(library: Backend) -> None:
 
 @pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 def test_what_is_counted_is_read_of_each(member: Member) -> None:
-    """`size`, `epochs_done` and the others work on a stack as they are."""
+    """`size` and `counts` work on a stack as they are."""
     rb = importlib.import_module("torch_backend")
     backend = Backend("torch", rb, torch.from_numpy, lambda x: x.numpy())
     states, state = [], lives.begin(backend, member.spec)
@@ -100,8 +100,9 @@ def test_what_is_counted_is_read_of_each(member: Member) -> None:
         state = lives.step(backend, state, given, lives.keys(backend, k), look=False)[0]
         states.append(state)
     together = stacked("torch", states)
-    for read in (rb.size, rb.rejected, rb.stale, rb.invalid, rb.refused, rb.epochs_done, rb.lost):
-        assert read(together).tolist() == [int(read(state)) for state in states]
+    assert rb.size(together).tolist() == [int(rb.size(state)) for state in states]
+    for found, *each in zip(rb.counts(together), *map(rb.counts, states), strict=True):
+        assert found.tolist() == [int(count) for count in each]
     with pytest.raises(ValueError, match=r"sample: expected one buffer, got a stack"):
         rb.sample(together, rb.key(0), BATCH)
 

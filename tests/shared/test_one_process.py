@@ -99,7 +99,9 @@ class Both:
     def step(self) -> None:
         self.turn()
         getattr(self, ["add", "add", "sample", "update"][int(self.rng.integers(4))])()
-        for name in ("size", "stale", "rejected", "lost", "can_sample"):
+        for one, other in zip(*(self.do("counts")), strict=True):
+            assert int(one) == int(other)
+        for name in ("size", "can_sample"):
             one, other = self.do(name)
             assert one.dtype == other.dtype
             assert one.shape == other.shape == ()
@@ -379,10 +381,13 @@ def test_a_state_is_a_handle(shared: tuple[Backend, Any]) -> None:
     assert not bool(rb.can_sample(state))
     before = state.rows
     assert rb.add(state, backend.tree(batch_of(20, 1))) is state
-    assert int(rb.stale(rb.update(other, backend.array(np.array([0, 1, -1], np.int32)), np.ones(3, np.float32)))) == 1
-    assert int(rb.stale(state)) == 1
+    assert (
+        int(rb.counts(rb.update(other, backend.array(np.array([0, 1, -1], np.int32)), np.ones(3, np.float32))).stale)
+        == 1
+    )
+    assert int(rb.counts(state).stale) == 1
     assert backend.numpy(before).tobytes() != backend.numpy(state.rows).tobytes()
-    assert int(rb.lost(state)) == 0
+    assert int(rb.counts(state).lost) == 0
 
 
 def test_what_is_taken_out_is_a_copy(shared: tuple[Backend, Any]) -> None:
@@ -766,9 +771,9 @@ def test_processes_of_both_backends_share(tmp_path: Path) -> None:
     sent = pickle.dumps(jax_backend.init(spec))
     done = subprocess.run([sys.executable, "-c", JAX_PROCESS], input=sent, capture_output=True, check=False, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert int(rb.lost(state)) == 4
+    assert int(rb.counts(state).lost) == 4
     assert int(rb.size(state)) == 4  # 5 items, of which the oldest was to be overwritten
-    assert int(jax_backend.lost(jax_backend.init(spec))) == 4
+    assert int(jax_backend.counts(jax_backend.init(spec)).lost) == 4
     again = pickle.loads(bytes(ForkingPickler.dumps(state)))  # as torch.multiprocessing sends it
     rb.add(again, {"id": np.int32(9), "x": np.zeros(3, np.float32)})
     assert rb.get(state, np.array([1, 2, 3, 4, 5], np.int32))["id"].tolist() == [1, 2, 0, 1, 9]
@@ -792,7 +797,7 @@ def test_items_are_validated(shared: tuple[Backend, Any], tmp_path: Path) -> Non
         backend.rb.add(state, {"x": backend.array(np.array([0.5, 2.0], np.float32))}, validate=True)
     assert int(backend.rb.size(state)) == 0
     backend.rb.add(state, {"x": backend.array(np.array([0.5], np.float32))}, validate=True)
-    assert (int(backend.rb.size(state)), int(backend.rb.invalid(state))) == (1, 0)
+    assert (int(backend.rb.size(state)), int(backend.rb.counts(state).invalid)) == (1, 0)
 
 
 # --- damaged files ---------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class History:
             self.kept.clear()
         self.kept.append(Kept(state, backend, model))
         assert int(backend.rb.size(state)) == len(model.steps())
-        assert int(backend.rb.epochs_done(state)) == model.law.epochs_done
+        assert int(backend.rb.counts(state).epochs_done) == model.law.epochs_done
 
     def run(self, steps: int) -> None:
         """Do this and that, then look at everything."""
@@ -339,11 +339,12 @@ class History:
     def check(self, state: Any, backend: Backend, model: Model, arrays: bool = False) -> None:
         """All that can be seen; the arrays themselves if asked, as torch must not write to them afterwards."""
         rb = backend.rb
-        for counted in ("rejected", "stale"):
-            assert int(getattr(rb, counted)(state)) == getattr(model, counted), counted
+        counts = {name: int(count) for name, count in rb.counts(state)._asdict().items()}
+        assert counts["rejected"] == model.rejected
+        assert counts["stale"] == model.stale
+        assert counts["refused"] == model.store.refused
         assert int(rb.size(state)) == len(model.steps())
-        assert int(rb.refused(state)) == model.store.refused
-        assert int(rb.epochs_done(state)) == model.law.epochs_done
+        assert counts["epochs_done"] == model.law.epochs_done
         named = {step.handle: step for step in model.steps()}
         handles = self.candidates(model)
         live = np.array([handle in named for handle in handles.tolist()])

@@ -86,7 +86,7 @@ def step(backend: Backend, state: Any, given: Inputs, keys: tuple[Any, Any], loo
     priorities = given.priorities if spec.sampler.has_priorities else None
     state = backend.update(state, handles, priorities, None if dataset else {"note": given.notes})
     rb = backend.rb
-    numbers = [rb.size(state), rb.stale(state), rb.rejected(state), rb.refused(state), rb.epochs_done(state)]
+    numbers = [rb.size(state), *rb.counts(state)]
     return state, Seen(sample, got, live, numbers)
 
 

@@ -644,9 +644,9 @@ class Story:
         rb, stored = backend.rb, record.items if isinstance(record, Pending) else record
         handles = np.array(list(stored.places), np.int32)
         assert int(rb.size(state)) == handles.size
-        assert int(rb.rejected(state)) == 0
+        assert int(rb.counts(state).rejected) == 0
         if plain is not None:
-            assert int(rb.stale(state)) == int(rb.stale(plain))
+            assert int(rb.counts(state).stale) == int(rb.counts(plain).stale)
         gone = [handle for handle in range(self.spec.capacity) if handle not in handles]
         asked = np.full(2 * self.spec.capacity, -1, np.int32)  # at one shape, which is compiled once
         asked[: handles.size + len(gone)] = [*handles, *gone]

@@ -248,4 +248,4 @@ def test_subnormal_priorities_on_every_variant(backend: Backend) -> None:
         # Slot 0 gets 5; slots 1 to 3 (a NaN and two negative ones) keep what they have; the rest goes by the rules.
         expected = [expected[8], least, least, 0, 0, 0, least, least, least]
         np.testing.assert_array_equal(backend.numpy(state.tree).reshape(-1)[:9], np.float32(expected))
-        assert int(backend.rb.rejected(state)) == 6
+        assert int(backend.rb.counts(state).rejected) == 6
