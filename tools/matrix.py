@@ -58,7 +58,7 @@ SUITES = {
     "contract": ("tests/contract",),
     "agreement": ("tests/agreement",),
     "selection": SELECTION,
-    "extras": ("tests/checkpoint", "tests/datasets", "tests/formats", "tests/text"),
+    "extras": ("tests/checkpoint", "tests/datasets", "tests/formats", "tests/text", "tests/trees/test_reading.py"),
 }
 SHOWN = ("torch", "jax", "numpy", "tensordict")
 BACKENDS = ("jax", "torch")
