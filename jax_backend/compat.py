@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from functional_rb.base import extras
 
-OLDEST: Final = "0.6"
+OLDEST: Final = "0.6.1"
 """The oldest JAX that the tests run on, see docs/install.md."""
 
 extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend")

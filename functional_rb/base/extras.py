@@ -98,10 +98,11 @@ def newer(library: str, version: str) -> str:
 
 
 def is_version(module: Any, version: str) -> bool:
-    """Whether a library is of a version, given as two numbers with a dot between them, or of a newer one."""
-    return _numbers(module.__version__) >= _numbers(version)
+    """Whether a library is of a version, given as numbers with dots between them, or of a newer one."""
+    asked = _numbers(version)
+    return _numbers(module.__version__)[: len(asked)] >= asked
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """What a version begins with: 2.8 of "2.8.0rc1+cu128", in two numbers, as bounds have."""
-    return tuple(int(x) for x in re.findall(r"\d+", version)[:2])
+    """What a version begins with, and what follows: 2, 8, 0, 1, 128 of "2.8.0rc1+cu128"."""
+    return tuple(int(x) for x in re.findall(r"\d+", version))

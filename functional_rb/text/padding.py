@@ -60,6 +60,15 @@ class Padded(HostFunction):
     length: int | None = None
     lasting: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse a pad that NumPy before 2 makes another token of, with no more than a warning.
+
+        Raises:
+            ValueError: for a pad that no int32 is.
+        """
+        if not _is_int32(self.pad):
+            raise ValueError(f"Padded: pad: expected an int32, got {self.pad!r}")
+
     @property
     def gives(self) -> Any:
         """The record of one example, where all have one length."""
@@ -112,6 +121,10 @@ class Padded(HostFunction):
 
     def _others(self, what: str) -> ValueError:
         return ValueError(f"{what}; the rows are not those that were prepared")
+
+
+def _is_int32(x: Any) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and -(2**31) <= int(x) < 2**31
 
 
 class _File:

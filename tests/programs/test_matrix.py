@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,47 @@ def test_reports_are_counted() -> None:
     found = matrix.outcome(REPORT)
     assert (found.passed, found.failed, found.skipped) == (1, 2, 1)
     assert found.failures == ("tests/contract/test_a::test_x[2]", "tests/contract/test_a::test_y")
+
+
+def environment(level: str) -> Any:
+    return matrix.Environment(level, "3.11", "python", Path("uv"), "")
+
+
+@pytest.mark.parametrize(("jobs", "workers"), [(1, "0"), (2, "2")])
+def test_one_job_runs_the_tests_without_workers(
+    jobs: int, workers: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = []
+
+    def run(self: Any, command: list[Any]) -> int:
+        commands.append(command)
+        (tmp_path / "oldest-3.11.xml").write_text(REPORT)
+        return 1
+
+    monkeypatch.setattr(matrix, "HOME", tmp_path)
+    monkeypatch.setattr(matrix.Environment, "_run", run)
+    assert environment("oldest").tests(["tests/contract"], jobs).failed == 2
+    ((*_, option, number, _, _, _, path),) = commands
+    assert (option, number, path) == ("-n", workers, "tests/contract")
+
+
+def test_none_but_minari_is_spared_the_numpy_that_it_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A pandas that asks for a newer NumPy would not even be imported."""
+    calls = []
+
+    def compiled(self: Any, text: str, *arguments: Any, overridden: Any = ()) -> str:
+        calls.append((text.splitlines(), overridden))
+        return "numpy==1.26.0\npandas==2.2.3"
+
+    monkeypatch.setattr(matrix, "HOME", tmp_path)
+    monkeypatch.setattr(matrix.Environment, "_direct", lambda self: "datasets==3.0\nminari==0.5.4\nnumpy==1.26.0")
+    monkeypatch.setattr(matrix.Environment, "_compiled", compiled)
+    environment("oldest").resolve()
+    (others, none), (everything, numpy) = calls
+    assert others == ["datasets==3.0", "numpy==1.26.0", *matrix.TOOLS]
+    assert not none
+    assert {*others, "minari==0.5.4", "pandas==2.2.3"} == {*everything}
+    assert numpy == ["numpy==1.26.0"]
 
 
 def test_the_selection_is_there() -> None:

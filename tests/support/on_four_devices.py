@@ -72,7 +72,6 @@ def one_of_each(state: frb.State, given: training.Given) -> Any:
     return jax.tree.map(lambda x: x[None], after)
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map is there from JAX 0.6.1 on")
 @each_member
 def test_each_device_trains_its_own(kind: AxisType, name: str) -> None:
     """`shard_map` with all that JAX checks by default."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from functional_rb.base import extras
 from functional_rb.text import laws
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -100,9 +101,12 @@ def test_the_logits_of_a_compiled_program_are_those_of_a_part() -> None:
     def cache(rows: int, tokens: int) -> Any:
         return jax.numpy.zeros((rows, 1))
 
-    assert held() < 1.2  # of logits, of which there is no float32 copy, nor a softmax
-    assert held(rows_at_once=1) < 1.2 / 8
-    assert held(tokens_at_once=4, cache=cache) < 1.2 / 8
+    # The logits, of which there is no float32 copy, nor a softmax. An older XLA splits sums of many numbers, and holds
+    # the exponentials that it adds up.
+    all_logits = 1.2 if extras.is_version(jax, "0.10.2") else 2.2
+    assert held() < all_logits
+    assert held(rows_at_once=1) < all_logits / 8
+    assert held(tokens_at_once=4, cache=cache) < all_logits / 8
     assert held(gradient=True, rows_at_once=1) < 0.6  # what one row needs, and none of the others is kept
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import pickle
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def test_nothing_that_is_given_out_is_what_was_given(side: Any, tmp_path: Path) 
 
 
 def test_the_kernel_is_used_unless_it_is_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For whatever arrays; and a padding that no int32 is, is refused by both."""
+    """For whatever arrays."""
     called = []
     kernel = _native.pad_rows
     monkeypatch.setattr(_native, "pad_rows", lambda *args: (called.append(0), kernel(*args))[1])
@@ -163,9 +164,21 @@ def test_the_kernel_is_used_unless_it_is_switched_off(tmp_path: Path, monkeypatc
     wide = dataclasses.replace(padded, path=str(tmp_path / "wide.bin"), dtype="int64")
     assert wide.read(rows, np.asarray).input_ids.tolist() == [[7, 8], [5, 0]], "which the kernel does not know"
     assert len(called) == 2
-    for on in (True, False):
-        with frb.kernels(on), pytest.raises(OverflowError):
-            dataclasses.replace(padded, pad=2**31).read(rows, np.asarray)
+
+
+@pytest.mark.parametrize("pad", [2**31, -(2**31) - 1, 2**40, True, 1.0, "0", None])
+def test_a_pad_that_is_no_int32_is_refused(pad: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"Padded: pad: expected an int32, got {pad!r}")):
+        Padded("tokens.bin", "uint16", 1, bucket=2, pad=pad)
+
+
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("pad", [2**31 - 1, -(2**31), np.int64(7)])
+def test_pads_may_be_any_int32(pad: Any, on: bool, tmp_path: Path) -> None:
+    rows = stored([[([7, 8], 1)], [([5], 1)]], tmp_path / "tokens.bin")
+    with frb.kernels(on):
+        made = Padded(str(tmp_path / "tokens.bin"), "uint16", 1, bucket=2, pad=pad).read(rows, np.asarray)
+    assert made.input_ids.tolist() == [[7, 8], [5, pad]]
 
 
 @pytest.mark.parametrize("on", [True, False])

@@ -6,9 +6,6 @@ import os
 import subprocess
 import sys
 
-import jax
-import pytest
-
 from tests.support.effort import effort
 
 PROGRAM = r"""
@@ -74,7 +71,6 @@ print("divided")
 """
 
 
-@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="jax.shard_map is there from JAX 0.6.1 on")
 def test_a_batch_stays_divided_and_each_device_may_begin_trees_of_its_own() -> None:
     """Under plain `jit` nothing is gathered, and `shard_map` with all that JAX checks takes `init` and `search`."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"

@@ -20,7 +20,10 @@ from torch_backend import compat as torch_compat
 
 @pytest.mark.parametrize(
     ("found", "asked", "is_it"),
-    [("0.7.2", "0.7", True), ("0.6.9", "0.7", False), ("0.10.0", "0.9", True), ("2.11.0+cpu", "2.11", True)],
+    [
+        *(("0.7.2", "0.7", True), ("0.6.9", "0.7", False), ("0.10.0", "0.9", True), ("2.11.0+cpu", "2.11", True)),
+        *(("0.6.0", "0.6.1", False), ("0.6.1", "0.6.1", True), ("0.10.0", "0.6.1", True), ("2.8.0a0", "2.8.0", True)),
+    ],
 )
 def test_versions_are_compared_as_numbers(found: str, asked: str, is_it: bool) -> None:
     assert extras.is_version(SimpleNamespace(__version__=found), asked) is is_it
