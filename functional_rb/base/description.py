@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
+import weakref
 from typing import Any, ClassVar, Final
 
 from functional_rb.base.containers import register_static
 
 LATER: Final = "later"
 """In the metadata of a field: it came after JSON texts had been written, which lack it and mean its default."""
+
+
+_COUNT = itertools.count()
+_TOKENS: weakref.WeakKeyDictionary[Description, str] = weakref.WeakKeyDictionary()
+REMEMBERED: Final[dict[str, Description]] = {}
+"""By their tokens."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,6 +30,8 @@ class Description(abc.ABC):
     part: ClassVar[str | None] = None
     """The part of a backend whose `with_spec` gives another description to what has one, such as "maps"."""
 
+    token: str = dataclasses.field(init=False, repr=False)
+    """Equal descriptions have the same, and others another, in this process: torch.compile asks whether it is so."""
     _hash: int = dataclasses.field(init=False, repr=False)
 
     @property
@@ -42,6 +52,11 @@ class Description(abc.ABC):
     def _seal(self) -> None:
         """Compute the hash, once."""
         self._put(_hash=hash(self._key))
+        self._put(token=_TOKENS.setdefault(self, str(next(_COUNT))))
+
+    def remember(self) -> None:
+        """Have it found by its token from now on."""
+        REMEMBERED.setdefault(self.token, self)
 
     def __eq__(self, other: object) -> bool:
         """Whether two describe the same. JAX asks this at every call: identity answers at once."""
