@@ -67,16 +67,18 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     places = {id(x): place for place, x in enumerate([*changed, *given])}
     form = Form([places.get(id(x)) for x in kernel.operands], [], [])
     for record in kernel.records:
-        is_record = isinstance(record, np.ndarray)
-        form.records.append((record.dtype.name, record.view(np.int32).tolist()) if is_record else None)
-        numbers += [] if is_record else [record]
+        if isinstance(record, np.ndarray):
+            form.records.append((record.dtype.name, record.view(np.int32).tolist()))
+        else:
+            form.records.append(None)
+            numbers.append(record)
     for x in outputs:
         form.outputs.append((x.dtype, len(x.shape)) if isinstance(x, Made) else places.get(id(x)))
         numbers += x.shape if isinstance(x, Made) else ()
+    assert kernel.name in CHANGING or not changed
     tensors = [changed, given] if kernel.name in CHANGING else [given]
-    made: Any = getattr(torch.ops.functional_rb, kernel.name)(
-        *tensors, numbers, json.dumps(form, separators=(",", ":"))
-    )
+    operation = getattr(torch.ops.functional_rb, kernel.name).default
+    made: Any = operation(*tensors, numbers, json.dumps(form, separators=(",", ":")))
     return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
 
 
@@ -322,8 +324,8 @@ _CLASSES: Final[dict[str, Any]] = {
 }
 
 TABLE: Final[Table] = {
-    **{x: _by_operation(x, declared, functools.partial(x.core, ops)) for x, declared in DECLARED.items()},
-    **{x: _by_operation(x, declared, functools.partial(x, ops)) for x, declared in WHOLE.items()},
+    function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops))
+    for function, declaration in (DECLARED | WHOLE).items()
 }
 """What stands in for which function of the core while torch.compile traces."""
 

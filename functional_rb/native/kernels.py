@@ -395,8 +395,10 @@ def _plan_frames(chain: Chain, cursor: Array, written: Array, shares: Array, mov
 def _overwritten(chain: Chain, at: Array, ends: RingState, after: Array, steps: int) -> Kernel | None:
     lanes = ends.cursors.shape[0]
     n = lanes * min(chain.most * steps, chain.items.length)
-    results = Removal(ints(n), bools(n), RingState(ends.cursors, ints(lanes)))
-    return Kernel("overwritten", (at, *ends, after), results, [descriptor.encode_chain(chain)]) if steps else None
+    slots, gone, sizes = ints(n), bools(n), ints(lanes)
+    results, outputs = Removal(slots, gone, RingState(ends.cursors, sizes)), (slots, gone, ABSENT, sizes)
+    encoded = descriptor.encode_chain(chain)
+    return Kernel("overwritten", (at, *ends, after), results, [encoded], outputs=outputs) if steps else None
 
 
 # --- returns and the queue of steps -----------------------------------------------------------------------------------
