@@ -15,23 +15,20 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from functional_rb.buffer import functions
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
-from functional_rb.native import descriptor
-from functional_rb.native.kernels import ABSENT
+from functional_rb.native import kernels
+from functional_rb.native.kernels import Kernel
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
-from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import frame_ring
 from jax_backend import compat, ops, rules
-from jax_backend.custom_call import Kernel, barrier, choose
+from jax_backend.custom_call import barrier, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,9 +40,9 @@ def use_kernels() -> bool:
     return HAVE_KERNELS and switch.on
 
 
-def _known(spec: BufferSpec, *encoders: Callable[[BufferSpec], descriptor.Vector]) -> list[descriptor.Vector]:
-    """What kernels are told of a plan; where there are none there is nobody to tell it to."""
-    return [encode(spec) for encode in encoders] if HAVE_KERNELS else []
+def _declared(declaration: Callable[..., Kernel | None], *given: Any) -> Kernel | None:
+    """What is declared of a kernel; where none are in force there may be nobody to tell it to."""
+    return declaration(*given) if part_kernels.in_force() else None
 
 
 @functools.cache
@@ -89,16 +86,10 @@ def add(
 ) -> Arrays:
     """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
+    given = _arrays(state), spec, leaves, batch, mask, priorities, draws
     if not spec.known.buffer:
-        return finished(functions.add(ops, state, spec, leaves, batch, mask, priorities, draws))
-
-    def core(arrays: Arrays, mask: Any, priorities: Any, leaves: list[jax.Array]) -> Arrays:
-        return functions.add(ops, arrays, spec, leaves, batch, mask, priorities)
-
-    arrays = _arrays(state)
-    in_place = {k: k for k in range(3 + len(arrays.wide))}
-    kernel = Kernel("add", _like_all(arrays), [*_known(spec, descriptor.encode), np.full(1, batch, np.int32)], in_place)
-    return choose(kernel if batch else None, core, arrays, mask, priorities, leaves)
+        return finished(functions.add(ops, *given))
+    return choose(_declared(kernels.add, *given), functools.partial(functions.add, ops), *given)
 
 
 def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = None) -> jax.Array:
@@ -118,8 +109,9 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
         bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
         return (bits >> 1).astype(jnp.int32)
 
-    kernel = Kernel("threefry", jax.ShapeDtypeStruct((batch, words), jnp.int32))
-    numbers: jax.Array = choose(kernel if default and batch else None, core, jax.random.key_data(typed), wanted)
+    data = jax.random.key_data(typed)
+    kernel = _declared(kernels.threefry, data, batch, words, wanted) if default else None
+    numbers: jax.Array = choose(kernel, core, data, wanted)
     return numbers
 
 
@@ -151,16 +143,13 @@ def draw(
         leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
         return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
 
-    def core(rows: Any, wide: Any, tree: Any, counters: Any, draws: Any, beta: Any, wanted: Any, auxiliary: Any) -> Any:
-        arrays = Arrays(rows, wide, tree, counters, auxiliary)
+    def core(arrays: Arrays, draws: Any, beta: Any, wanted: Any) -> Any:
         leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
         return [leaves[k] for k in spec.plan.stored], selection
 
     arrays, wanted = _arrays(state), wanted if leaves_out(spec) else None
-    results = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    handles, numbers = (jax.ShapeDtypeStruct((batch,), dtype) for dtype in (jnp.int32, jnp.float32))
-    kernel = Kernel("draw", (results, Selection(handles, numbers, numbers)), _known(spec, descriptor.encode))
-    leaves, selection = choose(kernel if batch else None, core, *arrays[:-1], draws, beta, wanted, arrays.auxiliary)
+    kernel = _declared(kernels.draw, arrays, spec, draws, beta, batch, wanted) if batch else None
+    leaves, selection = choose(kernel, core, arrays, draws, beta, wanted)
     if spec.plan.frames is not None:
         slots = selection.handles % spec.capacity
         found = frame_ring.read(ops, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
@@ -180,51 +169,10 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
-    if spec.known.updates and priorities is not None and not replacements:
-        return _prioritized(state, handles, priorities)
-    if not spec.known.buffer:
-        return finished(functions.update(ops, state, spec, handles, priorities, replacements))
-
-    # The storage is handed over where it is written only: else `vmap` over priorities would copy it for each.
-    storage = (state.rows, *state.wide) if replacements else ()
-    given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else []
-
-    def core(tree: Any, counters: Any, handles: Any, priorities: Any, storage: Any, given: Any) -> Any:
-        rows, *wide = storage or (None,)
-        new = {k: leaf for k, leaf in enumerate(given) if leaf is not None}
-        after = functions.update(ops, Arrays(rows, tuple(wide), tree, counters, {}), spec, handles, priorities, new)
-        return after.tree, after.counters, storage and (after.rows, *after.wide)
-
-    tree = ABSENT if state.tree is None else _like(state.tree)
-    results = tree, _like(state.counters), tuple(map(_like, storage))
-    in_place = {0: 0, 1: 1} | {4 + k: 2 + k for k in range(len(storage))}
-    kernel = Kernel("update", results, _known(spec, descriptor.encode), in_place)
-    args = (state.tree, state.counters, handles, priorities, storage, given)
-    tree, vector, storage = choose(kernel if handles.shape[0] else None, core, *args)
-    rows, *wide = storage or (state.rows, *state.wide)
-    return Arrays(rows, tuple(wide), tree, vector, dict(state.auxiliary))
-
-
-def _prioritized(state: State, handles: jax.Array, priorities: jax.Array) -> Arrays:
-    """Set priorities alone: the storage is not handed over, see `update`."""
-    spec, auxiliary = state.spec, state.auxiliary
-
-    def core(tree: Any, kept: Any, counters: Any, handles: Any, priorities: Any, in_episode: Any) -> Any:
-        known = {name: x for name, x in ((VALUE, kept), (STEP_IN_EPISODE, in_episode)) if x is not None}
-        before = Arrays(None, (), tree, counters, known)
-        after = functions.update(ops, before, spec, handles, priorities, {})
-        return after.tree, after.auxiliary.get(VALUE), after.counters
-
-    assert state.tree is not None
-    kept = auxiliary.get(VALUE)
-    in_episode = None if kept is None else auxiliary[STEP_IN_EPISODE]
-    results = _like(state.tree), ABSENT if kept is None else _like(kept), _like(state.counters)
-    constants = _known(spec, descriptor.encode, descriptor.encode_rings)
-    kernel = Kernel("update_priorities", results, constants, in_place={0: 0, 1: 1, 2: 2})
-    args = state.tree, kept, state.counters, handles, priorities, in_episode
-    tree, new, counters = choose(kernel if handles.shape[0] else None, core, *args)
-    changed = {} if kept is None else {VALUE: new}
-    return Arrays(state.rows, state.wide, tree, counters, dict(auxiliary) | changed)
+    given = _arrays(state), spec, handles, priorities, replacements
+    if not spec.known.buffer and (not spec.known.updates or priorities is None or replacements):
+        return finished(functions.update(ops, *given))
+    return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops), *given)
 
 
 def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
@@ -239,12 +187,3 @@ def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
 
 def _arrays(state: State) -> Arrays:
     return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
-
-
-def _like(x: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
-
-
-def _like_all(arrays: Arrays) -> Arrays:
-    tree = ABSENT if arrays.tree is None else _like(arrays.tree)
-    return Arrays(_like(arrays.rows), tuple(map(_like, arrays.wide)), tree, _like(arrays.counters), {})

@@ -21,26 +21,12 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from functional_rb.native.kernels import ABSENT
+from functional_rb.native import descriptor
+from functional_rb.native.kernels import ABSENT, Kernel
 from functional_rb.ops import part_kernels
 from jax_backend import compat, rules
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Kernel:
-    """A custom call.
-
-    Attributes:
-        name: of the handler, see `functional_rb/native/src/handlers.h`.
-        results: what the core returns, with a `jax.ShapeDtypeStruct` for each array; see also `ABSENT`.
-        constants: arrays that the handler is given before the arguments.
-        in_place: which leaf of the arguments gives its memory to which of the results, both by position.
-    """
-
-    name: str
-    results: Any
-    constants: Sequence[np.ndarray[Any, Any]] = ()
-    in_place: Mapping[int, int] = dataclasses.field(default_factory=dict)
+ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
@@ -50,29 +36,44 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
     there run on the CPU.
 
     Args:
-        kernel: a custom call of the arguments' leaves in their order; None if there is none.
+        kernel: whose operands are among the arrays of the arguments; None if there is none.
         core: does the same by the array primitives. It must not hold on to values that are being traced.
-        args: pytrees of arrays. None is given to the handler as an empty array.
+        args: pytrees of arrays, and whatever else the core takes. None is given to the handler as an empty array.
     """
-    args = lax.stop_gradient(args)
-    if kernel is None or not _in_use():
-        with part_kernels.using(part_kernels.NONE):
-            return core(*args)
     leaves, outline = jax.tree.flatten(args, is_leaf=_is_none)
-    there = tuple(leaf is not None for leaf in leaves)
-    operands = _varying_alike([leaf for leaf in leaves if leaf is not None])
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, ARRAYS)]
+    arrays = [leaves[k] for k in places]
+    for k in places:  # what is being traced must not outlive this
+        leaves[k] = None
+
+    def rebuilt(arrays: Sequence[Any]) -> Any:
+        filled = dict(enumerate(leaves)) | dict(zip(places, arrays, strict=True))
+        with part_kernels.using(part_kernels.NONE):
+            return core(*jax.tree.unflatten(outline, filled.values()))
+
+    if kernel is None or not _in_use():
+        return rebuilt(lax.stop_gradient(arrays))
+    numbers = {id(x): j for j, x in enumerate(arrays)}
+    order = [numbers[id(x)] for x in kernel.operands if x is not None]
+    order += [j for j in numbers.values() if j not in order]  # what the core takes besides
+    where = [order.index(numbers[id(x)]) for x in arrays]
+    described = kernel.described(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
+    outputs, results = kernel.in_order, jax.tree.flatten(kernel.results, is_leaf=_is_none)[0]
+    wanted = [next(k for k, y in enumerate(results) if y is x) for x in outputs if x is not ABSENT]
 
     def flat(*operands: jax.Array) -> list[jax.Array]:
-        given = iter(operands)
-        rebuilt = jax.tree.unflatten(outline, [next(given) if x else None for x in there])
-        with rules.promoting_ranks(), part_kernels.using(part_kernels.NONE):
-            result: list[jax.Array] = jax.tree.leaves(core(*rebuilt))
-        return result
+        with rules.promoting_ranks():
+            made = jax.tree.leaves(rebuilt([operands[k] for k in where]), is_leaf=_is_none)
+        return [made[k] for k in wanted]
 
+    operands = _varying_alike(lax.stop_gradient([arrays[j] for j in order]))
     batch = Batch((), tuple(() for _ in operands))
-    found = iter(_work.bind(*operands, kernel=kernel, core=flat, there=there, batch=batch))
-    expected, result = jax.tree.flatten(kernel.results)
-    return jax.tree.unflatten(result, [None if x is ABSENT else next(found) for x in expected])
+    found = _work.bind(*operands, kernel=described, core=flat, batch=batch)
+    new = dict(zip(wanted, found, strict=True))
+    return jax.tree.unflatten(
+        jax.tree.structure(kernel.results, is_leaf=_is_none),
+        [new.get(k, None if x is ABSENT else x) for k, x in enumerate(results)],
+    )
 
 
 def barrier(arrays: Sequence[jax.Array], after: Sequence[jax.Array] = ()) -> list[jax.Array]:
@@ -133,8 +134,8 @@ def _carry_out(*operands: jax.Array, **params: Any) -> Any:
 
 
 def _results(*operands: Any, kernel: Kernel, batch: Batch, **others: Any) -> list[Any]:
-    results = [x for x in jax.tree.leaves(kernel.results) if x is not ABSENT]
-    return [_like(operands, (*batch.sizes, *x.shape), x.dtype) for x in results]
+    results = [x for x in kernel.in_order if x is not ABSENT]
+    return [_like(operands, (*batch.sizes, *x.shape), jnp.dtype(x.dtype)) for x in results]
 
 
 def _like(operands: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
@@ -148,8 +149,9 @@ def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **p
     if all(dim is None for dim in dims):
         out = _work.bind(*operands, **params)
         return out, [None] * len(out)
-    there, batch = params["there"], params["batch"]
-    in_place = {sum(there[:k]) for k in params["kernel"].in_place if there[k]}
+    kernel, batch = params["kernel"], params["batch"]
+    there = [x is not None for x in kernel.operands]
+    in_place = {sum(there[:k]) for k in kernel.in_place}
     moved, batched = [], []
     for k, (operand, dim, inner) in enumerate(zip(operands, dims, batch.batched, strict=True)):
         if dim is not None:
@@ -172,20 +174,21 @@ def _lower_to_core(ctx: Any, *operands: Any, core: Any, batch: Batch, **others: 
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 
 
-def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, there: tuple[bool, ...], batch: Batch, core: Any) -> Any:
+def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: Any) -> Any:
     """As a custom call, where each device does its own work."""
     if not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
     nothing = np.zeros(0, np.int32)
+    there = [x is not None for x in kernel.operands]
     given, types = iter(operands), iter(ctx.avals_in)
-    constants = [np.asarray(x) for x in kernel.constants]
+    constants = [descriptor.encode_number(x) if isinstance(x, int) else x for x in kernel.records]
     values = [mlir.ir_constant(x) for x in constants]
     values += [next(given) if x else mlir.ir_constant(nothing) for x in there]
     empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
     before = [jax.core.ShapedArray(x.shape, x.dtype) for x in constants]
     arguments = [*before, *(next(types) if x else empty for x in there)]
     made = iter(ctx.avals_out)
-    expected = jax.tree.leaves(kernel.results)
+    expected = kernel.in_order
     results = [empty if x is ABSENT else next(made) for x in expected]
     attributes = {}
     if batch.sizes:
@@ -198,7 +201,7 @@ def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, there: tuple[bool, .
             for x, axes in zip([*arguments, *results], batched, strict=True)
         ]
         attributes["batch"] = _encode_batch(batch.sizes, batched, nbytes)
-    aliases = {len(constants) + k: place for k, place in kernel.in_place.items() if there[k]}
+    aliases = {len(constants) + k: place for k, place in kernel.in_place.items()}
     found = _custom_call(ctx, kernel.name, values, arguments, results, aliases, attributes)
     return [x for x, wanted in zip(found, expected, strict=True) if wanted is not ABSENT]
 

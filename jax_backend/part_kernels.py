@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from functional_rb.core import frame_store, handles
 from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.items import crops
-from functional_rb.native.kernels import ABSENT, DECLARED
-from functional_rb.native.kernels import Kernel as Declared
+from functional_rb.native.kernels import DECLARED, Declaration
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
 from functional_rb.samplers import draw_limits, importance
@@ -26,9 +24,8 @@ from functional_rb.structures import row_layout, sparse_set
 from functional_rb.structures.ring import Removal, RingState
 from functional_rb.writers import max_value
 from jax_backend import ops
-from jax_backend.custom_call import Kernel, barrier, choose
+from jax_backend.custom_call import barrier, choose
 
-ARRAYS = (jax.Array, np.ndarray, np.generic)
 LEFT_TO_XLA = {
     *(random_bits.below, frame_store.plan_frames, frame_store.overwritten, crops.windows),
     *(sparse_set.members, sparse_set.exchanges, sparse_set.appended, sparse_set.distinct),
@@ -36,42 +33,22 @@ LEFT_TO_XLA = {
 """Functions of the core whose operations XLA fuses better than any call."""
 
 
-def by_kernel(function: Any, declaration: Callable[..., Declared | None]) -> Callable[..., Any]:
+def by_kernel(function: Any, declaration: Declaration) -> Callable[..., Any]:
     """A function of the core by a custom call, or as XLA's operations where that cannot be.
 
     Args:
         function: a `Replaceable`.
         declaration: of its kernel; see `functional_rb.native.kernels`.
     """
-    signature = inspect.signature(function.core)
+    core = functools.partial(function.core, ops)
+    signature = inspect.signature(core)
 
     def work(*args: Any, **named: Any) -> Any:
-        bound = signature.bind(ops, *args, **named)
+        bound = signature.bind(*args, **named)
         bound.apply_defaults()
-        given = bound.args[1:]
-        kernel = declaration(*given)
-        leaves, outline = jax.tree.flatten(given, is_leaf=lambda x: x is None)
-        places = [k for k, leaf in enumerate(leaves) if leaf is None or isinstance(leaf, ARRAYS)]
-        operands = [leaves[k] for k in places]
-        assert kernel is None or [*map(id, kernel.operands)] == [*map(id, operands)], "as the core takes them"
-        for k in places:  # what is being traced must not outlive this
-            leaves[k] = None
-
-        def core(*arrays: Any) -> Any:
-            filled = dict(enumerate(leaves)) | dict(zip(places, arrays, strict=True))
-            return function.core(ops, *jax.tree.unflatten(outline, filled.values()))
-
-        return choose(None if kernel is None else _custom_call(kernel), core, *operands)
+        return choose(declaration(*bound.args), core, *bound.args)
 
     return work
-
-
-def _custom_call(declared: Declared) -> Kernel:
-    """What XLA is told of a kernel; nothing in it is traced."""
-    results, outline = jax.tree.flatten(declared.results)
-    in_place = {j: k for k, x in enumerate(results) for j, operand in enumerate(declared.operands) if x is operand}
-    types = [x if x is ABSENT else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in results]
-    return Kernel(declared.name, jax.tree.unflatten(outline, types), declared.records, in_place)
 
 
 # --- steps of the core between which there is a barrier ---------------------------------------------------------------

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, cast
 
-import numpy as np
 import torch
 
 from functional_rb.native.calls import Calls
-from functional_rb.native.kernels import Kernel, ints
+from functional_rb.native.kernels import fill_draws
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout, LeafLayout
@@ -27,6 +26,7 @@ def _empty(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
 
 _calls = Calls(ops, CHAIN, _empty)
 _table = _calls.table
+call = _calls.call
 
 
 def _read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor) -> list[torch.Tensor]:
@@ -70,7 +70,7 @@ def _taken(leaf: LeafLayout, array: torch.Tensor, slots: torch.Tensor) -> torch.
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     """Do what `random.draws` does: uniform int32 [batch, words]."""
-    drawn: torch.Tensor = _calls.call(Kernel("fill_draws", (), ints(batch, words), [np.array([int(key)])]))
+    drawn: torch.Tensor = call(fill_draws(key, batch, words))
     return drawn
 
 

@@ -22,10 +22,10 @@ from torch_backend.binder import Binder
 from torch_backend.library import TORCH
 
 if HAVE_KERNELS:
-    from torch_backend import cpu_kernels
+    from torch_backend import cpu_kernels, custom_ops
     from torch_backend.chain import CHAIN
 
-    TORCH.chain, TORCH.kernels = CHAIN, cpu_kernels
+    TORCH.chain, TORCH.kernels, TORCH.operations = CHAIN, cpu_kernels, custom_ops
 _natively = TORCH.natively  # which is asked first: it does a usual call whole
 
 AnyState = TypeVar("AnyState", bound=State | Mixture)

@@ -15,6 +15,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.native.switch import HAVE_KERNELS as HAVE_KERNELS
 from functional_rb.native.switch import switch
+from functional_rb.ops.part_kernels import NONE, Table
 from functional_rb.storage.placement import Placement
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import DeviceKernels, Library
@@ -26,7 +27,7 @@ from torch_backend.convert import is_batched
 from torch_backend.gpu.driver import Driver
 from torch_backend.gpu.kernels import Kernels
 from torch_backend.memory import Memory
-from torch_backend.objects import Table
+from torch_backend.objects import Table as Objects
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
@@ -37,8 +38,10 @@ class Torch(Library):
 
     ops = ops
     memory_type = Memory
-    table_type = Table
+    table_type = Objects
     gpu: Kernels | None = None
+    operations: Any
+    """A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any."""
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)
@@ -64,6 +67,13 @@ class Torch(Library):
     def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory: not while tracing."""
         return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
+
+    def traced(self, memory: versioned.Memory) -> Table:
+        """The kernels as operations, for a memory on the CPU over which nobody maps."""
+        if not _may_trace_kernels():
+            return NONE
+        table: Table = self.operations.TABLE
+        return table if memory.fits and all(map(_is_on_cpu, memory.arrays)) else NONE
 
     def natively(self, function: str, *given: Any) -> Any:
         """So, but not while somebody traces, or maps: then tensors stand for others."""
@@ -198,10 +208,22 @@ def _refuse_undo(files: Files, function: str) -> None:
         )
 
 
+def _is_on_cpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def _may_trace_kernels() -> bool:
+    """Whether what is traced may call kernels, as operations."""
+    return HAVE_KERNELS and switch.on and not torch._C._are_functorch_transforms_active()
+
+
 def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
     """Uniform int32 in [0, 2^31) by a key, on a device."""
+    if device.type == "cpu" and _compiling() and key.device.type == "cpu" and _may_trace_kernels():
+        drawn: torch.Tensor = TORCH.operations.draws(key, *shape)
+        return drawn
     if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
-        drawn: torch.Tensor = TORCH.kernels.draws(key, *shape)
+        drawn = TORCH.kernels.draws(key, *shape)
         return drawn
     return random.draws(key.to(device), *shape)
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+import itertools
+import weakref
+from typing import Any, ClassVar, Final
 
 from functional_rb.base.containers import register_static
+
+
+_COUNT = itertools.count()
+_TOKENS: weakref.WeakKeyDictionary[Description, str] = weakref.WeakKeyDictionary()
+REMEMBERED: Final[dict[str, Description]] = {}
+"""By their tokens."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,6 +27,8 @@ class Description(abc.ABC):
     part: ClassVar[str | None] = None
     """The part of a backend whose `with_spec` gives another description to what has one, such as "maps"."""
 
+    token: str = dataclasses.field(init=False, repr=False)
+    """Equal descriptions have the same, and others another, in this process: torch.compile asks whether it is so."""
     _hash: int = dataclasses.field(init=False, repr=False)
 
     @property
@@ -39,6 +49,11 @@ class Description(abc.ABC):
     def _seal(self) -> None:
         """Compute the hash, once."""
         self._put(_hash=hash(self._key))
+        self._put(token=_TOKENS.setdefault(self, str(next(_COUNT))))
+
+    def remember(self) -> None:
+        """Have it found by its token from now on."""
+        REMEMBERED.setdefault(self.token, self)
 
     def __eq__(self, other: object) -> bool:
         """Whether two describe the same. JAX asks this at every call: identity answers at once."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from functional_rb import _native
-from functional_rb.native.kernels import ABSENT, DECLARED, Kernel, Made
+from functional_rb.native import descriptor
+from functional_rb.native.kernels import ABSENT, DECLARED, Declaration, Kernel, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
 
 
@@ -27,7 +28,7 @@ class Calls:
         """What replaces which function of the core."""
         return {function: self._by_kernel(function, declaration) for function, declaration in DECLARED.items()}
 
-    def _by_kernel(self, function: Any, declaration: Callable[..., Kernel | None]) -> Callable[..., Any]:
+    def _by_kernel(self, function: Any, declaration: Declaration) -> Callable[..., Any]:
         def work(*args: Any, **named: Any) -> Any:
             kernel = declaration(*args, **named)
             return function.core(self._ops, *args, **named) if kernel is None else self.call(kernel)
@@ -37,24 +38,25 @@ class Calls:
     def call(self, kernel: Kernel) -> Any:
         """Carry a kernel out; what it changes in place is changed."""
         arrays: list[Any] = []
-        results = self._prepared(kernel.results, arrays)
+        if kernel.outputs is None:
+            results = rebuilt(kernel.results, self._preparing(arrays))
+        else:
+            made = {id(x): self._preparing(arrays)(x) for x in kernel.outputs}
+            results = rebuilt(kernel.results, lambda x: made.get(id(x), x))
+        records = [descriptor.encode_number(x) if isinstance(x, int) else x for x in kernel.records]
         if not kernel.cut:
-            self._chain.call(_native.HANDLERS[kernel.name], kernel.records, kernel.operands, arrays)
+            self._chain.call(_native.HANDLERS[kernel.name], records, kernel.operands, arrays)
             return results
         count = self._empty((1,), "int32")
-        self._chain.call(_native.HANDLERS[kernel.name], kernel.records, kernel.operands, [*arrays, count])
+        self._chain.call(_native.HANDLERS[kernel.name], records, kernel.operands, [*arrays, count])
         return *(x[: int(count[0])] for x in results[: kernel.cut]), *results[kernel.cut :]
 
-    def _prepared(self, results: Any, arrays: list[Any]) -> Any:
-        """The results with arrays for what is made, which the list gets one after the other."""
-        if isinstance(results, tuple | list):
-            found = [self._prepared(x, arrays) for x in results]
-            if isinstance(results, list):
-                return found
-            return type(results)(*found) if hasattr(results, "_fields") else tuple(found)
-        if isinstance(results, Made):
-            results = self._empty(results.shape, results.dtype)
-        elif results is ABSENT:
-            results = None
-        arrays.append(results)
-        return results
+    def _preparing(self, arrays: list[Any]) -> Callable[[Any], Any]:
+        """What makes an array of each result that is made, and gives it to a list."""
+
+        def prepared(x: Any) -> Any:
+            found = self._empty(x.shape, x.dtype) if isinstance(x, Made) else None if x is ABSENT else x
+            arrays.append(found)
+            return found
+
+        return prepared

@@ -1,27 +1,33 @@
 """The kernels that stand in for functions of the core, each declared once.
 
 A declaration takes what its function takes behind `ops` and names a handler of `functional_rb/native/src/handlers.h`,
-its operands, results and records. JAX makes custom calls of it (`jax_backend.part_kernels`), torch and NumPy call it on
-their arrays (`functional_rb.native.calls`).
+its operands, results and records. JAX makes custom calls of it (`jax_backend.custom_call`), torch and NumPy call it on
+their arrays (`functional_rb.native.calls`), and torch.compile sees it as one operation (`torch_backend.custom_ops`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from functional_rb.base.dtypes import shown
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import frame_store
+from functional_rb.core.draft import Arrays, HasArrays
+from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.frame_store import FramePlan
+from functional_rb.core.strategy import Selection
 from functional_rb.items import crops
 from functional_rb.native import descriptor
 from functional_rb.ops import random_bits
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import importance
+from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
@@ -35,10 +41,15 @@ from functional_rb.transforms.step_queue import Line
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Made:
-    """An array that a kernel fills, of a shape and of a dtype by its name."""
+    """An array that a kernel fills, of a shape and of a dtype by its name.
+
+    Attributes:
+        over: an operand that may be given up for it: XLA knows whether anybody needs that, and has one memory for both.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    over: Array | None = None
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -47,33 +58,78 @@ class Kernel:
 
     Attributes:
         name: of the handler.
-        operands: arrays in the order in which the function takes them; None for one that is not given.
+        operands: arrays in the order in which the handler takes them; None for one that is not given.
         results: what the function returns, with `Made` for each new array, the operand itself for one that is changed
             in place, and `ABSENT` for one that the handler leaves out.
-        records: of int32 and the like, which the handler has before the operands.
+        records: of int32 and the like, or a number, which the handler has before the operands.
         cut: how many of the first results are cut to as many rows as the handler tells in one more result, int32 [1].
+        outputs: the results in the order in which the handler takes them; where these are all, as they stand.
     """
 
     name: str
     operands: Sequence[Array | None]
     results: Any
-    records: Sequence[np.ndarray[Any, Any]] = ()
+    records: Sequence[np.ndarray[Any, Any] | int] = ()
     cut: int = 0
+    outputs: Sequence[Any] | None = None
+
+    @property
+    def in_order(self) -> list[Any]:
+        """The results in the order in which the handler takes them."""
+        found: list[Any] = []
+        if self.outputs is None:
+            rebuilt(self.results, found.append)
+        return found if self.outputs is None else list(self.outputs)
+
+    @property
+    def in_place(self) -> dict[int, int]:
+        """Which operands lend their memory to which of the results in order, both by position."""
+        places = {id(operand): k for k, operand in enumerate(self.operands) if operand is not None}
+        lent = [places.get(id(x.over if isinstance(x, Made) else x)) for x in self.in_order]
+        return {k: place for place, k in enumerate(lent) if k is not None}
+
+    def described(self, describe: Callable[[Array], Any]) -> Kernel:
+        """The same call, which holds no arrays: of each operand there is a description."""
+        found = {id(x): None if x is None else describe(x) for x in self.operands}
+
+        def change(x: Any) -> Any:
+            return Made(x.shape, x.dtype, found.get(id(x.over))) if isinstance(x, Made) else found.get(id(x), x)
+
+        outputs = [change(x) for x in self.in_order]
+        return dataclasses.replace(self, operands=[found[id(x)] for x in self.operands], results=(), outputs=outputs)
 
 
 ABSENT: Final = "absent"
-DECLARED: Final[dict[Callable[..., Any], Callable[..., Kernel | None]]] = {}
-"""By the function that each kernel replaces; a declaration that returns None leaves its arguments to the core."""
+Declaration = Callable[..., Kernel | None]
+"""What returns None leaves its arguments to the core."""
+DECLARED: Final[dict[Callable[..., Any], Declaration]] = {}
+"""The kernels of parts of the core, by the function that each replaces."""
+WHOLE: Final[dict[Callable[..., Any], Declaration]] = {}
+"""The kernels of whole functions of a buffer, by these; where arrays change in place, nothing is saved of the old."""
 
 
-def stands_in_for(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def stands_in_for(
+    function: Callable[..., Any], among: dict[Callable[..., Any], Declaration] = DECLARED
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare the kernel of a function of the core."""
 
     def declared(declaration: Callable[..., Any]) -> Callable[..., Any]:
-        DECLARED[function] = declaration
+        among[function] = declaration
         return declaration
 
     return declared
+
+
+def rebuilt(results: Any, change: Callable[[Any], Any]) -> Any:
+    """Results with what a function makes of each, in their order."""
+    if isinstance(results, dict):
+        return {name: rebuilt(x, change) for name, x in results.items()}
+    if not isinstance(results, tuple | list):
+        return None if results is None else change(results)
+    found = [rebuilt(x, change) for x in results]
+    if isinstance(results, list):
+        return found
+    return type(results)(*found) if hasattr(results, "_fields") else tuple(found)
 
 
 def ints(*shape: int) -> Made:
@@ -89,6 +145,95 @@ def bools(*shape: int) -> Made:
 def floats(*shape: int) -> Made:
     """An array float32 that is made."""
     return Made(shape, "float32")
+
+
+# --- whole functions of a buffer --------------------------------------------------------------------------------------
+
+
+@stands_in_for(functions.add, WHOLE)
+def add(
+    state: HasArrays,
+    spec: BufferSpec,
+    leaves: Sequence[Array],
+    batch: int,
+    mask: Array | None,
+    priorities: Array | None,
+    draws: Array | None = None,
+) -> Kernel | None:
+    """Of a buffer that the native code knows whole."""
+    if not spec.known.buffer or not batch:
+        return None
+    tree = ABSENT if state.tree is None else state.tree
+    results = Arrays(state.rows, tuple(state.wide), tree, _counters(state), {})
+    operands = (state.rows, *state.wide, state.tree, state.counters, mask, priorities, *leaves)
+    return Kernel("add", operands, results, [descriptor.encode(spec), batch])
+
+
+@stands_in_for(functions.draw, WHOLE)
+def _draw(
+    state: HasArrays,
+    spec: BufferSpec,
+    draws: Array,
+    beta: Array,
+    batch: int,
+    more: Array | None = None,
+    wanted: Array | None = None,
+) -> Kernel | None:
+    if not spec.known.buffer or not batch:
+        return None
+    kernel = draw(state, spec, draws, beta, batch, wanted)
+    arrays = Arrays(state.rows, tuple(state.wide), state.tree, state.counters, dict(state.auxiliary))
+    return dataclasses.replace(kernel, results=(arrays, *kernel.results), outputs=kernel.in_order)
+
+
+def draw(
+    state: HasArrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, wanted: Array | None = None
+) -> Kernel:
+    """What is stored of items that are drawn one by one, and their selection."""
+    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
+    operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
+    results = leaves, Selection(ints(batch), floats(batch), floats(batch))
+    return Kernel("draw", operands, results, [descriptor.encode(spec)])
+
+
+@stands_in_for(functions.update, WHOLE)
+def update(
+    state: HasArrays,
+    spec: BufferSpec,
+    wanted: Array,
+    priorities: Array | None,
+    replacements: Mapping[int, Array],
+) -> Kernel | None:
+    """Of a buffer that the native code knows whole; of others, where they lie in rings, priorities alone."""
+    alone = spec.known.updates and priorities is not None and not replacements
+    if not (alone or spec.known.buffer) or not wanted.shape[0]:
+        return None
+    counters, tree = _counters(state), ABSENT if state.tree is None else state.tree
+    results = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
+    if alone:
+        kept, in_episode = state.auxiliary.get(VALUE), state.auxiliary.get(STEP_IN_EPISODE)
+        operands: Any = state.tree, kept, state.counters, wanted, priorities, None if kept is None else in_episode
+        records = descriptor.encode(spec), descriptor.encode_rings(spec)
+        outputs = tree, ABSENT if kept is None else kept, counters
+        return Kernel("update_priorities", operands, results, records, outputs=outputs)
+    storage = (state.rows, *state.wide) if replacements else ()
+    given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
+    operands = state.tree, state.counters, wanted, priorities, *storage, *given
+    return Kernel("update", operands, results, [descriptor.encode(spec)], outputs=(tree, counters, *storage))
+
+
+def _counters(state: HasArrays) -> Made:
+    return Made(state.counters.shape, "int32", over=state.counters)
+
+
+def fill_draws(key: Array, batch: int, words: int) -> Kernel:
+    """Random bits by a key of torch's, int64."""
+    return Kernel("fill_draws", (key,), ints(batch, words))
+
+
+def threefry(key: Array, batch: int, words: int, wanted: Array | None) -> Kernel | None:
+    """Random bits by a key of JAX's, uint32 [2]."""
+    return Kernel("threefry", (key, wanted), ints(batch, words)) if batch else None
 
 
 # --- sum tree and priorities ------------------------------------------------------------------------------------------
@@ -167,7 +312,7 @@ def _choose_slots(ring: Ring, ends: RingState, batch: int, mask: Array | None) -
     n = min(steps, ring.length) * ring.lanes
     chosen = (ABSENT, ABSENT) if mask is None else (ints(n), bools(n))
     results = (ints(n), *chosen, ints(ring.lanes), RingState(ints(ring.lanes), ints(ring.lanes)))
-    records = descriptor.encode_ring(ring), descriptor.encode_number(steps)
+    records = descriptor.encode_ring(ring), steps
     return Kernel("choose_slots", (*ends, mask), results, records) if batch else None
 
 
@@ -250,8 +395,10 @@ def _plan_frames(chain: Chain, cursor: Array, written: Array, shares: Array, mov
 def _overwritten(chain: Chain, at: Array, ends: RingState, after: Array, steps: int) -> Kernel | None:
     lanes = ends.cursors.shape[0]
     n = lanes * min(chain.most * steps, chain.items.length)
-    results = Removal(ints(n), bools(n), RingState(ends.cursors, ints(lanes)))
-    return Kernel("overwritten", (at, *ends, after), results, [descriptor.encode_chain(chain)]) if steps else None
+    slots, gone, sizes = ints(n), bools(n), ints(lanes)
+    results, outputs = Removal(slots, gone, RingState(ends.cursors, sizes)), (slots, gone, ABSENT, sizes)
+    encoded = descriptor.encode_chain(chain)
+    return Kernel("overwritten", (at, *ends, after), results, [encoded], outputs=outputs) if steps else None
 
 
 # --- returns and the queue of steps -----------------------------------------------------------------------------------
@@ -326,5 +473,5 @@ def _insert(plan: MapPlan, map: HashMap, rows: Array, mask: Array | None) -> Ker
 def _windows(images: Array, top: Array, left: Array, size: tuple[int, int]) -> Kernel | None:
     count, _, _, channels = images.shape
     results = Made((count, *size, channels), shown(images.dtype))
-    pixel = descriptor.encode_number(channels * images.dtype.itemsize)
+    pixel = channels * images.dtype.itemsize
     return Kernel("windows", (images, top, left), results, [pixel]) if math.prod(results.shape) else None

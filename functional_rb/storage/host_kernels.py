@@ -17,7 +17,9 @@ def _empty(shape: tuple[int, ...], dtype: str) -> numpy_ops.Vector:
     return numpy_ops.empty(shape, dtype=numpy_ops.dtype_of(dtype))
 
 
-TABLE: Final[Table] = Calls(numpy_ops, NUMPY.chain, _empty).table
+_calls = Calls(numpy_ops, NUMPY.chain, _empty)
+call = _calls.call
+TABLE: Final[Table] = _calls.table
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
 NOTHING: Final = np.empty(0, np.int32)
 

@@ -16,7 +16,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import NONE, Table, carried_out
+from functional_rb.ops.part_kernels import NONE, Table, carried_out, using
 from functional_rb.ops.protocol import Array
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
@@ -503,7 +503,10 @@ class Engine:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library = self.library
         if library.is_tracing():
-            return function(library.ops, *given)
+            table = library.traced(memory)
+            whole = table.get(function)
+            with using(table):
+                return function(library.ops, *given) if whole is None else whole(*given)
         table = self._kernels(memory)
         if saved is None and (memory.files is None or memory.files.undo is None):
             return carried_out(table, function, library.ops, *given)

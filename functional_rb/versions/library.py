@@ -11,6 +11,8 @@ import numpy as np
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
+from functional_rb.ops.part_kernels import NONE
+from functional_rb.ops.part_kernels import Table as Replacing
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory, Saved
@@ -88,6 +90,10 @@ class Library(abc.ABC):
     @abc.abstractmethod
     def uses_kernels(self, memory: Memory) -> bool:
         """Whether kernels read and write a memory: its arrays are ordinary, and nobody has switched them off."""
+
+    def traced(self, memory: Memory) -> Replacing:
+        """What stands in for functions of the core, whole ones among them, on a memory while a program is traced."""
+        return NONE
 
     def on_device(self, memory: Memory, spec: BufferSpec) -> DeviceKernels | None:
         """The kernels for the device that a memory is on, which is not the CPU; None if there are none for it."""

@@ -21,7 +21,7 @@ import functional_rb as frb
 import jax_backend.ops as jax_ops
 import torch_backend.ops as torch_ops
 import torch_backend.random as torch_random
-from functional_rb.native.kernels import DECLARED
+from functional_rb.native.kernels import DECLARED, WHOLE
 from functional_rb.ops import part_kernels, random_bits
 from functional_rb.samplers import importance as powers
 from functional_rb.structures import episode_windows, sum_tree
@@ -37,7 +37,7 @@ from jax_backend import compat
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.headers import constants
-from tests.support.part_kernels import Jax, Numpy, QuickJax, Torch, jax_by_kernels, torch_by_kernels
+from tests.support.part_kernels import Jax, Numpy, Operations, QuickJax, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
 from tests.support.xla_options import AS_USERS
 from torch_backend import cpu_kernels as torch_kernels
@@ -45,7 +45,7 @@ from torch_backend import cpu_kernels as torch_kernels
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
 AT_CAPACITIES = [
     (on, capacity)
-    for on in (Jax, Torch, Numpy)
+    for on in (Jax, Torch, Operations, Numpy)
     for capacity in (effort((1, 17, 5000), CAPACITIES) if on is Jax else CAPACITIES)
 ]
 """On JAX, where each is compiled, a tree of one level, of two and of four: the kernels are those of the others."""
@@ -55,7 +55,7 @@ EIGHT = frb.BufferSpec({"a": frb.Unbounded((2,), "int64"), "b": frb.Unbounded(()
 Numbers = np.ndarray[Any, Any]
 
 
-@pytest.fixture(params=[Jax, Torch, Numpy], ids=["jax", "torch", "numpy"])
+@pytest.fixture(params=[Jax, Torch, Operations, Numpy], ids=["jax", "torch", "operations", "numpy"])
 def on(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -188,7 +188,11 @@ LAYOUTS = [*{spec.plan.layout: spec for spec in POOL}.values()]
 
 @pytest.mark.parametrize(
     ("on", "spec"),
-    [(on, spec) for on in (Jax, Torch, Numpy) for spec in (effort(LAYOUTS[::2], LAYOUTS) if on is Jax else LAYOUTS)],
+    [
+        (on, spec)
+        for on in (Jax, Torch, Operations, Numpy)
+        for spec in (effort(LAYOUTS[::2], LAYOUTS) if on is Jax else LAYOUTS)
+    ],
     ids=lambda x: getattr(x, "capacity", None),
     indirect=["on"],
 )
@@ -763,8 +767,8 @@ def test_no_kernel_is_in_force_behind_an_error_in_other_threads_and_for_the_user
 
 
 def test_kernels_take_what_the_core_takes() -> None:
-    for function, kernel in DECLARED.items():
-        ops, *wanted = inspect.signature(function.core).parameters.values()
+    for function, kernel in (DECLARED | WHOLE).items():
+        ops, *wanted = inspect.signature(getattr(function, "core", function)).parameters.values()
         assert ops.name == "ops"
         found = inspect.signature(kernel).parameters.values()
         assert [(x.name, x.default) for x in found] == [(x.name, x.default) for x in wanted], function

@@ -18,6 +18,7 @@ from jax_backend import part_kernels as jax_kernels
 from tests.support.backends import _torch_array, _torch_numpy
 from tests.support.xla_options import AS_USERS
 from torch_backend import cpu_kernels as torch_kernels
+from torch_backend import custom_ops
 
 
 def _by(ops: Any, table: Table, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,6 +67,14 @@ class Torch:
     @staticmethod
     def kernels(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch_by_kernels(function)
+
+
+class Operations(Torch):
+    """The kernels as the operations that torch.compile records."""
+
+    @staticmethod
+    def kernels(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _by(torch_ops, custom_ops.TABLE, function)
 
 
 class Numpy:

@@ -1,0 +1,333 @@
+"""Kernels as operations of torch: a program that torch.compile makes calls the same ones as eager functions do.
+
+Every kernel that is declared (`functional_rb.native.kernels`) is an operation `functional_rb::<its handler>`: of
+operands that are changed in place, of the others, and of what records and shapes say. So a program holds
+all that its calls need, in whichever process it runs.
+
+torch.compile sees a call as one function of tensors, by a number for all that is static. The declaration is evaluated
+behind it, in plain Python, where sizes may be symbols.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from functional_rb import _native
+from functional_rb.base.description import REMEMBERED, Description
+from functional_rb.core.draft import Arrays
+from functional_rb.core.frame_store import FramePlan
+from functional_rb.core.strategy import Selection
+from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Made, fill_draws
+from functional_rb.ops.part_kernels import Table
+from functional_rb.structures.episode_windows import Entries, Slices
+from functional_rb.structures.hash_map import HashMap
+from functional_rb.structures.ring import Removal, RingState
+from functional_rb.structures.sparse_set import SparseSet
+from functional_rb.transforms.step_queue import Line
+from torch_backend import ops, random
+from torch_backend.chain import CHAIN
+from torch_backend.tracing import constant
+
+CHANGING: Final = {"add": 1, "update": 1, "update_priorities": 1, "set_leaves": 0, "store": 0, "map_insert": 2}
+"""The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance."""
+LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """What a call is but for its tensors, and numbers that may be symbols.
+
+    Attributes:
+        operands: which tensor each is, those that are changed first; None for one that is not given.
+        records: of each its dtype and its words, None for a number.
+        outputs: of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
+    """
+
+    operands: list[int | None]
+    records: list[tuple[str, list[int]] | None]
+    outputs: list[Any]
+
+
+def by_operation(kernel: Kernel) -> list[torch.Tensor]:
+    """What a kernel makes, by an operation; what it changes in place is changed."""
+    outputs, numbers = kernel.in_order, list[Any]()
+    is_changed = [any(x is output for output in outputs) for x in kernel.operands]
+    changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
+    given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
+    places = {id(x): place for place, x in enumerate([*changed, *given])}
+    form = Form([places.get(id(x)) for x in kernel.operands], [], [])
+    for record in kernel.records:
+        if isinstance(record, np.ndarray):
+            form.records.append((record.dtype.name, record.view(np.int32).tolist()))
+        else:
+            form.records.append(None)
+            numbers.append(record)
+    for x in outputs:
+        form.outputs.append((x.dtype, len(x.shape)) if isinstance(x, Made) else places.get(id(x)))
+        numbers += x.shape if isinstance(x, Made) else ()
+    assert kernel.name in CHANGING or not changed
+    tensors = [changed, given] if kernel.name in CHANGING else [given]
+    operation = getattr(torch.ops.functional_rb, kernel.name).default
+    made: Any = operation(*tensors, numbers, json.dumps(form, separators=(",", ":")))
+    return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(text: str) -> Form:
+    return Form(*json.loads(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[Any], list[Any]]:
+    """The form of a call, with arrays for its records, and for outputs shapes and dtypes of torch's."""
+    form, left = _form(text), iter(numbers)
+    records = [
+        np.array([next(left)], np.int32) if record is None else np.array(record[1], np.int32).view(record[0])
+        for record in form.records
+    ]
+    return form.operands, records, _shaped(form, left)
+
+
+def _shaped(form: Form, sizes: Any) -> list[Any]:
+    return [
+        (tuple([next(sizes) for _ in range(x[1])]), ops.DTYPES[x[0]]) if isinstance(x, list) else x
+        for x in form.outputs
+    ]
+
+
+def _define(name: str) -> None:
+    """Define the operation of a kernel."""
+    changes, count = name in CHANGING, CHANGING.get(name)
+    results = "Tensor[]" if count is None else f"({', '.join(['Tensor'] * count)})"
+    changed = "Tensor(a!)[] changed, " if changes else ""
+    tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
+
+    def returned(made: list[torch.Tensor]) -> Any:
+        return made if count is None else made[0] if count == 1 else tuple(made) or None
+
+    def carried_out(*given: Any) -> Any:
+        tensors = given[0] + given[1] if changes else given[0]
+        places, records, outputs = _told(given[-1], tuple(given[-2]))
+        made = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
+        new = iter(made)
+        arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
+        operands = [None if k is None else tensors[k] for k in places]
+        CHAIN.call(_native.HANDLERS[name], records, operands, arrays)
+        return returned(made)
+
+    def described(*given: Any) -> Any:
+        form = _form(given[-1])
+        outputs = _shaped(form, iter(given[-2][form.records.count(None) :]))
+        return returned([ops.empty(x[0], dtype=x[1]) for x in outputs if isinstance(x, tuple)])
+
+    LIBRARY.define(f"{name}({changed}Tensor[] given, SymInt[] numbers, str form) -> {results}", tags=tags)
+    LIBRARY.impl(name, carried_out, "CPU")
+    torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
+
+
+for _name in _native.HANDLERS:
+    _define(_name)
+
+
+# --- functions of the core by operations ------------------------------------------------------------------------------
+
+
+constant(Description.remember)
+
+
+class _Call(NamedTuple):
+    """A call as torch.compile sees it.
+
+    Attributes:
+        function: which it is of.
+        template: the nest of its arguments; see `_apart`.
+        static: what of these is no tensor and no number.
+        outline: the nest of its results; see `_outline_of`.
+    """
+
+    function: Callable[..., Any]
+    template: Any
+    static: Sequence[Any]
+    outline: Any
+
+
+_CALLS: list[_Call] = []
+_NUMBERS: dict[Any, int] = {}
+"""Of calls: what is traced may carry a number as a constant, but no object."""
+_OF: dict[Callable[..., Any], tuple[Declaration, Callable[..., Any]]] = {}
+"""Declaration and core of each function."""
+SYMBOLS: Final = {"batch", "steps"}
+"""Arguments that are numbers and may be symbols; others are settings."""
+
+
+def _by_operation(function: Callable[..., Any], declaration: Declaration, core: Callable[..., Any]) -> Any:
+    _OF[function] = declaration, core
+
+    def work(*args: Any, **named: Any) -> Any:
+        operands: list[Any] = []
+        static: list[Any] = []
+        template = _apart((args, named), operands, static)
+        kinds = tuple([(x.dim(), x.dtype) if isinstance(x, torch.Tensor) else None for x in operands])
+        number = _number(function, template, kinds, *static)
+        if number < 0:
+            return core(*args, **named)
+        return _filled(_outline(number), _call(number, *operands), operands)
+
+    return work
+
+
+def _apart(nested: Any, operands: list[Any] | None, static: list[Any]) -> Any:
+    """The containers of a nest; tensors and numbers, and what is static, are put behind those that are there.
+
+    What is static comes in parts that torch.compile compares by value when it asks whether to compile anew: the fields
+    of a dataclass, whose numbers are settings, and of a description what it is known by.
+    """
+    if isinstance(nested, torch.Tensor) or (isinstance(nested, (int, torch.SymInt)) and not isinstance(nested, bool)):
+        if operands is None:
+            static.append(int(nested))
+            return -len(static)
+        operands.append(nested)
+        return len(operands) - 1
+    if isinstance(nested, dict):
+        return ("dict", tuple([(key, _apart(part, operands, static)) for key, part in nested.items()]))
+    if isinstance(nested, (tuple, list)):
+        return (type(nested), tuple([_apart(part, operands, static) for part in nested]))
+    if isinstance(nested, Description):
+        nested.remember()
+        static.append(nested.token)
+        return ("description", -len(static))
+    if hasattr(nested, "__dataclass_fields__"):
+        names = _fields(type(nested))
+        return (type(nested), tuple([(name, _apart(getattr(nested, name), None, static)) for name in names]))
+    static.append(nested)
+    return -len(static)
+
+
+@constant
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple([field.name for field in dataclasses.fields(kind) if field.init])
+
+
+def _together(template: Any, operands: Sequence[Any], static: Sequence[Any]) -> Any:
+    """The nest of these containers."""
+    if isinstance(template, int):
+        return operands[template] if template >= 0 else static[-1 - template]
+    kind, parts = template
+    if kind == "description":
+        return REMEMBERED[static[-1 - parts]]
+    if kind == "dict" or dataclasses.is_dataclass(kind):
+        named = {name: _together(part, operands, static) for name, part in parts}
+        return named if kind == "dict" else kind(**named)
+    found = [_together(part, operands, static) for part in parts]
+    return kind(*found) if hasattr(kind, "_fields") else kind(found)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Example:
+    """What stands for a tensor where only the containers of results are asked for."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@constant
+def _number(*key: Any) -> int:
+    """The number of a call of a function, with a template and the axes and dtypes of its tensors; -1 for the core."""
+    if key not in _NUMBERS:
+        torch.compiler.allow_in_graph(_call)  # only here, where torch is compiling: it imports the compiler
+        function, template, kinds, *static = key
+        examples = [2 if kind is None else _Example((2,) * kind[0], kind[1]) for kind in kinds]
+        kernel = _declared(function, template, examples, static)
+        if kernel is None or kernel.cut:  # the one leaves it to the core, the other's shapes are in its data
+            _NUMBERS[key] = -1
+        else:
+            _CALLS.append(_Call(function, template, static, _outline_of(kernel, examples)))
+            _NUMBERS[key] = len(_CALLS) - 1
+    return _NUMBERS[key]
+
+
+def _outline_of(kernel: Kernel, operands: Sequence[Any]) -> Any:
+    made = [x for x in kernel.in_order if isinstance(x, Made)]
+    numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(made)}
+
+    def outline(nested: Any) -> Any:
+        if isinstance(nested, dict):
+            return "dict", tuple((key, outline(part)) for key, part in nested.items())
+        if isinstance(nested, (tuple, list)):
+            return type(nested).__name__, tuple(map(outline, nested))
+        return numbers.get(id(nested))
+
+    return outline(kernel.results)
+
+
+@constant
+def _outline(number: int) -> Any:
+    """The containers of what a call gives: a class by its name, as what torch.compile takes for constant has none."""
+    return _CALLS[number].outline
+
+
+def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[Any]) -> Any:
+    if outline is None:
+        return None
+    if isinstance(outline, int):
+        return operands[outline] if outline >= 0 else made[-1 - outline]
+    kind, parts = outline
+    if kind == "dict":
+        return {key: _filled(part, made, operands) for key, part in parts}
+    found = [_filled(part, made, operands) for part in parts]
+    return found if kind == "list" else tuple(found) if kind == "tuple" else _CLASSES[kind](*found)
+
+
+def _call(number: int, *operands: Any) -> tuple[torch.Tensor, ...]:
+    """What a call makes, by its operation."""
+    function, template, static, outline = _CALLS[number]
+    kernel = _declared(function, template, operands, static)
+    if kernel is not None:
+        return tuple(by_operation(kernel))
+    args, named = _together(template, operands, static)  # there are no rows
+    made: dict[int, torch.Tensor] = {}
+    _take(outline, _OF[function][1](*args, **named), made)
+    return tuple(made[k] for k in sorted(made, reverse=True))
+
+
+def _declared(function: Any, template: Any, operands: Sequence[Any], static: Sequence[Any]) -> Kernel | None:
+    args, named = _together(template, operands, static)
+    declaration = _OF[function][0]
+    given = inspect.signature(declaration).bind(*args, **named).arguments
+    fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in given.items()}
+    return declaration(**fixed)
+
+
+def _take(outline: Any, results: Any, made: dict[int, torch.Tensor]) -> None:
+    if isinstance(outline, int) and outline < 0:
+        made[outline] = results
+    elif isinstance(outline, tuple):
+        parts = [(key, results[key], part) for key, part in outline[1]] if outline[0] == "dict" else []
+        parts = parts or [(None, x, part) for x, part in zip(results, outline[1], strict=True)]
+        for _, x, part in parts:
+            _take(part, x, made)
+
+
+_CLASSES: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (Arrays, Entries, FramePlan, HashMap, Line, Removal, RingState, Selection, Slices, SparseSet)
+}
+
+TABLE: Final[Table] = {
+    function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops))
+    for function, declaration in (DECLARED | WHOLE).items()
+}
+"""What stands in for which function of the core while torch.compile traces."""
+
+draws = _by_operation(fill_draws, fill_draws, random.draws)
+"""What `random.draws` does."""
