@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 
 from functional_rb.base.containers import register_static
 
-
 _COUNT = itertools.count()
 _TOKENS: weakref.WeakKeyDictionary[Description, str] = weakref.WeakKeyDictionary()
 REMEMBERED: Final[dict[str, Description]] = {}
