@@ -18,15 +18,13 @@ from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
+from functional_rb.native.chain import known_buffer
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
-SAVE_NOTHING = 0, np.empty(1, np.int64)
-"""The kernels' way of saving what they overwrite is not used: no room, and the number saved."""
-
 DAMAGES = {
     control.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
     control.BAD_COUNTERS: ("control.bin", "its cursor, size, or another of its counters is out of range"),
@@ -45,7 +43,7 @@ class Snapshot(NamedTuple):
     counters: Array
 
 
-class SharedBuffer:
+class SharedBuffer(_native.Shared):
     """A handle of a shared buffer. Arrays given and returned are contiguous, of dtypes as stored.
 
     Any number of threads, and of forked children, may use one handle. Pickled, it is the path.
@@ -58,11 +56,12 @@ class SharedBuffer:
     def __init__(self, files: SharedFiles, spec: BufferSpec) -> None:
         """Look up where everything lies."""
         self.files, self.spec = files, spec
-        self._plan = descriptor.encode(spec, files.layout)
-        self._storage, self._control = (files.rows, *files.wide), files.control
-        self._tree = files.tree.reshape(-1)
+        self._known, self._plan = known_buffer(spec), descriptor.encode(spec, files.layout)
+        self._lock, self._control, self._storage = files.lock, files.control, (files.rows, *files.wide)
+        self._tree, self._journal = files.tree.reshape(-1), files.journal
         self._counters = self._vector(0), self._vector(1)
         self._room = _room(spec)
+        self.share()
         self._check(_native.shared_problem_of_control(self._control, self._plan))
         files.reserve_again()
 
@@ -89,10 +88,10 @@ class SharedBuffer:
             self._repair()
             return work()
 
-        return self.files.lock.hold(repaired, self._repair)
+        return self._lock.hold(repaired, self._repair)
 
     def _repair(self) -> None:
-        given = self._control, self._plan, self._storage, self._tree, self.files.journal
+        given = self._control, self._plan, self._storage, self._tree, self._journal
         self._check(_native.shared_repair(*given, self._room))
 
     def _check(self, problem: int) -> None:
@@ -113,21 +112,7 @@ class SharedBuffer:
         Raises:
             StorageFullError: if the disk is full; nothing is written.
         """
-        marked = batch if mask is None else int(np.count_nonzero(mask))
-        if marked:
-            self.exclusively(lambda: self._add(leaves, batch, marked, mask, priorities))
-
-    def _add(
-        self, leaves: Sequence[Array], batch: int, marked: int, mask: Array | None, priorities: Array | None
-    ) -> None:
-        old, new = self._vectors()
-        capacity = self.spec.capacity
-        self.files.reserve(min(int(old[CURSOR]) % capacity + marked, capacity))
-        _native.shared_note_add(self._control, self._plan, marked)
-        _native.shared_begin(self._control)
-        arrays = self._tree, old, new, mask, priorities, None, None
-        _native.add(*arrays, self._storage, leaves, self._plan, batch, *SAVE_NOTHING)
-        _native.shared_commit(self._control, 0)
+        self._check(self.write(True, batch, mask, priorities, leaves))
 
     def fill(self, arrays: Arrays) -> None:
         """Give an empty buffer the content of a state's arrays. A process that dies doing so leaves it empty.
@@ -168,26 +153,27 @@ class SharedBuffer:
         A piece at a time, as large as the journal has room for: a process that dies has written whole pieces.
         """
         handles = _contiguous(handles)
-        step = files.room(self.spec) if replacements else files.slots(self.spec)
+        step = int(self._room[int(len(replacements) > 0)])
         for start in range(0, handles.size, step):
             stop = min(start + step, handles.size)
-            some = {k: leaf[start:stop] for k, leaf in replacements.items()}
             new = None if priorities is None else priorities[start:stop]
-            self._update_piece(handles[start:stop], new, some)
+            some = [replacements[k][start:stop] if k in replacements else None for k in range(len(self.spec.plan.leaves))]
+            self._check(self.write(False, stop - start, handles[start:stop], new, some if replacements else []))
 
-    def _update_piece(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
-        leaves = [replacements.get(k) for k in range(len(self.spec.plan.leaves))] if replacements else []
-
-        def work() -> None:
-            old, new = self._vectors()
-            to_note = self._storage, self._tree, self.files.journal, handles, len(replacements) > 0
-            _native.shared_note_update(self._control, self._plan, *to_note)
-            _native.shared_begin(self._control)
-            arrays = self._tree, old, new, handles, priorities, None, None
-            _native.update(*arrays, self._storage, leaves, self._plan, handles.size, len(leaves), *SAVE_NOTHING)
-            _native.shared_commit(self._control, 0)
-
-        self.exclusively(work)
+    def _stand_in(self, name: str, batch: int, selects: Any, priorities: Any, leaves: Any) -> None:
+        """Call what a test has put in place of a step of a write, with what the step takes."""
+        old, new = self._vectors()
+        work = self._tree, old, new, selects, priorities, None, None, self._storage, leaves, self._plan, batch
+        saved = 0, np.empty(1, np.int64)
+        given: dict[str, tuple[Any, ...]] = {
+            "shared_note_add": (self._control, self._plan, batch if selects is None else np.count_nonzero(selects)),
+            "shared_note_update": (self._control, self._plan, self._storage, self._tree, self._journal, selects, bool(leaves)),
+            "shared_begin": (self._control,),
+            "add": (*work, *saved),
+            "update": (*work, len(leaves), *saved),
+            "shared_commit": (self._control, 0),
+        }
+        getattr(_native, name)(*given[name])
 
     def clear(self) -> None:
         """Take all items out; where the process dies meanwhile, either all or none are."""
