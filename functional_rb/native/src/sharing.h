@@ -32,7 +32,7 @@ class Holding {
   }
   bool take(Lock* lock) {
     if (lock->fd < 0 || lock->holder == PyThread_get_thread_ident())
-      return bool(called_method(reinterpret_cast<PyObject*>(lock), names.refuse));  // with an error
+      return called_method(reinterpret_cast<PyObject*>(lock), names.refuse), false;  // with an error
     threads_ = lock->threads;  // the child of a fork has another one
     for (bool got = PyThread_acquire_lock(threads_, NOWAIT_LOCK); !got;) {
       Py_BEGIN_ALLOW_THREADS
@@ -145,7 +145,8 @@ template <class Work> bool step(Shared* of, const Change& change, const Step& wh
   const Ref now = attribute(native, which.name);
   if (now.is(which.own)) return work(), !PyErr_Occurred();
   const Ref size(now ? PyLong_FromLongLong(change.call.batch) : nullptr);
-  return size && called_method(of->self(), names._stand_in, which.name, size.get(), change.selects, change.priorities, change.leaves);
+  return size && called_method(of->self(), names._stand_in, which.name, size.get(), change.selects, change.priorities,
+                               change.leaves);
 }
 
 // Begin a turn under the lock, on a buffer that is repaired if somebody has died in a write: SOUND, or what is damaged, or
@@ -162,8 +163,10 @@ inline bool noted(Shared* of, const Change& change, int64_t marked) {
   const BufferCall& call = change.call;
   if (!change.adds)
     return step(of, change, note_update, [&] {
-      shared_note_update(call.control, of->plan(), of->parts->storage.get(), {call.tree, 0}, of->parts->journal.get(),
-                         {call.given_handles, call.batch}, call.given > 0);
+      apart_if(call.given, [&] {
+        return shared_note_update(call.control, of->plan(), of->parts->storage.get(), {call.tree, 0},
+                                  of->parts->journal.get(), {call.given_handles, call.batch}, call.given > 0);
+      });
     });
   const int64_t capacity = of->plan()->capacity;
   const Ref end(PyLong_FromLongLong(least(call.counters[CURSOR] % capacity + marked, capacity)));
@@ -184,7 +187,8 @@ inline int64_t written(Shared* of, Change change) {
   call.counters = counters_at(call.control, sequence), call.new_counters = counters_at(call.control, sequence + 2);
   call.saved_count = saved, call.item_count = call.given;
   const auto write = [&] {
-    if (run(change.adds ? kernels.add : kernels.update, call, call.batch) == NO_MEMORY) PyErr_NoMemory();
+    const auto kernel = change.adds ? kernels.add : kernels.update;
+    if (run(kernel, call, call.batch) == NO_MEMORY) PyErr_NoMemory();
   };
   if (noted(of, change, marked) && step(of, change, begin, [&] { shared_begin(call.control); }) &&
       step(of, change, change.adds ? add_step : update_step, write) &&
@@ -249,7 +253,7 @@ inline bool add_shared_types(PyObject* module) {
   static PyMethodDef of_shared[] = {{"share", share, METH_NOARGS, nullptr}, {"write", write_shared, METH_VARARGS, nullptr}, {}};
   static PyType_Slot shared[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_shared)},
                                  {Py_tp_methods, of_shared}, {0, nullptr}};
-  constexpr unsigned flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
+  const unsigned flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
   static PyType_Spec lock_spec = {"functional_rb._native.Lock", sizeof(Lock), 0, flags, lock};
   static PyType_Spec shared_spec = {"functional_rb._native.Shared", sizeof(Shared), 0, flags, shared};
   native = module;

@@ -24,12 +24,16 @@ constexpr int64_t LEAST = 16384;  // as `versions.memory.LEAST`
 
 inline BufferKernels kernels;
 
+// Do some work, without the GIL if it takes long.
+template <class Work> auto apart_if(bool takes_long, Work work) {
+  if (!takes_long) return work();
+  decltype(work()) outcome;
+  Py_BEGIN_ALLOW_THREADS outcome = work(); Py_END_ALLOW_THREADS
+  return outcome;
+}
 // Carry out a kernel that copies so many rows, or that may wait for somebody.
 inline int run(int (*kernel)(const BufferCall&), const BufferCall& call, int64_t rows, bool waits = false) {
-  if (!waits && rows * call.row_bytes <= LARGE) return kernel(call);
-  int outcome;
-  Py_BEGIN_ALLOW_THREADS outcome = kernel(call); Py_END_ALLOW_THREADS
-  return outcome;
+  return apart_if(waits || rows * call.row_bytes > LARGE, [&] { return kernel(call); });
 }
 
 // One call on a state, which holds the lock of its lineage.
