@@ -122,6 +122,7 @@ class Seen {
   }
   // The kind of a format of one native element.
   bool known(const char* format) {
+    if (format && format[0] == '=') ++format;  // which says the same here: how large it is, the buffer tells beside
     if (!format || !format[0] || format[1]) return false;
     if (strchr("bhilq", format[0])) dtype.code = INT32.code;
     else if (strchr("BHILQ", format[0])) dtype.code = 1;
