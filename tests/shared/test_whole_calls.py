@@ -160,12 +160,13 @@ def test_the_next_call_repairs(call: str, library: Backend, tmp_path: Path) -> N
     rb.add(state, batch(library, 1, 2, 3))
     died(state, control.ADD)
     state.buffer.files.rows[3:5] = 77
-    if call == "add":
-        rb.add(state, batch(library, 4))
-    elif call == "sample":
-        assert set(library.numpy(rb.sample(state, rb.key(0), 32)[1].items["n"])) == {1, 2, 3}
-    else:
-        rb.update(state, np.zeros(1, np.int32), np.ones(1, np.float32))
+    with the_plain_way_closed() if (library.library, call) != ("jax", "sample") else contextlib.nullcontext():
+        if call == "add":
+            rb.add(state, batch(library, 4))
+        elif call == "sample":
+            assert set(library.numpy(rb.sample(state, rb.key(0), 32)[1].items["n"])) == {1, 2, 3}
+        else:
+            rb.update(state, np.zeros(1, np.int32), np.ones(1, np.float32))
     assert int(rb.lost(state)) == 2
     assert stored(library, state) == [1, 2, 3, 4 if call == "add" else 0, 0, 0, 0, 0]
 
