@@ -98,8 +98,8 @@ class Shared:
 
     def share(self) -> None:
         """Take over its attributes."""
-    def write(self, adds: bool, size: int, selects: Any, priorities: Any, leaves: Any, /) -> int:
-        """Add so many rows, of a mask, or update those of handles, as many as the journal has room for.
+    def write(self, size: int, mask: Any, handles: Any, priorities: Any, leaves: Any, /) -> int:
+        """Add so many rows, or update the items of handles, as many as the journal has room for.
 
         One whole write, under the lock. Returns SOUND, or what is damaged: then nothing is written.
         """

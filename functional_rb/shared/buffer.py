@@ -110,7 +110,7 @@ class SharedBuffer(_native.Shared):
         Raises:
             StorageFullError: if the disk is full; nothing is written.
         """
-        self._check(self.write(True, batch, mask, priorities, leaves))
+        self._check(self.write(batch, mask, None, priorities, leaves))
 
     def fill(self, arrays: Arrays) -> None:
         """Give an empty buffer the content of a state's arrays. A process that dies doing so leaves it empty.
@@ -153,27 +153,35 @@ class SharedBuffer(_native.Shared):
         handles = np.ascontiguousarray(handles)
         step = self.files.saves[len(replacements) > 0]
         for start in range(0, handles.size, step):
-            stop = min(start + step, handles.size)
-            new = None if priorities is None else priorities[start:stop]
-            some = [
-                replacements[k][start:stop] if k in replacements else None for k in range(len(self.spec.plan.leaves))
-            ]
-            self._check(self.write(False, stop - start, handles[start:stop], new, some if replacements else []))
+            part = slice(start, start + step)
+            new = None if priorities is None else priorities[part]
+            leaves = [replacements[k][part] if k in replacements else None for k in range(len(self.spec.plan.leaves))]
+            some = handles[part], new, leaves if replacements else []
+            self._check(self.write(len(some[0]), None, *some))
 
-    def _stand_in(self, step: str, size: int, selects: Any, priorities: Any, leaves: Any) -> None:
+    def _stand_in(self, step: str, size: int, mask: Any, handles: Any, priorities: Any, leaves: Any) -> None:
         """Call what a test has put in place of a step of a write, with what the step takes."""
+        handles, priorities = (None if x is None else x.cast("i") for x in (handles, priorities))
         words, what = (self._control, self._plan), (self._storage, self._tree, self._journal)
+        given = (
+            self._tree,
+            *self._vectors(),
+            mask if handles is None else handles,
+            priorities,
+            None,
+            None,
+            self._storage,
+        )
         saved = 0, np.empty(1, np.int64)  # nothing
-        work = (self._tree, *self._vectors(), selects, priorities, None, None, self._storage, leaves, self._plan, size)
-        given = {
-            "shared_note_add": (*words, size if selects is None else np.count_nonzero(selects)),
-            "shared_note_update": (*words, *what, selects, bool(leaves)),
+        arguments = {
+            "shared_note_add": (*words, size if mask is None else np.count_nonzero(mask)),
+            "shared_note_update": (*words, *what, handles, bool(leaves)),
             "shared_begin": words[:1],
-            "add": (*work, *saved),
-            "update": (*work, len(leaves or ()), *saved),
+            "add": (*given, leaves, self._plan, size, *saved),
+            "update": (*given, leaves, self._plan, size, len(leaves), *saved),
             "shared_commit": (self._control, 0),
         }
-        getattr(_native, step)(*given[step])
+        getattr(_native, step)(*arguments[step])
 
     def clear(self) -> None:
         """Take all items out; where the process dies meanwhile, either all or none are."""

@@ -84,13 +84,11 @@ Shared* shared_by(const VersionChain* chain, PyObject* state, Ref& buffer) {
 }
 
 // Write what was taken; the handle stays one.
-PyObject* written_to(Shared* of, PyObject* state, const Batch& batch, PyObject* selects, PyObject* priorities, PyObject* leaves,
-                     bool adds) {
-  Change change{selects, priorities, leaves, of->call(), adds};
-  BufferCall& call = change.call;
+PyObject* written_to(Shared* of, PyObject* state, const Batch& batch) {
+  BufferCall call = of->call();
   call.batch = batch.rows, call.items = batch.items, call.given = batch.given;
   call.mask = batch.mask, call.priorities = batch.priorities, call.given_handles = batch.handles;
-  const int64_t problem = written(of, change);
+  const int64_t problem = written(of, call);
   return problem == FAILED ? nullptr : problem == SOUND ? Py_NewRef(state) : not_here();
 }
 
@@ -107,7 +105,7 @@ PyObject* add_to_shared(const VersionChain* chain, PyObject* const* args) {
     FRB_TRY(take_leaves(of->known(), leaves.get(), batch));
   }
   if (batch.rows <= 0 || !batch.take_mask(args[2]) || !batch.take_priorities(args[3])) return not_here();
-  return written_to(of, args[0], batch, args[2], args[3], args[1], true);
+  return written_to(of, args[0], batch);
 }
 
 PyObject* update_shared(const VersionChain* chain, PyObject* const* args) {
@@ -118,7 +116,7 @@ PyObject* update_shared(const VersionChain* chain, PyObject* const* args) {
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(of->known(), args[3], batch));
   if (batch.rows > of->parts->room.get()[batch.given > 0]) return not_here();  // in pieces
-  return written_to(of, args[0], batch, args[1], args[2], args[3], false);
+  return written_to(of, args[0], batch);
 }
 
 PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {

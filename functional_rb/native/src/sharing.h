@@ -133,20 +133,23 @@ struct Step {
 inline PyObject* native;
 inline Step note_add, note_update, begin, add_step, update_step, commit;
 
-// One write: what is given of it, as objects and as a kernel takes it.
-struct Change {
-  PyObject *selects, *priorities, *leaves;  // selects: the mask of what is added, or the handles of what is updated
-  BufferCall call;
-  bool adds;
-};
-
-// Take a step; or call what stands in its place, by way of Python.
-template <class Work> bool step(Shared* of, const Change& change, const Step& which, Work work) {
+// Take a step of a write; or call what stands in its place, by way of Python, which gets views of what is given.
+template <class Work> bool step(Shared* of, const BufferCall& call, const Step& which, Work work) {
   const Ref now = attribute(native, which.name);
   if (now.is(which.own)) return work(), !PyErr_Occurred();
-  const Ref size(now ? PyLong_FromLongLong(change.call.batch) : nullptr);
-  return size && called_method(of->self(), names._stand_in, which.name, size.get(), change.selects, change.priorities,
-                               change.leaves);
+  const auto view = [&call](const void* at, int64_t bytes) {
+    char* first = static_cast<char*>(const_cast<void*>(at));
+    return Ref(at ? PyMemoryView_FromMemory(first, Py_ssize_t(call.batch * bytes), PyBUF_READ) : Py_NewRef(Py_None));
+  };
+  const Ref size(PyLong_FromLongLong(call.batch)), mask = view(call.mask, 1), handles = view(call.given_handles, 4),
+            priorities = view(call.priorities, 4), leaves(PyList_New(0));
+  for (int64_t k = 0; leaves && k < call.given; ++k) {
+    const Ref leaf = view(place(call.items[k]), of->plan().leaf(k).bytes);
+    if (!leaf || PyList_Append(leaves.get(), leaf.get())) return false;
+  }
+  return now && size && mask && handles && priorities && leaves &&
+         called_method(of->self(), names._stand_in, which.name, size.get(), mask.get(), handles.get(), priorities.get(),
+                       leaves.get());
 }
 
 // Begin a turn under the lock, on a buffer that is repaired if somebody has died in a write: SOUND, or what is damaged, or
@@ -159,10 +162,9 @@ inline int64_t enter(Shared* of, Holding& holding) {
 }
 
 // Have room on the disk, and note in the journal what will be written.
-inline bool noted(Shared* of, const Change& change, int64_t marked) {
-  const BufferCall& call = change.call;
-  if (!change.adds)
-    return step(of, change, note_update, [&] {
+inline bool noted(Shared* of, const BufferCall& call, int64_t marked) {
+  if (call.given_handles)
+    return step(of, call, note_update, [&] {
       apart_if(call.given, [&] {
         return shared_note_update(call.control, of->plan(), of->parts->storage.get(), {call.tree, 0},
                                   of->parts->journal.get(), {call.given_handles, call.batch}, call.given > 0);
@@ -171,12 +173,12 @@ inline bool noted(Shared* of, const Change& change, int64_t marked) {
   const int64_t capacity = of->plan()->capacity;
   const Ref end(PyLong_FromLongLong(least(call.counters[CURSOR] % capacity + marked, capacity)));
   return end && called_method(of->parts->files.get(), names.reserve, end.get()) &&
-         step(of, change, note_add, [&] { shared_note_add(call.control, of->plan(), marked); });
+         step(of, call, note_add, [&] { shared_note_add(call.control, of->plan(), marked); });
 }
 
-// A whole write; returns as `enter`. One that is cut short is taken back.
-inline int64_t written(Shared* of, Change change) {
-  BufferCall& call = change.call;
+// A whole write: handles are of items to be updated, else rows are added. Returns as `enter`; one that is cut short is
+// taken back.
+inline int64_t written(Shared* of, BufferCall call) {
   int64_t saved[3], marked = call.mask ? 0 : call.batch;
   for (int64_t row = 0; call.mask && row < call.batch; ++row) marked += call.mask[row] != 0;
   Holding holding;
@@ -187,12 +189,12 @@ inline int64_t written(Shared* of, Change change) {
   call.counters = counters_at(call.control, sequence), call.new_counters = counters_at(call.control, sequence + 2);
   call.saved_count = saved, call.item_count = call.given;
   const auto write = [&] {
-    const auto kernel = change.adds ? kernels.add : kernels.update;
+    const auto kernel = call.given_handles ? kernels.update : kernels.add;
     if (run(kernel, call, call.batch) == NO_MEMORY) PyErr_NoMemory();
   };
-  if (noted(of, change, marked) && step(of, change, begin, [&] { shared_begin(call.control); }) &&
-      step(of, change, change.adds ? add_step : update_step, write) &&
-      step(of, change, commit, [&] { shared_commit(call.control, 0); }))
+  if (noted(of, call, marked) && step(of, call, begin, [&] { shared_begin(call.control); }) &&
+      step(of, call, call.given_handles ? update_step : add_step, write) &&
+      step(of, call, commit, [&] { shared_commit(call.control, 0); }))
     return SOUND;
   const KeptError kept;
   called_method(of->self(), names._repair);
@@ -217,24 +219,22 @@ inline PyObject* share(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// write(adds, size, mask or handles, priorities, leaves): add so many rows, or update as many as the journal has room for, by
+// write(size, mask, handles, priorities, leaves): add so many rows, or update as many items as the journal has room for, by
 // arrays of NumPy's in a row.
 inline PyObject* write_shared(PyObject* self, PyObject* args) {
   Shared* of = reinterpret_cast<Shared*>(self);
-  Change change{};
-  int adds;
+  PyObject *marks, *selects, *values, *items;
   long long size;
   Argument<Addresses> leaves;
   Argument<const uint8_t*> mask;
   Argument<const int32_t*> handles, priorities;
-  if (!PyArg_ParseTuple(args, "pLOOO", &adds, &size, &change.selects, &change.priorities, &change.leaves) ||
-      !(adds ? mask.take(change.selects) : handles.take(change.selects)) || !priorities.take(change.priorities) ||
-      !leaves.take(change.leaves))
+  if (!PyArg_ParseTuple(args, "LOOOO", &size, &marks, &selects, &values, &items) || !mask.take(marks) ||
+      !handles.take(selects) || !priorities.take(values) || !leaves.take(items))
     return nullptr;
-  change.call = of->call(), change.adds = adds, change.call.batch = size;
-  change.call.mask = mask.get(), change.call.given_handles = handles.get(), change.call.priorities = priorities.get();
-  change.call.items = leaves.get().at, change.call.given = leaves.get().size;
-  const int64_t problem = written(of, change);
+  BufferCall call = of->call();
+  call.batch = size, call.items = leaves.get().at, call.given = leaves.get().size;
+  call.mask = mask.get(), call.given_handles = handles.get(), call.priorities = priorities.get();
+  const int64_t problem = written(of, call);
   return problem == FAILED ? nullptr : PyLong_FromLongLong(problem);
 }
 
