@@ -72,7 +72,9 @@ def test_usual_writes_are_one_call_each(library: Backend, tmp_path: Path) -> Non
         assert rb.add_(state, batch(library, 3, 4, 5), mask=some) is state
         assert rb.add(state, batch(library, 6), priorities=array(np.array([3], np.float32))) is state
         assert rb.add(state, {"x": np.full(3, 7, np.float32), "n": 7, "done": True}) is state  # one item
+        before = int(state.buffer.files.control[control.SEQUENCE])
         assert rb.add(state, batch(library, 8), mask=array(np.array([False]))) is state
+        assert int(state.buffer.files.control[control.SEQUENCE]) == before  # nobody waits for a write of nothing
         assert rb.update(state, first, array(np.array([4, 5], np.float32))) is state
         assert rb.update_(state, first, items={"done": array(np.array([False, True]))}) is state
     assert stored(library, state) == [1, 2, 3, 5, 6, 7, 0, 0]
@@ -404,38 +406,32 @@ def test_other_threads_go_on_while_one_waits_for_another_process(call: int, libr
 
 
 @pytest.mark.parametrize("call", ["add", "update", "sample"])
-def test_large_batches_are_copied_without_the_lock_of_the_interpreter(call: str, tmp_path: Path) -> None:
-    """Where Python takes the lock from no thread, only a call that lets it go can let another thread come on."""
+def test_other_threads_go_on_while_a_large_batch_is_copied(call: str, tmp_path: Path) -> None:
     import torch_backend as rb
 
-    spec = frb.BufferSpec(frb.Unbounded((4096,)), 64, storage=frb.Memmap(str(tmp_path), shared=True))
-    state, rows, handles = rb.init(spec), np.ones((32, 4096), np.float32), np.arange(32, dtype=np.int32)
+    spec = frb.BufferSpec({"x": frb.Unbounded((2**22,))}, 4, storage=frb.Memmap(str(tmp_path), shared=True))
+    state, rows = rb.init(spec), {"x": np.ones((4, 2**22), np.float32)}
     rb.add(state, rows)
+    one, handles, key, beats = {"x": rows["x"][:1]}, np.array([3], np.int32), rb.key(1), [0]
     works: dict[str, Callable[[], Any]] = {
         "add": lambda: rb.add(state, rows),
-        "update": lambda: rb.update(state, handles, items=rows),
-        "sample": lambda: rb.sample(state, rb.key(1), 32),
+        "update": lambda: rb.update(state, handles, items=one),
+        "sample": lambda: rb.sample(state, key, 4),
     }
-    stop, entered, calls, before = threading.Event(), threading.Event(), [], sys.getswitchinterval()
 
-    def work() -> None:
-        entered.set()
-        for _ in range(500):
-            if stop.is_set():
-                return
-            works[call]()
-            calls.append(None)
+    def beat() -> None:
+        while not stop.wait(0.0005):
+            beats[0] += 1
 
-    thread = threading.Thread(target=work)
-    try:
-        sys.setswitchinterval(1000)
-        thread.start()
-        entered.wait()
-        stop.set()
-        thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert len(calls) < 500
+    stop, thread, within = threading.Event(), threading.Thread(target=beat), 0
+    thread.start()
+    for _ in range(20):
+        before = beats[0]
+        works[call]()
+        within += beats[0] - before
+    stop.set()
+    thread.join()
+    assert within > {"add": 50, "update": 25, "sample": 500}[call], within
 
 
 # --- the lock --------------------------------------------------------------------------------------------------------
@@ -487,8 +483,9 @@ def fork():
     os.close(other)
 child = lock.hold(fork, int)
 thread = threading.Thread(target=lock.hold, args=(int, int), daemon=True)
-lock.hold(thread.start, int)
+lock.hold(lambda: (thread.start(), thread.join(0.2), told.append(thread.is_alive())), int)
 thread.join(30)
+assert told.pop(), "two threads have it"
 if not child:
     os._exit(thread.is_alive())
 assert os.waitpid(child, 0)[1] == 0 and told == [b"held"] and not thread.is_alive(), told
