@@ -1,7 +1,9 @@
 """The native code, see `functional_rb/native/src`: kernels that `kernels.cpp` lists, and handlers of others."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 INSTRUCTIONS: str
 """The set of instructions that was chosen for this processor."""
@@ -80,5 +82,26 @@ class Chain:
     def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> None:
         """Let a kernel read arrays and write to others; None stands for one that is not given."""
     def turn(self, on: bool, /) -> None: ...
+
+class Lock:
+    """What `shared.lock.FileLock` holds: `flock` on a file, and a lock for the threads of this process."""
+
+    fd: int
+
+    def hold(self, work: Callable[[], T], finish: Callable[[], object], /) -> T:
+        """Work under the lock, and finish under it, even if the work raised."""
+    def reset(self, fd: int, /) -> int:
+        """Lock another descriptor, in place of the one that is returned; no thread of this process has it."""
+
+class Shared:
+    """A buffer that processes share, as far as it is written to."""
+
+    def share(self) -> None:
+        """Take over its attributes."""
+    def write(self, size: int, mask: Any, handles: Any, priorities: Any, leaves: Any, /) -> int:
+        """Add so many rows, or update the items of handles, as many as the journal has room for.
+
+        One whole write, under the lock. Returns SOUND, or what is damaged: then nothing is written.
+        """
 
 def __getattr__(name: str, /) -> Callable[..., Any]: ...

@@ -20,6 +20,7 @@ from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
 from jax_backend import compat, engines, execute, hosted, inplace, mixtures, restore, rules, values
 from jax_backend.binder import Binder
+from jax_backend.shared import SharedState, chain
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -93,6 +94,11 @@ def add(
     time_major: bool = True,
     to: Any = None,
 ) -> AnyState:
+    if (
+        type(state) is SharedState
+        and (made := chain().add(state, items, mask, priorities, key, validate, time_major, to)) is not NotImplemented
+    ):
+        return made
     if isinstance(state, Mixture):
         return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
     return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
@@ -109,6 +115,8 @@ def sample(
 
 @_binds(api.update)
 def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    if type(state) is SharedState and (made := chain().update(state, indices, priorities, items)) is not NotImplemented:
+        return made
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update")
     return api.update(engines.of(state), state, indices, priorities, items)
@@ -130,6 +138,11 @@ def add_(
     time_major: bool = True,
     to: Any = None,
 ) -> AnyState:
+    if (
+        type(state) is SharedState
+        and (made := chain().add_(state, items, mask, priorities, key, validate, time_major, to)) is not NotImplemented
+    ):
+        return made
     if isinstance(state, Mixture):
         return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
     engine = engines.of(state)
@@ -150,6 +163,11 @@ def sample_(
 
 @_binds(in_place.update_)
 def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    if (
+        type(state) is SharedState
+        and (made := chain().update_(state, indices, priorities, items)) is not NotImplemented
+    ):
+        return made
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update_")
     engine = engines.of(state)

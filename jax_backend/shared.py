@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +18,14 @@ from functional_rb.shared.engine import Engine
 from functional_rb.shared.library import Library, Vector
 from functional_rb.shared.state import SharedState as CoreSharedState
 from functional_rb.specs import ArraySpec
+from functional_rb.storage.host_state import NUMPY, HostState
 from jax_backend import devices, execute, hosted, ops, rules
 
 
 class _Library(Library):
     backend, ops = execute, ops
+    check_state = staticmethod(checks.check_state)
+    check_key = staticmethod(execute.check_key)
 
     def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Any:
         if isinstance(leaf, np.ndarray):
@@ -29,12 +33,6 @@ class _Library(Library):
             checks.check_dtype(name, leaf, expected.dtype)
             return leaf
         return execute.convert(leaf, expected, name)
-
-    def check_state(self, state: Any, function: str) -> None:
-        checks.check_state(state, function)
-
-    def check_key(self, key: Any) -> None:
-        execute.check_key(key)
 
     def place(self, device: Any) -> Any:
         hosted.refuse_tracing()
@@ -68,6 +66,16 @@ class SharedState(CoreSharedState):
     """A handle of a shared buffer, on JAX."""
 
     library = _Library()
+
+
+@functools.cache
+def chain() -> Any:
+    """What does usual writes whole, of arrays of the host; imported when first used, as there may be no native code."""
+    from functional_rb.native.chain import Chains
+
+    with jax.ensure_compile_time_eval():
+        arrays = type(jnp.zeros(())), np.ndarray, *[None] * 5
+    return Chains(NUMPY, execute.build_mapping).make(HostState, arrays, shared=SharedState)
 
 
 engine = Engine(SharedState)

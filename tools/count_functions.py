@@ -95,6 +95,7 @@ def counts() -> dict[str, tuple[list[str], list[str]]]:
             "torch, eager": public("torch"),
             "torch, in place": public("torch", in_place=True),
             "shared, on torch": public("torch", frb.Memmap(f"{path}/shared", shared=True)),
+            "shared, on JAX": public("jax", frb.Memmap(f"{path}/shared-jax", shared=True)),
             "core on NumPy": core(),
         }
 

@@ -12,6 +12,7 @@ from functional_rb.native.chain import Chains, dlpack_dtype
 from torch_backend import ops
 from torch_backend.convert import build_mapping
 from torch_backend.library import TORCH
+from torch_backend.shared import SharedState
 from torch_backend.state import State
 
 _DLPACK = {dtype: dlpack_dtype(name) for name, dtype in ops.DTYPES.items()}
@@ -46,7 +47,7 @@ def ready(tensor: torch.Tensor, writes: bool) -> torch.Tensor:
 def made(has_exchange: bool = True) -> Any:
     """The chain, with DLPack's C interface where torch has it."""
     arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj, ready
-    return Chains(TORCH, build_mapping).make(State, arrays, has_exchange)
+    return Chains(TORCH, build_mapping).make(State, arrays, has_exchange, SharedState)
 
 
 CHAIN: Final = made()

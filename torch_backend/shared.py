@@ -14,7 +14,6 @@ from functional_rb.core.draft import Arrays
 from functional_rb.shared.engine import Engine
 from functional_rb.shared.library import Library, Vector
 from functional_rb.shared.state import SharedState as CoreSharedState
-from functional_rb.specs import ArraySpec
 from torch_backend import devices, execute, ops, random
 from torch_backend.state import State
 
@@ -24,8 +23,8 @@ CPU = torch.device("cpu")
 class _Library(Library):
     backend, ops = execute, ops
 
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
-        return execute.convert(leaf, expected, name)
+    convert = staticmethod(execute.convert)
+    check_key = staticmethod(random.check_key)
 
     def check_state(self, state: Any, function: str) -> None:
         """Refuse to trace, too: what a compiled function did once, it would not do again."""
@@ -35,9 +34,6 @@ class _Library(Library):
                 f"{function}: torch.compile cannot trace a buffer that other processes write; call {function} outside "
                 f"of the compiled function"
             )
-
-    def check_key(self, key: Any) -> None:
-        random.check_key(key)
 
     def place(self, device: Any) -> torch.device | None:
         return devices.resolve(device) or devices.target(None)

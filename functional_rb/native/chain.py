@@ -180,7 +180,9 @@ class Chains:
     def __init__(self, library: Library, build_mapping: nest.BuildMapping) -> None:
         self._library, self._build_mapping = library, build_mapping
 
-    def make(self, state: type[VersionedState], arrays: Sequence[Any], has_exchange: bool = True) -> _native.Chain:
+    def make(
+        self, state: type[VersionedState], arrays: Sequence[Any], has_exchange: bool = True, shared: type | None = None
+    ) -> _native.Chain:
         """The chain of a library's states.
 
         Args:
@@ -188,9 +190,10 @@ class Chains:
             arrays: the library's array class, NumPy's, and functions that look at an array, take one over by a DLPack
                 capsule, say whether one is to be negated, and to be conjugated, and copy one as kernels read it.
             has_exchange: whether DLPack's C interface may be used.
+            shared: the class of the library's handles of shared buffers, if it calls the chain on such.
         """
         samples = Sample, MaskedSample, SliceSample
-        types = state, Version, SavedBlock, *samples, deque, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
+        types = state, shared, Version, SavedBlock, *samples, deque, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
         asked = self._place_of, known_buffer, Version.own, _copied, self._make_room, _part, _apart, self._together
         self._chain = chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
         chain.turn(switch.on)

@@ -18,15 +18,13 @@ from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
+from functional_rb.native.chain import known_buffer
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.shared import files, places
 from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
-SAVE_NOTHING = 0, np.empty(1, np.int64)
-"""The kernels' way of saving what they overwrite is not used: no room, and the number saved."""
-
 DAMAGES = {
     control.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
     control.BAD_COUNTERS: ("control.bin", "its cursor, size, or another of its counters is out of range"),
@@ -45,7 +43,7 @@ class Snapshot(NamedTuple):
     counters: Array
 
 
-class SharedBuffer:
+class SharedBuffer(_native.Shared):
     """A handle of a shared buffer. Arrays given and returned are contiguous, of dtypes as stored.
 
     Any number of threads, and of forked children, may use one handle. Pickled, it is the path.
@@ -58,11 +56,11 @@ class SharedBuffer:
     def __init__(self, files: SharedFiles, spec: BufferSpec) -> None:
         """Look up where everything lies."""
         self.files, self.spec = files, spec
-        self._plan = descriptor.encode(spec, files.layout)
-        self._storage, self._control = (files.rows, *files.wide), files.control
-        self._tree = files.tree.reshape(-1)
-        self._counters = self._vector(0), self._vector(1)
-        self._room = _room(spec)
+        self._known, self._plan = known_buffer(spec), descriptor.encode(spec, files.layout)
+        self._lock, self._control, self._storage = files.lock, files.control, (files.rows, *files.wide)
+        self._tree, self._journal = files.tree.reshape(-1), files.journal
+        self._room = np.array(files.saves, np.int64)
+        self.share()
         self._check(_native.shared_problem_of_control(self._control, self._plan))
         files.reserve_again()
 
@@ -89,10 +87,10 @@ class SharedBuffer:
             self._repair()
             return work()
 
-        return self.files.lock.hold(repaired, self._repair)
+        return self._lock.hold(repaired, self._repair)
 
     def _repair(self) -> None:
-        given = self._control, self._plan, self._storage, self._tree, self.files.journal
+        given = self._control, self._plan, self._storage, self._tree, self._journal
         self._check(_native.shared_repair(*given, self._room))
 
     def _check(self, problem: int) -> None:
@@ -103,9 +101,8 @@ class SharedBuffer:
         """
         if problem != control.SOUND:
             name, what = DAMAGES[problem]
-            raise StorageLayoutError(
-                f"{os.path.join(self.files.directory, name)}: {what}; the file is damaged: remove the directory"
-            )
+            path = os.path.join(self.files.directory, name)
+            raise StorageLayoutError(f"{path}: {what}; the file is damaged: remove the directory")
 
     def add(self, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None) -> None:
         """Write a batch: leaves [B, *shape], mask bool [B], priorities float32 [B].
@@ -113,21 +110,7 @@ class SharedBuffer:
         Raises:
             StorageFullError: if the disk is full; nothing is written.
         """
-        marked = batch if mask is None else int(np.count_nonzero(mask))
-        if marked:
-            self.exclusively(lambda: self._add(leaves, batch, marked, mask, priorities))
-
-    def _add(
-        self, leaves: Sequence[Array], batch: int, marked: int, mask: Array | None, priorities: Array | None
-    ) -> None:
-        old, new = self._vectors()
-        capacity = self.spec.capacity
-        self.files.reserve(min(int(old[CURSOR]) % capacity + marked, capacity))
-        _native.shared_note_add(self._control, self._plan, marked)
-        _native.shared_begin(self._control)
-        arrays = self._tree, old, new, mask, priorities, None, None
-        _native.add(*arrays, self._storage, leaves, self._plan, batch, *SAVE_NOTHING)
-        _native.shared_commit(self._control, 0)
+        self._check(self.write(batch, mask, None, priorities, leaves))
 
     def fill(self, arrays: Arrays) -> None:
         """Give an empty buffer the content of a state's arrays. A process that dies doing so leaves it empty.
@@ -167,27 +150,38 @@ class SharedBuffer:
 
         A piece at a time, as large as the journal has room for: a process that dies has written whole pieces.
         """
-        handles = _contiguous(handles)
-        step = files.room(self.spec) if replacements else files.slots(self.spec)
+        handles = np.ascontiguousarray(handles)
+        step = self.files.saves[len(replacements) > 0]
         for start in range(0, handles.size, step):
-            stop = min(start + step, handles.size)
-            some = {k: leaf[start:stop] for k, leaf in replacements.items()}
-            new = None if priorities is None else priorities[start:stop]
-            self._update_piece(handles[start:stop], new, some)
+            part = slice(start, start + step)
+            new = None if priorities is None else priorities[part]
+            leaves = [replacements[k][part] if k in replacements else None for k in range(len(self.spec.plan.leaves))]
+            some = handles[part], new, leaves if replacements else []
+            self._check(self.write(len(some[0]), None, *some))
 
-    def _update_piece(self, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> None:
-        leaves = [replacements.get(k) for k in range(len(self.spec.plan.leaves))] if replacements else []
-
-        def work() -> None:
-            old, new = self._vectors()
-            to_note = self._storage, self._tree, self.files.journal, handles, len(replacements) > 0
-            _native.shared_note_update(self._control, self._plan, *to_note)
-            _native.shared_begin(self._control)
-            arrays = self._tree, old, new, handles, priorities, None, None
-            _native.update(*arrays, self._storage, leaves, self._plan, handles.size, len(leaves), *SAVE_NOTHING)
-            _native.shared_commit(self._control, 0)
-
-        self.exclusively(work)
+    def _stand_in(self, step: str, size: int, mask: Any, handles: Any, priorities: Any, leaves: Any) -> None:
+        """Call what a test has put in place of a step of a write, with what the step takes."""
+        handles, priorities = (None if x is None else x.cast("i") for x in (handles, priorities))
+        words, what = (self._control, self._plan), (self._storage, self._tree, self._journal)
+        given = (
+            self._tree,
+            *self._vectors(),
+            mask if handles is None else handles,
+            priorities,
+            None,
+            None,
+            self._storage,
+        )
+        saved = 0, np.empty(1, np.int64)  # nothing
+        arguments = {
+            "shared_note_add": (*words, size if mask is None else np.count_nonzero(mask)),
+            "shared_note_update": (*words, *what, handles, bool(leaves)),
+            "shared_begin": words[:1],
+            "add": (*given, leaves, self._plan, size, *saved),
+            "update": (*given, leaves, self._plan, size, len(leaves), *saved),
+            "shared_commit": (self._control, 0),
+        }
+        getattr(_native, step)(*arguments[step])
 
     def clear(self) -> None:
         """Take all items out; where the process dies meanwhile, either all or none are."""
@@ -201,28 +195,28 @@ class SharedBuffer:
 
     def _vectors(self) -> tuple[Array, Array]:
         """The counters in force, int32 [SLOT], and those that the next write puts in force; called under the lock."""
-        finished = int(self.files.control[control.SEQUENCE]) >> 1
-        return self._counters[finished & 1], self._counters[~finished & 1]
-
-    def _vector(self, parity: int) -> Array:
-        first = control.COUNTERS + control.SLOT_WORDS * parity
-        return self.files.control[first : first + control.SLOT_WORDS].view(np.int32)
+        finished = int(self._control[control.SEQUENCE]) >> 1
+        both = self._control[control.COUNTERS :].view(np.int32)[: 2 * control.SLOT].reshape(2, control.SLOT)
+        return both[finished & 1], both[~finished & 1]
 
     # Reading.
 
     def counters(self) -> Array:
         """The counters that every state has, int32 [BASE]."""
-        return self._all_counters()[:BASE]
+        return self._of_one_moment(np.copy)[:BASE]
 
     def lost(self) -> Array:
         """How many items were being added by writers who died, int32 [1]."""
-        return self._all_counters()[control.LOST : control.LOST + 1]
+        return self._of_one_moment(np.copy)[control.LOST : control.LOST + 1]
 
-    def _all_counters(self) -> Array:
-        found = np.empty(control.SLOT, np.int32)
-        if int(_native.shared_read_counters(self._control, found)) & 1:
-            self.exclusively(lambda: _native.shared_read_counters(self._control, found))
-        return found
+    def _of_one_moment(self, work: Callable[[Array], T]) -> T:
+        """What is read by the counters, int32 [SLOT], between two writes; if one comes between, under the lock."""
+        counters = np.empty(control.SLOT, np.int32)
+        sequence = int(_native.shared_read_counters(self._control, counters))
+        found = None if sequence & 1 else work(counters)
+        if found is not None and _native.shared_unchanged(self._control, sequence):
+            return found
+        return self.exclusively(lambda: work(self._vectors()[0].copy()))
 
     def sample(self, random_bits: Array, beta: float) -> tuple[list[Array], Selection]:
         """Choose items by random bits int32 [B, words], and read their leaves.
@@ -230,7 +224,7 @@ class SharedBuffer:
         Raises:
             ValueError: if nothing can be drawn.
         """
-        batch, random_bits = random_bits.shape[0], _contiguous(random_bits)
+        batch, random_bits = random_bits.shape[0], np.ascontiguousarray(random_bits)
         leaves = self._room_for(batch)
         selection = Selection(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
 
@@ -265,16 +259,10 @@ class SharedBuffer:
             arrays = Arrays(found.rows, tuple(found.wide), tree, counters[:BASE], {})
             return np.array(function(host_ops, arrays, self.spec, *given))
 
-        counters = np.empty(control.SLOT, np.int32)
-        sequence = int(_native.shared_read_counters(self._control, counters))
-        if sequence & 1 == 0:
-            read = work(counters)
-            if _native.shared_unchanged(self._control, sequence):
-                return read
-        return self.exclusively(lambda: work(self._vectors()[0].copy()))
+        return self._of_one_moment(work)
 
     def _fetch(self, handles: Array, leaves: list[Array]) -> Array:
-        live, handles = np.zeros(handles.size, np.uint8), _contiguous(handles)
+        live, handles = np.zeros(handles.size, np.uint8), np.ascontiguousarray(handles)
         self._read(lambda: _native.shared_fetch(self._storage, leaves, self._control, self._plan, handles, live))
         return live.view(np.bool_)
 
@@ -288,35 +276,19 @@ class SharedBuffer:
 
     def snapshot(self) -> Snapshot:
         """Copies of all arrays, of one moment; writers wait if they would come between."""
-        counters = np.empty(control.SLOT, np.int32)
-        sequence = int(_native.shared_read_counters(self._control, counters))
-        found = None if sequence & 1 else self._copied(counters)
-        if found is None or not _native.shared_unchanged(self._control, sequence):
-            found = self.exclusively(lambda: self._copied(self._vectors()[0].copy()))
+        found = self._of_one_moment(self._copied)
         rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.plan.layout)
         return found._replace(rows=rows, wide=tuple(wide))
 
     def _copied(self, counters: Array) -> Snapshot:
         """Copies as they lie in the files, of the rows that have room: reading a hole may fail on a full disk."""
         reserved = int(self.files.control[control.RESERVED])
-        copies = []
-        for array in (self.files.rows, *self.files.wide):
-            copied = np.zeros_like(array)
+        rows, *wide = copies = [np.zeros_like(array) for array in self._storage]
+        for copied, array in zip(copies, self._storage, strict=True):
             copied[:reserved] = array[:reserved]
-            copies.append(copied)
-        return Snapshot(copies[0], tuple(copies[1:]), self.files.tree.copy(), counters)
+        return Snapshot(rows, tuple(wide), self.files.tree.copy(), counters)
 
     def drawable(self, n: int) -> bool:
         """Whether n can be drawn now: so many are stored, and not all have probability zero."""
         found = self._read(lambda: _native.shared_can_draw(self._control, self._plan, self._tree, n))
         return found == control.DRAWN
-
-
-def _room(spec: BufferSpec) -> Array:
-    """How many slots the journal can save: with their priorities alone, and with their items, int64 [2]."""
-    return np.array([files.slots(spec), files.room(spec)], np.int64)
-
-
-def _contiguous(array: Array) -> Array:
-    """An array whose elements lie in a row, as kernels take it."""
-    return np.ascontiguousarray(array)

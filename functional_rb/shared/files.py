@@ -104,6 +104,7 @@ class SharedFiles:
         control: int64, the words that `shared_control` names.
         tree: float32 [rows, FANOUT], empty for a sampler without one.
         journal: 3 + wide vectors uint8, what it is made of.
+        saves: how many slots it has room for, with their priorities alone, and with their items.
         rows: int32 [capacity, words].
         wide: arrays [capacity, *shape].
     """
@@ -121,6 +122,7 @@ class SharedFiles:
         arrays = [self._mapped(region) for region in self._regions]
         self.control, self.tree, saved, self.rows = arrays[:4]
         self.wide = tuple(arrays[4:])
+        self.saves = slots(spec), room(spec)
         parts = [4 * slots(spec)] * 2 + [room(spec) * size for size in self._item_sizes()]
         self.journal = tuple(np.split(saved, np.cumsum(parts[:-1])))
 

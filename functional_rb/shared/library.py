@@ -36,7 +36,7 @@ class Library(Protocol):
         """Refuse what is no state, and to trace where that can be seen by now."""
         ...
 
-    def check_key(self, key: Any) -> None:
+    def check_key(self, key: Any) -> Any:
         """Refuse what is no key."""
         ...
 

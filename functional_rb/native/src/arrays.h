@@ -122,6 +122,7 @@ class Seen {
   }
   // The kind of a format of one native element.
   bool known(const char* format) {
+    if (format && format[0] == '=') ++format;  // which says the same here: how large it is, the buffer tells beside
     if (!format || !format[0] || format[1]) return false;
     if (strchr("bhilq", format[0])) dtype.code = INT32.code;
     else if (strchr("BHILQ", format[0])) dtype.code = 1;
@@ -237,7 +238,7 @@ inline void free_capsule(PyObject* capsule) {
 // A library's arrays: how its own are seen, and how results become such.
 class ArrayLibrary {
  public:
-  // `look` and `from_capsule` serve where torch has no exchange API.
+  // `look` and `from_capsule` serve where torch has no exchange API; None, where all arrays are buffers, as JAX's are.
   bool begin(PyObject* tensor, PyObject* ndarray, PyObject* look, PyObject* from_capsule, PyObject* is_neg,
              PyObject* is_conj) {
     tensor_ = tensor, ndarray_ = ndarray, look_ = look, from_capsule_ = from_capsule;
@@ -253,7 +254,7 @@ class ArrayLibrary {
   // An array of either kind; false, without an error, for anything else.
   bool see(PyObject* array, Seen& seen) const {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(array));
-    if (type == ndarray_) return seen.take_ndarray(array);
+    if (type == ndarray_ || (type == tensor_ && look_ == Py_None)) return seen.take_ndarray(array);
     if (type != tensor_ || !seen.take_tensor(array, exchange_, look_) || !seen.there()) return false;
     // Torch puts negation and conjugation off.
     const bool is_complex = seen.dtype.code == COMPLEX;

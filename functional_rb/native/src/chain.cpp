@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "draws.h"
+#include "sharing.h"
 
 // The states, versions and memories are Python's (`functional_rb.versions`), so that what is unusual finds them as it left
 // them: "not here" is `NotImplemented`, and the plain engine does it. Everything that may fail comes before the first
@@ -13,37 +13,22 @@
 namespace frb {
 namespace {
 
-BufferKernels kernels;
-
-// The leaves of items, in a flat dict or however else.
-Found take_items(Turn& turn, PyObject* items, Batch& batch) {
-  const KnownBuffer* known = turn.known();
-  const int count = int(known->leaves.size());
-  batch.given = count;
-  if (!known->given.empty() && PyDict_CheckExact(items) && PyDict_Size(items) == count) {
-    for (int k = 0; k < count; ++k) {
-      PyObject* leaf = PyDict_GetItemWithError(items, known->leaves[size_t(k)].name);
-      if (!leaf) return PyErr_Occurred() ? Found::FAILED : Found::ELSEWHERE;
-      if (!batch.take_leaf(k, leaf)) return Found::ELSEWHERE;
-    }
-    return Found::READY;
+// Leaves by their names, all of them or, for what is rewritten, some.
+Found take_dict(const KnownBuffer* known, PyObject* items, Batch& batch) {
+  Py_ssize_t found = 0;
+  batch.given = int64_t(known->leaves.size());
+  for (int k = 0; k < batch.given; ++k) {
+    PyObject* leaf = PyDict_GetItemWithError(items, known->leaves[size_t(k)].name);
+    if (!leaf && PyErr_Occurred()) return Found::FAILED;
+    if (leaf ? !batch.take_leaf(k, leaf) : !batch.handles) return Found::ELSEWHERE;
+    found += leaf != nullptr;
   }
-  // Mappings of the user's may do anything: read this state, wait for another thread that does, write to it.
-  const Ref kept = Ref::to(reinterpret_cast<PyObject*>(turn.place()->known));
-  turn.unlock();
-  const Ref leaves = called(turn.chain()->given[APART], turn.spec.get(), items);
-  if (!leaves) return Found::FAILED;
-  const Found again = turn.begin();
-  if (again != Found::READY) return again;
-  if (turn.known() != known) return Found::ELSEWHERE;
-  for (int k = 0; k < count; ++k)
-    if (!batch.take_leaf(k, PyList_GetItem(leaves.get(), k))) return Found::ELSEWHERE;  // the batch is used while they live
-  return Found::READY;
+  return found && found == PyDict_Size(items) ? Found::READY : Found::ELSEWHERE;
 }
 
 // Leaves in the order in which they are stored, all of them or, for what is rewritten, some.
-Found take_leaves(Turn& turn, PyObject* leaves, Batch& batch) {
-  batch.given = int64_t(turn.known()->leaves.size());
+Found take_leaves(const KnownBuffer* known, PyObject* leaves, Batch& batch) {
+  batch.given = int64_t(known->leaves.size());
   if (PyList_Size(leaves) != batch.given) return Found::ELSEWHERE;
   for (int k = 0; k < batch.given; ++k) {
     PyObject* leaf = PyList_GetItem(leaves, k);
@@ -51,6 +36,116 @@ Found take_leaves(Turn& turn, PyObject* leaves, Batch& batch) {
   }
   return Found::READY;
 }
+
+// The leaves of items, in a flat dict or however else.
+Found take_items(Turn& turn, PyObject* items, Batch& batch) {
+  const KnownBuffer* known = turn.known();
+  if (!known->given.empty() && PyDict_CheckExact(items)) return take_dict(known, items, batch);
+  // Mappings of the user's may do anything: read this state, wait for another thread that does, write to it.
+  const Ref kept = Ref::to(reinterpret_cast<PyObject*>(turn.place()->known));
+  turn.unlock();
+  const Ref leaves = called(turn.chain()->given[APART], turn.spec.get(), items);
+  if (!leaves) return Found::FAILED;
+  const Found again = turn.begin();
+  if (again != Found::READY) return again;
+  return turn.known() == known ? take_leaves(known, leaves.get(), batch) : Found::ELSEWHERE;
+}
+
+// Leaves to rewrite, some of a flat dict's or, from the engine, of a list, each with a row for every handle.
+Found take_replacements(const KnownBuffer* known, PyObject* items, Batch& batch) {
+  if (items == Py_None) return Found::READY;
+  if (!known->writes || !known->rewrites) return Found::ELSEWHERE;
+  if (PyList_Check(items)) return take_leaves(known, items, batch);
+  if (!known->adds || known->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
+  return take_dict(known, items, batch);
+}
+
+// What one call draws.
+struct Draw {
+  int64_t draws;
+  float beta = 0;
+  Random random;
+
+  void tell(BufferCall& call) const { call.key = random.key, call.draws = random.bits, call.beta = beta; }
+};
+
+// --- buffers that processes share -----------------------------------------------------------------------------------
+
+bool is_shared(PyObject* self, PyObject* state) {
+  return Py_TYPE(state) == reinterpret_cast<VersionChain*>(self)->type(SHARED_STATE);
+}
+
+// The buffer that a state is a handle of, if it is one that the chain knows; else null, and perhaps an error.
+Shared* shared_by(const VersionChain* chain, PyObject* state, Ref& buffer) {
+  buffer = chain->on ? attribute(state, names.buffer) : Ref();
+  if (!buffer || !PyObject_TypeCheck(buffer.get(), shared_type)) return nullptr;
+  Shared* found = reinterpret_cast<Shared*>(buffer.get());
+  return found->known() ? found : nullptr;
+}
+
+// Write what was taken; the handle stays one.
+PyObject* written_to(Shared* of, PyObject* state, const Batch& batch) {
+  BufferCall call = of->call();
+  call.batch = batch.rows, call.items = batch.items, call.given = batch.given;
+  call.mask = batch.mask, call.priorities = batch.priorities, call.given_handles = batch.handles;
+  const int64_t problem = written(of, call);
+  return problem == FAILED ? nullptr : problem == SOUND ? Py_NewRef(state) : not_here();
+}
+
+PyObject* add_to_shared(const VersionChain* chain, PyObject* const* args) {
+  Ref buffer;
+  Shared* of = shared_by(chain, args[0], buffer);
+  if (!of || !of->known()->adds) return not_here();
+  Batch batch(of->known(), chain->arrays);
+  if (!of->known()->given.empty() && PyDict_CheckExact(args[1])) {
+    FRB_TRY(take_dict(of->known(), args[1], batch));
+  } else {
+    const Ref leaves = called(chain->given[APART], of->known()->spec, args[1]);
+    if (!leaves) return nullptr;
+    FRB_TRY(take_leaves(of->known(), leaves.get(), batch));
+  }
+  if (batch.rows <= 0 || !batch.take_mask(args[2]) || !batch.take_priorities(args[3])) return not_here();
+  return written_to(of, args[0], batch);
+}
+
+PyObject* update_shared(const VersionChain* chain, PyObject* const* args) {
+  Ref buffer;
+  Shared* of = shared_by(chain, args[0], buffer);
+  if (!of) return not_here();
+  Batch batch(of->known(), chain->arrays);
+  if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
+  FRB_TRY(take_replacements(of->known(), args[3], batch));
+  if (batch.rows > of->parts->room.get()[batch.given > 0]) return not_here();  // in pieces
+  return written_to(of, args[0], batch);
+}
+
+PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
+  Ref buffer;
+  Shared* of = shared_by(chain, args[0], buffer);
+  const Ref device = of ? attribute(args[0], names.device) : Ref();
+  const KnownBuffer* known = of ? of->known() : nullptr;
+  Draw draw;
+  if (!device.is(Py_None) || !known->samples || !take_size(known, args[2], &draw.draws) ||
+      !take_beta(known, args[3], &draw.beta) || Py_TYPE(args[1]) != chain->type(TENSOR) ||
+      !draw.random.take(chain, known, args[1], draw.draws))
+    return not_here();
+  Drawn drawn(known, draw.draws);
+  if (!drawn.has_room()) return drawn.no_room();
+  BufferCall call = drawn.described(of->call(), draw.draws, 0);
+  draw.tell(call);
+  int outcome = run(kernels.sample_shared, call, draw.draws, word(of->control(), SEQUENCE) & 1);
+  if (outcome == DRAWN_TORN) {
+    Holding holding;
+    const int64_t problem = enter(of, holding);
+    if (problem == FAILED) return nullptr;
+    if (problem == SOUND) outcome = run(kernels.sample_shared, call, draw.draws);
+  }
+  if (outcome == NO_MEMORY) return drawn.no_room();
+  const Ref sample = outcome == DONE ? drawn.as_sample(chain) : Ref();
+  return sample ? PyTuple_Pack(2, args[0], sample.get()) : not_here();
+}
+
+// --- writes of values -----------------------------------------------------------------------------------------------
 
 // Have a kernel write what was taken.
 PyObject* written(Turn& turn, Write& write, Batch& batch, int (*kernel)(const BufferCall&)) {
@@ -81,6 +176,7 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
 // add(state, items, mask, priorities, key, validate, time_major, to)
 template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 8 || args[4] != Py_None || args[5] != Py_False || args[6] != Py_True || args[7] != Py_None) return not_here();
+  if (is_shared(self, args[0])) return add_to_shared(reinterpret_cast<VersionChain*>(self), args);
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->adds) return not_here();
@@ -96,37 +192,21 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
   FRB_TRY(turn.begin());
   if (!turn.known()->writes && !turn.known()->appends) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays);
-  FRB_TRY(take_leaves(turn, args[1], batch));
+  FRB_TRY(take_leaves(turn.known(), args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
-}
-
-// Leaves to rewrite, some of a flat dict's or, from the engine, of a list, each with a row for every handle.
-Found take_replacements(Turn& turn, PyObject* items, Batch& batch) {
-  const KnownBuffer* known = turn.known();
-  if (items == Py_None) return Found::READY;
-  if (!known->writes || !known->rewrites) return Found::ELSEWHERE;
-  if (PyList_Check(items)) return take_leaves(turn, items, batch);
-  if (!known->adds || known->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
-  batch.given = int64_t(known->leaves.size());
-  Py_ssize_t found = 0;
-  for (int k = 0; k < batch.given; ++k) {
-    PyObject* leaf = PyDict_GetItemWithError(items, known->leaves[size_t(k)].name);
-    if (!leaf && PyErr_Occurred()) return Found::FAILED;
-    if (leaf && (++found, !batch.take_leaf(k, leaf))) return Found::ELSEWHERE;
-  }
-  return found && found == PyDict_Size(items) ? Found::READY : Found::ELSEWHERE;
 }
 
 // update(state, indices, priorities, items); the engine gives the items as a list. Of items in rings only the priorities.
 template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 4 || (args[2] == Py_None && args[3] == Py_None)) return not_here();
+  if (is_shared(self, args[0])) return update_shared(reinterpret_cast<VersionChain*>(self), args);
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   const bool whole = turn.known()->writes, rewrites = args[3] != Py_None;
   if (!whole && (rewrites || !turn.known()->updates)) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
-  FRB_TRY(take_replacements(turn, args[3], batch));
+  FRB_TRY(take_replacements(turn.known(), args[3], batch));
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
   const bool beside = !whole && turn.place()->beside<float>(KEPT);
@@ -134,15 +214,6 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   return written(turn, write, batch, whole ? kernels.update : kernels.update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
-
-// What one call draws.
-struct Draw {
-  int64_t draws;
-  float beta = 0;
-  Random random;
-
-  void tell(BufferCall& call) const { call.key = random.key, call.draws = random.bits, call.beta = beta; }
-};
 
 // Draw, to some rows of a batch, what leaves a state as it is. Of a large batch the lineage's lock is let go of.
 Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
@@ -153,14 +224,10 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   BufferCall call = drawn.described(turn, numbers, draw.draws, first);
   draw.tell(call);
   const auto kernel = turn.known()->draws == SLICES ? kernels.draw_slices : kernels.sample;
-  int outcome;
-  if (draw.draws * turn.known()->length * call.row_bytes > LARGE) {
-    const Reading reading(turn.place());
-    turn.unlock();
-    Py_BEGIN_ALLOW_THREADS outcome = kernel(call); Py_END_ALLOW_THREADS
-  } else {
-    outcome = kernel(call);
-  }
+  const int64_t rows = draw.draws * turn.known()->length;
+  const Reading reading(turn.place());
+  if (rows * call.row_bytes > LARGE) turn.unlock();
+  const int outcome = run(kernel, call, rows);
   if (outcome == NO_MEMORY) return drawn.no_room(), Found::FAILED;
   return outcome == DONE ? Found::READY : Found::ELSEWHERE;
 }
@@ -207,6 +274,7 @@ Ref renamed(Turn& turn) {
 // sample(state, key, batch_size, beta, p)
 template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 5 || args[4] != Py_None) return not_here();
+  if (is_shared(self, args[0])) return sample_shared(reinterpret_cast<VersionChain*>(self), args);
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   const Ref target = attribute(turn.state(), names._target);
@@ -217,7 +285,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's.
   if (!known->samples || (remembers && known->given.empty()) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
-      Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn, args[1], draw.draws))
+      Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), args[1], draw.draws))
     return not_here();
   return draw_by(turn, draw, IN_PLACE, [&turn, remembers](Drawn& drawn, PyObject* made) -> PyObject* {
     const Ref sample = drawn.as_sample(turn.chain());
@@ -234,8 +302,8 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Draw draw;
   draw.beta = float(PyFloat_AsDouble(args[3]));
   if (PyErr_Occurred()) return nullptr;
-  if (turn.known()->draws == NOTHING || !take_size(turn.known(), args[2], &draw.draws) ||
-      !draw.random.take(turn, args[1], draw.draws))
+  if (turn.known()->draws == NO_DRAWS || !take_size(turn.known(), args[2], &draw.draws) ||
+      !draw.random.take(turn.chain(), turn.known(), args[1], draw.draws))
     return not_here();
   return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* made) { return drawn.as_parts(turn.chain(), made).give(); });
 }
@@ -345,7 +413,7 @@ PyType_Spec spec = {"functional_rb._native.Chain", sizeof(VersionChain), 0, Py_T
 bool add_chain(PyObject* module, const BufferKernels& of) {
   kernels = of;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { ++generation; });
-  return registered == 0 && names.intern() && add_lineage_types(module) && made_type(module, "Chain", spec);
+  return registered == 0 && names.intern() && add_lineage_types(module) && add_shared_types(module) && made_type(module, "Chain", spec);
 }
 
 }  // namespace frb

@@ -43,10 +43,12 @@ class Drawn {
 
   // What draws rows of it; of single items also some rows, from the first on.
   BufferCall described(const Turn& turn, const Seen& counters, int64_t draws, int64_t first) {
-    BufferCall call = call_on(turn, counters);
+    return described(call_on(turn, counters), draws, first);
+  }
+  BufferCall described(BufferCall call, int64_t draws, int64_t first) {
     for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + first * known_->leaves[k].bytes;
     call.items = rows_, call.item_count = call.given = int64_t(leaves());
-    call.batch = draws, call.words = turn.known()->words, call.slots = slots_;
+    call.batch = draws, call.words = known_->words, call.slots = slots_;
     call.handles = column<int32_t>(HANDLES) + first;
     call.weights = column<float>(WEIGHTS) + first, call.probabilities = column<float>(PROBABILITIES) + first;
     call.drawn = column<uint8_t>(MASK), call.is_first = column<uint8_t>(IS_FIRST);
@@ -158,12 +160,12 @@ struct Random {
   int64_t key = 0;
   const int32_t* bits = nullptr;
 
-  bool take(Turn& turn, PyObject* given, int64_t draws) {
-    if (!turn.chain()->arrays.see(given, seen)) return false;
-    if (seen.dtype == INT64 && seen.ndim == 0 && !turn.chain()->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
+  bool take(const VersionChain* chain, const KnownBuffer* known, PyObject* given, int64_t draws) {
+    if (!chain->arrays.see(given, seen)) return false;
+    if (seen.dtype == INT64 && seen.ndim == 0 && !chain->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
-    return turn.chain()->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&
-           seen.shape[1] == turn.known()->words && seen.contiguous();
+    return chain->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&
+           seen.shape[1] == known->words && seen.contiguous();
   }
 };
 

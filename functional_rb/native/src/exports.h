@@ -37,12 +37,13 @@ struct BufferCall {
   int64_t* saved_count;  // of slots, of leaves of the tree behind these, and of writes to a sparse set
   int64_t key, words;
   const int32_t* draws;  // in place of the key
+  int64_t* control;      // of a buffer that processes share
   float beta;
   int32_t *handles, *slots;
   float *weights, *probabilities;
   uint8_t *drawn, *is_first, *is_last, *truncated;
 };
-enum Outcome { DONE, NONE_DRAWN, NO_MEMORY };
+enum Outcome { DONE, NONE_DRAWN, NO_MEMORY, DRAWN_TORN };
 struct BufferKernels {
   int (*add)(const BufferCall&);
   int (*add_to_rings)(const BufferCall&);
@@ -51,6 +52,7 @@ struct BufferKernels {
   int (*sample)(const BufferCall&);
   int (*draw_slices)(const BufferCall&);
   int (*draw_epoch)(const BufferCall&);
+  int (*sample_shared)(const BufferCall&);
 };
 struct Exports {
   PyMethodDef* methods;          // ends with an empty one

@@ -112,9 +112,23 @@ int draw_epoch_of_buffer(const frb::BufferCall& c) {
   });
 }
 
+int sample_shared_buffer(const frb::BufferCall& c) {
+  return outcome_of([&]() -> int {
+    frb::Scratch<int32_t> draws(c.batch * c.words);
+    frb::fill_random(c.key, draws.at, draws.size);
+    frb::Array<const int32_t, 2> bits{draws.at, {c.batch, c.words}};
+    switch (frb::shared_draw(storage_of(c), items_of(c), c.control, plan_of(c), {c.tree, 0}, bits, c.beta,
+                             {c.handles, c.batch}, {c.weights, c.batch}, {c.probabilities, c.batch})) {
+      case frb::DRAWN: return frb::DONE;
+      case frb::NOTHING: return frb::NONE_DRAWN;
+      default: return frb::DRAWN_TORN;
+    }
+  });
+}
+
 const frb::Exports exports{methods, handlers, records,
                            {add_to_buffer, add_to_rings_of_buffer, update_buffer, update_priorities_of_buffer, sample_buffer,
-                            draw_slices_of_buffer, draw_epoch_of_buffer}};
+                            draw_slices_of_buffer, draw_epoch_of_buffer, sample_shared_buffer}};
 
 }  // namespace
 

@@ -20,7 +20,7 @@ struct Leaf {
 };
 
 // What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or items that are left of an epoch.
-enum Draws { NOTHING, ITEMS, SLICES, EPOCH };
+enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH };
 
 // A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, ring, epoch, leaves, given, words, batch_size, unit,
 // lanes, draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, beta)`. What `writes`

@@ -112,7 +112,7 @@ FRB_ENTRY void shared_empty(Control control, Span<float> tree) {
 // SOUND, or what of the control file no writer leaves so, whoever died: any process may have written anything.
 FRB_ENTRY int64_t shared_problem_of_control(Control control, Plan plan) {
   const int64_t capacity = plan->capacity, sequence = word(control, SEQUENCE), reserved = word(control, RESERVED);
-  if (sequence < 0 || reserved < 0 || reserved > capacity) return BAD_WORDS;
+  if (sequence < 0 || sequence > INT64_MAX - 2 || reserved < 0 || reserved > capacity) return BAD_WORDS;
   const int32_t* counters = counters_at(control, sequence);
   for (int k = 0; k < COUNTERS; ++k)
     if (counters[k] < 0) return BAD_COUNTERS;

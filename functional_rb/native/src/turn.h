@@ -6,7 +6,7 @@ namespace frb {
 
 // What a chain is given by its library, in this order.
 enum Given {
-  STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, READY,
+  STATE, SHARED_STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, READY,
   NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PLACE_OF, KNOWN_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, FORGET_DEAD, GIVEN
 };
 
@@ -21,6 +21,20 @@ struct VersionChain {
 
 constexpr int64_t LARGE = 65536;  // bytes of a batch from which on other threads may go on meanwhile
 constexpr int64_t LEAST = 16384;  // as `versions.memory.LEAST`
+
+inline BufferKernels kernels;
+
+// Do some work, without the GIL if it takes long.
+template <class Work> auto apart_if(bool takes_long, Work work) {
+  if (!takes_long) return work();
+  decltype(work()) outcome;
+  Py_BEGIN_ALLOW_THREADS outcome = work(); Py_END_ALLOW_THREADS
+  return outcome;
+}
+// Carry out a kernel that copies so many rows, or that may wait for somebody.
+inline int run(int (*kernel)(const BufferCall&), const BufferCall& call, int64_t rows, bool waits = false) {
+  return apart_if(waits || rows * call.row_bytes > LARGE, [&] { return kernel(call); });
+}
 
 // One call on a state, which holds the lock of its lineage.
 class Turn {

@@ -101,12 +101,7 @@ class Write {
     if (in_place_ && !set(turn_.state(), names._version, Py_None)) return Found::FAILED;
     set(turn_.memory.get(), names.written, Py_True);
     tell_of_saved(call, items);
-    int outcome = DONE;
-    if (call.batch * call.row_bytes > LARGE) {
-      Py_BEGIN_ALLOW_THREADS outcome = kernel(call); Py_END_ALLOW_THREADS
-    } else {
-      outcome = kernel(call);
-    }
+    const int outcome = run(kernel, call, call.batch);
     if (outcome == DONE) return Found::READY;
     if (outcome == NO_MEMORY) PyErr_NoMemory();  // kernels ask for memory before they write
     if (in_place_) set(turn_.state(), names._version, turn_.version.get());
