@@ -53,8 +53,8 @@ def _read_only(values: Iterable[int]) -> Vector:
 
 
 @functools.cache
-def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
-    """A buffer, with the layout of its items if that is not the spec's own."""
+def encode(spec: BufferSpec) -> Vector:
+    """A buffer."""
     sampler = spec.sampler
     settings = _alpha(sampler.alpha if isinstance(sampler, Priorities) else 0.0) | {
         "capacity": spec.capacity,
@@ -62,7 +62,7 @@ def encode(spec: BufferSpec, layout: Layout | None = None) -> Vector:
         "ever": isinstance(sampler, Priorities) and sampler.new_priority == "ever",
     }
     levels = () if spec.plan.tree_shape is None else sum_tree.geometry(spec.capacity).levels
-    return _buffer(settings, levels, layout or spec.plan.layout)
+    return _buffer(settings, levels, spec.plan.layout)
 
 
 @functools.cache

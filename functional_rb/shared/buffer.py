@@ -20,7 +20,7 @@ from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
 from functional_rb.native.chain import known_buffer
 from functional_rb.ops import numpy_ops as host_ops
-from functional_rb.shared import files, places
+from functional_rb.shared import files
 from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class SharedBuffer(_native.Shared):
     def __init__(self, files: SharedFiles, spec: BufferSpec) -> None:
         """Look up where everything lies."""
         self.files, self.spec = files, spec
-        self._known, self._plan = known_buffer(spec), descriptor.encode(spec, files.layout)
+        self._known, self._plan = known_buffer(spec), descriptor.encode(spec)
         self._lock, self._control, self._storage = files.lock, files.control, (files.rows, *files.wide)
         self._tree, self._journal = files.tree.reshape(-1), files.journal
         self._room = np.array(files.saves, np.int64)
@@ -136,10 +136,8 @@ class SharedBuffer(_native.Shared):
         # In the journal it is an add: whoever repairs it empties these slots.
         _native.shared_note_add(self._control, self._plan, stored)
         _native.shared_begin(self._control)
-        given = [array[:stored] for array in arrays.wide]
-        rows, wide = places.moved(arrays.rows[:stored], given, self.spec.plan.layout, self.files.layout)
-        for array, values in zip((self.files.rows, *self.files.wide), (rows, *wide), strict=True):
-            array[:stored] = values
+        for array, values in zip(self._storage, (arrays.rows, *arrays.wide), strict=True):
+            array[:stored] = values[:stored]
         if arrays.tree is not None:
             self.files.tree[...] = arrays.tree
         new[:BASE] = arrays.counters[:BASE]
@@ -276,9 +274,7 @@ class SharedBuffer(_native.Shared):
 
     def snapshot(self) -> Snapshot:
         """Copies of all arrays, of one moment; writers wait if they would come between."""
-        found = self._of_one_moment(self._copied)
-        rows, wide = places.moved(found.rows, found.wide, self.files.layout, self.spec.plan.layout)
-        return found._replace(rows=rows, wide=tuple(wide))
+        return self._of_one_moment(self._copied)
 
     def _copied(self, counters: Array) -> Snapshot:
         """Copies as they lie in the files, of the rows that have room: reading a hole may fail on a full disk."""

@@ -1,6 +1,6 @@
 """The directory of a shared buffer: made once, opened by all, removed by the process that made it.
 
-shared.json     format version, spec, where its leaves lie, and the boot at which it was made; written last
+shared.json     format version, spec, and the boot at which it was made; written last
 lock            the file that `FileLock` locks
 control.bin     the words that `shared_control` names
 rows.bin, wide_0.bin, ...    the items, sparse
@@ -32,15 +32,13 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Memmap
 from functional_rb.convert.json import to_json
 from functional_rb.native import shared_control as control
-from functional_rb.shared import places
 from functional_rb.shared.lock import FileLock
 from functional_rb.storage.directory import explained, file_name, full
 from functional_rb.storage.mapped_array import allocate
-from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import WIDE, shapes
 
 FORMAT: Final = "functional_rb.shared"
-VERSION: Final = 2
+VERSION: Final = 1
 JOURNAL_BYTES: Final = 2**20
 """The most bytes of items that the journal saves: an update that rewrites leaves is made in pieces of this size."""
 JOURNAL_SLOTS: Final = 2**14
@@ -73,13 +71,13 @@ class Region:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def regions(spec: BufferSpec, layout: Layout) -> list[Region]:
-    """The files of a buffer with a layout: control, tree (empty if there is none), journal, rows, wide arrays."""
+def regions(spec: BufferSpec) -> list[Region]:
+    """The files of a buffer: control, tree (empty if there is none), journal, rows, wide arrays."""
     return [
         Region("control.bin", (control.BYTES // 8,), "int64", True),
         Region("tree.bin", spec.plan.tree_shape or (0, 1), "float32", True),
-        Region("journal.bin", (8 * slots(spec) + room(spec) * layout.item_bytes,), "uint8", True),
-        *(Region(file_name(name), *found, False) for name, found in shapes(layout, spec.capacity).items()),
+        Region("journal.bin", (8 * slots(spec) + room(spec) * spec.plan.layout.item_bytes,), "uint8", True),
+        *(Region(file_name(name), *found, False) for name, found in shapes(spec.plan.layout, spec.capacity).items()),
     ]
 
 
@@ -98,7 +96,6 @@ class SharedFiles:
 
     Attributes:
         spec: of the buffer.
-        layout: where its leaves lie in these files, in the order of the spec's own layout.
         directory: an absolute path.
         lock: of the directory.
         control: int64, the words that `shared_control` names.
@@ -109,16 +106,16 @@ class SharedFiles:
         wide: arrays [capacity, *shape].
     """
 
-    def __init__(self, spec: BufferSpec, layout: Layout, directory: str, lock: FileLock) -> None:
+    def __init__(self, spec: BufferSpec, directory: str, lock: FileLock) -> None:
         """Map files that are there.
 
         Raises:
             StorageLayoutError: for a file of another size, naming it.
         """
-        self.spec, self.layout, self.directory, self.lock = spec, layout, directory, lock
+        self.spec, self.directory, self.lock = spec, directory, lock
         self._fds: list[int] = []
         weakref.finalize(self, _close, self._fds)
-        self._regions = regions(spec, layout)
+        self._regions = regions(spec)
         arrays = [self._mapped(region) for region in self._regions]
         self.control, self.tree, saved, self.rows = arrays[:4]
         self.wide = tuple(arrays[4:])
@@ -128,7 +125,8 @@ class SharedFiles:
 
     def _item_sizes(self) -> list[int]:
         """Bytes of an item in the rows and in each wide array."""
-        return [4 * self.layout.row_words, *(leaf.nbytes for leaf in self.layout.wide)]
+        layout = self.spec.plan.layout
+        return [4 * layout.row_words, *(leaf.nbytes for leaf in layout.wide)]
 
     def _mapped(self, region: Region) -> Array:
         path = os.path.join(self.directory, region.name)
@@ -157,7 +155,7 @@ class SharedFiles:
         reserved = int(self.control[control.RESERVED])
         if slots <= reserved:
             return
-        step = max(1, STEP_BYTES // max(self.layout.item_bytes, 1))
+        step = max(1, STEP_BYTES // max(self.spec.plan.layout.item_bytes, 1))
         wanted = min(self.spec.capacity, max(slots, reserved + min(reserved + 1, step)))
         try:
             self._allocate(reserved, wanted)
@@ -259,7 +257,8 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
             if cleanup:
                 # Unlike atexit, this runs in processes that multiprocessing starts too. Children that fork skip it.
                 util.Finalize(None, remove, (directory,), exitpriority=0)
-        return SharedFiles(spec, _layout_there(spec, directory), directory, lock)
+        _check_description(spec, directory)
+        return SharedFiles(spec, directory, lock)
 
     return lock.hold(work, lambda: None)
 
@@ -267,7 +266,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
 def _make(spec: BufferSpec, directory: str) -> None:
     """Make all files. A process that dies doing so leaves `making` behind, from which the next knows to begin anew."""
     making = os.path.join(directory, "making")
-    made = regions(spec, spec.plan.layout)
+    made = regions(spec)
     if not os.path.exists(making):
         for region in made:
             path = os.path.join(directory, region.name)
@@ -311,7 +310,7 @@ def _description(spec: BufferSpec) -> dict[str, Any]:
     """What all processes must agree on: not where the files lie, nor how many items are usually drawn."""
     same = dataclasses.replace(spec, storage=Device(), batch_size=None)
     described: dict[str, Any] = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
-    return described | {"spec": json.loads(to_json(same))["spec"], "layout": places.described(spec.plan.layout)}
+    return described | {"spec": json.loads(to_json(same))["spec"]}
 
 
 def _boot() -> str:
@@ -327,8 +326,8 @@ def _boot() -> str:
         return ""
 
 
-def _layout_there(spec: BufferSpec, directory: str) -> Layout:
-    """Where the leaves lie in the files of a directory, which must be of the buffer that a spec names."""
+def _check_description(spec: BufferSpec, directory: str) -> None:
+    """Refuse the files of a directory that are not of the buffer that a spec names."""
     path = os.path.join(directory, "shared.json")
     with explained(path):
         try:
@@ -353,10 +352,6 @@ def _layout_there(spec: BufferSpec, directory: str) -> Layout:
                 f"{path}: the buffer there has another spec; {differs}; give the same spec in every process, with the "
                 f"keys of dicts in any order, or another path"
             )
-    try:
-        return places.matched(spec.plan.layout, found.get("layout"))
-    except ValueError as error:
-        raise StorageLayoutError(f"{path}: the file is damaged: {error}; remove the directory") from None
 
 
 def _difference(expected: Any, found: Any, where: str) -> str | None:

@@ -280,32 +280,6 @@ def test_another_item_is_refused_by_its_path(name: str, tmp_path: Path) -> None:
             come()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda told: told.pop("layout"),
-        lambda told: told["layout"].update(row_words=3),
-        lambda told: told["layout"]["leaves"].pop(),
-        lambda told: told["layout"]["leaves"].append([["z"], [], "float32", 8, None]),
-        lambda told: told["layout"]["leaves"][1].__setitem__(2, "int32"),
-        lambda told: told["layout"]["leaves"][1].__setitem__(3, 4),
-        lambda told: told["layout"]["leaves"][3].__setitem__(3, 8),
-        lambda told: told["layout"]["leaves"][1].__setitem__(3, -4),
-        lambda told: told["layout"]["leaves"][1].__setitem__(3, "0"),
-        lambda told: told["layout"]["leaves"][1].__setitem__(3, None),
-        lambda told: told["layout"]["leaves"][0].__setitem__(4, 1),
-    ],
-)
-def test_a_description_of_no_layout_is_refused(change: Any, tmp_path: Path) -> None:
-    spec = spec_at(tmp_path, item=PAIR | WIDE)
-    SharedBuffer.open(spec)
-    told = json.loads((tmp_path / "shared.json").read_text())
-    change(told)
-    (tmp_path / "shared.json").write_text(json.dumps(told))
-    with pytest.raises(StorageLayoutError, match=r"shared\.json: the file is damaged"):
-        SharedBuffer.open(spec)
-
-
 @pytest.fixture
 def shared(library: Backend, tmp_path: Path) -> tuple[Backend, Any]:
     """A prioritized one with three items."""
@@ -645,12 +619,12 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "buffer"
     light(tmp_path)
     description = json.loads((path / "shared.json").read_text())
-    assert (description["format"], description["version"]) == ("functional_rb.shared", 2)
+    assert (description["format"], description["version"]) == ("functional_rb.shared", 1)
     for fields in ({"capacity": 7}, {"sampler": frb.Prioritized()}, {"item": (frb.Unbounded(()),)}):
         with pytest.raises(StorageLayoutError, match="another spec"):
             light(tmp_path, **fields)
     for change, message in (
-        ({"version": 1}, "version 1"),
+        ({"version": 2}, "version 2"),
         ({"boot": "x"}, "started last"),
         ({"format": "y"}, "format"),
     ):

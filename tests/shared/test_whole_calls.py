@@ -169,7 +169,7 @@ def test_the_next_call_repairs(call: str, library: Backend, tmp_path: Path) -> N
             assert set(library.numpy(rb.sample(state, rb.key(0), 32)[1].items["n"])) == {1, 2, 3}
         else:
             rb.update(state, np.zeros(1, np.int32), np.ones(1, np.float32))
-    assert int(rb.lost(state)) == 2
+    assert int(rb.counts(state).lost) == 2
     assert stored(library, state) == [1, 2, 3, 4 if call == "add" else 0, 0, 0, 0, 0]
 
 
@@ -238,7 +238,7 @@ for work, last, names in (
         for after in (False, True):
             rb.clear(state)
             add()
-            before = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist(), int(rb.lost(state))
+            before = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist(), int(rb.counts(state).lost)
             child = os.fork()
             if not child:
                 step = getattr(_native, name)
@@ -250,7 +250,7 @@ for work, last, names in (
                 work()
                 os._exit(1)
             assert os.waitpid(child, 0)[1] == signal.SIGKILL, name
-            lost, size = int(rb.lost(state)) - before[2], int(rb.size(state))
+            lost, size = int(rb.counts(state).lost) - before[2], int(rb.size(state))
             begun = name == last or name == "shared_begin" and after or name == "shared_commit" and not after
             done = name == "shared_commit" and after
             if work is add:
