@@ -264,7 +264,7 @@ def test_what_slices_keep_is_read_as_it_was_after_another_sampler_has_come(backe
     """What an addition has overwritten is of arrays that the newest version has not, or has in other places."""
     state = filled(backend, frb.Slices(2))
     reader = state.reader()
-    before = {key: reader.read(key, 0, 8).copy() for key in ("rows", "tree", "kept_age")}
+    before = {key: reader.read(key, 0, 8).copy() for key in ("rows", "tree", "kept_step_in_episode")}
     newer = backend.add(state, steps(11, 3))
     newer = backend.rb.with_spec(newer, dataclasses.replace(state.spec, sampler=other))
     newer = backend.add(newer, steps(20, 3))
