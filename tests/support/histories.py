@@ -198,7 +198,8 @@ class History:
         companions = [None if x is None else backend.array(x.reshape(lead or (1,))) for x in (mask, new)]
         arrays = {name: leaf.copy() for name, leaf in shaped.items()}
         given = self.nested(arrays)
-        given = backend.tree(given) if self.rng.random() < 0.5 else given
+        converted = self.rng.random() < 0.5
+        given = backend.tree(given) if converted else given
         marks = [True] * count if mask is None else mask.tolist()
         call = backend._function("add")
         eager = backend.name != "jax-jit"
@@ -212,7 +213,9 @@ class History:
             self.check(state, backend, model)
             return
         after = call(state, given, *companions, key)
-        for leaf in arrays.values():  # the caller's own: what is written there afterwards is not seen in the buffer
+        # The caller's own: what is written there afterwards is not seen in the buffer. (JAX may go on reading what
+        # `jnp.asarray` was given.)
+        for leaf in arrays.values() if not (converted and backend.library == "jax") else ():
             leaf[...] = np.zeros((), leaf.dtype)
         model = model.clone()
         self.told(after, backend, model)
