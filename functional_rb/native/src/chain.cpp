@@ -132,7 +132,7 @@ PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
   Drawn drawn(known, draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
   BufferCall call = drawn.described(of->call(), draw.draws, 0);
-  draw.tell(call);
+  draw.tell(call), call.words = known->words;
   int outcome = run(kernels.sample_shared, call, draw.draws, word(of->control(), SEQUENCE) & 1);
   if (outcome == DRAWN_TORN) {
     Holding holding;

@@ -48,7 +48,7 @@ class Drawn {
   BufferCall described(BufferCall call, int64_t draws, int64_t first) {
     for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + first * known_->leaves[k].bytes;
     call.items = rows_, call.item_count = call.given = int64_t(leaves());
-    call.batch = draws, call.words = known_->words, call.slots = slots_;
+    call.batch = draws, call.slots = slots_;
     call.handles = column<int32_t>(HANDLES) + first;
     call.weights = column<float>(WEIGHTS) + first, call.probabilities = column<float>(PROBABILITIES) + first;
     call.drawn = column<uint8_t>(MASK), call.is_first = column<uint8_t>(IS_FIRST);

@@ -172,7 +172,8 @@ inline BufferCall call_on(const Turn& turn, const Seen& counters) {
   const KnownBuffer* known = turn.known();
   BufferCall call{};
   call.plan = known->numbers.data(), call.ring = known->ring.data(), call.epoch = known->epoch.data();
-  call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree, call.row_bytes = known->row_bytes;
+  call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree;
+  call.row_bytes = known->row_bytes, call.words = known->words;
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
   call.counters = reinterpret_cast<const int32_t*>(counters.data);
