@@ -13,7 +13,7 @@ from functional_rb.base.containers import register_static
 _COUNT = itertools.count()
 _TOKENS: weakref.WeakKeyDictionary[Description, str] = weakref.WeakKeyDictionary()
 REMEMBERED: Final[dict[str, Description]] = {}
-"""By their tokens."""
+"""Descriptions that compiled programs name by their tokens."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

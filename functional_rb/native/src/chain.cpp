@@ -80,7 +80,7 @@ Shared* shared_by(const VersionChain* chain, PyObject* state, Ref& buffer) {
   buffer = chain->on ? attribute(state, names.buffer) : Ref();
   if (!buffer || !PyObject_TypeCheck(buffer.get(), shared_type)) return nullptr;
   Shared* found = reinterpret_cast<Shared*>(buffer.get());
-  return found->known() ? found : nullptr;
+  return found->parts && found->known() ? found : nullptr;
 }
 
 // Write what was taken; the handle stays one.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "bind.h"
 #include "draws.h"
@@ -203,8 +204,7 @@ inline int64_t written(Shared* of, BufferCall call) {
 
 // share(): take the parts, once they are attributes.
 inline PyObject* share(PyObject* self, PyObject*) {
-  SharedParts* parts = new SharedParts;
-  delete std::exchange(reinterpret_cast<Shared*>(self)->parts, parts);
+  auto parts = std::make_unique<SharedParts>();
   const auto part = [self](const char* name) { return Ref(PyObject_GetAttrString(self, name)); };
   const auto take = [&part](auto& argument, const char* name) {
     const Ref found = part(name);
@@ -216,6 +216,7 @@ inline PyObject* share(PyObject* self, PyObject*) {
       !take(parts->room, "_room"))
     return nullptr;
   for (int64_t k = 0; k <= parts->plan.get()->wide; ++k) parts->item_bytes += parts->plan.get().stored_bytes(k);
+  delete std::exchange(reinterpret_cast<Shared*>(self)->parts, parts.release());
   Py_RETURN_NONE;
 }
 
@@ -228,6 +229,7 @@ inline PyObject* write_shared(PyObject* self, PyObject* args) {
   Argument<Addresses> leaves;
   Argument<const uint8_t*> mask;
   Argument<const int32_t*> handles, priorities;
+  if (!of->parts) return PyErr_SetString(PyExc_RuntimeError, "write: the buffer was not opened; make it by open"), nullptr;
   if (!PyArg_ParseTuple(args, "LOOOO", &size, &marks, &selects, &values, &items) || !mask.take(marks) ||
       !handles.take(selects) || !priorities.take(values) || !leaves.take(items))
     return nullptr;
