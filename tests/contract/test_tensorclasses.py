@@ -172,9 +172,22 @@ def test_specs_that_name_axes() -> None:
         frb.Composite.like(None, parts, (2,), names=("a",))
 
 
+def can_be_traced(given: Any) -> bool:
+    """Whether the installed tensordict can make a tensorclass while torch traces: 0.8 with torch 2.13 cannot."""
+    made = torch.compile(
+        lambda obs: type(given).from_tensordict(TensorDict({"obs": obs}, [4])), fullgraph=True, backend="eager"
+    )
+    try:
+        return torch.equal(made(given.obs).obs, given.obs)
+    except torch._dynamo.exc.Unsupported:
+        return False
+
+
 @pytest.mark.parametrize("kind", [TensorDict, Step])
 def test_compiled(kind: Any) -> None:
     given = steps(Step, 0, 4, text=None).to("cpu")
+    if kind is Step and not can_be_traced(given):
+        pytest.skip("torch.compile cannot make a tensorclass of this tensordict, with no buffer about")
     given = given if kind is Step else TensorDict({"obs": given.obs}, [4], device="cpu", names=["time"])
     spec = frb.BufferSpec(frb.spec_of(given[0]), 8)
     state = rb.add(rb.init(spec), given)
