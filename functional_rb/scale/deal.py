@@ -1,0 +1,213 @@
+"""How the lanes of a buffer are dealt to shards: what each shard holds, and what all of them know.
+
+A sharded buffer consists of two ordinary buffers. The *index* has all lanes, and of the items only the leaves that the
+sampler reads, such as those that tell where episodes end: every shard has the same one, and carries out the same draws
+with the same key, so that what is drawn is what a buffer that is not sharded draws. The *part* of a shard has the items
+of its own lanes, whole: lane `e` lies on shard `e // lanes_each`, so that slices, n-step returns and goals of the
+future find all their steps there. Slots of the index are `lane * length + place`, so those of a shard lie side by side,
+and a slot of its part is one of the index less the shard's first one. (Handles begin again at other numbers.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from functional_rb.base.nest import Path
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import Uniform
+from functional_rb.specs import ArraySpec
+from functional_rb.structures.ring import INT32_MAX, RingState
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealing:
+    """How a buffer is dealt.
+
+    Attributes:
+        spec: of the whole buffer.
+        shards: how many there are, D.
+        lanes_each: lanes of each shard, ceil(lanes / D). Those of the last ones that the buffer does not have, as 5
+            lanes on 3 shards leave one, are never written.
+        index: the spec of what all shards know: all lanes, and of the items what the sampler reads.
+        part: the spec of what a shard holds: its own lanes, whole items, drawn from by slots alone.
+        asked: the spec by which a shard checks what it is given of its own lanes.
+        index_leaves: which leaves of stored items the index has, by position, in its own order.
+    """
+
+    spec: BufferSpec
+    shards: int
+    lanes_each: int
+    index: BufferSpec
+    part: BufferSpec
+    asked: BufferSpec
+    index_leaves: tuple[int, ...]
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes the buffer has."""
+        return self.spec.plan.ring.lanes
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all shards have the same number of lanes."""
+        return self.lanes == self.lanes_each * self.shards
+
+    @property
+    def slots_each(self) -> int:
+        """The slots of a part."""
+        return self.part.capacity
+
+    def first_slots(self) -> tuple[int, ...]:
+        """The first slot of each shard in the index, and behind the last one the end: [D + 1]; an empty one has none.
+
+        Example:
+            >>> from functional_rb import BufferSpec, Unbounded
+            >>> deal(BufferSpec((Unbounded(()),), 15, lanes=5), 4).first_slots()
+            (0, 6, 12, 15, 15)
+        """
+        return tuple(min(shard * self.slots_each, self.spec.capacity) for shard in range(self.shards + 1))
+
+
+@functools.lru_cache(maxsize=256)
+def deal(spec: BufferSpec, shards: int) -> Dealing:
+    """Deal the lanes of a buffer to shards.
+
+    Raises:
+        ValueError: for a buffer that cannot be dealt, naming the field and the remedy.
+
+    Example:
+        >>> from functional_rb import Binary, BufferSpec, Slices, Unbounded
+        >>> item = {"obs": Unbounded((3,)), "done": Binary(())}
+        >>> dealing = deal(BufferSpec(item, 80, sampler=Slices(4), lanes=8), 3)
+        >>> dealing.lanes_each, dealing.part.capacity, dealing.index.plan.names
+        (3, 30, ('done',))
+    """
+    check(spec)
+    plan = spec.plan
+    lanes_each = -(-plan.ring.lanes // shards)
+    room = lanes_each * plan.ring.length
+    if room * shards > INT32_MAX:
+        raise ValueError(
+            f"init: sharding: {plan.ring.lanes} lanes of {plan.ring.length} items on {shards} shards leave "
+            f"{lanes_each * shards - plan.ring.lanes} lanes empty, and with them there are more than 2^31 slots; give "
+            f"a number of lanes that the shards divide"
+        )
+    leaves = _read_by(spec)
+    common = {"writer": spec.writer, "batch_size": spec.batch_size}
+    index = BufferSpec(_nest_of(spec, leaves), spec.capacity, sampler=spec.sampler, lanes=spec.lanes, **common)
+    part = BufferSpec(spec.stored, room, sampler=Uniform(), lanes=lanes_each, transforms=spec.inner, **common)
+    asked = dataclasses.replace(spec, capacity=room, lanes=lanes_each)
+    order = tuple(plan.names.index(name) for name in index.plan.names)
+    return Dealing(spec, shards, lanes_each, index, part, asked, order)
+
+
+def check(spec: BufferSpec) -> None:
+    """Refuse a buffer whose lanes cannot be dealt.
+
+    Raises:
+        ValueError: naming the field, what was expected, what came, and the remedy.
+    """
+    expected = "init: sharding: expected a buffer"
+    if spec.lanes is None:
+        raise ValueError(
+            f"{expected} with lanes, which are dealt to the shards, got lanes=None; give BufferSpec(lanes=E), one for "
+            f"each environment"
+        )
+    if not spec.writer.in_order:
+        raise ValueError(
+            f"{expected} whose lanes keep their items, got writer={spec.writer}, which chooses slots among all; use "
+            f"frb.RoundRobin() or frb.StopWhenFull()"
+        )
+    if spec.sampler.takes_out:
+        raise ValueError(
+            f"{expected} that is drawn from, got sampler={spec.sampler}, which takes items out; keep a queue on each "
+            f"device (rb.init there), or use another sampler"
+        )
+    if spec.compact is not None:
+        raise ValueError(f"{expected} of whole items, got compact={spec.compact}; leave compact out")
+    if spec.storage.on_host:
+        raise ValueError(
+            f"{expected} on devices, got storage={spec.storage}; leave the storage out, or leave the sharding out"
+        )
+    for transform in spec.inner:
+        if transform.delays:
+            raise ValueError(
+                f"{expected} whose items are written as they are added, got {transform}, which holds them back; "
+                f"compute them as they are drawn, with frb.n_step(..., at='sample')"
+            )
+
+
+def _read_by(spec: BufferSpec) -> tuple[int, ...]:
+    """The leaves that the sampler reads, by position: those that tell where episodes end, and those it names."""
+    plan, sampler = spec.plan, spec.sampler
+    names = set() if sampler.boundaries is None else set(sampler.boundaries.names)
+    names |= {_shown(key) for key in (getattr(sampler, field, None) for field in ("group_key", "reward_key")) if key}
+    return tuple(k for k, name in enumerate(plan.names) if name in names)
+
+
+def _shown(key: Any) -> str:
+    return key if isinstance(key, str) else "/".join(map(str, key))
+
+
+def _nest_of(spec: BufferSpec, leaves: tuple[int, ...]) -> Any:
+    """A nest of dicts that holds some of the leaves under the names that they have."""
+    made: dict[str, Any] = {}
+    for k in leaves:
+        path: Path = spec.plan.structure.paths[k]
+        leaf = spec.plan.leaves[k]
+        assert isinstance(leaf, ArraySpec)
+        if not path:
+            return leaf
+        *above, last = map(str, path)
+        inner = made
+        for name in above:
+            inner = inner.setdefault(name, {})
+        inner[last] = leaf
+    return made
+
+
+# --- over a backend's `ops` -----------------------------------------------------------------------------------------
+
+
+def own_slots(ops: Ops, dealing: Dealing, slots: Array, shard: Array) -> tuple[Array, Array]:
+    """Slots of the index int32 [n] as a shard's own, 0 for those of others, and which are its own, bool [n]."""
+    local = slots - shard * dealing.slots_each
+    own = (local >= 0) & (local < dealing.slots_each)
+    return ops.where(own, local, ops.full_like(local, 0)), own
+
+
+def own_lanes(ops: Ops, dealing: Dealing, shard: Array, like: Array) -> Array:
+    """Which of the lanes of a part the buffer has, bool [lanes_each]; the others are never written."""
+    return ops.arange(dealing.lanes_each, like=like) < dealing.lanes - shard * dealing.lanes_each
+
+
+def ends_of_shard(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> RingState:
+    """Where the rings of the index are, as if the lanes of other shards were empty."""
+    lane = ops.arange(dealing.lanes, like=ends.sizes)
+    own = lane // dealing.lanes_each == shard
+    return RingState(ends.cursors, ops.where(own, ends.sizes, ops.full_like(ends.sizes, 0)))
+
+
+def sizes_of_shards(ops: Ops, dealing: Dealing, ends: RingState) -> Array:
+    """How many items each shard holds, int32 [D]."""
+    padding = ops.full_like(ops.arange(dealing.shards * dealing.lanes_each - dealing.lanes, like=ends.sizes), 0)
+    padded = ops.concat([ends.sizes, padding], 0).reshape(dealing.shards, dealing.lanes_each)
+    return ops.cumsum(padded)[:, -1]
+
+
+def check_batch(rows: int, shards: int, what: str = "batch_size") -> None:
+    """Refuse a batch that cannot be given out in equal parts.
+
+    Raises:
+        ValueError: with numbers that would do.
+    """
+    if rows % shards:
+        near = rows - rows % shards
+        would = f"{near} or {near + shards}" if near else f"{shards}"
+        raise ValueError(
+            f"sample: expected {what} as a multiple of the {shards} shards, each of which gets as many rows, got "
+            f"{rows}; {would} would do"
+        )
