@@ -50,6 +50,7 @@ from jax_backend.functions import (
     zeros,
 )
 from jax_backend.shapes import shape_dtype_struct
+from jax_backend.sharded_state import partition_specs, shard, unshard
 
 if TYPE_CHECKING:
     from jax_backend import forests as forests
@@ -85,6 +86,7 @@ __all__ = [
     "moments",
     "newest",
     "ones",
+    "partition_specs",
     "priorities",
     "probabilities",
     "project",
@@ -95,12 +97,14 @@ __all__ = [
     "sample_",
     "sample_spec",
     "shape_dtype_struct",
+    "shard",
     "size",
     "sizes",
     "split",
     "state_dict",
     "text",
     "trees",
+    "unshard",
     "update",
     "update_",
     "with_spec",

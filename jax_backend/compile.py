@@ -52,6 +52,11 @@ def _part_kernels() -> part_kernels.Table:
     return table
 
 
+def table(kernels: bool) -> part_kernels.Table:
+    """The kernels to trace with, if any are to be used."""
+    return _part_kernels() if kernels else part_kernels.NONE
+
+
 def program(function: F, by_row: bool = False) -> F:
     """Let a function be traced by the library's rules, with the kernels in force that it may use.
 
@@ -65,8 +70,7 @@ def program(function: F, by_row: bool = False) -> F:
 
     @functools.wraps(function)
     def traced(*args: Any, kernels: bool = False, **others: Any) -> Any:
-        table = _part_kernels() if kernels else part_kernels.NONE
-        with rules.promoting_ranks(), part_kernels.using(table):
+        with rules.promoting_ranks(), part_kernels.using(table(kernels)):
             return rules.in_automatic_mode(function, args, others, by_row)
 
     given = inspect.signature(function)

@@ -7,9 +7,10 @@ from typing import Any
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.storage.host_state import HostState
-from jax_backend import execute, hosted, inplace, shared
+from jax_backend import execute, hosted, inplace, sharded, shared
+from jax_backend.sharded_state import ShardedState
 
-_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine}
+_ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine, ShardedState: sharded}
 """What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
 from functional_rb.specs import functions
-from jax_backend import compat, engines, execute, hosted, inplace, mixtures, restore, rules, values
+from jax_backend import compat, engines, execute, hosted, inplace, mixtures, restore, rules, sharded, values
 from jax_backend.binder import Binder
+from jax_backend.sharded_state import ShardedState
 from jax_backend.shared import SharedState, chain
 
 P = ParamSpec("P")
@@ -77,7 +78,11 @@ def split(key: jax.Array, n: int = 2) -> jax.Array:
 
 
 @_binds(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+def init(
+    spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False, sharding: Any = None
+) -> State:
+    if sharding is not None:
+        return sharded.init(spec, device, items, validate, sharding)
     engine = engines.for_spec(spec)
     fill = inplace.add_ if engine is execute else None
     return api.init(engine, spec, device, items, validate, fill)
@@ -99,6 +104,8 @@ def add(
         and (made := chain().add(state, items, mask, priorities, key, validate, time_major, to)) is not NotImplemented
     ):
         return made
+    if isinstance(state, ShardedState):
+        return sharded.add(state, items, mask, priorities, key, validate, time_major, to, "add")
     if isinstance(state, Mixture):
         return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
     return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
@@ -106,8 +113,18 @@ def add(
 
 @_binds(api.sample)
 def sample(
-    state: AnyState, key: jax.Array, batch_size: int | None = None, beta: Any = None, p: Any = None
+    state: AnyState,
+    key: jax.Array,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
+    axis_name: Any = None,
+    draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
+    if isinstance(state, ShardedState):
+        return sharded.sample(state, key, batch_size, beta, p, axis_name, draw, "sample")
+    if axis_name is not None or draw != "global":
+        sharded.check_unsharded(state, axis_name, draw, "sample")
     if isinstance(state, Mixture):
         return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample")
     return api.sample(engines.of(state), state, key, batch_size, beta, p)
@@ -143,6 +160,8 @@ def add_(
         and (made := chain().add_(state, items, mask, priorities, key, validate, time_major, to)) is not NotImplemented
     ):
         return made
+    if isinstance(state, ShardedState):
+        return sharded.add(state, items, mask, priorities, key, validate, time_major, to, "add_")
     if isinstance(state, Mixture):
         return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
     engine = engines.of(state)
@@ -153,8 +172,18 @@ def add_(
 
 @_binds(in_place.sample_)
 def sample_(
-    state: AnyState, key: jax.Array, batch_size: int | None = None, beta: Any = None, p: Any = None
+    state: AnyState,
+    key: jax.Array,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
+    axis_name: Any = None,
+    draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
+    if isinstance(state, ShardedState):
+        return sharded.sample(state, key, batch_size, beta, p, axis_name, draw, "sample_")
+    if axis_name is not None or draw != "global":
+        sharded.check_unsharded(state, axis_name, draw, "sample_")
     if isinstance(state, Mixture):
         return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample_")
     engine = engines.of(state)

@@ -96,9 +96,8 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
             f"a number of lanes that the shards divide"
         )
     leaves = _read_by(spec)
-    common = {"writer": spec.writer, "batch_size": spec.batch_size}
-    index = BufferSpec(_nest_of(spec, leaves), spec.capacity, sampler=spec.sampler, lanes=spec.lanes, **common)
-    part = BufferSpec(spec.stored, room, sampler=Uniform(), lanes=lanes_each, transforms=spec.inner, **common)
+    index = BufferSpec(_nest_of(spec, leaves), spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)
+    part = BufferSpec(spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner)
     asked = dataclasses.replace(spec, capacity=room, lanes=lanes_each)
     order = tuple(plan.names.index(name) for name in index.plan.names)
     return Dealing(spec, shards, lanes_each, index, part, asked, order)

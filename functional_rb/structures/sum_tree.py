@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 from functional_rb.ops import fixed_point
 from functional_rb.ops.part_kernels import replaceable
@@ -193,6 +194,119 @@ def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
     node = ops.full_like(draws[:, 0], 0)
     for depth, level in enumerate(reversed(levels)):
         weights = as_integers(ops, ops.take(tree, level.sums + node))
+        reach = ops.cumsum(weights)
+        target = fixed_point.mul_high(ops, draws[:, depth], reach[:, -1])
+        child = ops.cumsum(ops.cast(reach <= target[:, None], "int32"))[:, -1]
+        node = ops.minimum(node * FANOUT + child, ops.full_like(node, level.nodes - 1))
+    return node
+
+
+# --- spans of leaves ------------------------------------------------------------------------------------------------
+
+
+class Edges(NamedTuple):
+    """Of a level, the two nodes at which spans begin and end: only of these does a part lie outside.
+
+    Attributes:
+        first, last: int32 [n], those nodes; a span without leaves has its last before its first, at some level.
+        sums: float32 [n] each, what the leaves below them that lie within the span add up to.
+        smallest: float32 [n] each, the smallest positive one of those leaves, 0 if there is none.
+    """
+
+    first: Array
+    last: Array
+    sums: tuple[Array, Array]
+    smallest: tuple[Array, Array]
+
+
+class Spans(NamedTuple):
+    """Spans of leaves of a tree, each as if it were a tree of its own.
+
+    Attributes:
+        edges: of each level, the leaves first.
+        totals: float32 [n], the sum of each.
+        smallest: float32 [n], the smallest positive leaf of each, 0 if there is none.
+    """
+
+    edges: tuple[Edges, ...]
+    totals: Array
+    smallest: Array
+
+    def at(self, ops: Ops, which: Array) -> Spans:
+        """One of them, int32 [1]."""
+
+        def take(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+            return ops.take(pair[0], which), ops.take(pair[1], which)
+
+        edges = tuple(
+            Edges(ops.take(x.first, which), ops.take(x.last, which), take(x.sums), take(x.smallest)) for x in self.edges
+        )
+        return Spans(edges, ops.take(self.totals, which), ops.take(self.smallest, which))
+
+
+def spans(ops: Ops, tree: Array, capacity: int, first: Array, end: Array) -> Spans:
+    """What lies in spans of the tree's leaves: sums along the two paths above their ends are computed anew.
+
+    That is O(log capacity) for each, and exact as the tree itself is: no sum is a difference.
+
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        first: int32 [n], the first leaf of each span.
+        end: int32 [n], the leaf behind its last one; equal to the first where there is none.
+    """
+    levels = geometry(capacity).levels
+    last = end - 1
+    values = tuple(get_leaves(ops, tree, _within(ops, node, capacity)) for node in (first, last))
+    edges = [Edges(first, last, (values[0], values[1]), (values[0], values[1]))]
+    for below, level in itertools.pairwise(levels):
+        nodes = tuple(_within(ops, node // FANOUT, level.nodes) for node in (edges[-1].first, edges[-1].last))
+        sums, smallest = zip(*(_of_span(ops, tree, below, edges[-1], node) for node in nodes), strict=True)
+        edges.append(
+            Edges(edges[-1].first // FANOUT, edges[-1].last // FANOUT, (sums[0], sums[1]), (smallest[0], smallest[1]))
+        )
+    root = ops.full_like(first, 0)
+    return Spans(tuple(edges), *_of_span(ops, tree, levels[-1], edges[-1], root))
+
+
+def _within(ops: Ops, nodes: Array, count: int) -> Array:
+    return ops.minimum(ops.maximum(nodes, ops.full_like(nodes, 0)), ops.full_like(nodes, count - 1))
+
+
+def _of_span(ops: Ops, tree: Array, level: Level, edges: Edges, nodes: Array) -> tuple[Array, Array]:
+    """The sum and the smallest positive value of what lies in a span below nodes int32 [n] over a level."""
+    sums = _children(ops, tree, level.sums, edges, edges.sums, nodes)
+    smallest = _children(ops, tree, level.smallest, edges, edges.smallest, nodes)
+    return add_up(sums), _fold(ops, smallest, smallest=True)
+
+
+def _children(ops: Ops, tree: Array, start: int, edges: Edges, at_edges: tuple[Array, Array], nodes: Array) -> Array:
+    """The children float32 [n, FANOUT] of nodes: 0 outside of the span, and at its edges what lies within."""
+    values = ops.take(tree, start + nodes)
+    child = nodes[:, None] * FANOUT + ops.arange(FANOUT, like=nodes)[None, :]
+    first, last = edges.first[:, None], edges.last[:, None]
+    nothing = ops.full_like(values, 0)
+    values = ops.where(child == last, at_edges[1][:, None] + nothing, values)
+    values = ops.where(child == first, at_edges[0][:, None] + nothing, values)
+    return ops.where((child >= first) & (child <= last), values, nothing)
+
+
+def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array) -> Array:
+    """Draw leaves of one span in proportion to their values, as `descend` does of all.
+
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        span: a single one; some leaf in it is positive (else the result is meaningless, though in bounds).
+        draws: int32 [B, levels], uniform in [0, 2^31).
+
+    Returns:
+        Leaves, int32 [B].
+    """
+    levels = geometry(capacity).levels
+    node = ops.full_like(draws[:, 0], 0)
+    for depth, (level, edges) in enumerate(zip(reversed(levels), reversed(span.edges), strict=True)):
+        weights = as_integers(ops, _children(ops, tree, level.sums, edges, edges.sums, node))
         reach = ops.cumsum(weights)
         target = fixed_point.mul_high(ops, draws[:, depth], reach[:, -1])
         child = ops.cumsum(ops.cast(reach <= target[:, None], "int32"))[:, -1]

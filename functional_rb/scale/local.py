@@ -1,0 +1,135 @@
+"""How each shard draws its share of a batch among its own items: nothing moves, and all know the law.
+
+Of a batch of B each of D shards draws B / D, so an item of shard s has the probability `p_i / (D * m_s)`, where p_i is
+its priority to the power alpha (1, if there are none) and m_s what those of its shard add up to. Importance weights are
+of that law, `(q_i / q_min) ** -beta`, where q_min is the least probability of any item of any shard. All of this is
+read off the index, which each shard has: not even a scalar is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Draft
+from functional_rb.core.strategy import Selection
+from functional_rb.ops import scalars
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import Prioritized, PrioritizedSlices, Recency, Slices, Uniform, draw_limits
+from functional_rb.samplers.base import LEAST_CHANCE
+from functional_rb.samplers.importance import importance_weights
+from functional_rb.scale import deal
+from functional_rb.scale.deal import Dealing
+from functional_rb.structures import sum_tree
+
+RAISED = 2.0**26
+"""Probabilities are at least 2^-126, and weights are computed of numbers from 2^-100 on."""
+
+
+def check(spec: BufferSpec) -> None:
+    """Refuse a sampler for whose draws a shard has to know what others draw.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    sampler = spec.sampler
+    kinds = (Uniform, Recency, Prioritized, Slices, PrioritizedSlices)
+    if type(sampler) in kinds and not sampler.remembers and getattr(sampler, "replacement", True):
+        return
+    raise ValueError(
+        f"sample: draw='local': expected a sampler whose draws are independent of each other (Uniform, Recency, "
+        f"Prioritized, Slices, PrioritizedSlices, with replacement and without a limit), got {sampler}; give "
+        f"draw='global', with which all shards draw the same batch"
+    )
+
+
+def draw(
+    ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
+) -> tuple[Array, Selection]:
+    """Draw a shard's share of a batch.
+
+    Args:
+        ops: of the backend.
+        dealing: of the buffer.
+        draft: of the index.
+        draws: int32 [rows, words] in [0, 2^31), the shard's own, as its sampler takes for such a batch.
+        beta: float32 scalar.
+        batch: how many it draws, B / D.
+        shard: its number, an int32 scalar.
+
+    Returns:
+        Slots of the index, int32 [n], all of them of the shard, and their selection; handles are -1 and weights 0 if it
+        has nothing to draw.
+    """
+    sampler = draft.plan.sampler
+    if sampler in ("Uniform", "Recency"):
+        return _among_own(ops, dealing, draft, draws, beta, batch, shard)
+    return _by_tree(ops, dealing, draft, draws, beta, shard)
+
+
+def _among_own(
+    ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
+) -> tuple[Array, Selection]:
+    """By the sampler itself, to which the lanes of others are empty."""
+    ends = draft.counters.ends
+    own = dataclasses.replace(
+        draft, counters=draft.counters.replace(ends=deal.ends_of_shard(ops, dealing, ends, shard))
+    )
+    slots, selection = dealing.spec.sampler.draw(ops, own, draws, beta, batch)
+    law = _law(ops, dealing, selection.probabilities)
+    selection = selection._replace(probabilities=law)
+    if draft.plan.sampler == "Recency":  # whose weights are all 1
+        return slots, selection
+    counts = ops.cast(deal.sizes_of_shards(ops, dealing, ends), "float32")
+    weights = _weights(ops, law, _least(ops, dealing, counts, counts * 0 + 1), beta)
+    return slots, selection._replace(weights=ops.where(law > 0, weights, ops.full_like(weights, 0)))
+
+
+def _by_tree(
+    ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, shard: Array
+) -> tuple[Array, Selection]:
+    """By the part of the index's tree that lies above the shard's own slots."""
+    sampler, capacity, tree = dealing.spec.sampler, draft.plan.capacity, draft.known_tree
+    shares = shares_of(ops, dealing, draft)
+    own = shares.at(ops, shard.reshape(1))
+    slices = isinstance(sampler, Slices | PrioritizedSlices)
+    slots = sum_tree.descend_span(ops, tree, capacity, own, draws[:, :-2] if slices else draws)
+    values = sum_tree.get_leaves(ops, tree, slots)
+    live = (values > 0) & (own.totals[0] > 0)
+    one = ops.full_like(shares.totals, 1)
+    in_proportion = not isinstance(sampler, Slices)  # else each trajectory, or window, is as likely as any other
+    scale = scalars.reciprocal(ops, ops.where(own.totals > 0, own.totals, ops.full_like(own.totals, 1)))
+    law = _law(ops, dealing, (values if in_proportion else ops.full_like(values, 1)) * scale)
+    least = _least(ops, dealing, shares.totals, shares.smallest if in_proportion else one)
+    weights = _weights(ops, law, least, beta)
+    if isinstance(sampler, Slices | PrioritizedSlices):
+        return sampler.cut(ops, draft, slots, draws[:, -2:], weights, law, live)
+    selection = draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, law), live)
+    return slots, selection._replace(mask=None)
+
+
+def shares_of(ops: Ops, dealing: Dealing, draft: Draft) -> sum_tree.Spans:
+    """What of the index's tree belongs to each shard: [D] spans."""
+    first = dealing.first_slots()
+    numbers = ops.integers(first, draft.counters.ends.sizes)
+    return sum_tree.spans(ops, draft.known_tree, draft.plan.capacity, numbers[:-1], numbers[1:])
+
+
+def _law(ops: Ops, dealing: Dealing, chances: Array) -> Array:
+    """Probabilities among a shard's own items as those in the batch: each shard gives as many. Of 0 it makes 0."""
+    law = chances * (1.0 / dealing.shards)
+    return ops.where(chances > 0, ops.maximum(law, ops.full_like(law, LEAST_CHANCE)), ops.full_like(law, 0))
+
+
+def _least(ops: Ops, dealing: Dealing, totals: Array, smallest: Array) -> Array:
+    """The least probability of any item of any shard, float32 scalar, of totals and smallest values [D]; 1 for none."""
+    there = (totals > 0) & (smallest > 0)
+    one = ops.full_like(totals, 1)
+    chances = ops.divide(ops.where(there, smallest, one), ops.where(there, totals, one))
+    chances = ops.where(there, _law(ops, dealing, chances), one)
+    least = -ops.cummax(-chances)[-1:]
+    return least[0]
+
+
+def _weights(ops: Ops, law: Array, least: Array, beta: Array) -> Array:
+    return importance_weights(ops, law * RAISED, least * RAISED, beta)

@@ -1,0 +1,32 @@
+"""What is read for other shards, as rows of 32-bit words: one transfer moves them, and no bit of them changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from functional_rb.base import dtypes
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.structures import row_layout
+from functional_rb.structures.row_layout import Layout
+
+
+def layout_of(arrays: Sequence[Array]) -> Layout:
+    """How arrays [n, *shape] lie beside one another, all of them in the row."""
+    described = tuple(((k,), tuple(map(int, x.shape[1:])), dtypes.shown(x.dtype)) for k, x in enumerate(arrays))
+    return row_layout.plan(described, math.inf)
+
+
+def packed(ops: Ops, layout: Layout, arrays: Sequence[Array], like: Array) -> Array:
+    """Arrays [n, *shape] as words int32 [n, words]; like, int32 [n], tells how many where there are no arrays."""
+    return row_layout.pack_rows(ops, layout, arrays, like)
+
+
+def unpacked(ops: Ops, layout: Layout, words: Array) -> list[Array]:
+    """The inverse of `packed`."""
+    return row_layout.unpack(ops, layout, words, ())
+
+
+def only(ops: Ops, words: Array, own: Array) -> Array:
+    """The rows that bool [n] marks, and zeros for others, so that all shards' rows can be added up."""
+    return ops.where(row_layout.along(own, words), words, ops.full_like(words, 0))
