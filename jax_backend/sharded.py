@@ -311,7 +311,8 @@ def _drawn(
     else:
         slots, selection = spec.sampler.draw(ops, draft, numbers, beta, batch)
     (slots, *info), outline = jax.tree.flatten((slots, selection))
-    slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
+    seen = barrier([slots, *info])
+    slots, selection = jax.tree.unflatten(outline, seen)
     own_slots, own = deal.own_slots(ops, dealing, slots, shard)
     handles = selection.handles.reshape(-1)
     handles = jax.numpy.where(own, handles, functions.NOTHING)
@@ -321,11 +322,13 @@ def _drawn(
     if how == "global":
         read = _exchanged(state, read, own, own_slots)
         selection = jax.tree.map(functools.partial(own_share, state), selection)
-    after = read
-    read = functions.with_leading_axes(spec, share, read)
+    after, read = read, functions.with_leading_axes(spec, share, read)
     leaves, told = read[: len(leaves)], dict(zip(extras, read[len(leaves) :], strict=True))
     selection = selection._replace(extras={**selection.extras, **told})
-    changed = _changes(state, compile.finished(draft.finish(ops), after))
+    # What all devices have the same of must not depend on what differs between them, of which `jax.shard_map` keeps
+    # account: each part is written once it has been read, and so is the index, where that is known to be the same.
+    alike = [x for x in seen if not compat.varying_axes(x)]
+    changed = _changes(state, compile.finished(draft.finish(ops), alike))
     (vector,) = barrier([state.own.counters], after)
     return changed | {"part": vector[None]}, leaves, selection
 
