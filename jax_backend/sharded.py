@@ -330,7 +330,7 @@ def _drawn(
     alike = [x for x in seen if not compat.varying_axes(x)]
     changed = _changes(state, compile.finished(draft.finish(ops), alike))
     (vector,) = barrier([state.own.counters], after)
-    return changed | {"part": vector[None]}, leaves, selection
+    return changed | {"part": vector}, leaves, selection
 
 
 def _exchanged(state: ShardedState, arrays: list[jax.Array], own: jax.Array, like: jax.Array) -> list[jax.Array]:

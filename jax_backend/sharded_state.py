@@ -35,8 +35,9 @@ class ShardedState(State):
     lie whole on each device.
 
     Attributes:
-        part: the arrays of each shard's own buffer, stacked along one axis more in front, [D, ...], and divided along
-            it; inside of `jax.shard_map` the device's own, [1, ...].
+        part: the arrays of each shard's own buffer, one behind the other along their first axis, and divided along it;
+            inside of `jax.shard_map` the device's own. (Stacked along an axis of their own they would be copied: XLA
+            writes in place to an array, but not to the only row of one.)
         sharding: over which axis of which mesh; static, as the spec is.
     """
 
@@ -61,12 +62,12 @@ class ShardedState(State):
     @property
     def own(self) -> State:
         """The device's own part; while it is mapped over the shards."""
-        return State(*self.part.each(lambda x: x[0]), self.dealing.part)
+        return State(*self.part, self.dealing.part)
 
     @property
     def is_mapped(self) -> bool:
         """Whether this is what `jax.shard_map` shows a device."""
-        return bool(self.part.counters.shape[0] < self.dealing.shards)
+        return bool(self.part.counters.shape[0] == counters.length(self.dealing.part.plan))
 
     def with_index(self, arrays: Arrays) -> ShardedState:
         """The same, with another index."""
@@ -74,7 +75,7 @@ class ShardedState(State):
 
     def with_own(self, arrays: Arrays) -> ShardedState:
         """The same, with another part of the device's own."""
-        return dataclasses.replace(self, part=arrays.each(lambda x: x[None]))
+        return dataclasses.replace(self, part=arrays)
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read the arrays of the buffer put together on one device.
@@ -172,8 +173,8 @@ def _maker(spec: BufferSpec, sharding: NamedSharding) -> Callable[[], State]:
             with rules.promoting_ranks():
                 index = functions.init(ops, dealing.index)
                 part = functions.init(ops, dealing.part)
-            stacked = part.each(lambda x: jnp.broadcast_to(x, (dealing.shards, *x.shape)))
-            return ShardedState(*index, spec, stacked, sharding)
+            parts = part.each(lambda x: jnp.broadcast_to(x, (dealing.shards, *x.shape)).reshape(-1, *x.shape[1:]))
+            return ShardedState(*index, spec, parts, sharding)
 
     return _placed(make, sharding)
 
@@ -268,9 +269,10 @@ def _together(state: ShardedState) -> State:
     index = counters.read(dealing.index.plan, state.counters)
 
     def whole(array: jax.Array) -> jax.Array:
-        return array.reshape(-1, *array.shape[2:])[: spec.capacity]
+        return array[: spec.capacity]
 
-    own = jax.vmap(lambda vector: counters.read(dealing.part.plan, vector).more)(state.part.counters)
+    vectors = state.part.counters.reshape(dealing.shards, -1)
+    own = jax.vmap(lambda vector: counters.read(dealing.part.plan, vector).more)(vectors)
     more = {}
     for name, count in spec.plan.counter_names:
         if name in index.more:
@@ -297,9 +299,9 @@ def _dealt(sharding: NamedSharding, state: State) -> ShardedState:
     index_plan, part_plan = dealing.index.plan, dealing.part.plan
     missing = dealing.shards * dealing.lanes_each - dealing.lanes
 
-    def split(array: jax.Array) -> jax.Array:
+    def padded(array: jax.Array) -> jax.Array:
         padding = jnp.zeros((dealing.shards * dealing.slots_each - spec.capacity, *array.shape[1:]), array.dtype)
-        return jnp.concatenate([array, padding]).reshape(dealing.shards, dealing.slots_each, *array.shape[1:])
+        return jnp.concatenate([array, padding])
 
     def of_lanes(numbers: jax.Array) -> jax.Array:
         """[k * lanes] as [D, k * lanes_each]."""
@@ -328,11 +330,11 @@ def _dealt(sharding: NamedSharding, state: State) -> ShardedState:
         ends = known.ends
         own = {name: of_lanes(known.more[name]) for name, _ in part_plan.counter_names}
         part = Arrays(
-            split(state.rows),
-            tuple(map(split, state.wide)),
+            padded(state.rows),
+            tuple(map(padded, state.wide)),
             None,
-            jax.vmap(vector)(of_lanes(ends.cursors % part_plan.ring.limit), of_lanes(ends.sizes), own),
-            {name: split(state.auxiliary[name]) for name in part_plan.auxiliary},
+            jax.vmap(vector)(of_lanes(ends.cursors % part_plan.ring.limit), of_lanes(ends.sizes), own).reshape(-1),
+            {name: padded(state.auxiliary[name]) for name in part_plan.auxiliary},
         )
     return ShardedState(*index, spec, part, sharding)
 
