@@ -93,3 +93,9 @@ def check_mapped(function: str) -> None:
             f"{function}: torch.func maps over it from torch {MAPPED} on, and {torch.__version__} is installed; "
             f"call {function} for one state after the other, or {extras.newer('torch', MAPPED)}"
         )
+
+
+def all_gather_single(into: torch.Tensor, tensor: torch.Tensor, group: Any) -> None:
+    """Put the tensors of all processes of a group one behind the other. By this name from torch 2.13 on."""
+    gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
+    gather(into, tensor, group=group)

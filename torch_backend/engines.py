@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from functional_rb.buffer.spec import BufferSpec
-from torch_backend import execute, shared
+from torch_backend import execute, sharded, shared
+from torch_backend.sharded_state import ShardedState
 
 
 def of(state: Any) -> Any:
     """The engine of a state, which carries out in-place writes too."""
+    if isinstance(state, ShardedState):
+        return sharded
     return shared.engine if isinstance(state, shared.SharedState) else execute
 
 

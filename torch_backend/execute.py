@@ -36,7 +36,7 @@ _WRITES = frozenset(("add", "add_", "update", "update_"))
 _engine = Engine(TORCH)
 add, sample, update, clear, with_spec = (_engine.add, _engine.sample, _engine.update, _engine.clear, _engine.with_spec)
 count_invalid, get, items, is_live = _engine.count_invalid, _engine.get, _engine.items, _engine.is_live
-counter, drawable, look = _engine.counter, _engine.drawable, _engine.look
+counter, drawable, look, read_by = _engine.counter, _engine.drawable, _engine.look, _engine.read_by
 add_, sample_, update_, clear_ = _engine.add_, _engine.sample_, _engine.update_, _engine.clear_
 split = random.split
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -17,9 +17,10 @@ from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
 from functional_rb.native.switch import HAVE_KERNELS
 from functional_rb.specs import functions
-from torch_backend import engines, execute, mixtures, restore, values
+from torch_backend import engines, execute, mixtures, restore, sharded, values
 from torch_backend.binder import Binder
 from torch_backend.library import TORCH
+from torch_backend.sharded_state import ShardedState
 
 if HAVE_KERNELS:
     from torch_backend import cpu_kernels, custom_ops
@@ -41,7 +42,11 @@ _of_specs = Binder(lambda _: values)
 
 
 @documented_by(api.init)
-def init(spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False) -> State:
+def init(
+    spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False, sharding: Any = None
+) -> State:
+    if sharding is not None:
+        return sharded.init(spec, device, items, validate, sharding)
     return api.init(engines.for_spec(spec), spec, device, items, validate)
 
 
@@ -59,6 +64,8 @@ def add(
     made = _natively("add", state, items, mask, priorities, key, validate, time_major, to)
     if made is not NotImplemented:
         return made
+    if isinstance(state, ShardedState):
+        return sharded.add(state, items, mask, priorities, key, validate, time_major, to, "add")
     if isinstance(state, Mixture):
         return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
     return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
@@ -66,11 +73,21 @@ def add(
 
 @documented_by(api.sample)
 def sample(
-    state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
+    state: AnyState,
+    key: torch.Tensor,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
+    group: Any = None,
+    draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
+    if group is not None or draw != "global":
+        sharded.check_asked(state, group, draw, "sample")
     made = _natively("sample", state, key, batch_size, beta, p)
     if made is not NotImplemented:
         return made
+    if isinstance(state, ShardedState):
+        return sharded.sample(state, key, batch_size, beta, p, draw, "sample")
     if isinstance(state, Mixture):
         return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample")
     return api.sample(engines.of(state), state, key, batch_size, beta, p)
@@ -81,6 +98,8 @@ def update(state: AnyState, indices: Any, priorities: Any = None, items: Any = N
     made = _natively("update", state, indices, priorities, items)
     if made is not NotImplemented:
         return made
+    if isinstance(state, ShardedState):
+        return sharded.update(state, indices, priorities, items, "update")
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update")
     return api.update(engines.of(state), state, indices, priorities, items)
@@ -105,6 +124,8 @@ def add_(
     made = _natively("add_", state, items, mask, priorities, key, validate, time_major, to)
     if made is not NotImplemented:
         return made
+    if isinstance(state, ShardedState):
+        return sharded.add(state, items, mask, priorities, key, validate, time_major, to, "add_")
     if isinstance(state, Mixture):
         return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
     engine = engines.of(state)
@@ -113,11 +134,21 @@ def add_(
 
 @documented_by(in_place.sample_)
 def sample_(
-    state: AnyState, key: torch.Tensor, batch_size: int | None = None, beta: Any = None, p: Any = None
+    state: AnyState,
+    key: torch.Tensor,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
+    group: Any = None,
+    draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
+    if group is not None or draw != "global":
+        sharded.check_asked(state, group, draw, "sample_")
     made = _natively("sample_", state, key, batch_size, beta, p)
     if made is not NotImplemented:
         return made
+    if isinstance(state, ShardedState):
+        return sharded.sample(state, key, batch_size, beta, p, draw, "sample_")
     if isinstance(state, Mixture):
         return sampling.sample(mixtures, state, key, batch_size, beta, p, "sample_")
     engine = engines.of(state)
@@ -129,6 +160,8 @@ def update_(state: AnyState, indices: Any, priorities: Any = None, items: Any = 
     made = _natively("update_", state, indices, priorities, items)
     if made is not NotImplemented:
         return made
+    if isinstance(state, ShardedState):
+        return sharded.update(state, indices, priorities, items, "update_")
     if isinstance(state, Mixture):
         return mixed.update(mixtures, state, indices, priorities, items, "update_")
     engine = engines.of(state)

@@ -1,0 +1,59 @@
+"""What is asked of a sharded buffer, checked: batches in equal shares, and where a counter of it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.buffer import api, checks
+from functional_rb.buffer.backend import Backend
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core import counters
+from functional_rb.scale import deal, local
+from functional_rb.scale.deal import Dealing
+
+DRAWS = ("global", "local")
+
+
+def check_draw(draw: Any, function: str) -> None:
+    """Refuse another word for where items are drawn.
+
+    Raises:
+        ValueError: with those that there are.
+    """
+    if draw not in DRAWS:
+        raise ValueError(f"{function}: expected draw as one of {DRAWS}, got {draw!r}")
+
+
+def check_sample(
+    backend: Backend, state: State, batch_size: Any, beta: Any, draw: Any, function: str
+) -> tuple[int, Any]:
+    """The checked batch size and beta; a local draw has weights for samplers that have none otherwise."""
+    check_draw(draw, function)
+    weighted = draw == "local" and beta is not None and not state.spec.sampler.has_priorities
+    size, found = api.check_sample(backend, state, batch_size, None if weighted else beta, function)
+    if not weighted:
+        return size, found
+    if not isinstance(beta, int | float):
+        beta = backend.as_vector(beta, "beta")
+    checks.check_exponent(beta, backend.value_of)
+    return size, beta
+
+
+def check_shares(spec: BufferSpec, batch: int, shards: int, draw: str) -> None:
+    """Refuse a batch that does not go to the shards in equal shares."""
+    if draw == "local":
+        local.check(spec)
+    deal.check_batch(batch, shards)
+    draws = spec.sampler.leading_shape(batch)[0] // (spec.sampler.steps_in_a_row or 1)
+    deal.check_batch(draws, shards, "batch_size, as slices,")
+
+
+def place_in_index(dealing: Dealing, place: int) -> int:
+    """Where the index has a counter that the whole buffer has at a place."""
+    for name, _ in dealing.spec.plan.counter_names:
+        if counters.place(dealing.spec.plan, name) == place:
+            found = counters.place(dealing.index.plan, name)
+            assert found is not None
+            return found
+    return place

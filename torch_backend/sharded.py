@@ -1,0 +1,416 @@
+"""The public functions on sharded buffers: the engine of `ShardedState`.
+
+All processes of the group call the same functions in the same order, with the same keys, as they do collectives. Each
+of them gives the steps of its own lanes, and gets its own share of a batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import torch
+
+from functional_rb.buffer import api, checks, functions, mapping
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import AnySample, SameState
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.core import counters
+from functional_rb.core.draft import Draft
+from functional_rb.core.strategy import Selection
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.scale import asked, deal, local
+from torch_backend import execute, ops, random
+from torch_backend.exchange import exchanged, gathered
+from torch_backend.execute import as_vector as as_vector
+from torch_backend.execute import build_mapping as build_mapping
+from torch_backend.execute import convert as convert
+from torch_backend.execute import evaluated as evaluated
+from torch_backend.execute import inside as inside
+from torch_backend.execute import map_items as map_items
+from torch_backend.execute import split as split
+from torch_backend.execute import unsupported as unsupported
+from torch_backend.execute import value_of as value_of
+from torch_backend.sharded_state import ShardedState, group_of
+from torch_backend.state import State
+
+Replacements = Mapping[int, Array]
+
+
+def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> CoreState:
+    """What `init` makes with a process group; with a group of one process an ordinary buffer."""
+    checks.check_spec(spec)
+    checks.leaves_for_backend(spec, unsupported)
+    mapping.check_gives(execute, spec)
+    group = group_of(sharding)
+    deal.check(spec)
+    shards = torch.distributed.get_world_size(group)
+    if shards == 1:
+        return api.init(execute, spec, device, items, validate)
+    dealing = deal.deal(spec, shards)
+    state = ShardedState(execute.init(dealing.index, device), execute.init(dealing.part, device), spec, group)
+    if items is None:
+        checks.may_start_empty(spec)
+        return state
+    checks.may_start_filled(spec)
+    filled: CoreState = add(state, items, None, None, None, validate, True, None, "add_")
+    return filled
+
+
+def from_shards(spec: BufferSpec, index: State, part: State, sharding: Any) -> ShardedState:
+    """A sharded buffer of what its processes have saved.
+
+    Args:
+        spec: of the whole buffer.
+        index: `state.index`, of any process.
+        part: `state.part` of this process: of the same rank in a group of as many.
+        sharding: the process group, or a mesh of one axis.
+
+    Raises:
+        ValueError: for buffers of other specs, naming which.
+    """
+    group = group_of(sharding)
+    dealing = deal.deal(spec, torch.distributed.get_world_size(group))
+    for name, given, wanted in (("index", index, dealing.index), ("part", part, dealing.part)):
+        execute.check_state(given, "from_shards")
+        if given.spec != wanted:
+            raise ValueError(
+                f"from_shards: {name}: expected a buffer of {wanted}, got {given.spec}; give what a process saved of "
+                f"this buffer in a group of {dealing.shards}"
+            )
+    return ShardedState(index, part, spec, group)
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse a state that was consumed, and to trace what processes tell each other."""
+    checks.check_state(state, function)
+    state.check_alive()
+    if torch.compiler.is_compiling():
+        raise TypeError(
+            f"{function}: torch.compile cannot trace what the processes of a sharded buffer tell each other; call "
+            f"{function} outside of the compiled function"
+        )
+
+
+def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any]:
+    """The counters of a state and a mask as arrays of NumPy."""
+    vector: Any = state.counters
+    return vector.cpu().numpy(), None if mask is None else mask.cpu().numpy()
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def add(
+    state: ShardedState,
+    items: Any,
+    mask: Any,
+    priorities: Any,
+    key: Any,
+    validate: bool,
+    time_major: bool,
+    to: Any,
+    function: str,
+) -> SameState:
+    """Write the steps of this process's own lanes to its part, and note those of all in the index."""
+    if to is not None:
+        raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    check_state(state, function)
+    dealing, own = state.dealing, state.part
+    if key is not None:
+        key = random.split(random.check_key(key), dealing.shards)[state.rank]
+    view = CoreState(own.counters, (), None, own.counters, {}, dealing.asked)
+    leaves, batch, mask, priorities, _, outside = api.check_add(
+        _ENGINE, view, items, mask, priorities, key, validate, function, time_major
+    )
+    assert outside is None  # what lies outside is known, and an error
+    steps = batch // dealing.lanes_each
+    given = [None if mask is None else mask.reshape(batch), None if priorities is None else priorities.reshape(batch)]
+    everyones = _of_all_lanes(state, [*given, *(leaves[k] for k in dealing.index_leaves)], steps)
+    write = execute.add_ if function == "add_" else execute.add
+    index = write(state.index, everyones[2:], steps * dealing.lanes, everyones[0], everyones[1], None)
+    if not dealing.is_even:
+        real = deal.own_lanes(ops, dealing, torch.tensor(state.rank, dtype=torch.int32), own.counters.cpu()).repeat(
+            steps
+        )
+        mask = real if mask is None else real.to(mask.device) & given[0]
+    return state.followed_by(index, write(own, list(leaves), batch, mask, None, None))
+
+
+def _of_all_lanes(state: ShardedState, tensors: list[Any], steps: int) -> list[Any]:
+    """Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None."""
+    given = [x for x in tensors if x is not None]
+    if not given:
+        return list(tensors)
+    dealing = state.dealing
+    found = iter(gathered(state, given))
+
+    def by_step(x: torch.Tensor) -> torch.Tensor:
+        shape = x.shape[2:]
+        lanes = x.reshape(dealing.shards, steps, dealing.lanes_each, *shape).transpose(0, 1).flatten(1, 2)
+        return lanes[:, : dealing.lanes].reshape(steps * dealing.lanes, *shape)
+
+    return [None if x is None else by_step(next(found)) for x in tensors]
+
+
+def update(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
+    """Set the priorities that all processes give, and rewrite leaves where their items lie."""
+    check_state(state, function)
+    handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
+    priorities = None if priorities is None else priorities.reshape(len(handles))
+    given = [handles, *([] if priorities is None else [priorities]), *replacements.values()]
+    handles, *rest = [x.flatten(0, 1) for x in gathered(state, given)]
+    priorities = None if priorities is None else rest.pop(0)
+    replacements = dict(zip(replacements, rest, strict=True))
+    in_place = function.endswith("_")
+    write = execute.update_ if in_place else execute.update
+    dealing, part = state.dealing, None
+    if replacements:
+        live = execute.is_live(state.index, handles)
+        slots, own = _own_slots(state, handles, live)
+        named = execute.look(state.part, _handles_in, slots)
+        named = torch.where(own, named, torch.full_like(named, functions.NOTHING))
+        part = write(state.part, named, None, replacements)
+    elif in_place:
+        part = execute.own_(state.part)
+    read = {k: replacements[position] for k, position in enumerate(dealing.index_leaves) if position in replacements}
+    return state.followed_by(write(state.index, handles, priorities, read), part)
+
+
+def _handles_in(ops: Ops, arrays: Any, spec: BufferSpec, slots: Array) -> Array:
+    """The handles of the items that lie in slots."""
+    return Draft.of(arrays, spec.plan).handles_of(ops, slots)
+
+
+def clear(state: ShardedState) -> ShardedState:
+    """Take all items out, of all processes."""
+    return state.followed_by(execute.clear(state.index), execute.clear(state.part))
+
+
+def clear_(state: ShardedState) -> ShardedState:
+    """Take all items out, in place."""
+    return state.followed_by(execute.clear_(state.index), execute.clear_(state.part))
+
+
+def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
+    """Another spec, with the items where they are.
+
+    Raises:
+        ValueError: for one whose index has other leaves, or whose lanes are longer or shorter.
+    """
+    deal.check(spec)
+    dealing, old = deal.deal(spec, state.dealing.shards), state.dealing
+    if dealing.index.item != old.index.item or dealing.slots_each != old.slots_each:
+        raise ValueError(
+            "with_spec: a sharded buffer keeps its capacity, and a sampler can only take the place of another that "
+            "reads the same leaves; make a new buffer by rb.init, and add the items of this one"
+        )
+    index, part = execute.with_spec(state.index, dealing.index), execute.with_spec(state.part, dealing.part)
+    return ShardedState(index, part, spec, state.group)
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+def sample(
+    state: ShardedState, key: Any, batch_size: int | None, beta: Any, p: Any, draw: str, function: str
+) -> tuple[SameState, AnySample[Any]]:
+    """What `sample` does with a sharded buffer: this process's share of a batch of `batch_size` for all."""
+    if p is not None:
+        raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
+    checks.check_not_a_size(key, batch_size, function)
+    check_state(state, function)
+    random.check_key(key)
+    size, beta = asked.check_sample(_ENGINE, state, batch_size, beta, draw, function)
+    asked.check_shares(state.spec, size, state.dealing.shards, draw)
+    in_place = function == "sample_"
+    drawn = _drawn_among_own if draw == "local" else _drawn_among_all
+    index, leaves, selection = drawn(state, key, size, beta, in_place)
+    if state.spec.on_sample is not None:
+        key = random.split(key, state.dealing.shards)[state.rank]
+    made = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
+    return state.followed_by(index, execute.own_(state.part) if in_place else None), made
+
+
+def check_asked(state: Any, group: Any, draw: Any, function: str) -> None:
+    """Refuse another group than that of the buffer, and a local draw where there is no such thing.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    asked.check_draw(draw, function)
+    if isinstance(state, ShardedState):
+        if group is not None and group_of(group) is not state.group:
+            raise ValueError(
+                f"{function}: expected the process group that the buffer was made with, got another; leave group out"
+            )
+        return
+    if draw == "local" and isinstance(state, CoreState):
+        local.check(state.spec)
+    if group is not None and torch.distributed.get_world_size(group_of(group)) > 1:
+        raise ValueError(
+            f"{function}: a group of several processes was given, but this buffer is not sharded; make it by "
+            f"rb.init(spec, sharding=group), or leave group out, for a buffer of each process's own"
+        )
+
+
+Drawn = tuple[State, list[torch.Tensor], Selection]
+
+
+def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool) -> Drawn:
+    """This process's share of the batch that a buffer that is not sharded draws: index, leaves, selection."""
+    dealing, spec = state.dealing, state.spec
+    key, words = _words_of_transforms(state, key, size)
+    if in_place:
+        index, selection = execute.sample_(state.index, key, size, beta, lambda _, selection: selection)
+    else:
+        index, _, selection = execute.sample(state.index, key, size, beta)
+    handles = selection.handles.reshape(-1)
+    slots, own = _own_slots(state, handles, handles != functions.NOTHING)
+    read, names = _read_for_all(state, slots, own, handles, words)
+
+    def own_share(part: Any) -> Any:
+        if part is None or isinstance(part, torch.Tensor):
+            return None if part is None else part.chunk(dealing.shards)[state.rank]
+        return {name: own_share(x) for name, x in part.items()}
+
+    mine = own_share(selection._asdict())
+    leaves, told = _with_leading_axes(spec, size // dealing.shards, read, names)
+    return index, leaves, Selection(**mine | {"extras": mine["extras"] | told})
+
+
+def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool) -> Drawn:
+    """What this process draws among its own items: it asks nobody."""
+    dealing, share = state.dealing, size // state.dealing.shards
+    key = random.split(key, dealing.shards)[state.rank]
+    key, words = _words_of_transforms(state, key, share)
+    slots, selection = execute.read_by(state.index, _draw_local, state, key, share, beta)
+    real = selection.handles.reshape(-1) != functions.NOTHING
+    if share and not bool(real.any()) and not int(state.index.counters[counters.SIZE]):
+        checks.check_nonempty(state.spec, False, 0)
+    local_slots = torch.where(real, slots - state.rank * dealing.slots_each, torch.zeros_like(slots))
+    leaves, extras = _read_own(state, local_slots, selection.handles.reshape(-1), words)
+    leaves, told = _with_leading_axes(state.spec, share, [*leaves, *extras.values()], list(extras))
+    index = execute.own_(state.index) if in_place else state.index
+    return index, leaves, selection._replace(extras={**selection.extras, **told})
+
+
+def _draw_local(ops: Ops, draft: Draft, state: ShardedState, key: Any, share: int, beta: Any) -> Any:
+    """Slots of the index, and their selection."""
+    device = draft.counters.ends.sizes.device
+    numbers = random.draws(key, *state.dealing.index.draw_shape(share)).to(device)
+    shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
+    level = torch.as_tensor(beta, dtype=torch.float32, device=device)
+    return local.draw(ops, state.dealing, draft, numbers, level, share, shard)
+
+
+def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any, torch.Tensor | None]:
+    """What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded."""
+    if not state.spec.plan.extra_words:
+        return key, None
+    key, other = random.split_at_once(key, 2)
+    return key, random.draws(other, *state.spec.extra_shape(batch))
+
+
+def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own."""
+    slots = torch.where(real, handles % state.spec.capacity, torch.zeros_like(handles))
+    shard = torch.tensor(state.rank, dtype=torch.int32, device=slots.device)
+    local_slots, own = deal.own_slots(ops, state.dealing, slots, shard)
+    return local_slots, own & real
+
+
+def _read_own(state: ShardedState, slots: Any, handles: Any, words: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The leaves in slots of the part, as transforms have them, and what these tell."""
+    words = None if words is None else words.to(slots.device)
+    found: tuple[list[Any], dict[str, Any]] = execute.read_by(
+        state.part, _read_drawn, state.dealing.part.inner, slots, handles, words
+    )
+    return found
+
+
+def _read_drawn(ops: Ops, draft: Draft, inner: Any, slots: Array, handles: Array, words: Array | None) -> Any:
+    return functions.read_drawn(ops, draft, inner, slots, handles, words)
+
+
+def _read_for_all(
+    state: ShardedState, slots: torch.Tensor, own: torch.Tensor, handles: torch.Tensor, words: torch.Tensor | None
+) -> tuple[list[torch.Tensor], list[str]]:
+    """Read the rows of a batch that are this process's own, and give each process its share of the batch."""
+    dealing = state.dealing
+    each = len(handles) // dealing.shards
+    asked_for = torch.nonzero(own)[:, 0]
+    chosen = None if words is None else words.to(own.device)[asked_for]
+    leaves, extras = _read_own(state, slots[asked_for], handles[asked_for], chosen)
+    owners = torch.where(handles != functions.NOTHING, handles % state.spec.capacity // dealing.slots_each, -1)
+    mine = owners[state.rank * each : (state.rank + 1) * each].to(torch.int64)
+    read = exchanged(state, [*leaves, *extras.values()], asked_for // max(each, 1), mine)
+    return read, list(extras)
+
+
+def _with_leading_axes(
+    spec: BufferSpec, share: int, read: list[Any], names: list[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Leaves, and what transforms tell by name, with the leading axes of a sample."""
+    shaped = functions.with_leading_axes(spec, share, read)
+    count = len(shaped) - len(names)
+    return shaped[:count], dict(zip(names, shaped[count:], strict=True))
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
+    """Read items by their handles: each process asks for as many."""
+    dealing, rank = state.dealing, state.rank
+    (everyones,) = gathered(state, [handles])
+    everyones = everyones.flatten()
+    live = execute.is_live(state.index, everyones)
+    named = torch.where(live, everyones, torch.full_like(everyones, functions.NOTHING))
+    slots, own = _own_slots(state, named, live)
+    asked_for = torch.nonzero(own)[:, 0]
+    leaves = execute.read_by(state.part, _read_stored, slots[asked_for])
+    owners = torch.where(live, everyones % state.spec.capacity // dealing.slots_each, -1).to(torch.int64)
+    mine = owners.reshape(dealing.shards, -1)[rank]
+    return exchanged(state, leaves, asked_for // max(len(handles), 1), mine)
+
+
+def _read_stored(ops: Ops, draft: Draft, slots: Array) -> list[Array]:
+    found = draft.read(ops, slots, range(len(draft.plan.leaves)))
+    return [found[k] for k in range(len(found))]
+
+
+def items(state: ShardedState) -> NoReturn:
+    """Refuse to put all items together.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    raise ValueError(
+        "items: no process has all items of a sharded buffer; rb.items(state.part) are those of this process's lanes"
+    )
+
+
+def is_live(state: ShardedState, handles: torch.Tensor) -> torch.Tensor:
+    """Whether handles name stored items."""
+    return execute.is_live(state.index, handles)
+
+
+def look(state: ShardedState, function: Any, handles: Any = None, n: int | None = None) -> Any:
+    """What a function of `buffer.functions` reads off the index."""
+    return execute.look(state.index, function, handles, n)
+
+
+def counter(state: ShardedState, place: int) -> torch.Tensor:
+    """One of the counters, by its place in those of the whole buffer."""
+    return execute.counter(state.index, asked.place_in_index(state.dealing, place))
+
+
+def drawable(state: ShardedState, n: int) -> torch.Tensor:
+    """Whether n items can be drawn."""
+    found: torch.Tensor = execute.drawable(state.index, n)
+    return found
+
+
+_ENGINE: Any = sys.modules[__name__]
