@@ -267,6 +267,7 @@ def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: An
     else:
         index, _, selection = execute.sample(state.index, key, size, beta)
     handles = selection.handles.reshape(-1)
+    state = state.followed_by(index)
     slots, own = _own_slots(state, handles, handles != functions.NOTHING)
     read, names = _read_for_all(state, slots, own, handles, words)
 

@@ -24,25 +24,20 @@ class ShardedState(CoreState):
         index: the buffer that all processes have.
         part: the process's own buffer, which has its lanes' items.
         group: the process group; a handle of this process's own, so that the state cannot be pickled.
+        dealing: how the lanes are dealt.
+        rank: which shard this process has.
     """
 
     index: State
     part: State
     group: Any
+    dealing: Dealing
+    rank: int
 
     def __init__(self, index: State, part: State, spec: BufferSpec, group: Any) -> None:
         """Name both buffers. Users get states from `init`."""
-        self.__dict__.update(index=index, part=part, spec=spec, group=group)
-
-    @property
-    def dealing(self) -> Dealing:
-        """How the lanes are dealt."""
-        return deal(self.spec, dist.get_world_size(self.group))
-
-    @property
-    def rank(self) -> int:
-        """Which shard this process has."""
-        return dist.get_rank(self.group)
+        dealing, rank = deal(spec, dist.get_world_size(group)), dist.get_rank(group)
+        self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
 
     def followed_by(self, index: State, part: State | None = None) -> ShardedState:
         """The same with another index, and another part, if there is one."""
@@ -103,8 +98,8 @@ class ShardedState(CoreState):
         """
         raise ValueError(
             "save: a process has only its own shard of a sharded buffer; let each save its part, "
-            "frb.save({'index': state.index, 'part': state.part}, f'{path}/{rank}'), and go on by "
-            "rb.from_shards(spec, loaded['index'], loaded['part'], group)"
+            "frb.save(state.index, f'{path}/{rank}/index') and frb.save(state.part, f'{path}/{rank}/part'), and go on "
+            "by rb.from_shards(spec, index, part, group) of what it loads"
         )
 
 

@@ -375,6 +375,14 @@ class Engine:
             found = function(self.library.ops, memory.state_arrays(state._counters), state.spec, *given)
             return self.library.sent(found, target)
 
+    def read_by(self, state: Any, function: Callable[..., Any], *given: Any) -> Any:
+        """What `function(ops, draft, *given)` reads off a state; it writes nothing."""
+        version = readable(state)
+        with self.library.lock(version), self.library.core():
+            memory = version.own()
+            draft = Draft.of(memory.state_arrays(state._counters), state.spec.plan)
+            return self._carry_out(function, memory, None, draft, *given)
+
     # ---------------------------------------------------------------- in memory
 
     def _placed_batch(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +15,10 @@ from jax.sharding import PartitionSpec as P
 
 import functional_rb as frb
 import jax_backend as rb
-from functional_rb.base import extras
-from jax_backend import compat
 from jax_backend.sharded_state import ShardedState
 from tests.support.effort import effort
 from tests.support.training import assert_same_bits
-from tests.support.xla_options import AS_USERS, QUICKLY
+from tests.support.xla_options import QUICKLY
 
 LANES, LENGTH, ROWS, STEPS, BATCH = 5, 8, 2, 5, 24
 """Five lanes are uneven on 2 and 3 shards, and on 8 three shards are empty."""

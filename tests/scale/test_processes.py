@@ -1,0 +1,365 @@
+"""Buffers whose lanes are dealt to processes: what each gets is its share of what one process would have drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import functional_rb as frb
+import torch_backend as rb
+from functional_rb.scale.deal import deal
+from tests.support.process_group import ProcessGroup
+from torch_backend.sharded_state import ShardedState
+
+LANES, LENGTH, STEPS, BATCH = 5, 8, 4, 24
+"""Five lanes are uneven on 2 and on 3 processes; four are on 3, of which then one has none."""
+ITEM = {
+    "x": frb.Unbounded((2,)),
+    "image": frb.Bounded(0, 255, (40, 40), "uint8"),
+    "half": frb.Unbounded((), "bfloat16"),
+    "reward": frb.Unbounded(()),
+    "next": {"x": frb.Unbounded((2,)), "done": frb.Binary(())},
+    "episode": frb.Unbounded((), "int32"),
+}
+SAMPLERS = {
+    "uniform": frb.Uniform(),
+    "prioritized": frb.Prioritized(),
+    "prioritized, with a limit": frb.Prioritized(alpha=1.0, new_priority="ever", max_times_sampled=2),
+    "recency": frb.Recency(3),
+    "without replacement": frb.WithoutReplacement(),
+    "slices": frb.Slices(3),
+    "slices, by windows": frb.Slices(3, weighting="window", strict_length=False, span=True),
+    "slices, prioritized": frb.PrioritizedSlices(2),
+    "groups": frb.Groups(2, "episode", "reward", whole=False),
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "n-step": {"sampler": frb.Prioritized(), "transforms": frb.n_step(3, 0.5)},
+    "n-step slices": {"sampler": frb.Slices(2), "transforms": frb.n_step(2, 0.5)},
+    "stopping when full": {"writer": frb.StopWhenFull()},
+}
+SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for name, sampler in SAMPLERS.items()} | {
+    name: frb.BufferSpec(ITEM, LANES * LENGTH, lanes=LANES, **more) for name, more in OTHERS.items()
+}
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessGroup]:
+    group = ProcessGroup(3)
+    yield group
+    group.close()
+
+
+def steps(spec: frb.BufferSpec, seed: int) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
+    """Steps of all lanes, [STEPS, lanes, *shape], a mask and priorities."""
+    rng = np.random.default_rng(seed)
+    lead = STEPS, spec.lanes or 1
+
+    def floats(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.standard_normal((*lead, *shape)).astype(np.float32))
+
+    items = {
+        "x": floats(2),
+        "image": torch.from_numpy(rng.integers(0, 255, (*lead, 40, 40)).astype(np.uint8)),
+        "half": floats().to(torch.bfloat16),
+        "reward": floats(),
+        "next": {"x": floats(2), "done": torch.from_numpy(rng.random(lead) < 0.2)},
+        "episode": torch.from_numpy(rng.integers(0, 3, lead).astype(np.int32)),
+    }
+    return items, torch.from_numpy(rng.random(lead) < 0.7), torch.from_numpy(rng.random(lead).astype(np.float32))
+
+
+def own_lanes(group: Any, spec: frb.BufferSpec, nested: Any) -> Any:
+    """What a process gives of its own lanes; in place of those that there are not, zeros."""
+    each, rank = deal(spec, dist.get_world_size(group)).lanes_each, dist.get_rank(group)
+    missing = each * dist.get_world_size(group) - (spec.lanes or 1)
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        padded = torch.cat([x, x.new_zeros((len(x), missing, *x.shape[2:]))], 1)
+        return padded[:, rank * each : (rank + 1) * each]
+
+    return {name: own_lanes(group, spec, x) for name, x in nested.items()} if isinstance(nested, dict) else own(nested)
+
+
+def assert_share(group: Any, whole: Any, own: Any, real: torch.Tensor) -> None:
+    """The rows of a process among those of all, to the bit, where there are any."""
+    if isinstance(whole, dict):
+        assert whole.keys() == own.keys()
+        for name, part in whole.items():
+            assert_share(group, part, own[name], real)
+    elif whole is not None:
+        expected = whole.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+        assert own.dtype == expected.dtype
+        assert own.shape == expected.shape
+        if own.shape[: real.dim()] == real.shape:
+            own, expected = own[real], expected[real]
+        assert torch.equal(own.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
+
+
+def assert_same_draws(group: Any, sharded: Any, whole: Any, seed: int, in_place: bool) -> tuple[Any, Any, Any, Any]:
+    """Both states afterwards, and the samples."""
+    drawn = rb.sample_ if in_place else rb.sample
+    whole, expected = drawn(whole, rb.key(seed), BATCH)
+    sharded, found = drawn(sharded, rb.key(seed), BATCH)
+    assert type(found) is type(expected)
+    real = found.indices >= 0
+    for name in ("items", "indices", "weights", "probabilities", "mask", "is_first", "is_last", "truncated", "extras"):
+        assert_share(group, getattr(expected, name), getattr(found, name), real)
+    return sharded, whole, found, expected
+
+
+def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
+    add, update = (rb.add_, rb.update_) if in_place else (rb.add, rb.update)
+    sharded, whole = rb.init(spec, sharding=group), rb.init(spec)
+    assert type(sharded) is ShardedState
+    for turn in range(5):
+        items, mask, priorities = steps(spec, turn)
+        more: dict[str, Any] = {"mask": mask} if turn % 2 else {}
+        more |= {"priorities": priorities} if spec.sampler.has_priorities and turn % 3 == 1 else {}
+        if not spec.writer.overwrites and turn > 1:
+            with pytest.raises(ValueError, match=r"full|room"):
+                add(sharded, own_lanes(group, spec, items))
+            break
+        own = {name: own_lanes(group, spec, x) for name, x in more.items()}
+        sharded, whole = add(sharded, own_lanes(group, spec, items), **own), add(whole, items, **more)
+        sharded, whole, found, expected = assert_same_draws(group, sharded, whole, turn, in_place)
+        if spec.sampler.has_priorities:
+            new = torch.rand(expected.indices.numel(), generator=torch.Generator().manual_seed(turn))
+            given = new.chunk(dist.get_world_size(group))[dist.get_rank(group)].contiguous()
+            sharded = update(sharded, found.indices.reshape(-1), given)
+            whole = update(whole, expected.indices.reshape(-1), new)
+            assert torch.equal(sharded.tree, whole.tree)
+        assert int(rb.size(sharded)) == int(rb.size(whole))
+        assert list(map(int, rb.counts(sharded))) == list(map(int, rb.counts(whole)))
+        assert bool(rb.can_sample(sharded, 9)) == bool(rb.can_sample(whole, 9))
+    handles = found.indices.reshape(-1)
+    read, wanted = rb.get(sharded, handles), rb.get(whole, handles)
+    assert_share(group, {"x": wanted["x"].repeat(dist.get_world_size(group), 1)}, {"x": read["x"]}, handles >= -1)
+    assert torch.equal(rb.is_live(sharded, handles), rb.is_live(whole, handles))
+    cleared = rb.clear_(sharded) if in_place else rb.clear(sharded)
+    assert int(rb.size(cleared)) == 0
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", SPECS)
+def test_each_gets_its_share_of_one_draw(processes: ProcessGroup, name: str, size: int) -> None:
+    processes.run(size, same_program, SPECS[name], (size + len(name)) % 2 == 0)
+
+
+def test_a_process_without_lanes(processes: ProcessGroup) -> None:
+    for sampler in (frb.Prioritized(), frb.Slices(2)):
+        processes.run(3, same_program, frb.BufferSpec(ITEM, 4 * LENGTH, sampler, lanes=4), False)
+
+
+def local_draws(group: Any, spec: frb.BufferSpec, skew: float) -> None:
+    """A process draws among its own, p / (shards * mass), and weights are relative to the least likely of all."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    state, whole = rb.init(spec, sharding=group), rb.init(spec)
+    for turn in range(3):
+        items, mask, priorities = steps(spec, turn)
+        priorities = priorities * torch.where(torch.arange(spec.lanes or 1) == 0, skew, 1.0)
+        more = {"mask": mask, "priorities": priorities} if spec.sampler.has_priorities else {"mask": mask}
+        own = {name: own_lanes(group, spec, x) for name, x in more.items()}
+        state, whole = rb.add(state, own_lanes(group, spec, items), **own), rb.add(whole, items, **more)
+    before = list(map(int, rb.counts(state)))
+    state, sample = rb.sample(state, rb.key(3), size * 64, beta=1.0, draw="local")
+    assert list(map(int, rb.counts(state))) == before
+    each = deal(spec, size).slots_each
+    slots = torch.arange(spec.capacity, dtype=torch.int32)
+    handles = torch.arange(0, 4 * spec.capacity, dtype=torch.int32)
+    live = handles[rb.is_live(whole, handles)]
+    values = torch.ones(len(live), dtype=torch.float64)
+    if spec.sampler.has_priorities:
+        values = (rb.priorities(whole, live).double()) ** spec.sampler.alpha  # type: ignore[attr-defined]  # of Prioritized
+    owners = live % spec.capacity // each
+    law = {int(h): float(v / (size * values[owners == o].sum())) for h, v, o in zip(live, values, owners, strict=True)}
+    assert len(slots) == spec.capacity
+    if not bool((owners == rank).any()):
+        assert sample.indices.tolist() == [-1] * 64
+        assert sample.weights.tolist() == sample.probabilities.tolist() == [0.0] * 64
+        return
+    assert bool((sample.indices % spec.capacity // each == rank).all())
+    wanted = torch.tensor([law[int(h)] for h in sample.indices], dtype=torch.float64)
+    torch.testing.assert_close(sample.probabilities.double(), wanted, rtol=2e-5, atol=0)
+    least = min(law.values())
+    torch.testing.assert_close(sample.weights.double(), least / wanted, rtol=1e-4, atol=0)
+    read = rb.get(whole, sample.indices)
+    assert torch.equal(read["image"], sample.items["image"])
+    assert len(set(sample.indices.tolist())) > 1
+
+
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized(alpha=0.7)], ids=["uniform", "prioritized"])
+def test_local_draws(processes: ProcessGroup, sampler: Any) -> None:
+    for lanes in (LANES, 4):
+        for skew in (1.0, 1e6):
+            processes.run(3, local_draws, frb.BufferSpec(ITEM, lanes * LENGTH, sampler, lanes=lanes), skew)
+
+
+def rewritten(group: Any) -> None:
+    """The last of equal handles wins, whichever process gave it; one that is stale names nothing."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    spec = SPECS["groups"]
+    state, whole = rb.init(spec, sharding=group), rb.init(spec)
+    for turn in range(3):
+        items = steps(spec, turn)[0]
+        state, whole = rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items)
+    handles = torch.tensor([[50, 51, 57, 1], [57, 12, 75, -1], [50, 57, 13, 2]][:size], dtype=torch.int32)
+    assert rb.is_live(whole, handles[0]).tolist() == [True, True, True, False]
+    new = torch.arange(4 * size, dtype=torch.float32).reshape(size, 4)
+    state = rb.update(state, handles[rank], items={"reward": new[rank], "half": new[rank].bfloat16()})
+    whole = rb.update(whole, handles.flatten(), items={"reward": new.flatten(), "half": new.flatten().bfloat16()})
+    mine, expected = rb.get(state, handles[rank]), rb.get(whole, handles[rank])
+    assert torch.equal(mine["reward"], expected["reward"])
+    assert torch.equal(mine["half"], expected["half"])
+    assert int(rb.counts(state).stale) == int(rb.counts(whole).stale) > 0
+    for turn in range(3):  # of groups, by the rewards that were written
+        state, whole, *_ = assert_same_draws(group, state, whole, turn, False)
+
+
+def test_leaves_are_rewritten_where_they_lie(processes: ProcessGroup) -> None:
+    for size in (2, 3):
+        processes.run(size, rewritten)
+
+
+def told_apart(group: Any) -> str:
+    spec = SPECS["prioritized"]
+    state = rb.init(spec, sharding=group)
+    items, _, priorities = steps(spec, 0)
+    own = own_lanes(group, spec, items)
+    state = rb.add(state, own)
+    if dist.get_rank(group) == 1:
+        state = rb.add(state, own)  # which tells nobody anything
+    with pytest.raises(RuntimeError, match=r"\(rank .\) and ranks .* have written different numbers") as raised:
+        rb.add(state, own, priorities=own_lanes(group, spec, priorities))
+    return str(raised.value)
+
+
+def test_processes_that_have_not_done_the_same(processes: ProcessGroup) -> None:
+    found = processes.run(2, told_apart)
+    assert "ranks [1]" in found[0]
+    assert "ranks [0]" in found[1]
+
+
+def kept(group: Any, folder: str) -> None:
+    size, rank, spec = dist.get_world_size(group), dist.get_rank(group), SPECS["n-step"]
+    state, whole = rb.init(spec, sharding=group), rb.init(spec)
+    for turn in range(3):
+        items = steps(spec, turn)[0]
+        state, whole = rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items)
+    with pytest.raises(ValueError, match="let each save its part"):
+        frb.save(state, f"{folder}/{rank}")
+    assert isinstance(state, ShardedState)
+    frb.save(state.index, f"{folder}/{rank}/index")
+    frb.save(state.part, f"{folder}/{rank}/part")
+    index, part = (frb.load(f"{folder}/{rank}/{name}", rb) for name in ("index", "part"))
+    again = rb.from_shards(spec, index, part, group)
+    assert_same_draws(group, again, whole, 7, False)
+    assert int(rb.size(again)) == int(rb.size(whole))
+    with pytest.raises(ValueError, match="from_shards: part: expected"):
+        rb.from_shards(spec, index, index, group)
+    annealed = dataclasses.replace(spec, sampler=frb.Prioritized(alpha=0.3))
+    assert_same_draws(group, rb.with_spec(state, annealed), rb.with_spec(whole, annealed), 8, False)
+    with pytest.raises(ValueError, match="keeps its capacity"):
+        rb.with_spec(state, dataclasses.replace(spec, capacity=2 * LANES * LENGTH))
+    assert size > 1
+
+
+def test_parts_are_saved_and_go_on(processes: ProcessGroup) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        processes.run(2, kept, folder)
+
+
+def refused(group: Any) -> None:
+    spec = SPECS["prioritized"]
+    state = rb.init(spec, sharding=group)
+    with pytest.raises(ValueError, match=r"none of|nothing|empty|stored"):
+        rb.sample(state, rb.key(0), BATCH)
+    state = rb.add(state, own_lanes(group, spec, steps(spec, 0)[0]))
+    with pytest.raises(ValueError, match=r"a multiple of the 2 shards.*24 or 26 would do"):
+        rb.sample(state, rb.key(0), 25)
+    with pytest.raises(ValueError, match="expected draw as one of"):
+        rb.sample(state, rb.key(0), BATCH, draw="here")  # type: ignore[arg-type]  # refused
+    with pytest.raises(ValueError, match="no process has all items"):
+        rb.items(state)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(state)
+    with pytest.raises(TypeError, match="a process group"):
+        rb.init(spec, sharding="d")
+    with pytest.raises(ValueError, match="expected a buffer with lanes"):
+        rb.init(dataclasses.replace(spec, lanes=None), sharding=group)
+    with pytest.raises(ValueError, match="leave group out"):
+        rb.sample(state, rb.key(0), BATCH, group=dist.group.WORLD)
+    plain = rb.add(rb.init(spec), steps(spec, 0)[0])
+    with pytest.raises(ValueError, match="this buffer is not sharded"):
+        rb.sample(plain, rb.key(0), BATCH, group=group)
+    compiled = torch.compile(lambda key: rb.sample(state, key, BATCH)[1].weights, backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match=r"torch\.compile cannot trace what the processes"):
+        compiled(rb.key(0))
+    older = state
+    state = rb.add_(state, own_lanes(group, spec, steps(spec, 1)[0]))
+    with pytest.raises(RuntimeError, match="consumed"):
+        rb.sample(older, rb.key(0), BATCH)
+
+
+def test_what_is_refused(processes: ProcessGroup) -> None:
+    processes.run(2, refused)
+
+
+def alone(group: Any) -> None:
+    """A single process has an ordinary buffer, and may say `group=` and `draw=` of it."""
+    spec = SPECS["prioritized"]
+    state = rb.init(spec, sharding=group)
+    assert type(state) is type(rb.init(spec))
+    state = rb.add(state, steps(spec, 0)[0])
+    plain = rb.sample(state, rb.key(0), 3)[1]
+    for draw in ("global", "local"):
+        assert torch.equal(rb.sample(state, rb.key(0), 3, group=group, draw=draw)[1].indices, plain.indices)  # type: ignore[arg-type]
+
+
+def test_a_group_of_one(processes: ProcessGroup) -> None:
+    processes.run(1, alone)
+
+
+def trained(group: Any, fully_sharded: bool) -> list[float]:
+    """Data parallel training on a prioritized buffer, as users write it; every process ends with the same weights."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(2, 1)
+    if fully_sharded:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = DeviceMesh.from_group(group, "cpu")
+        model: torch.nn.Module = fully_shard(net, mesh=mesh)  # type: ignore[assignment]  # it is typed by its result
+        state = rb.init(SPECS["prioritized"], sharding=mesh)
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
+        state = rb.init(SPECS["prioritized"], sharding=group)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    losses = []
+    for turn in range(6):
+        items = steps(SPECS["prioritized"], turn)[0]
+        items["reward"] = items["x"].sum(-1)
+        state = rb.add_(state, own_lanes(group, SPECS["prioritized"], items))
+        state, sample = rb.sample_(state, rb.key(turn), 2 * BATCH)
+        errors = model(sample.items["x"])[:, 0] - sample.items["reward"]
+        (sample.weights * errors**2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        state = rb.update_(state, sample.indices, errors.detach().abs() + 1e-3)
+        losses.append(float((errors**2).mean().detach()))
+    weight = net.weight.full_tensor() if fully_sharded else net.weight  # type: ignore[operator]  # a DTensor then
+    return [*weight.flatten().tolist(), losses[0], losses[-1]]
+
+
+@pytest.mark.parametrize("fully_sharded", [False, True], ids=["ddp", "fsdp"])
+def test_data_parallel_training(processes: ProcessGroup, fully_sharded: bool) -> None:
+    first, second = processes.run(2, trained, fully_sharded)
+    assert first[:2] == second[:2]
+    assert first[-1] < first[-2]
