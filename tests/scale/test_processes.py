@@ -16,6 +16,7 @@ import torch.distributed as dist
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.scale.deal import deal
+from tests.support.effort import effort
 from tests.support.process_group import ProcessGroup
 from torch_backend.sharded_state import ShardedState
 
@@ -48,6 +49,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for name, sampler in SAMPLERS.items()} | {
     name: frb.BufferSpec(ITEM, LANES * LENGTH, lanes=LANES, **more) for name, more in OTHERS.items()
 }
+
+PAIRS = ("prioritized", "without replacement", "n-step")
+"""What two processes share too, in `make test`."""
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +151,9 @@ def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
     assert int(rb.size(cleared)) == 0
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(
+    ("name", "size"), [(name, size) for name in SPECS for size in (2, 3) if size == 3 or name in effort(PAIRS, SPECS)]
+)
 def test_each_gets_its_share_of_one_draw(processes: ProcessGroup, name: str, size: int) -> None:
     processes.run(size, same_program, SPECS[name], (size + len(name)) % 2 == 0)
 
