@@ -309,6 +309,6 @@ def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array
         weights = as_integers(ops, _children(ops, tree, level.sums, edges, edges.sums, node))
         reach = ops.cumsum(weights)
         target = fixed_point.mul_high(ops, draws[:, depth], reach[:, -1])
-        child = ops.cumsum(ops.cast(reach <= target[:, None], "int32"))[:, -1]
+        child = add_up(ops.cast(reach <= target[:, None], "int32"))
         node = ops.minimum(node * FANOUT + child, ops.full_like(node, level.nodes - 1))
     return node
