@@ -208,8 +208,8 @@ def add(
         api.check_add(execute, _as_of(state, spec), *given)  # which refuses what does not fit, or is outside
         if axes is None:
             raise AssertionError("a batch that fits was not recognized")
-    if priorities is not None and priorities.ndim > axes + 1:
-        priorities = priorities[..., 0]
+    if priorities is not None and priorities.ndim > (2 if axes else 1):
+        priorities = priorities[..., 0]  # as critics give them
     program = _add_in_place if function == "add_" and not traced else _add
     after: ShardedState = program(
         state, leaves, mask, priorities, key, validate, function, axes, kernels=compile.use_kernels()
