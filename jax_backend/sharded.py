@@ -304,8 +304,9 @@ def _drawn(
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = compile.draws(other, *spec.extra_shape(drawn))
-    numbers = compile.draws(key, *dealing.index.draw_shape(drawn))
     draft = Draft.of(state.index, dealing.index.plan)
+    shape = local.draw_shape(dealing, share) if how == "local" else dealing.index.draw_shape(batch)
+    numbers = compile.draws(key, *shape)
     if how == "local":
         slots, selection = local.draw(ops, dealing, draft, numbers, beta, share, shard)
     else:

@@ -38,23 +38,45 @@ def index_of(sampler: Any, seed: int = 0, empty: tuple[int, ...] = ()) -> tuple[
 
 
 def drawn(dealing: deal.Dealing, draft: Draft, shard: int, batch: int, beta: float = 0.4, seed: int = 1) -> Any:
-    shape = dealing.index.draw_shape(batch)
+    shape = local.draw_shape(dealing, batch)
     draws = np.random.default_rng(seed).integers(0, 2**31, shape, np.int32)
     with np.errstate(all="ignore"):
         return local.draw(ops, dealing, draft, draws, np.float32(beta), batch, np.int32(shard))
 
 
+def counted(weights: Any) -> Floats:
+    """How many of the 2^31 draws lead to each of a node's children, of integer weights [n, 16]."""
+    reach = np.cumsum(weights, 1, dtype=np.int32)
+    bounds = np.concatenate([reach * 0 - 1, reach], 1)[:, 15:]
+    for k in range(1, 17):
+        bounds[:, k] = sum_tree._draws_below(ops, reach[:, k - 1 : k], reach[:, -1])[:, 0]
+    return np.diff(bounds.astype(np.int64), axis=1).astype(np.float64)
+
+
 def law_of(draft: Draft, span: sum_tree.Spans) -> Floats:
-    """The probability of each leaf in a span, of all draws there are: products over the levels of integer weights."""
+    """The probability of each leaf in a span, by counting which draws lead to it."""
     capacity, tree = draft.plan.capacity, draft.known_tree
-    chances: Floats = np.ones(1)
-    for level, edges in zip(reversed(sum_tree.geometry(capacity).levels), reversed(span.edges), strict=True):
-        nodes = np.arange(len(chances), dtype=np.int32)
+    levels = sum_tree.geometry(capacity).levels
+    with np.errstate(all="ignore"):
+        runs = [sum_tree._runs(ops, tree, level, span, height) for height, level in enumerate(levels)]
+        sums = np.concatenate([run.sums for run in runs])
+        shares = sum_tree.as_integers(ops, np.pad(sums, (0, 16 - len(sums)))[None])[0].astype(np.float64)
+    chances = np.zeros(1)
+    for height, level in reversed([*enumerate(levels)]):
         with np.errstate(all="ignore"):
-            children = sum_tree._children(ops, tree, level.sums, edges, edges.sums, nodes)
-            weights = sum_tree.as_integers(ops, children).astype(np.float64)
-        total = weights.sum(1, keepdims=True)
-        chances = (chances[:, None] * weights / np.where(total > 0, total, 1)).reshape(-1)[: level.nodes]
+            nodes = tree[level.sums : level.sums + level.groups]
+            counts = counted(sum_tree.as_integers(ops, nodes)) * (nodes.sum(1, keepdims=True) > 0)
+        chances = (chances[:, None] * counts / 2**31).reshape(-1)  # from above
+        first, last = int(span.edges[height].first[0]), int(span.edges[height].last[0])
+        inner, reaches = int(height > 0), height + 1 < len(levels)
+        above = [int(x[0]) for x in span.edges[height + 1][:2]] if reaches else [0, 0]
+        for side in (0, 1):
+            begin = first + inner if side == 0 or above[0] == above[1] else above[1] * 16
+            end = last + 1 - inner if side == 1 or above[0] == above[1] else above[0] * 16 + 16
+            if begin < end and shares[2 * height + side] > 0:
+                own = counts.reshape(-1)[begin:end]
+                chances[begin:end] += shares[2 * height + side] / shares.sum() * own / own.sum()
+        chances = chances[: level.nodes]
     return chances
 
 
@@ -159,7 +181,7 @@ def test_spans_add_up_what_lies_in_them(capacity: int) -> None:
         assert found.totals[k] == own.sum()
         assert found.smallest[k] == own[own > 0].min(initial=np.inf if (own > 0).any() else 0)
         if own.sum() > 0:
-            draws = rng.integers(0, 2**31, (50, len(sum_tree.geometry(capacity).levels)), np.int32)
+            draws = rng.integers(0, 2**31, (50, len(sum_tree.geometry(capacity).levels) + 1), np.int32)
             with np.errstate(all="ignore"):
                 leaves = sum_tree.descend_span(ops, tree, capacity, found.at(ops, np.array([k])), draws)
             assert ((first <= leaves) & (leaves < end)).all()
