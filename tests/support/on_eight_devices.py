@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ import jax_backend as rb
 from functional_rb.base import extras
 from jax_backend import compat
 from jax_backend.sharded_state import ShardedState
+from tests.programs.test_docs import blocks_of
 from tests.support.effort import effort
 from tests.support.training import assert_same_bits
 from tests.support.xla_options import AS_USERS, QUICKLY
@@ -440,3 +442,10 @@ def test_what_does_not_fit_is_refused() -> None:
     with refused(RuntimeError, match="consumed"):
         rb.add_(state, now.items)
         rb.size(state)
+
+
+def test_the_page_runs_on_all_of_them() -> None:
+    page = Path(__file__).parents[2] / "docs" / "scale.md"
+    namespace: dict[str, Any] = {"rb": rb}
+    for _, _, source in blocks_of(page.read_text()):
+        exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
