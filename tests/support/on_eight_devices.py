@@ -131,6 +131,8 @@ def check(after: Any, name: str) -> None:
     expected, drawn = alone(name)
     assert_same_bits(samples, drawn)
     assert_same_bits(rb.unshard(state), expected)
+    if isinstance(state, ShardedState):
+        assert not np.asarray(state.part.rows)[state.spec.capacity :].any(), "lanes that are not there are not written"
 
 
 def jitted(function: Any) -> Any:
@@ -238,6 +240,9 @@ def test_local_draws_are_of_each_devices_own(name: str) -> None:
     got = np.asarray(sample.items["reward"]).reshape(-1)
     mask = np.asarray(sample.indices).reshape(-1) >= 0
     assert (got[mask] == np.asarray(stored["reward"])[mask]).all()
+    if name == "uniform":
+        places = first.reshape(shards, each)[there] % LENGTH
+        assert len(set(map(tuple, places))) > 1, "each shard draws by bits of its own"
     if name not in ("prioritized", "uniform"):
         return
     # The stated law: the share within the shard, over the number of shards.
@@ -449,3 +454,16 @@ def test_the_page_runs_on_all_of_them() -> None:
     namespace: dict[str, Any] = {"rb": rb}
     for _, _, source in blocks_of(page.read_text()):
         exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
+
+
+def test_the_example_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import cartpole_spec
+    import mesh_dqn
+
+    config = dataclasses.replace(cartpole_spec.QUICK, eval_every=20, capacity=100)
+    result = mesh_dqn.main(config, tmp_path / "curve.png")
+    assert [row.iteration for row in result.rows] == [20, 40]
+    assert np.isfinite([(row.loss, row.greedy_return) for row in result.rows]).all()
+    assert result.stored == 96, "12 of each of 8 lanes"
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
