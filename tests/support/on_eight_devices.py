@@ -240,9 +240,6 @@ def test_local_draws_are_of_each_devices_own(name: str) -> None:
     got = np.asarray(sample.items["reward"]).reshape(-1)
     mask = np.asarray(sample.indices).reshape(-1) >= 0
     assert (got[mask] == np.asarray(stored["reward"])[mask]).all()
-    if name == "uniform":
-        places = first.reshape(shards, each)[there] % LENGTH
-        assert len(set(map(tuple, places))) > 1, "each shard draws by bits of its own"
     if name not in ("prioritized", "uniform"):
         return
     # The stated law: the share within the shard, over the number of shards.
@@ -272,6 +269,16 @@ def test_local_draws_in_the_users_shard_map_are_the_same() -> None:
     _, got = jax.jit(program)(state, key)
     _, expected = rb.sample(state, key, BATCH, draw="local")
     assert_same_bits(got, expected)
+
+
+def test_each_shard_draws_by_bits_of_its_own() -> None:
+    state = rb.init(SPECS["uniform"], sharding=sharding_of(8))
+    now = jax.tree.map(lambda x: x[0], log("uniform"))
+    for _ in range(LENGTH // ROWS):
+        state = rb.add(state, now.items)
+    handles = np.asarray(rb.sample(state, rb.key(0), 8 * BATCH, draw="local")[1].indices).reshape(8, BATCH)
+    assert (handles[LANES:] == -1).all()
+    assert len(set(map(tuple, handles[:LANES] % LENGTH))) == LANES
 
 
 def test_weights_of_a_uniform_local_draw_correct_for_uneven_shards() -> None:
@@ -367,6 +374,11 @@ def test_each_function_does_what_it_does_on_one_device() -> None:
     plain = rb.update(plain, expected.indices[:, 0], new * 2)
     assert_same_bits(told(dealt), told(plain))
     assert (np.asarray(rb.priorities(dealt_before, got.indices[:, 0]))[np.asarray(got.mask)[:, 0]] == 1).all()
+    for _ in range(LENGTH // ROWS):  # all that has been drawn goes
+        plain, dealt = (rb.add(x, now.items) for x in (plain, dealt))
+    plain, dealt = (rb.update(x, expected.indices[:, 0], new, {"reward": new}) for x in (plain, dealt))
+    assert_same_bits(told(dealt), told(plain))
+    assert int(rb.counts(plain).stale) > 0
     assert_same_bits(rb.unshard(rb.shard(plain, sharding_of(8))), plain)
     assert_same_bits(rb.unshard(dealt), plain)
     assert_same_bits(told(rb.clear_(dealt)), told(rb.clear(plain)))
@@ -392,6 +404,9 @@ def test_checkpoints_are_of_the_whole_and_are_dealt_anew(tmp_path: Any) -> None:
     loaded = rb.shard(frb.load(tmp_path / "run", rb), sharding_of(3))
     assert_same_bits(rb.unshard(loaded), rb.unshard(state))
     assert_same_bits(rb.sample(loaded, rb.key(0), BATCH)[1], rb.sample(state, rb.key(0), BATCH)[1])
+    now = jax.tree.map(lambda x: x[1], log("n-step"))
+    loaded, state = (rb.add(x, now.items, now.masks) for x in (loaded, state))
+    assert_same_bits(rb.unshard(loaded), rb.unshard(state))
 
 
 def test_on_one_device_it_is_an_ordinary_buffer() -> None:
