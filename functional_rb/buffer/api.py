@@ -203,8 +203,8 @@ def sample(
         beta: overrides the sampler's; a number in [0, 100] or a float32 scalar, traced if you like: then weights are
             NaN where it is NaN or negative. For a mixture also where no sampler has one.
         p: float32 [K], overrides how much of a batch each buffer of a mixture gives; traced if you like.
-        axis_name: on JAX, inside of `jax.shard_map`, the axis along which the buffer is sharded; another is refused. The
-            batch size is that of all devices, of which each gets its part, [B / D].
+        axis_name: on JAX, inside of `jax.shard_map`, the axis along which the buffer is sharded; another is refused.
+            The batch size is that of all devices, of which each gets its part, [B / D].
         draw: on JAX, of a sharded buffer: "global", what a buffer on one device draws, bit for bit; "local", as many
             items of each device's own, with the weights of that law, so that nothing is moved. See docs/scale.md.
 
