@@ -208,8 +208,8 @@ def add(
         api.check_add(execute, _as_of(state, spec), *given)  # which refuses what does not fit, or is outside
         if axes is None:
             raise AssertionError("a batch that fits was not recognized")
-    if priorities is not None and priorities.ndim > axes + 1:
-        priorities = priorities[..., 0]
+    if priorities is not None and priorities.ndim > (2 if axes else 1):
+        priorities = priorities[..., 0]  # as critics give them
     program = _add_in_place if function == "add_" and not traced else _add
     after: ShardedState = program(
         state, leaves, mask, priorities, key, validate, function, axes, kernels=compile.use_kernels()
@@ -304,8 +304,9 @@ def _drawn(
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = compile.draws(other, *spec.extra_shape(drawn))
-    numbers = compile.draws(key, *dealing.index.draw_shape(drawn))
     draft = Draft.of(state.index, dealing.index.plan)
+    shape = local.draw_shape(dealing, share) if how == "local" else dealing.index.draw_shape(batch)
+    numbers = compile.draws(key, *shape)
     if how == "local":
         slots, selection = local.draw(ops, dealing, draft, numbers, beta, share, shard)
     else:

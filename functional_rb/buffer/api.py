@@ -36,6 +36,8 @@ def init(
         device: where its arrays live; the backend's default if None.
         items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled.
         validate: whether these are checked to lie in the domains of their specs, as by `add`.
+        sharding: on JAX, a `jax.sharding.NamedSharding` by the axis of a mesh to whose devices the lanes are dealt, in
+            place of a device; see docs/scale.md.
 
     Returns:
         A state of size 0, or one that holds the items.
@@ -201,6 +203,10 @@ def sample(
         beta: overrides the sampler's; a number in [0, 100] or a float32 scalar, traced if you like: then weights are
             NaN where it is NaN or negative. For a mixture also where no sampler has one.
         p: float32 [K], overrides how much of a batch each buffer of a mixture gives; traced if you like.
+        axis_name: on JAX, inside of `jax.shard_map`, the axis along which the buffer is sharded; another is refused.
+            The batch size is that of all devices, of which each gets its part, [B / D].
+        draw: on JAX, of a sharded buffer: "global", what a buffer on one device draws, bit for bit; "local", as many
+            items of each device's own, with the weights of that law, so that nothing is moved. See docs/scale.md.
 
     Returns:
         The state after drawing (the same one, for samplers that remember nothing), and the `Sample`; of samplers

@@ -43,6 +43,12 @@ def check(spec: BufferSpec) -> None:
     )
 
 
+def draw_shape(dealing: Dealing, batch: int) -> tuple[int, int]:
+    """How many draws a shard takes for its share of a batch, as (rows, words): for its part of a tree one word more."""
+    rows, words = dealing.index.draw_shape(batch)
+    return rows, words + (dealing.index.plan.tree_shape is not None)
+
+
 def draw(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
 ) -> tuple[Array, Selection]:
@@ -52,7 +58,7 @@ def draw(
         ops: of the backend.
         dealing: of the buffer.
         draft: of the index.
-        draws: int32 [rows, words] in [0, 2^31), the shard's own, as its sampler takes for such a batch.
+        draws: int32 [rows, words] in [0, 2^31), the shard's own; see `draw_shape`.
         beta: float32 scalar.
         batch: how many it draws, B / D.
         shard: its number, an int32 scalar.

@@ -292,23 +292,99 @@ def _children(ops: Ops, tree: Array, start: int, edges: Edges, at_edges: tuple[A
 
 
 def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array) -> Array:
-    """Draw leaves of one span in proportion to their values, as `descend` does of all.
+    """Draw leaves of one span in proportion to their values.
+
+    A span consists of runs: at each level the children that lie whole within it, of the node above its first leaf and
+    of that above its last one. One of the runs is drawn, and `descend` goes the way down: as far as the run by draws
+    that lead there, then by one of those that lead to its children, and below by any.
 
     Args:
         tree: float32 [rows, FANOUT].
         capacity: number of leaves.
         span: a single one; some leaf in it is positive (else the result is meaningless, though in bounds).
-        draws: int32 [B, levels], uniform in [0, 2^31).
+        draws: int32 [B, levels + 1], uniform in [0, 2^31).
 
     Returns:
         Leaves, int32 [B].
     """
     levels = geometry(capacity).levels
-    node = ops.full_like(draws[:, 0], 0)
-    for depth, (level, edges) in enumerate(zip(reversed(levels), reversed(span.edges), strict=True)):
-        weights = as_integers(ops, _children(ops, tree, level.sums, edges, edges.sums, node))
-        reach = ops.cumsum(weights)
-        target = fixed_point.mul_high(ops, draws[:, depth], reach[:, -1])
-        child = ops.cumsum(ops.cast(reach <= target[:, None], "int32"))[:, -1]
-        node = ops.minimum(node * FANOUT + child, ops.full_like(node, level.nodes - 1))
-    return node
+    runs = [_runs(ops, tree, level, span, height) for height, level in enumerate(levels)]
+    below = _draws_below(ops, ops.concat([run.reach for run in runs], 0), ops.concat([run.total for run in runs], 0))
+    sums, ways = ops.concat([run.sums for run in runs], 0), _ways(ops, runs, below)
+    padding = ops.full_like(sums, 0)
+    padded = ops.concat([sums] + [padding] * -(-FANOUT // sums.shape[0]), 0)[:FANOUT]
+    reach = ops.cumsum(as_integers(ops, padded[None, :]))
+    target = fixed_point.mul_high(ops, draws[:, 0], reach[0, -1] + ops.full_like(draws[:, 0], 0))
+    chosen = add_up(ops.cast(reach <= target[:, None], "int32"))
+    chosen = ops.minimum(chosen, ops.full_like(chosen, sums.shape[0] - 1))
+    first, width, free = (ops.take(x, chosen) for x in ways)
+    led = first + fixed_point.mul_high(ops, draws[:, 1:], width)
+    return descend(ops, tree, capacity, ops.where(free > 0, draws[:, 1:], led))
+
+
+class _Runs(NamedTuple):
+    """Two runs of a level: children of the node above the first leaf of a span, and of that above its last one.
+
+    Attributes:
+        sums: float32 [2], what they add up to.
+        reach: int32 [2, 3], what the integer weights add up to of the node's children before the run, of those and the
+            run, and of those before the child on the way to the edge of the span.
+        total: int32 [2], of all of the node's children.
+    """
+
+    sums: Array
+    reach: Array
+    total: Array
+
+
+def _runs(ops: Ops, tree: Array, level: Level, span: Spans, height: int) -> _Runs:
+    """The runs of a level; of the leaves, whose height is 0, the edges of the span lie whole within it."""
+    edges, inner = span.edges[height], 0 if height == 0 else 1
+    last_of_all = height + 1 == len(span.edges)
+    above = edges.first * 0 if last_of_all else span.edges[height + 1].first
+    other = above if last_of_all else span.edges[height + 1].last
+    nodes = _within(ops, ops.concat([above, other], 0), level.groups)
+    start, end = edges.first + inner, edges.last + 1 - inner
+    one = above == other  # then it has a single run
+    begins = ops.concat([start, ops.where(one, end, other * FANOUT)], 0)
+    ends = ops.concat([ops.where(one, end, (above + 1) * FANOUT), end], 0)
+    values = ops.take(tree, level.sums + nodes)
+    weights = as_integers(ops, values)
+    child = nodes[:, None] * FANOUT + ops.arange(FANOUT, like=nodes)[None, :]
+    inside = (child >= begins[:, None]) & (child < ends[:, None])
+
+    def before(bound: Array) -> Array:
+        return add_up(ops.where(child < bound[:, None], weights, ops.full_like(weights, 0)))[:, None]
+
+    reach = [before(begins), before(ends), before(ops.concat([edges.first, edges.last], 0))]
+    return _Runs(add_up(ops.where(inside, values, ops.full_like(values, 0))), ops.concat(reach, 1), add_up(weights))
+
+
+def _draws_below(ops: Ops, reach: Array, total: Array) -> Array:
+    """The largest draws whose targets lie below given ones, int32 [n, 3]; -1 for none."""
+    total = total[:, None] + ops.full_like(reach, 0)
+    found = ops.full_like(reach, 0)
+    for bit in reversed(range(31)):
+        further = found + 2**bit
+        found = ops.where(fixed_point.mul_high(ops, further, total) < reach, further, found)
+    return ops.where(reach > 0, found, ops.full_like(found, -1))
+
+
+def _ways(ops: Ops, runs: list[_Runs], below: Array) -> tuple[Array, Array, Array]:
+    """Which draws lead to each run, int32 [2 * levels, levels]: the first, how many, and whether any does.
+
+    Of the second axis the root comes first.
+    """
+    levels = len(runs)
+    first, width, free = [], [], []
+    for height in range(levels):
+        at = slice(2 * height, 2 * height + 2)
+        low, high = below[at, 0], below[at, 1]
+        every = (low < 0) & (high == 2**31 - 1)
+        nothing = ops.full_like(low, 0)
+        led = [below[2 * k : 2 * k + 2, 2] + 1 for k in reversed(range(height + 1, levels))]
+        first.append([*led, low + 1, *[nothing] * height])
+        width.append([*[nothing] * len(led), ops.where(every, nothing, high - low), *[nothing] * height])
+        free.append([*[nothing] * len(led), ops.cast(every, "int32"), *[nothing + 1] * height])
+    made = [ops.concat([ops.concat([x[:, None] for x in row], 1) for row in rows], 0) for rows in (first, width, free)]
+    return made[0], made[1], made[2]

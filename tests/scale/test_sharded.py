@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,3 +24,32 @@ def test_programs_on_eight_devices() -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     print(run.stdout)
+
+
+def test_two_processes_draw_what_one_device_does() -> None:
+    """By `jax.distributed`, on CPUs: each process has four of the eight devices."""
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port = str(found.getsockname()[1])
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    # A cache that both write would be read half written.
+    others = {name: x for name, x in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    environment = others | {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.two_processes", str(number), port],
+            env=environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[0] for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    assert all(f"done {number}" in text for number, text in enumerate(said))
