@@ -97,7 +97,7 @@ def add(on: Any, state: Any, batch: Any, mask: Any, priorities: Any, in_place: b
     n = batch["id"].size
     leaves = [x.reshape(n, *leaf.shape) for x, leaf in zip(batch.values(), state.spec.plan.leaves, strict=True)]
     beside = [None if x is None else x.reshape(n) for x in (mask, priorities)]
-    return (ENGINE.add_ if in_place else ENGINE.add)(state, leaves, n, *beside, None)
+    return ENGINE.add(state, leaves, n, *beside, None, consume=in_place)
 
 
 @hypothesis.settings(max_examples=effort(150, 3000))
