@@ -17,6 +17,7 @@ from functional_rb.core.draft import Draft, by_name
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, Table, carried_out, using
 from functional_rb.ops.protocol import Array
+from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
@@ -335,8 +336,11 @@ class Engine:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
         spec, plan = state.spec, state.spec.plan
         slots = selection.handles % spec.capacity if slots is None else slots
-        draft = Draft.of(memory.state_arrays(state._counters), plan)
         known = dict(zip(plan.stored, stored, strict=False))
+        if stored and plan.frames is not None and not spec.inner:  # all but frames is there
+            known |= frame_ring.read(self.library.ops, plan.frames, memory.auxiliary, slots, range(len(plan.leaves)))
+            return [known[k] for k in range(len(plan.leaves))], selection
+        draft = Draft.of(memory.state_arrays(state._counters), plan)
         with self.library.core():
             return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
 

@@ -206,7 +206,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> No
     memory = OnTorch.memory_of(state)
     around = {name: torch.full((142, *x.shape[1:]), -5, dtype=x.dtype) for name, x in memory.auxiliary.items()}
     memory.auxiliary = {name: x[64:78] for name, x in around.items()}
-    memory.forget()
+    memory.take(memory.by_name)
     with noting(OnTorch) as chain:
         for _ in range(20):
             for x in (*memory.auxiliary.values(), state._counters):
