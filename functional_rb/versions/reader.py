@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class VersionReader(reader.Reader):
     """Reads a version chunk by chunk, under its lineage's lock, undoing in the chunk what newer versions have written.
 
-    It holds an older twin of the version: so writes save what they overwrite, the in-place forms move to other memory,
+    It holds an older twin of the version: so writes save what they overwrite, the in-place forms give it a copy first,
     and what is kept for it is bounded as for every older state.
     """
 
