@@ -81,7 +81,7 @@ class Memory(abc.ABC):
 
     __slots__ = (
         *("__weakref__", "auxiliary", "files", "fits", "history", "pinned", "place", "placement", "retained", "rows"),
-        *("_ordinary", "table", "tree", "wide", "written"),
+        *("_nbytes", "_ordinary", "table", "tree", "wide", "written"),
     )
 
     ops: ClassVar[Any]
@@ -104,6 +104,7 @@ class Memory(abc.ABC):
         self.placement: Any = None
         self.place: Any = None
         self._ordinary: bool | None = None
+        self._nbytes: int | None = None
 
     # ------------------------------------------------------------ what depends on the array library
 
@@ -149,7 +150,7 @@ class Memory(abc.ABC):
         self.rows, self.tree = named[ROWS], named.get(TREE)
         self.wide = tuple(named[wide_name(k)] for k in range(len(self.wide)))
         self.auxiliary = {own_name(name): array for name, array in named.items() if name.startswith(AUXILIARY)}
-        self.place = self._ordinary = None
+        self.place = self._ordinary = self._nbytes = None
 
     @property
     def arrays(self) -> list[Array]:
@@ -162,8 +163,10 @@ class Memory(abc.ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum([array.nbytes for array in self.arrays])
+        """Bytes of all arrays; asked once."""
+        if self._nbytes is None:
+            self._nbytes = sum([array.nbytes for array in self.arrays])
+        return self._nbytes
 
     @property
     def is_ordinary(self) -> bool:

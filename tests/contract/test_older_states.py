@@ -115,6 +115,20 @@ def test_older_states_of_every_sampler_read_as_they_did(name: str) -> None:
             assert lives.state_bits(variant, states[k]) == found[k]
 
 
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement(), frb.Recency()], ids=repr)
+def test_an_older_state_has_its_own_arrays_alone_again(variant: Backend, sampler: Any) -> None:
+    """What another spec has brought beside them is gone, and what it has left out is there."""
+    ours, theirs = (frb.BufferSpec({"x": frb.Unbounded(())}, 16, x) for x in (frb.Uniform(), sampler))
+    for old, new in ((ours, theirs), (theirs, ours)):
+        older = variant.add(variant.init(old), variant.tree({"x": np.arange(9, dtype=np.float32)}))
+        names, wanted = [*older._version.own().by_name], lives.state_bits(variant, copy.deepcopy(older))
+        newer = variant.rb.with_spec(older, new)
+        newer = variant.add(newer, variant.tree({"x": np.ones(9, np.float32)}))
+        assert sorted(older._version.own().by_name) == sorted(names)
+        assert lives.state_bits(variant, older) == wanted
+        assert variant.rb.size(newer) == 16
+
+
 WRITES = st.lists(
     st.tuples(st.booleans(), st.booleans(), st.lists(st.integers(0, 5), min_size=1, max_size=4)), max_size=12
 )
