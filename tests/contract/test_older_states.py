@@ -129,6 +129,18 @@ def test_an_older_state_has_its_own_arrays_alone_again(variant: Backend, sampler
         assert variant.rb.size(newer) == 16
 
 
+def test_the_tree_of_an_older_state_where_leaves_alone_were_recorded(variant: Backend) -> None:
+    """Additions with shared frames go by the core, whose kernel for leaves computes the nodes above."""
+    images = {name: frb.Unbounded((4, 4), "uint8") for name in ("obs", "next_obs")}
+    spec = frb.BufferSpec(images, 64, frb.Prioritized(), compact=frb.Compact())
+    batch = variant.tree({name: np.zeros((20, 4, 4), np.uint8) for name in images})
+    older = variant.add(variant.init(spec), batch)
+    wanted = lives.state_bits(variant, copy.deepcopy(older))
+    newer = variant.rb.add(older, batch, priorities=variant.array(np.full(20, 3, np.float32)))
+    assert lives.state_bits(variant, older) == wanted
+    assert variant.rb.size(newer) == 40
+
+
 WRITES = st.lists(
     st.tuples(st.booleans(), st.booleans(), st.lists(st.integers(0, 5), min_size=1, max_size=4)), max_size=12
 )
