@@ -79,8 +79,11 @@ class Chain:
     def draw(self, *given: object) -> Any: ...
     def together(self, *given: object) -> Any: ...
     def place(self, known: KnownBuffer, storage: tuple[Any, ...], tree: Any, beside: tuple[Any, ...], /) -> Any: ...
-    def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> None:
-        """Let a kernel read arrays and write to others; None stands for one that is not given."""
+    def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> list[Any]:
+        """Let a kernel read arrays and write to results, which are returned; None stands for one that is not given.
+
+        For an array that is made, a result is (shape, DLPack's number of its kind, bits, NumPy's dtype or None).
+        """
     def turn(self, on: bool, /) -> None: ...
 
 class Lock:

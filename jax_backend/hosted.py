@@ -150,7 +150,8 @@ def add_(
     state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
 ) -> HostState:
     """Write a batch; the state is consumed."""
-    added: HostState = _engine.add_(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
+    bits = _bits_to_add(state.spec, batch, key)
+    added: HostState = _engine.add(state, leaves, batch, mask, priorities, bits, consume=True)
     return added
 
 
@@ -246,7 +247,8 @@ def map_items(spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int,
 
 
 count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
-update, update_, clear, clear_ = _engine.update, _engine.update_, _engine.clear, _engine.clear_
+update, clear = _engine.update, _engine.clear
+update_, clear_ = functools.partial(update, consume=True), functools.partial(clear, consume=True)
 
 
 def get(state: Any, handles: Vector) -> list[Any]:
@@ -304,7 +306,7 @@ def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device
         arrays = jax.tree.map(np.asarray, arrays)
         return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, target=device)
     # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
-    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True), spec.capacity)
+    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True))
     return HostState(version, arrays.counters, spec, None, device)
 
 
@@ -316,7 +318,7 @@ def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outlin
     memory = state.exported_memory()
     spec, key = state.spec, jax.tree_util.GetAttrKey
     leaves = by_name(memory.state_arrays(state.counters), spec.plan)
-    held = Held(memory) if spec.plan.objects and memory.table is not None else None
+    held = Held(memory.table, memory) if spec.plan.objects and memory.table is not None else None
     return [(key(name), x) for name, x in leaves.items()], (spec, len(memory.wide), held, state.device)
 
 

@@ -20,7 +20,7 @@ from functional_rb.native.kernels import DECLARED, Declaration
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
 from functional_rb.samplers import draw_limits, importance
-from functional_rb.structures import row_layout, sparse_set
+from functional_rb.structures import sparse_set
 from functional_rb.structures.ring import Removal, RingState
 from functional_rb.writers import max_value
 from jax_backend import ops
@@ -83,7 +83,6 @@ def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> A
 
 TABLE: Table = {
     **{function: by_kernel(function, DECLARED[function]) for function in DECLARED if function not in LEFT_TO_XLA},
-    row_layout.pack_rows: functools.partial(row_layout.pack_rows_by_store, ops),
     draw_limits.count_draws: _count_draws,
     importance.clear_leaves: _clear_leaves,
     max_value.compare: _compare,

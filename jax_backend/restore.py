@@ -35,7 +35,7 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
         version = readable(state)
         with version.lock:
             memory = version.own()
-            held = held_objects(memory, state._counters)
+            held = held_objects(memory)
             arrays = memory.state_arrays(state._counters)
             made, files = other_storage.with_spec(arrays, state.spec, spec, in_place.create)
     else:

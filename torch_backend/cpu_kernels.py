@@ -19,12 +19,7 @@ LARGE: Final = 2**18
 """Bytes of a leaf in a batch from which on torch's threads copy faster than one kernel."""
 
 
-def _empty(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-    """On the CPU whatever the default device is."""
-    return ops.empty(shape, dtype=ops.DTYPES[dtype])
-
-
-_calls = Calls(ops, CHAIN, _empty)
+_calls = Calls(ops, CHAIN)
 _table = _calls.table
 call = _calls.call
 

@@ -27,7 +27,7 @@ if HAVE_KERNELS:
     from torch_backend.chain import CHAIN
 
     TORCH.chain, TORCH.kernels, TORCH.operations = CHAIN, cpu_kernels, custom_ops
-_natively = TORCH.natively  # which is asked first: it does a usual call whole
+_natively = TORCH.by_chain  # which is asked first: it does a usual call whole
 
 AnyState = TypeVar("AnyState", bound=State | Mixture)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,12 +17,12 @@ from functional_rb.native.switch import switch
 from functional_rb.ops.part_kernels import NONE, Table
 from functional_rb.storage.placement import Placement
 from functional_rb.versions import memory as versioned
-from functional_rb.versions.library import DeviceKernels, Library
-from functional_rb.versions.memory import Files
+from functional_rb.versions.library import Library
 from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
 from torch_backend import modes, ops, random
 from torch_backend.convert import is_batched
+from torch_backend.gpu import launches
 from torch_backend.gpu.driver import Driver
 from torch_backend.gpu.kernels import Kernels
 from torch_backend.memory import Memory
@@ -75,22 +74,18 @@ class Torch(Library):
         table: Table = self.operations.TABLE
         return table if memory.fits and all(map(_is_on_cpu, memory.arrays)) else NONE
 
-    def natively(self, function: str, *given: Any) -> Any:
-        """So, but not while somebody traces, or maps: then tensors stand for others."""
+    def by_chain(self, function: str, *given: Any) -> Any:
+        """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
         if _compiling() or self.chain is None or _transforms() is not None:
             return NotImplemented
         return getattr(self.chain, function)(*given)
 
-    def on_device(self, memory: Any, spec: BufferSpec) -> DeviceKernels | None:
-        """Those for GPUs, but not while somebody traces or maps."""
-        gpu = self.gpu
-        if gpu is None or _compiling() or not switch.on or _transforms() is not None or not gpu.take(memory, spec):
-            return None
-        return gpu
-
-    def is_number(self, beta: Any) -> bool:
-        """Whether it is Python's, or a tensor on the CPU."""
-        return not isinstance(beta, torch.Tensor) or beta.device.type == "cpu"
+    def natively(self, function: str, *given: Any) -> Any:
+        """By the version chain, or by kernels for GPUs."""
+        made = self.by_chain(function, *given)
+        if made is not NotImplemented or self.gpu is None or _compiling() or not switch.on or _transforms() is not None:
+            return made
+        return launches.natively(self.gpu, function, *given)
 
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
@@ -141,21 +136,6 @@ class Torch(Library):
         tensor: torch.Tensor = array if array.is_contiguous() else array.contiguous()
         return tensor
 
-    def placed_leaves(
-        self, spec: BufferSpec, leaves: Sequence[Any], memory: versioned.Memory, target: torch.device | None
-    ) -> Sequence[Any]:
-        """Most often all as they are; Python objects get their tokens once nothing can fail any more."""
-        device = memory.rows.device
-        for k, leaf in enumerate(leaves):
-            if k not in spec.plan.objects and (leaf.device != device or not leaf.is_contiguous()):
-                break
-        else:
-            return leaves
-        return [
-            leaf if k in spec.plan.objects else self.placed(f"leaf {spec.plan.names[k]!r}", leaf, memory, target)
-            for k, leaf in enumerate(leaves)
-        ]
-
     def items(self, state: Any) -> list[torch.Tensor]:
         """Views of what is exported; of compact storage copies."""
         spec = state.spec
@@ -177,35 +157,30 @@ class Torch(Library):
             views.append(piece.view(dtype).unflatten(1, leaf.shape) if leaf.shape else piece.view(dtype)[:, 0])
         return views
 
-    def make_room(self, memory: versioned.Memory, spec: BufferSpec, counters: torch.Tensor, batch: int) -> None:
-        """Have room for what adding a batch may write; while tracing all of it has to be there."""
-        assert memory.files is not None
+    def make_room(
+        self,
+        memory: versioned.Memory,
+        spec: BufferSpec,
+        counters: torch.Tensor,
+        batch: int,
+        handles: torch.Tensor | None = None,
+    ) -> None:
+        """So; while tracing all of it has to be there, and no checkpoint may need what is overwritten."""
         if not _compiling():
-            super().make_room(memory, spec, counters, batch)
-        elif not memory.files.complete:
+            super().make_room(memory, spec, counters, batch, handles)
+            return
+        function = "add_" if handles is None else "update_"
+        if handles is None and not memory.files.complete:
             raise ValueError(
                 "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
                 "cannot trace; call add_ outside of the compiled function until the buffer is full, or use frb.Host()"
             )
-        else:
-            _refuse_undo(memory.files, "add_")
-
-    def make_room_at(self, memory: versioned.Memory, spec: BufferSpec, handles: torch.Tensor) -> None:
-        """Have room for rewriting items; not while tracing, if checkpoints need what is there."""
-        assert memory.files is not None
-        if _compiling():
-            _refuse_undo(memory.files, "update_")
-        else:
-            super().make_room_at(memory, spec, handles)
-
-
-def _refuse_undo(files: Files, function: str) -> None:
-    if files.undo is not None:
-        raise ValueError(
-            f"{function}: this Memmap buffer is saved in its own directory, so what checkpoints need is kept before it "
-            f"is overwritten, which torch.compile cannot trace; call {function} outside of the compiled function, or "
-            f"save to another directory"
-        )
+        if memory.files.undo is not None:
+            raise ValueError(
+                f"{function}: this Memmap buffer is saved in its own directory, so what checkpoints need is kept "
+                f"before it is overwritten, which torch.compile cannot trace; call {function} outside of the compiled "
+                f"function, or save to another directory"
+            )
 
 
 def _is_on_cpu(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,9 +32,9 @@ class Memory(memory.Memory):
         self.sharing: str | None = None
         self.on_gpu: bool | None = None
 
-    def forget(self) -> None:
-        """Also whether kernels for GPUs can work on them."""
-        super().forget()
+    def take(self, named: Mapping[str, torch.Tensor]) -> None:
+        """Have others; whether kernels for GPUs can work on them is not known yet."""
+        super().take(named)
         self.on_gpu = None
 
     def copy(self) -> Self:
@@ -48,9 +48,9 @@ class Memory(memory.Memory):
             super().wait_for_draws()
 
     @staticmethod
-    def taken(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    def taken(array: Any) -> torch.Tensor:
         """A tensor in the same memory."""
-        return torch.from_numpy(array)
+        return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
     @staticmethod
     def as_numpy(array: Any) -> np.ndarray[Any, Any]:
@@ -67,11 +67,6 @@ class Memory(memory.Memory):
     def clone(array: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor."""
         return array.clone()
-
-    @staticmethod
-    def joined(arrays: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Tensors joined one after the other."""
-        return torch.cat(list(arrays))
 
     @staticmethod
     def is_plain_array(array: torch.Tensor) -> bool:

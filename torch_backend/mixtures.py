@@ -261,7 +261,7 @@ def _draw_at_once(
     way = _way(mixture, plan, batch, chooses)
     if way is None:
         return None
-    made = TORCH.natively("together", states, way.counts, keys)
+    made = TORCH.by_chain("together", states, way.counts, keys)
     if made is NotImplemented:
         return None
     _, leaves, _, handles, _, probabilities = made

@@ -25,8 +25,8 @@ class Table(object_table.Table):
             )
 
     def stored(self, leaf: Any, like: torch.Tensor) -> torch.Tensor:
-        """A leaf as it is stored beside another tensor: of objects fresh tokens."""
-        return leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(self.tokens(leaf)).to(like.device)
+        """Fresh tokens of the objects of a leaf, on the device of another tensor."""
+        return torch.from_numpy(self.tokens(leaf)).to(like.device)
 
     def cells(self, rows: Any, columns: Sequence[slice]) -> list[Tokens]:
         """The tokens in rows int32 [..., words]; none in what a mapped state may have in their place."""

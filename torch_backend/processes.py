@@ -35,7 +35,7 @@ def _sent(state: State) -> tuple[Any, ...]:
             return _received_files, (state.spec, state._target, filed)
         lasting = sending.lasting()
         memory = _shared(version) if lasting else memory.copy()
-        held = held_objects(memory, state._counters)
+        held = held_objects(memory)
     arrays = signed(memory.state_arrays(state._counters))
     if lasting:
         sending.keep(memory)

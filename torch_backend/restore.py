@@ -41,7 +41,7 @@ def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
         memory = version.own()
         if device is None and memory.rows.device.type != "cpu" and spec.storage.on_host:
             device = memory.rows.device  # where the training goes on
-        given, held = memory.state_arrays(state._counters), held_objects(memory, state._counters)
+        given, held = memory.state_arrays(state._counters), held_objects(memory)
         on_host = given.each(memory.as_numpy)
         arrays, files = other_storage.with_spec(on_host, state.spec, spec, in_place.create)
     return restore(spec, arrays, device, objects=held, files=files)

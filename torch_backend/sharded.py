@@ -17,7 +17,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, SameState
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core import counters
-from functional_rb.core.draft import Draft
+from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.scale import asked, deal, local
@@ -297,8 +297,11 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: An
     return index, leaves, selection._replace(extras={**selection.extras, **told})
 
 
-def _draw_local(ops: Ops, draft: Draft, state: ShardedState, key: Any, share: int, beta: Any) -> Any:
+def _draw_local(
+    ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: Any
+) -> Any:
     """Slots of the index, and their selection."""
+    draft = Draft.of(arrays, spec.plan)
     device = draft.counters.ends.sizes.device
     numbers = random.draws(key, *state.dealing.index.draw_shape(share)).to(device)
     shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
@@ -325,14 +328,12 @@ def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -
 def _read_own(state: ShardedState, slots: Any, handles: Any, words: Any) -> tuple[list[Any], dict[str, Any]]:
     """The leaves in slots of the part, as transforms have them, and what these tell."""
     words = None if words is None else words.to(slots.device)
-    found: tuple[list[Any], dict[str, Any]] = execute.read_by(
-        state.part, _read_drawn, state.dealing.part.inner, slots, handles, words
-    )
+    found: tuple[list[Any], dict[str, Any]] = execute.read_by(state.part, _read_drawn, slots, handles, words)
     return found
 
 
-def _read_drawn(ops: Ops, draft: Draft, inner: Any, slots: Array, handles: Array, words: Array | None) -> Any:
-    return functions.read_drawn(ops, draft, inner, slots, handles, words)
+def _read_drawn(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handles: Array, words: Array | None) -> Any:
+    return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec.inner, slots, handles, words)
 
 
 def _read_for_all(
@@ -377,7 +378,8 @@ def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
     return exchanged(state, leaves, asked_for // max(len(handles), 1), mine)
 
 
-def _read_stored(ops: Ops, draft: Draft, slots: Array) -> list[Array]:
+def _read_stored(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> list[Array]:
+    draft = Draft.of(arrays, spec.plan)
     found = draft.read(ops, slots, range(len(draft.plan.leaves)))
     return [found[k] for k in range(len(found))]
 

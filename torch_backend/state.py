@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.base import forks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, by_name
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.state import VersionedState, held_objects
-from functional_rb.versions.version import Version
+from functional_rb.versions.version import begin
 from torch_backend import ops
 from torch_backend.library import TORCH
 from torch_backend.objects import Table
@@ -32,15 +31,15 @@ class State(VersionedState):
         """A state with memory of its own."""
         copied, counters = self.copied_memory(), self._counters.clone()
         if copied.table is None:
-            return State(Version(copied, self.spec.capacity, forks.lock()), counters, self.spec, None, self._target)
-        held = copy.deepcopy(held_objects(copied, counters), memo)
+            return State(begin(copied), counters, self.spec, None, self._target)
+        held = copy.deepcopy(held_objects(copied), memo)
         return _rebuilt(copied.state_arrays(counters), self.spec, held, self._target)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arrays, which count as exported, and the Python objects that they stand for."""
         memory = self.exported_memory()
         arrays = signed(memory.state_arrays(self.counters))
-        return unpickled, (arrays, self.spec, held_objects(memory, self._counters), self._target)
+        return unpickled, (arrays, self.spec, held_objects(memory), self._target)
 
 
 def _rebuilt(
@@ -84,7 +83,8 @@ def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
     tree = state.tree
     auxiliary = [state.auxiliary[name] for name in state.spec.plan.auxiliary]
     leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *auxiliary, state.counters]
-    held = Held(state.exported_memory()) if state.spec.plan.objects else None
+    memory = state.exported_memory()
+    held = Held(memory.table, memory) if state.spec.plan.objects else None
     return leaves, (state.spec, len(state.wide), held, state._target)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from functional_rb import _native
 from functional_rb.native import descriptor
+from functional_rb.native.chain import dlpack_dtype
 from functional_rb.native.kernels import ABSENT, DECLARED, Declaration, Kernel, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
 
@@ -17,11 +19,12 @@ class Calls:
     Args:
         ops: its array primitives.
         chain: its version chain, which knows its arrays.
-        empty: an array of a shape and a dtype's name that nothing is in yet.
+        numpy_dtype: gives NumPy's dtype of a name, if its arrays are NumPy's.
     """
 
-    def __init__(self, ops: Any, chain: Any, empty: Callable[[tuple[int, ...], str], Any]) -> None:
-        self._ops, self._chain, self._empty = ops, chain, empty
+    def __init__(self, ops: Any, chain: Any, numpy_dtype: Callable[[str], Any] = lambda _: None) -> None:
+        self._ops, self._chain = ops, chain
+        self._dtype = functools.cache(lambda name: (*dlpack_dtype(name), numpy_dtype(name)))
 
     @property
     def table(self) -> Table:
@@ -37,26 +40,18 @@ class Calls:
 
     def call(self, kernel: Kernel) -> Any:
         """Carry a kernel out; what it changes in place is changed."""
-        arrays: list[Any] = []
-        if kernel.outputs is None:
-            results = rebuilt(kernel.results, self._preparing(arrays))
-        else:
-            made = {id(x): self._preparing(arrays)(x) for x in kernel.outputs}
-            results = rebuilt(kernel.results, lambda x: made.get(id(x), x))
+        outputs = kernel.in_order
+        told = [
+            (x.shape, *self._dtype(x.dtype)) if isinstance(x, Made) else None if x is ABSENT else x for x in outputs
+        ]
+        if kernel.cut:
+            told.append(((1,), *self._dtype("int32")))
         records = [descriptor.encode_number(x) if isinstance(x, int) else x for x in kernel.records]
-        if not kernel.cut:
-            self._chain.call(_native.HANDLERS[kernel.name], records, kernel.operands, arrays)
-            return results
-        count = self._empty((1,), "int32")
-        self._chain.call(_native.HANDLERS[kernel.name], records, kernel.operands, [*arrays, count])
-        return *(x[: int(count[0])] for x in results[: kernel.cut]), *results[kernel.cut :]
-
-    def _preparing(self, arrays: list[Any]) -> Callable[[Any], Any]:
-        """What makes an array of each result that is made, and gives it to a list."""
-
-        def prepared(x: Any) -> Any:
-            found = self._empty(x.shape, x.dtype) if isinstance(x, Made) else None if x is ABSENT else x
-            arrays.append(found)
-            return found
-
-        return prepared
+        arrays = self._chain.call(_native.HANDLERS[kernel.name], records, kernel.operands, told)
+        found = {id(x): array for x, array in zip(outputs, arrays, strict=False)}
+        results = rebuilt(kernel.results, lambda x: found.get(id(x), x))
+        return (
+            results
+            if not kernel.cut
+            else (*(x[: int(arrays[-1][0])] for x in results[: kernel.cut]), *results[kernel.cut :])
+        )

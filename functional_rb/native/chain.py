@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,13 @@ from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
 from functional_rb.samplers.prioritized_slices import VALUE
+from functional_rb.structures import stored_arrays
+from functional_rb.structures.stored_arrays import auxiliary_name
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
-from functional_rb.versions.memory import Entry, Memory
+from functional_rb.versions.memory import TREE, Entry, Memory
 from functional_rb.versions.state import VersionedState
-from functional_rb.versions.version import TREE, Version
+from functional_rb.versions.version import Version
 from functional_rb.writers import Immutable
 
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
@@ -50,42 +51,40 @@ class SavedBlock(_native.Saved):
 
     __slots__ = ()
 
-    def leaves(self, memory: Memory) -> Sequence[Array]:
-        """The slots, if their priorities were saved."""
-        begin, values, *_ = self.offsets
-        return [] if values < 0 else [self._numbers(INT32, begin, self.counts[1])]
+    @property
+    def has_leaves_alone(self) -> bool:
+        """If priorities were saved."""
+        found: bool = self.offsets[1] >= 0
+        return found
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """Of rows, of wide arrays, of the tree's leaves and what lies beside; or of a sparse set."""
         begin, values, kept, steps, deck, room, copies = self.offsets
         rows, leaves, moves = self.counts
         slots = self._numbers(INT32, begin, rows)
-        found = [Entry(k, False, slots, self._copy(memory, k, at)) for k, at in enumerate(copies)]
-        # Of arrays that a newer version has others in place of, or none, nobody asks there.
-        if values >= 0 and memory.tree is not None:
+        items = stored_arrays.named(memory.rows, memory.wide).items()
+        found = [
+            Entry(name, False, slots, self._copy(memory, array, at))
+            for (name, array), at in zip(items, copies, strict=False)
+        ]
+        if values >= 0:
             places = self._numbers(INT32, begin, leaves)
             found.append(Entry(TREE, True, places, self._numbers(FLOAT32, values, leaves)))
         for name, dtype, at in ((VALUE, FLOAT32, kept), (STEP_IN_EPISODE, INT32, steps)):
-            if at >= 0 and name in memory.auxiliary:
-                found.append(Entry(memory.place_of(name), False, slots, self._numbers(dtype, at, rows)))
+            if at >= 0:
+                found.append(Entry(auxiliary_name(name), False, slots, self._numbers(dtype, at, rows)))
         for name, at in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
-            if deck >= 0 and name in memory.auxiliary:
+            if deck >= 0:
                 where, old = (self._numbers(INT32, column, moves) for column in (at, at + 4 * room))
                 where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
-                found.append(Entry(memory.place_of(name), False, where, old[first]))
+                found.append(Entry(auxiliary_name(name), False, where, old[first]))
         return found
-
-    def pieces(self, memory: Memory) -> Iterator[tuple[Array, Array]]:
-        """Rows, and those of the wide arrays."""
-        arrays = memory.rows, *memory.wide
-        return ((arrays[k], memory.taken(self._copy(memory, k, at))) for k, at in enumerate(self.offsets[-1]))
 
     def _numbers(self, dtype: np.dtype[Any], begin: int, count: int) -> np.ndarray[Any, Any]:
         return np.frombuffer(memoryview(self), dtype, count, begin)
 
-    def _copy(self, memory: Memory, k: int, begin: int) -> np.ndarray[Any, Any]:
+    def _copy(self, memory: Memory, like: Array, begin: int) -> np.ndarray[Any, Any]:
         """What was in the rows, or in a wide array."""
-        like = (memory.rows, *memory.wide)[k]
         shape = (self.counts[0], *like.shape[1:])
         return np.frombuffer(memoryview(self), memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
 
@@ -193,9 +192,18 @@ class Chains:
             shared: the class of the library's handles of shared buffers, if it calls the chain on such.
         """
         samples = Sample, MaskedSample, SliceSample
-        types = state, shared, Version, SavedBlock, *samples, deque, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
-        asked = self._place_of, known_buffer, Version.own, _copied, self._make_room, _part, _apart, self._together
-        self._chain = chain = _native.Chain(*types, *asked, versions.forget_dead, has_exchange)
+        types = state, shared, Version, SavedBlock, *samples, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
+        asked = (
+            self._place_of,
+            known_buffer,
+            Version.own,
+            _copied,
+            self._library.make_room,
+            _part,
+            _apart,
+            self._together,
+        )
+        self._chain = chain = _native.Chain(*types, *asked, has_exchange)
         chain.turn(switch.on)
         switch.tell(chain.turn)
         return chain
@@ -210,13 +218,6 @@ class Chains:
         if not memory.pinned:
             memory.place = place
         return place
-
-    def _make_room(self, memory: Memory, spec: BufferSpec, counters: Array, batch: int, handles: Any) -> None:
-        """Have room in the memory's files for rows that are added, or for those that handles name."""
-        if handles is None:
-            self._library.make_room(memory, spec, counters, batch)
-        else:
-            self._library.make_room_at(memory, spec, handles)
 
     def _together(self, spec: BufferSpec, leaves: list[Any], lead: tuple[int, ...]) -> Any:
         return nest.unflatten(spec.plan.structure, leaves, self._build_mapping, lead)

@@ -303,6 +303,14 @@ def _store(
     return Kernel("store", operands, (rows, tuple(wide)), [encoded]) if slots.shape[0] and leaves else None
 
 
+@stands_in_for(row_layout.pack_rows)
+def _pack_rows(layout: Layout, leaves: Sequence[Array], like: Array) -> Kernel | None:
+    packed, batch = layout.packed, like.shape[0]
+    encoded = descriptor.encode_layout(layout.part(packed))
+    results = ints(batch, layout.row_words)
+    return Kernel("pack", [leaves[k] for k in packed], results, [encoded]) if batch and packed else None
+
+
 # --- rings and windows ------------------------------------------------------------------------------------------------
 
 

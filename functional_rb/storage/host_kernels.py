@@ -12,12 +12,7 @@ from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import Table
 from functional_rb.storage.host_state import NUMPY
 
-
-def _empty(shape: tuple[int, ...], dtype: str) -> numpy_ops.Vector:
-    return numpy_ops.empty(shape, dtype=numpy_ops.dtype_of(dtype))
-
-
-_calls = Calls(numpy_ops, NUMPY.chain, _empty)
+_calls = Calls(numpy_ops, NUMPY.chain, numpy_ops.dtype_of)
 call = _calls.call
 TABLE: Final[Table] = _calls.table
 """What replaces which function of the core; see `functional_rb.ops.part_kernels`."""

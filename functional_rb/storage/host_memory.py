@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,11 +37,6 @@ class Memory(memory.Memory):
     def clone(array: ops.Vector) -> ops.Vector:
         """A copy of an array, in memory of its own."""
         return ops.copy(array)
-
-    @staticmethod
-    def joined(arrays: Sequence[ops.Vector]) -> ops.Vector:
-        """Arrays joined one after the other."""
-        return np.concatenate(arrays)
 
     @staticmethod
     def is_plain_array(array: Any) -> bool:

@@ -134,7 +134,7 @@ class HostState(VersionedState):
     def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
         """A state with memory of its own."""
         copied, counters = self.copied_memory(), self._counters.copy()
-        held = copy.deepcopy(held_objects(copied, counters), memo)
+        held = copy.deepcopy(held_objects(copied), memo)
         table = None if held is None else Table(self.spec, held)
         arrays = copied.state_arrays(counters)
         return HostState.of_arrays(arrays, self.spec, False, table, self._target, copied.files)
@@ -145,7 +145,7 @@ class HostState(VersionedState):
         What is unpickled has no device: that of another process, or machine, need not be there.
         """
         memory = self.exported_memory()
-        return _unpickled, (memory.state_arrays(self.counters), self.spec, held_objects(memory, self._counters))
+        return _unpickled, (memory.state_arrays(self.counters), self.spec, held_objects(memory))
 
 
 def init(spec: BufferSpec, files: MappedFiles | None, device: Any = None) -> HostState:

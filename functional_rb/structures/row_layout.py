@@ -189,13 +189,6 @@ def pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) ->
     return ops.concat(words, 1) if words else nothing
 
 
-def pack_rows_by_store(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> Array:
-    """What `pack_rows` returns, by `store`: faster where a kernel replaces that."""
-    blank = ops.zeros((like.shape[0], layout.row_words), "int32", getattr(like, "device", None))
-    chosen = [leaves[k] for k in layout.packed]
-    return store(ops, layout.part(layout.packed), blank, (), ops.arange(like.shape[0], like), None, None, chosen)[0]
-
-
 def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
     """The leaves [B, *shape], in the order of the layout, from rows [B, row_words] and the wide leaves."""
     batch = rows.shape[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,37 +15,9 @@ from functional_rb.ops.part_kernels import NONE
 from functional_rb.ops.part_kernels import Table as Replacing
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import modulus
-from functional_rb.versions.memory import Memory, Saved
+from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.version import Version
-
-
-class DeviceKernels(Protocol):
-    """`add`, `update` and draws of a buffer on a device other than the CPU, which nobody waits for."""
-
-    def room(self, memory: Any, n: int, rows: bool) -> Saved:
-        """Room to save so many slots in, with or without their items."""
-
-    def add(
-        self,
-        memory: Any,
-        spec: BufferSpec,
-        counters: Array,
-        leaves: Sequence[Array],
-        batch: int,
-        mask: Array | None,
-        priorities: Array | None,
-        saved: Any,
-    ) -> Array:
-        """Write a batch; returns the new counters."""
-
-    def update(
-        self, memory: Any, spec: BufferSpec, counters: Array, handles: Array, priorities: Array, saved: Any
-    ) -> Array:
-        """Set priorities by handles; returns the new counters."""
-
-    def draw(self, memory: Any, spec: BufferSpec, counters: Array, key: Any, batch: int, beta: float) -> Any:
-        """Draw items: leaves, and their handles, weights and probabilities."""
 
 
 class Library(abc.ABC):
@@ -95,16 +67,8 @@ class Library(abc.ABC):
         """What stands in for functions of the core, whole ones among them, on a memory while a program is traced."""
         return NONE
 
-    def on_device(self, memory: Memory, spec: BufferSpec) -> DeviceKernels | None:
-        """The kernels for the device that a memory is on, which is not the CPU; None if there are none for it."""
-        return None
-
-    def is_number(self, beta: Any) -> bool:
-        """Whether a number is at hand, so that nobody has to wait for it."""
-        return True
-
     def natively(self, function: str, *given: Any) -> Any:
-        """What the chain makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
+        """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
     def is_batched(self, value: Any) -> bool:
@@ -129,10 +93,6 @@ class Library(abc.ABC):
     def number(self, beta: Any, memory: Memory) -> Array:
         """The exponent of the importance weights as a float32 scalar."""
 
-    def received(self, array: Any, memory: Memory, target: Any) -> Any:
-        """What a caller gives, where the memory is, if it comes from where samples go."""
-        return array
-
     def sent(self, array: Any, target: Any) -> Any:
         """A result, on its way to where samples go."""
         return array
@@ -145,29 +105,28 @@ class Library(abc.ABC):
         """A checked input as kernels take it, where the memory is; refused elsewhere."""
         return array
 
-    def placed_leaves(self, spec: BufferSpec, leaves: Sequence[Any], memory: Memory, target: Any) -> Sequence[Any]:
-        """All leaves of a batch; those of Python objects as they are."""
-        return leaves
-
     @abc.abstractmethod
     def items(self, state: Any) -> list[Array]:
         """The leaves of all of the storage, tokens of objects among them; nobody writes to them."""
 
     # ---------------------------------------------------------------- room in files
 
-    def make_room(self, memory: Memory, spec: BufferSpec, counters: Array, batch: int) -> None:
-        """Have room in the memory's files for what adding a batch may write, or raise `StorageFullError`."""
-        assert memory.files is not None
-        memory.files.make_room(spec, memory.as_numpy(counters), batch)
+    def make_room(
+        self, memory: Memory, spec: BufferSpec, counters: Array, batch: int, handles: Array | None = None
+    ) -> None:
+        """Have room in the memory's files for adding a batch, or for rewriting what handles int32 [B] name.
 
-    def make_room_at(self, memory: Memory, spec: BufferSpec, handles: Array) -> None:
-        """Have room in the memory's files for rewriting the items that handles int32 [B] name."""
-        assert memory.files is not None
-        if not memory.files.ready:
+        Raises:
+            StorageFullError: if the disk has none.
+        """
+        files = memory.files
+        if handles is None:
+            files.make_room(spec, memory.as_numpy(counters), batch)
+        elif not files.ready:
             numbers = memory.as_numpy(handles)
             known = (numbers >= 0) & (numbers < modulus(spec.capacity))
             # What names nothing may be written as slot 0, as it was.
-            memory.files.prepare_slots(np.where(known, numbers, 0) % np.int32(spec.capacity))
+            files.prepare_slots(np.where(known, numbers, 0) % np.int32(spec.capacity))
 
 
 Replacements = Mapping[int, Any]

@@ -7,50 +7,29 @@ the buffer has slots, so that each write pays a little.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import secrets
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from functional_rb.base import forks
-from functional_rb.base.object_arrays import Objects, array_of, is_object_array
+from functional_rb.base.object_arrays import Objects, array_of
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import Layout
+from functional_rb.structures.stored_arrays import ROWS, auxiliary_name
+from functional_rb.versions.memory import Memory
 
-ROWS = ""
-"""The rows of the storage, among the names of the kept arrays."""
 SLACK = 1024
 """So many objects more than there is room for are kept before a small buffer is swept."""
 NO_OBJECT = 0
 """The token of storage that was never written: None."""
 
-NOTHING: Mapping[int, Any] = MappingProxyType({})
-
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
-
-
-class Watched(Protocol):
-    """A memory whose arrays may have tokens in them: `versions.memory.Memory`."""
-
-    table: Any
-    """The table that the tokens are of."""
-
-    @property
-    def rows(self) -> Array:
-        """The rows, int32 [capacity, words]."""
-
-    @property
-    def auxiliary(self) -> Mapping[str, Array]:
-        """What the sampler and the writer keep, by name."""
-
-    def saved_rows(self) -> Iterable[tuple[Array, Array]]:
-        """The rows that are saved for older versions, and of which array of the memory they are."""
 
 
 class Table:
@@ -65,20 +44,21 @@ class Table:
 
     __slots__ = ("__weakref__", "_columns", "_limit", "_memories", "_next", "_objects", "lock", "spec")
 
-    def __init__(self, spec: BufferSpec, objects: Mapping[int, Any] = NOTHING) -> None:
+    def __init__(self, spec: BufferSpec, objects: Mapping[int, Any] | None = None) -> None:
         """Objects by the tokens that another table gave them, if any.
 
         Fresh tokens begin somewhere at random: none is ever taken for one of another table.
         """
         self.spec = spec
         self.lock = forks.lock()
-        self._objects: dict[int, Any] = {NO_OBJECT: None, **objects}
+        self._objects: dict[int, Any] = {NO_OBJECT: None, **(objects or {})}
         self._next = 1 + secrets.randbelow(2**62)
-        self._memories: weakref.WeakSet[Watched] = weakref.WeakSet()
-        self._columns = _columns(spec)
+        self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+        by_leaf = columns_of_leaves(spec)
+        self._columns = {name: [x for columns in leaves.values() for x in columns] for name, leaves in by_leaf.items()}
         self._limit = SLACK + spec.capacity * sum(math.prod(spec.plan.leaves[k].shape) for k in spec.plan.objects)
 
-    def watch(self, memory: Watched) -> None:
+    def watch(self, memory: Memory) -> None:
         """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
         self.check_readable(memory.rows)
         memory.table = self
@@ -106,16 +86,16 @@ class Table:
         return np.arange(first, first + n, dtype=np.int64).reshape(objects.shape)
 
     def stored(self, leaf: Any, like: Array) -> Array:
-        """A leaf as it is stored beside another array: of objects fresh tokens. Hold the lock until they are there."""
-        return self.tokens(leaf) if is_object_array(leaf) else leaf
+        """Fresh tokens of the objects of a leaf, beside another array. Hold the lock until they are there."""
+        return self.tokens(leaf)
 
     def read(self, leaves: Sequence[Array]) -> list[Any]:
         """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""
-        return [self._found(leaf) if k in self.spec.plan.objects else leaf for k, leaf in enumerate(leaves)]
-
-    def _found(self, leaf: Array) -> Objects:
-        self.check_readable(leaf)
-        return array_of(self._known(leaf.reshape(-1).tolist()), tuple(leaf.shape))
+        found = list(leaves)
+        for k in self.spec.plan.objects:
+            self.check_readable(leaves[k])
+            found[k] = array_of(self._known(leaves[k].reshape(-1).tolist()), tuple(leaves[k].shape))
+        return found
 
     def _known(self, tokens: list[int]) -> list[Any]:
         try:
@@ -150,28 +130,21 @@ class Table:
         self._limit = len(self._objects) + sum(tokens.size for tokens in found) + SLACK
         return old
 
-    def _tokens_of(self, memory: Watched) -> Iterator[Tokens]:
+    def _tokens_of(self, memory: Memory) -> Iterator[Tokens]:
         """All tokens in a memory and in what is saved for older versions of it."""
-        arrays = {ROWS: memory.rows, **memory.auxiliary}
-        for name, columns in self._columns.items():
-            yield from self.cells(arrays[name], columns)
-        for saved_of, rows in memory.saved_rows():
-            for name, columns in self._columns.items():
-                if saved_of is arrays[name]:
-                    yield from self.cells(rows, columns)
+        for name, rows in (*memory.by_name.items(), *memory.saved_rows()):
+            yield from self.cells(rows, self._columns.get(name, ()))
 
     # ------------------------------------------------------------ copies
 
-    def held(self, arrays: Arrays) -> dict[int, Any]:
-        """The objects in some arrays, by token."""
-        named = {ROWS: arrays.rows, **arrays.auxiliary}
-        found = [tokens for name, columns in self._columns.items() for tokens in self.cells(named[name], columns)]
-        return self._by_token(found)
+    def held(self, memory: Memory) -> dict[int, Any]:
+        """The objects in a memory, by token."""
+        arrays = memory.by_name
+        return self._by_token([x for name, columns in self._columns.items() for x in self.cells(arrays[name], columns)])
 
-    def of_tokens(self, rows: Any, columns: Sequence[slice]) -> dict[int, Any]:
-        """The objects by token in rows int32 [..., words] of NumPy, whose tokens are in the columns. Hold the lock."""
-        words = rows.view(np.int64)
-        return self._by_token([words[..., column].reshape(-1) for column in columns])
+    def of_tokens(self, rows: Array, columns: Sequence[slice]) -> dict[int, Any]:
+        """The objects by token in rows int32 [..., words], whose tokens are in the columns. Hold the lock."""
+        return self._by_token(self.cells(rows, columns))
 
     def _by_token(self, found: Sequence[Tokens]) -> dict[int, Any]:
         tokens = np.unique(np.concatenate(found)).tolist() if found else []
@@ -179,48 +152,29 @@ class Table:
         return dict(zip(tokens, self._known(tokens), strict=True))
 
 
-def _columns(spec: BufferSpec) -> dict[str, list[slice]]:
-    """Where tokens lie in rows, counted in int64, by array."""
-    by_leaf = columns_of_leaves(spec)
-    return {name: [column for columns in leaves.values() for column in columns] for name, leaves in by_leaf.items()}
-
-
 def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
-    """Where the tokens of each leaf lie in rows, counted in int64, by array."""
-    found = {ROWS: {k: _slices(spec.plan.layout, [spec.plan.stored.index(k)]) for k in spec.plan.objects}}
+    """Where the tokens of each leaf lie in rows, counted in int64, by the name of the array."""
+    found = {ROWS: {k: _slices(spec.plan.layout, spec.plan.stored.index(k)) for k in spec.plan.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
-            found[name] = {k: _slices(layout, [k]) for k in spec.plan.objects}
+            found[auxiliary_name(name)] = {k: _slices(layout, k) for k in spec.plan.objects}
     return found
 
 
-def _slices(layout: Layout, chosen: Sequence[int]) -> list[slice]:
-    places = [(leaf.offset or 0, leaf.nbytes) for leaf in (layout.leaves[k] for k in chosen) if leaf.nbytes]
-    return [slice(first // 8, (first + nbytes) // 8) for first, nbytes in places]
+def _slices(layout: Layout, k: int) -> list[slice]:
+    leaf = layout.leaves[k]
+    first = leaf.offset or 0
+    return [slice(first // 8, (first + leaf.nbytes) // 8)] if leaf.nbytes else []
 
 
+@dataclasses.dataclass(frozen=True)
 class Held:
     """What the outline of a state tells of its Python objects: equal for states that share their table.
 
-    It keeps the memory, and so the objects whose tokens are among the leaves.
+    Attributes:
+        table: the objects by their tokens.
+        memory: kept, and so the objects whose tokens are among the leaves.
     """
 
-    __slots__ = ("memory",)
-
-    def __init__(self, memory: Watched) -> None:
-        """Of a memory with a table."""
-        self.memory = memory
-
-    @property
-    def table(self) -> Any:
-        """The objects by their tokens."""
-        assert self.memory.table is not None
-        return self.memory.table
-
-    def __eq__(self, other: object) -> bool:
-        """Whether tokens of the one mean the same in the other."""
-        return isinstance(other, Held) and self.table is other.table
-
-    def __hash__(self) -> int:
-        """A hash of the table alone, as equal values have the same one."""
-        return hash(self.table)
+    table: Table
+    memory: Memory = dataclasses.field(compare=False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,24 +12,19 @@ from functional_rb.buffer import reader
 from functional_rb.buffer.reader import Piece, TakeSnapshot
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.ops.protocol import Array
-from functional_rb.structures import stored_arrays
-from functional_rb.structures.stored_arrays import AUXILIARY, own_name
-from functional_rb.versions.memory import Memory, Saved
-from functional_rb.versions.object_table import ROWS, columns_of_leaves
+from functional_rb.versions.memory import Entry, Memory
+from functional_rb.versions.object_table import columns_of_leaves
 from functional_rb.versions.recorder import Log
-from functional_rb.versions.version import Exchanged, Version
+from functional_rb.versions.version import Version
 
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
-
-Overwritten = tuple[Array, Array, bool]
-"""int32 [n], what lay there, and whether the index counts elements, not rows."""
 
 
 class VersionReader(reader.Reader):
     """Reads a version chunk by chunk, under its lineage's lock, undoing in the chunk what newer versions have written.
 
-    It holds an older twin of the version: so writes save what they overwrite, the in-place forms move to other memory,
+    It holds an older twin of the version: so writes save what they overwrite, the in-place forms give it a copy first,
     and what is kept for it is bounded as for every older state.
     """
 
@@ -51,7 +45,7 @@ class VersionReader(reader.Reader):
             self._version: Version | None = _older_twin(version)
             for name in self.shapes:
                 if name != "counters":
-                    self.check_shape(name, tuple(_source(self._version, name).array.shape))
+                    self.check_shape(name, tuple(_found(self._version, name)[1].shape))
 
     def read(self, name: str, start: int, stop: int) -> Piece:
         """A copy of some rows of an array, as they were in the version."""
@@ -60,26 +54,20 @@ class VersionReader(reader.Reader):
         version = self._version
         assert version is not None, "the reader is closed"
         with version.lock:
-            memory, array, k, later = _source(version, name)
+            memory, array, entries = _found(version, name)
             piece = np.array(memory.as_numpy(array[start:stop]), order="C")
-            row = piece[0].size if len(piece) else 1
-            for saved in reversed(later):
-                for index, old, flat in _overwritten(saved, k, memory):
-                    scale, where = row if flat else 1, memory.as_numpy(index)
-                    inside = (where >= start * scale) & (where < stop * scale)
-                    target = piece.reshape(-1) if flat else piece
-                    target[where[inside] - start * scale] = memory.as_numpy(old)[inside]
+            for entry in entries if len(piece) else ():
+                _undo(memory, entry, piece, start)
         return piece
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
         """The Python objects of each leaf, by token."""
-        version, array = self._version, ROWS if name == "rows" else own_name(name)
+        version = self._version
         assert version is not None, "the reader is closed"
-        for leaf, columns in columns_of_leaves(self.spec).get(array, {}).items():
+        for leaf, columns in columns_of_leaves(self.spec).get(name, {}).items():
             with version.lock:
-                table = _found(version)[0].table
-                assert table is not None
-                found = table.of_tokens(piece, columns)
+                memory, _ = version.found()
+                found = memory.table.of_tokens(memory.taken(piece), columns)
             yield leaf, found  # not with the lock held, as whoever asks may never ask again
 
     def close(self) -> None:
@@ -91,68 +79,31 @@ class VersionReader(reader.Reader):
 
 def _older_twin(version: Version) -> Version:
     """A version with the same content that comes before it. Hold the lock."""
-    memory, _ = _found(version)
-    twin = Version(memory, version.capacity, version.lock)
+    memory, _ = version.found()
+    twin = Version(memory, version.lock)
     twin.memory, twin.saved, twin.next = None, Log(), version
-    history: deque[tuple[weakref.ref[Version], int]] = deque() if memory.history is None else memory.history
-    ages = [older() is version for older, _ in history]
-    history.insert(ages.index(True) if True in ages else len(history), (weakref.ref(twin), 0))
-    memory.history, memory.shared = history, True
+    ages = [older() is version for older, _ in memory.history]
+    memory.history.insert(ages.index(True) if True in ages else len(ages), (weakref.ref(twin), 0))
     return twin
 
 
-def _found(version: Version) -> tuple[Memory, Sequence[Saved]]:
-    """The memory in which a version is found, and what newer ones have overwritten there, in their order."""
-    later: list[Saved] = []
-    while version.memory is None:
-        assert version.saved is not None and version.next is not None
-        later.append(version.saved)
-        version = version.next
-    return version.memory, later
-
-
-class Source(NamedTuple):
-    """Where an array of a version is found.
-
-    Attributes:
-        memory: of the newest version.
-        array: one of its arrays, or one that a version before had in its place.
-        place: among the arrays of that memory, or of that version's.
-        later: what versions that have this array have overwritten since, in their order.
-    """
-
-    memory: Memory
-    array: Array
-    place: int
-    later: Sequence[Saved]
-
-
-def _source(version: Version, name: str) -> Source:
-    """Where an array lies, by name."""
-    memory, later = _found(version)
-    for n, saved in enumerate(later):
-        if isinstance(saved, Exchanged) and name in saved.arrays:
-            return Source(_before(memory, later[n:]), saved.arrays[name], saved.places[name], later[:n])
-    named = memory.by_name
-    return Source(memory, named[name], list(named).index(name), later)
-
-
-def _before(memory: Memory, later: Sequence[Saved]) -> Memory:
-    """The memory with the arrays that there were before the first of these, an exchange: what was saved is of those."""
-    there = dict(memory.by_name)
+def _found(version: Version, name: str) -> tuple[Memory, Array, list[Entry]]:
+    """The newest memory, the array of a name that the version has, and what was overwritten in it, the newest first."""
+    memory, later = version.found()
+    array, entries = memory.by_name.get(name), list[Entry]()
     for saved in reversed(later):
-        if isinstance(saved, Exchanged):
-            there |= saved.arrays
-            places = saved.places
-    auxiliary = {own_name(name): there[name] for name in places if name.startswith(AUXILIARY)}
-    return type(memory)(
-        there[stored_arrays.ROWS], memory.wide, there.get("tree") if "tree" in places else None, auxiliary, True
-    )
+        for entry in reversed([entry for entry in saved.writes(memory) if entry.name == name]):
+            if entry.where is None:  # what newer versions wrote was in another array
+                array, entries = entry.old, []
+            else:
+                entries.append(entry)
+    return memory, array, entries
 
 
-def _overwritten(saved: Saved, place: int, memory: Memory) -> Iterator[Overwritten]:
-    """What was in an array, by its place; the last write first."""
-    arrays = len(memory.arrays)
-    for entry in reversed(saved.writes(memory)):
-        if entry.array % arrays == place:
-            yield entry.where, entry.old, entry.flat
+def _undo(memory: Memory, entry: Entry, piece: Piece, start: int) -> None:
+    """Take a write back in rows of its array, from `start` on."""
+    width = piece[0].size if entry.flat else 1
+    target = piece.reshape(-1) if entry.flat else piece
+    where = memory.as_numpy(entry.where) - start * width
+    inside = (where >= 0) & (where < len(target))
+    target[where[inside]] = memory.as_numpy(entry.old)[inside]

@@ -12,7 +12,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.ops.protocol import Array
 from functional_rb.versions.library import Library
-from functional_rb.versions.memory import Files, Memory
+from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.reader import VersionReader
 from functional_rb.versions.version import Version, begin
@@ -65,7 +65,7 @@ class VersionedState(core.State):
         pinned: bool = True,
         table: Table | None = None,
         target: Any = None,
-        files: Files | None = None,
+        files: Any = None,
     ) -> Self:
         """A state of given arrays.
 
@@ -83,7 +83,7 @@ class VersionedState(core.State):
         memory.files, memory.placement = files, cls.library.placement(spec)
         together = getattr(arrays.counters, "device", None) == getattr(arrays.rows, "device", None)
         memory.fits = misfit(arrays, spec.plan) is None and memory.is_plain_array(arrays.counters) and together
-        return cls(begin(memory, spec.capacity, table), arrays.counters, spec, None, target)
+        return cls(begin(memory, table), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:
         """Refuse a state that was consumed."""
@@ -92,10 +92,6 @@ class VersionedState(core.State):
     def consume(self) -> None:
         """Refuse any further use of this state."""
         object.__setattr__(self, "_version", None)
-
-    def name(self, version: Version) -> None:
-        """Name a version again, with which nothing has happened since the state was consumed."""
-        object.__setattr__(self, "_version", version)
 
     def remember(self, save_history: SaveHistory) -> None:
         """Come after these saves: what is made of the state from now on does too."""
@@ -115,9 +111,10 @@ class VersionedState(core.State):
         with self.library.lock(version):
             owned = version.own()
             if owned.files is None:
-                return owned.exported()
+                owned.pinned = True
+                return owned
             if self._exported is None:
-                object.__setattr__(self, "_exported", owned.exported())
+                object.__setattr__(self, "_exported", owned.copy())
             assert self._exported is not None
             return self._exported
 
@@ -178,9 +175,10 @@ def readable(state: VersionedState) -> Version:
     return version
 
 
-def held_objects(memory: Memory, counters: Array) -> dict[int, Any] | None:
+def held_objects(memory: Memory) -> dict[int, Any] | None:
     """The Python objects whose tokens are in a memory, by token; None if its buffer has none."""
     if memory.table is None:
         return None
     with memory.table.lock:
-        return memory.table.held(memory.state_arrays(counters))
+        held: dict[int, Any] = memory.table.held(memory)
+        return held

@@ -97,7 +97,7 @@ def add(on: Any, state: Any, batch: Any, mask: Any, priorities: Any, in_place: b
     n = batch["id"].size
     leaves = [x.reshape(n, *leaf.shape) for x, leaf in zip(batch.values(), state.spec.plan.leaves, strict=True)]
     beside = [None if x is None else x.reshape(n) for x in (mask, priorities)]
-    return (ENGINE.add_ if in_place else ENGINE.add)(state, leaves, n, *beside, None)
+    return ENGINE.add(state, leaves, n, *beside, None, consume=in_place)
 
 
 @hypothesis.settings(max_examples=effort(150, 3000))
@@ -206,7 +206,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> No
     memory = OnTorch.memory_of(state)
     around = {name: torch.full((142, *x.shape[1:]), -5, dtype=x.dtype) for name, x in memory.auxiliary.items()}
     memory.auxiliary = {name: x[64:78] for name, x in around.items()}
-    memory.forget()
+    memory.take(memory.by_name)
     with noting(OnTorch) as chain:
         for _ in range(20):
             for x in (*memory.auxiliary.values(), state._counters):

@@ -197,7 +197,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
     memory, rng = OnTorch.memory_of(state), np.random.default_rng(0)
     around = {name: torch.full((3 * 64,), -5, dtype=torch.int32) for name in (ORDER, PLACE)}
     memory.auxiliary = {name: x[64:71] for name, x in around.items()}
-    memory.forget()
+    memory.take(memory.by_name)
     for _ in range(20):
         for name in (ORDER, PLACE):
             memory.auxiliary[name][:] = torch.from_numpy(rng.integers(-(2**31), 2**31, 7).astype(np.int32))

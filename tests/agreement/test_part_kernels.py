@@ -173,6 +173,11 @@ def compare_storage(on: Any, spec: frb.BufferSpec, capacity: int) -> None:
         theirs = store_plain(*theirs, slots, source, live, leaves)
         for new, expected in zip((ours[0], *ours[1]), (theirs[0], *theirs[1]), strict=True):
             assert_same(on, new, expected)
+    pack_plain, pack_native = forms(on, lambda ops, *args: layouts.pack(ops, layout, *args))
+    like = on.array(np.zeros(batch, np.int32))
+    packed, expected = pack_native(leaves, like), pack_plain(leaves, like)
+    for new, wanted in zip((packed[0], *packed[1]), (expected[0], *expected[1]), strict=True):
+        assert_same(on, new, wanted)
     nothing = store_native(*ours, slots[:0], None, None, leaves)
     assert_same(on, nothing[0], theirs[0])
     for n in (0, 40):

@@ -114,6 +114,37 @@ def test_each_function_alone_traces_whole(name: str) -> None:
     assert_equal(got, wanted)
 
 
+@pytest.mark.parametrize("name", effort(("add", "update"), ("add", "sample", "update", "update items")))
+def test_what_is_traced_leaves_the_state_that_it_is_given(name: str) -> None:
+    """Of functions without an underscore: nothing is recorded there, by which it could be found again."""
+    torch._dynamo.reset()
+    pure, given = ALONE[name][1], full()
+    before, wanted = rb.add(full(), batch(40, 0)), pure(full())
+    assert_equal(torch.compile(pure, fullgraph=True, backend="eager")(given), wanted)
+    assert_equal(given, before)
+    assert_equal(rb.add(given, batch(40, 4)), rb.add(before, batch(40, 4)))
+
+
+def test_what_is_traced_leaves_an_epoch_as_it_was() -> None:
+    torch._dynamo.reset()
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8, frb.WithoutReplacement())
+    given = rb.add(rb.init(spec), {"x": torch.arange(8.0)})
+    first = rb.sample(rb.add(rb.init(spec), {"x": torch.arange(8.0)}), rb.key(1), 3)[1]
+    after, drawn = torch.compile(lambda s: rb.sample(s, rb.key(1), 3), fullgraph=True, backend="eager")(given)
+    assert_equal(drawn, first)
+    assert_equal(rb.sample(given, rb.key(1), 3)[1], first)
+    assert not set(rb.sample(after, rb.key(2), 5)[1].items["x"].tolist()) & set(first.items["x"].tolist())
+
+
+def test_a_traced_function_refuses_to_copy_files(tmp_path: Any) -> None:
+    torch._dynamo.reset()
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8, storage=frb.Memmap(str(tmp_path)))
+    state = rb.add(rb.init(spec), {"x": torch.arange(8.0)})
+    with pytest.raises(Exception, match=r"Memmap buffer is written in place alone.* call add_"):
+        torch.compile(lambda s: rb.add(s, {"x": torch.zeros(2)}), fullgraph=True, backend="eager")(state)
+    assert rb.items(state)["x"].tolist() == list(range(8))
+
+
 @pytest.mark.parametrize("way", ["given out", "an older state is alive", "superseded"])
 def test_compiled_functions_refuse_a_shared_state(way: str) -> None:
     torch._dynamo.reset()

@@ -194,7 +194,7 @@ def peek(state: Any) -> list[bytes]:
         memory.memory.wait_for_draws()
         copied = memory.memory.copy()
         if later:
-            take_back(copied, later, version.capacity)
+            take_back(copied, later)
         return [bits(array) for array in (*copied.arrays, state._counters)]
 
 

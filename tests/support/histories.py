@@ -214,8 +214,8 @@ class History:
             return
         after = call(state, given, *companions, key)
         # The caller's own: what is written there afterwards is not seen in the buffer. (JAX may go on reading what
-        # `jnp.asarray` was given.)
-        for leaf in arrays.values() if not (converted and backend.library == "jax") else ():
+        # `jnp.asarray` was given, or a function that the user has jitted.)
+        for leaf in arrays.values() if backend.library != "jax" or (eager and not converted) else ():
             leaf[...] = np.zeros((), leaf.dtype)
         model = model.clone()
         self.told(after, backend, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import descriptor
-from functional_rb.versions.memory import Entry
+from functional_rb.structures import stored_arrays
+from functional_rb.versions.memory import TREE, Entry
 from functional_rb.versions.recorder import OVERHEAD
-from functional_rb.versions.version import TREE
 from torch_backend import modes, ops
 from torch_backend.memory import Memory
 
@@ -72,22 +72,20 @@ class SavedRows(NamedTuple):
         tensors = [self.slots, *self.rows, *([] if self.values is None else [self.values])]
         return sum([x.nbytes + OVERHEAD for x in tensors])
 
-    def leaves(self, memory: Any) -> Sequence[torch.Tensor]:
-        """The slots, if their priorities were saved."""
-        return [self.slots] if self.values is not None and 0 in self.done else []
+    @property
+    def has_leaves_alone(self) -> bool:
+        """If priorities were saved."""
+        return self.values is not None
 
     def writes(self, memory: Any) -> Sequence[Entry]:
         """Of rows, of wide arrays, and of the tree's leaves."""
         if 0 not in self.done:
             return []
-        found = [Entry(k, False, self.slots, rows) for k, rows in enumerate(self.rows)]
+        names = stored_arrays.named(memory.rows, memory.wide)
+        found = [Entry(name, False, self.slots, rows) for name, rows in zip(names, self.rows, strict=False)]
         if self.values is not None:
             found.append(Entry(TREE, True, self.slots, self.values))
         return found
-
-    def pieces(self, memory: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Rows, and those of the wide arrays."""
-        return zip((memory.rows, *memory.wide), self.rows if 0 in self.done else (), strict=False)
 
 
 class Kernels:

@@ -14,23 +14,38 @@ class Frame {
  public:
   Frame(const ArrayLibrary& library, PyObject* ready) : library_(library), ready_(ready) {}
 
-  // Take arrays; None stands for one that is not given. What is only read may lie otherwise than kernels read it: then a
-  // copy of Python's stands in for it. False with an error.
-  bool take(PyObject* arrays, bool writes) {
+  // Take arrays that are only read; None stands for one that is not given. False with an error.
+  bool take(PyObject* arrays) {
     const Ref each(PySequence_Tuple(arrays));
-    for (Py_ssize_t k = 0; each && k < PyTuple_Size(each.get()); ++k) {
-      PyObject* array = PyTuple_GetItem(each.get(), k);
-      if (array != Py_None && !see(array, writes)) {
-        if (PyErr_Occurred()) return false;
-        Ref made = called(ready_, array, writes ? Py_True : Py_False);
-        if (!made) return false;
-        if (!see(made.get(), writes)) return refused(array);
-        held_.push_back(std::move(made));
-      }
-      if (array == Py_None) buffers_.push_back({sizeof(xla::Buffer), nullptr, 0, nullptr, 1, &NONE});
-    }
+    for (Py_ssize_t k = 0; each && k < PyTuple_Size(each.get()); ++k)
+      if (!take_one(PyTuple_GetItem(each.get(), k), false)) return false;
     if (each) held_.push_back(Ref::to(each.get()));
     return bool(each);
+  }
+
+  // Take results: arrays that are written to, None, and (shape, kind, bits, NumPy's dtype or None) for arrays that are
+  // made, all on one sheet. Returns the arrays as a list; null with an error.
+  Ref take_results(PyObject* results) {
+    const Ref each(PySequence_Tuple(results));
+    if (!each) return Ref();
+    const Py_ssize_t count = PyTuple_Size(each.get());
+    int64_t bytes = 0;
+    for (Py_ssize_t k = 0; k < count; ++k) {
+      PyObject* result = PyTuple_GetItem(each.get(), k);
+      if (!PyTuple_Check(result)) continue;
+      if (!told_.emplace_back().take(result)) return Ref();
+      bytes += whole_lines(told_.back().bytes);
+    }
+    Sheet sheet(bytes);
+    if (!sheet) return Ref(PyErr_NoMemory());
+    Ref arrays(PyList_New(count));
+    auto told = told_.begin();
+    for (Py_ssize_t k = 0; arrays && k < count; ++k) {
+      PyObject* result = PyTuple_GetItem(each.get(), k);
+      Ref array = PyTuple_Check(result) ? made(sheet, *told++) : take_one(result, true) ? Ref::to(result) : Ref();
+      if (!array || PyList_SetItem(arrays.get(), k, array.give())) return Ref();
+    }
+    return arrays;
   }
 
   // Serve the frame, of which the first buffers are operands; false with an error.
@@ -55,6 +70,40 @@ class Frame {
   size_t size() const { return buffers_.size(); }
 
  private:
+  // What is told of an array that is made.
+  struct Told {
+    int64_t shape[MOST_AXES], bytes;
+    int ndim;
+    Dtype dtype;
+    PyObject* numpy;
+
+    bool take(PyObject* told) {
+      PyObject *sizes, *numpy_dtype;
+      int kind, bits;
+      if (!PyArg_ParseTuple(told, "O!iiO", &PyTuple_Type, &sizes, &kind, &bits, &numpy_dtype)) return false;
+      ndim = int(PyTuple_Size(sizes)), dtype = {uint8_t(kind), uint8_t(bits)}, bytes = bits / 8;
+      numpy = numpy_dtype == Py_None ? nullptr : numpy_dtype;
+      if (ndim > MOST_AXES) return PyErr_Format(PyExc_ValueError, "expected %d axes at most, got %d", MOST_AXES, ndim), false;
+      for (int k = 0; k < ndim; ++k) bytes *= shape[k] = PyLong_AsLongLong(PyTuple_GetItem(sizes, k));
+      return !PyErr_Occurred();
+    }
+  };
+
+  Ref made(Sheet& sheet, const Told& told) {
+    char* data = sheet.take<char>(told.bytes);
+    buffers_.push_back({sizeof(xla::Buffer), nullptr, -told.dtype.bits / 8, data, told.ndim, told.shape});
+    return library_.handed(sheet, data, told.dtype, told.ndim, told.shape, told.numpy);
+  }
+  // What is only read may lie otherwise than kernels read it: then a copy of Python's stands in for it.
+  bool take_one(PyObject* array, bool writes) {
+    if (array == Py_None) return buffers_.push_back({sizeof(xla::Buffer), nullptr, 0, nullptr, 1, &NONE}), true;
+    if (see(array, writes)) return true;
+    if (PyErr_Occurred()) return false;
+    Ref ready = called(ready_, array, writes ? Py_True : Py_False);
+    if (!ready || !see(ready.get(), writes)) return ready && refused(array);
+    held_.push_back(std::move(ready));
+    return true;
+  }
   bool see(PyObject* array, bool writes) {
     Seen& seen = seen_.emplace_back();
     if (!library_.see_bytes(array, seen, writes) || !seen.contiguous()) return seen_.pop_back(), false;
@@ -72,18 +121,19 @@ class Frame {
   PyObject* ready_;
   std::deque<Seen> seen_;
   std::deque<xla::Buffer> buffers_;
+  std::deque<Told> told_;
   std::vector<Ref> held_;
 };
 
-// call(handler, records, operands, results)
+// call(handler, records, operands, results), which returns these, those that are made among them.
 inline PyObject* call_kernel(const ArrayLibrary& library, PyObject* ready, PyObject* const* args, Py_ssize_t count) {
   if (count != 4) return PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", count);
   void* handler = PyCapsule_GetPointer(args[0], nullptr);
   Frame frame(library, ready);
-  if (!handler || !frame.take(args[1], false) || !frame.take(args[2], false)) return nullptr;
+  if (!handler || !frame.take(args[1]) || !frame.take(args[2])) return nullptr;
   const size_t operands = frame.size();
-  if (!frame.take(args[3], true) || !frame.serve(handler, operands)) return nullptr;
-  Py_RETURN_NONE;
+  Ref results = frame.take_results(args[3]);
+  return results && frame.serve(handler, operands) ? results.give() : nullptr;
 }
 
 }  // namespace frb

@@ -119,6 +119,16 @@ inline void store(const Call& call) {
              call.operand(5 + wide).rows());
 }
 
+// plan, *leaves [B, *shape] -> rows [B, words].
+inline void pack(const Call& call) {
+  const Plan plan = call.record<Plan>(0);
+  const Sources leaves(call, 1, plan->leaves);
+  const Targets rows(call, 0, 1);
+  const int64_t batch = call.result(0).rows();
+  memset(call.out<char>(0), 0, size_t(batch * plan.stored_bytes(0)));
+  for (int64_t i = 0; i < batch; ++i) store_item(plan, rows.addresses(), i, leaves.addresses(), i);
+}
+
 // plan, priorities -> values, good.
 inline void stored_values(const Call& call) {
   frb::stored_values(call.in<int32_t>(1), call.out<float>(0), call.out<uint8_t>(1), call.record<Plan>(0),

@@ -26,7 +26,7 @@ PyMethodDef methods[] = {
 
 const frb::Handler handlers[] = {
     FRB_HANDLER(add), FRB_HANDLER(draw), FRB_HANDLER(threefry), FRB_HANDLER(update), FRB_HANDLER(descend),
-    FRB_HANDLER(set_leaves), FRB_HANDLER(read), FRB_HANDLER(store), FRB_HANDLER(stored_values),
+    FRB_HANDLER(set_leaves), FRB_HANDLER(read), FRB_HANDLER(store), FRB_HANDLER(pack), FRB_HANDLER(stored_values),
     FRB_HANDLER(importance_weights), FRB_HANDLER(updated_values), FRB_HANDLER(update_priorities),
     FRB_HANDLER(choose_slots), FRB_HANDLER(steps_in_episodes), FRB_HANDLER(changed), FRB_HANDLER(weights_at),
     FRB_HANDLER(expand), FRB_HANDLER(following), FRB_HANDLER(extent), FRB_HANDLER(places), FRB_HANDLER(plan_frames),

@@ -6,8 +6,8 @@ namespace frb {
 
 // What a chain is given by its library, in this order.
 enum Given {
-  STATE, SHARED_STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, HISTORY, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, READY,
-  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PLACE_OF, KNOWN_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, FORGET_DEAD, GIVEN
+  STATE, SHARED_STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, READY,
+  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PLACE_OF, KNOWN_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, GIVEN
 };
 
 struct VersionChain {
@@ -148,11 +148,9 @@ inline Ref copied_counters(Turn& turn, const Seen& old, int32_t** at) {
 
 inline Ref new_version(Turn& turn, PyObject* memory) {
   Ref made(PyType_GenericAlloc(turn.chain()->type(VERSION), 0));
-  const Ref capacity = attribute(turn.version.get(), names.capacity);
-  if (!made || !capacity) return Ref();
-  const bool done = set(made.get(), names.memory, memory) && set(made.get(), names.capacity, capacity.get()) &&
-                    set(made.get(), names.lock, turn.lock()) && set(made.get(), names.saved, Py_None) &&
-                    set(made.get(), names.next, Py_None);
+  if (!made) return Ref();
+  const bool done = set(made.get(), names.memory, memory) && set(made.get(), names.lock, turn.lock()) &&
+                    set(made.get(), names.saved, Py_None) && set(made.get(), names.next, Py_None);
   return done ? std::move(made) : Ref();
 }
 

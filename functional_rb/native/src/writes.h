@@ -33,11 +33,7 @@ inline bool forget_dead(PyObject* memory, PyObject* history) {
 // The next version takes the memory over, and the older one is found from what is saved: `Version.succeed`.
 inline bool succeed(Turn& turn, PyObject* following, Saved* saved) {
   PyObject *memory = turn.memory.get(), *version = turn.version.get();
-  Ref history = attribute(memory, names.history);
-  if (history && history.is(Py_None)) {
-    history = called(turn.chain()->given[HISTORY]);
-    if (history && !set(memory, names.history, history.get())) return false;
-  }
+  const Ref history = attribute(memory, names.history);
   const int64_t bytes = saved->bytes + int64_t(sizeof(Saved));
   const Ref reference(PyWeakref_NewRef(version, nullptr)), size(PyLong_FromLongLong(bytes));
   if (!history || !reference || !size) return false;
@@ -46,7 +42,7 @@ inline bool succeed(Turn& turn, PyObject* following, Saved* saved) {
       !set(version, names.memory, Py_None))
     return false;
   if (!called_method(history.get(), names.append, entry.get()) || !add_to_number(memory, names.retained, bytes) ||
-      !set(memory, names.shared, Py_True) || !forget_dead(memory, history.get()))
+      !forget_dead(memory, history.get()))
     return false;
   const Ref retained = attribute(memory, names.retained);
   if (!retained) return false;
@@ -67,11 +63,9 @@ class Write {
   Found check_owner() {
     if (!in_place_) return Found::READY;
     if (turn_.pinned) return Found::ELSEWHERE;
-    Ref shared = attribute(turn_.memory.get(), names.shared);
-    if (shared.is(Py_True) && called(turn_.chain()->given[FORGET_DEAD], turn_.memory.get()))
-      shared = attribute(turn_.memory.get(), names.shared);
-    if (!shared || PyErr_Occurred()) return Found::FAILED;
-    return shared.is(Py_True) ? Found::ELSEWHERE : Found::READY;
+    const Ref history = attribute(turn_.memory.get(), names.history);
+    if (!history || !forget_dead(turn_.memory.get(), history.get())) return Found::FAILED;
+    return PyObject_Size(history.get()) > 0 ? Found::ELSEWHERE : Found::READY;
   }
 
   // Make room, and everything else that may fail.
