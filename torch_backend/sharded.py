@@ -303,7 +303,7 @@ def _draw_local(
     """Slots of the index, and their selection."""
     draft = Draft.of(arrays, spec.plan)
     device = draft.counters.ends.sizes.device
-    numbers = random.draws(key, *state.dealing.index.draw_shape(share)).to(device)
+    numbers = random.draws(key, *local.draw_shape(state.dealing, share)).to(device)
     shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
     level = torch.as_tensor(beta, dtype=torch.float32, device=device)
     return local.draw(ops, state.dealing, draft, numbers, level, share, shard)

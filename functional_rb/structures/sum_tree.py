@@ -308,6 +308,7 @@ def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array
         Leaves, int32 [B].
     """
     levels = geometry(capacity).levels
+    assert draws.shape[1] == len(levels) + 1
     runs = [_runs(ops, tree, level, span, height) for height, level in enumerate(levels)]
     below = _draws_below(ops, ops.concat([run.reach for run in runs], 0), ops.concat([run.total for run in runs], 0))
     sums, ways = ops.concat([run.sums for run in runs], 0), _ways(ops, runs, below)
