@@ -45,6 +45,7 @@ def state_dict(state: State | Mixture) -> dict[str, Any]:
     """
     if isinstance(state, Mixture):
         return core.of_mixture(state, state_dict, _bytes_of)
+    checks.check_together(state, "state_dict")
     _is_hosted(state, "state_dict")
     text = core.text_of(state.spec)
     found: dict[str, Any]
@@ -96,6 +97,7 @@ def load_state_dict(target: AnyTarget, given: Any, device: Any = None) -> Any:
             lambda one, arrays: load_state_dict(one, arrays, device),
             lambda _, x: jnp.array(x, copy=True),
         )
+    checks.check_together(target, "load_state_dict")
     placed: dict[str, Any] = {}
     if isinstance(target, BufferSpec):
         spec = target

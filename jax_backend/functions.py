@@ -105,7 +105,7 @@ def add(
     ):
         return made
     if isinstance(state, ShardedState):
-        return sharded.add(state, items, mask, priorities, key, validate, time_major, to, "add")
+        return sharded.add_items(state, items, mask, priorities, key, validate, time_major, to, "add")
     if isinstance(state, Mixture):
         return mixed.add(add, state, to, items, mask, priorities, key, validate, time_major)
     return api.add(engines.of(state), state, items, mask, priorities, key, validate, time_major, to)
@@ -122,7 +122,7 @@ def sample(
     draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, ShardedState):
-        return sharded.sample(state, key, batch_size, beta, p, axis_name, draw, "sample")
+        return sharded.sample_items(state, key, batch_size, beta, p, axis_name, draw, "sample")
     if axis_name is not None or draw != "global":
         sharded.check_unsharded(state, axis_name, draw, "sample")
     if isinstance(state, Mixture):
@@ -161,7 +161,7 @@ def add_(
     ):
         return made
     if isinstance(state, ShardedState):
-        return sharded.add(state, items, mask, priorities, key, validate, time_major, to, "add_")
+        return sharded.add_items(state, items, mask, priorities, key, validate, time_major, to, "add_")
     if isinstance(state, Mixture):
         return mixed.add(add_, state, to, items, mask, priorities, key, validate, time_major)
     engine = engines.of(state)
@@ -181,7 +181,7 @@ def sample_(
     draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
     if isinstance(state, ShardedState):
-        return sharded.sample(state, key, batch_size, beta, p, axis_name, draw, "sample_")
+        return sharded.sample_items(state, key, batch_size, beta, p, axis_name, draw, "sample_")
     if axis_name is not None or draw != "global":
         sharded.check_unsharded(state, axis_name, draw, "sample_")
     if isinstance(state, Mixture):

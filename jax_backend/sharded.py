@@ -85,7 +85,7 @@ def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> S
     checks.may_start_filled(spec)
     if type(state) is not ShardedState:
         return api.init(execute, spec, sharding, items, validate)
-    return add(state, items, None, None, None, validate, True, None, "add_")
+    return _written(state, items, None, None, None, validate, True, "add_")
 
 
 # --- mapping over the devices ---------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array], steps: int) 
     return rows.unpacked(ops, layout, by_step[:, : dealing.lanes].reshape(steps * dealing.lanes, -1))
 
 
-def add(
+def add_items(
     state: ShardedState,
     items: Any,
     mask: Any,
@@ -191,6 +191,21 @@ def add(
     if to is not None:
         raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
     check_state(state, function)
+    checks.check_writable(state.spec)
+    return _written(state, items, mask, priorities, key, validate, time_major, function)
+
+
+def _written(
+    state: ShardedState,
+    items: Any,
+    mask: Any,
+    priorities: Any,
+    key: Any,
+    validate: bool,
+    time_major: bool,
+    function: str,
+) -> ShardedState:
+    """What `add` makes of a state that may be written to, as that of a dataset may while it is made."""
     if state.is_mapped:
         with _using(compile.use_kernels()):
             done: ShardedState = _added(state, items, mask, priorities, key, validate, function, time_major)
@@ -205,7 +220,9 @@ def add(
     axes = _axes_before_lanes(spec, leaves, mask, priorities, time_major)
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, *leaves, mask, priorities))
     if axes is None or (not traced and (validate or not spec.writer.overwrites)):
-        api.check_add(execute, _as_of(state, spec), *given)  # which refuses what does not fit, or is outside
+        api.check_add(
+            execute, _as_of(state, deal.writable(spec)), *given
+        )  # which refuses what does not fit, or is outside
         if axes is None:
             raise AssertionError("a batch that fits was not recognized")
     if priorities is not None and priorities.ndim > (2 if axes else 1):
@@ -356,7 +373,7 @@ def _changed_by(state: ShardedState, changed: dict[str, Any]) -> ShardedState:
     return dataclasses.replace(state, **index, auxiliary=state.auxiliary | changed["auxiliary"], part=part)
 
 
-def sample(
+def sample_items(
     state: ShardedState,
     key: Any,
     batch_size: int | None,
@@ -387,18 +404,26 @@ def sample(
         own = key if state.spec.on_sample is None else jax.random.fold_in(key, shard_number(state))
         made = api.as_sample(execute, state.spec, size // dealing.shards, own, leaves, selection)
         return _changed_by(state, changed), made
+    state, leaves, selection = sample(state, key, size, beta, draw, function == "sample_")
+    return state, api.as_sample(execute, state.spec, size, key, leaves, selection)
+
+
+def sample(
+    state: ShardedState, key: jax.Array, batch: int, beta: Any, draw: str = "global", in_place: bool = False
+) -> tuple[ShardedState, list[jax.Array], Selection]:
+    """Draw items; where the result is at hand, an empty buffer is an error."""
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, key, beta))
     kernels = compile.use_kernels()
-    if not traced and function == "sample_":
-        state, leaves, selection = _sample_in_place(state, key, number(beta), size, draw, kernels=kernels)
+    if not traced and in_place:
+        state, leaves, selection = _sample_in_place(state, key, number(beta), batch, draw, kernels=kernels)
     else:
-        changed, leaves, selection = _sample(state, key, number(beta), size, draw, kernels=kernels)
+        changed, leaves, selection = _sample(state, key, number(beta), batch, draw, kernels=kernels)
         if traced or state.spec.sampler.remembers:
             state = _changed_by(state, changed)
-    if size and not traced and selection.handles.is_fully_addressable:
+    if batch and not traced and selection.handles.is_fully_addressable:
         found = bool(np.asarray(selection.handles).max() >= 0)
         checks.check_nonempty(state.spec, found, int(np.asarray(state.counters)[counters.SIZE]))
-    return state, api.as_sample(execute, state.spec, size, key, leaves, selection)
+    return state, leaves, selection
 
 
 def _check_sample(state: ShardedState, batch_size: Any, beta: Any, draw: Any, function: str) -> tuple[int, Any]:

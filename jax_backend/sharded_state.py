@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from jax_backend import compat, ops, rules
 Axis = str | tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ShardedState(State):
     """A replay buffer whose lanes are dealt to the devices along an axis of a mesh.
 
@@ -43,6 +43,8 @@ class ShardedState(State):
 
     part: Arrays
     sharding: NamedSharding
+
+    alone: ClassVar[bool] = True
 
     @property
     def axis(self) -> Axis:
@@ -76,6 +78,10 @@ class ShardedState(State):
     def with_own(self, arrays: Arrays) -> ShardedState:
         """The same, with another part of the device's own."""
         return dataclasses.replace(self, part=arrays)
+
+    def __repr__(self) -> str:
+        """The description, and how it is divided; not the arrays."""
+        return f"ShardedState({self.spec!r}, {self.sharding.spec} of {dict(self.sharding.mesh.shape)})"
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read the arrays of the buffer put together on one device.

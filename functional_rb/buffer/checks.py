@@ -294,6 +294,15 @@ def check_state(state: Any, function: str) -> None:
         raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
 
 
+def check_together(state: Any, function: str) -> None:
+    """Refuse a buffer that is over a mesh of devices where one on a single device is needed."""
+    if isinstance(state, State) and state.alone:
+        raise ValueError(
+            f"{function}: expected a buffer on one device, got {state!r:.80}, which is over a mesh of several; give "
+            f"rb.unshard(state)"
+        )
+
+
 def not_one(axes: tuple[int, ...], function: str) -> ValueError:
     """The error for counters of this shape: a stack of states without vmap, or vmap over a state that is no stack."""
     if not axes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from functional_rb.base.errors import consumed
 from functional_rb.buffer.reader import ArrayReader, Reader, TakeSnapshot
@@ -60,6 +60,9 @@ class State:
     counters: Array
     auxiliary: dict[str, Array]
     spec: BufferSpec
+
+    alone: ClassVar[bool] = False
+    """Whether it is over a mesh of devices, so that it is read and written by its own functions alone."""
 
     def check_alive(self) -> None:
         """Refuse a state that was consumed: JAX deletes the arrays that are donated.

@@ -8,6 +8,7 @@ from typing import Any
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping
+from functional_rb.buffer.checks import check_together
 from functional_rb.buffer.state import State
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
@@ -58,7 +59,9 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
 
     Raises:
         TypeError: if it holds Python objects, which are no arrays.
+        ValueError: if it is over a mesh of devices.
     """
+    check_together(state, "from_dlpack")
     for k in state.spec.plan.objects:
         raise TypeError(
             f"from_dlpack: leaf {state.spec.plan.names[k]!r} of the state holds Python objects, which stay in their "

@@ -11,7 +11,7 @@ import numpy as np
 
 from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, checked_keys, show_key
-from functional_rb.buffer.checks import UNPACK, is_pair
+from functional_rb.buffer.checks import UNPACK, check_together, is_pair
 from functional_rb.buffer.state import State, StateHolder
 from functional_rb.ops.protocol import Array
 
@@ -249,6 +249,7 @@ def _checked_states(states: Any) -> tuple[State | Mixture, ...]:
         if not isinstance(state, State | Mixture):
             remedy = f"; {UNPACK}" if is_pair(state) else ""
             raise TypeError(f"Mixture: states[{k}]: expected a State or a Mixture, got {type(state).__name__}{remedy}")
+        check_together(state, f"Mixture: states[{k}]")
     return tuple(states)
 
 

@@ -20,6 +20,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import Uniform
 from functional_rb.specs import ArraySpec
 from functional_rb.structures.ring import INT32_MAX, RingState
+from functional_rb.writers import Immutable, RoundRobin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +99,14 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
     leaves = _read_by(spec)
     index = BufferSpec(_nest_of(spec, leaves), spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)
     part = BufferSpec(spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner)
-    asked = dataclasses.replace(spec, capacity=room, lanes=lanes_each)
+    asked = dataclasses.replace(writable(spec), capacity=room, lanes=lanes_each)
     order = tuple(plan.names.index(name) for name in index.plan.names)
     return Dealing(spec, shards, lanes_each, index, part, asked, order)
+
+
+def writable(spec: BufferSpec) -> BufferSpec:
+    """The spec by which items are checked: also those that an `Immutable` buffer is made of."""
+    return dataclasses.replace(spec, writer=RoundRobin()) if isinstance(spec.writer, Immutable) else spec
 
 
 def check(spec: BufferSpec) -> None:

@@ -62,7 +62,7 @@ SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for na
 }
 ALL = ("prioritized",)
 """On each number of shards; the others on one."""
-SOME = ("uniform", "prioritized, with a limit", "slices, prioritized", "groups", "n-step slices")
+SOME = ("prioritized, with a limit", "slices, prioritized", "n-step slices")
 """In `make test`, beside those; `make test-all` has the others too."""
 
 
@@ -427,6 +427,17 @@ def test_on_one_device_it_is_an_ordinary_buffer() -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+def test_datasets_and_epochs() -> None:
+    now = jax.tree.map(lambda x: x[0], log("without replacement"))
+    spec = dataclasses.replace(SPECS["without replacement"], writer=frb.Immutable())
+    plain, dealt = (rb.init(spec, items=now.items, **given) for given in ({}, {"sharding": sharding_of(2)}))
+    expected, got = ([sample for _, sample in rb.epochs(state, rb.key(0), 4)] for state in (plain, dealt))
+    assert len(got) == 3
+    assert_same_bits(got, expected)
+    with pytest.raises(ValueError, match="Immutable"):
+        rb.add(dealt, now.items)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     spec, sharding = SPECS["prioritized"], sharding_of(8)
     state = filled("prioritized", 8)
@@ -458,6 +469,9 @@ def test_what_does_not_fit_is_refused() -> None:
         rb.sample(rb.init(spec, sharding=sharding), rb.key(0), 8)
     with refused(ValueError, match=r"rb.shard\(rb.with_spec"):
         rb.with_spec(state, dataclasses.replace(spec, capacity=80))
+    for function in (frb.Mixture, rb.from_dlpack, rb.state_dict):
+        with refused(ValueError, match=r"over a mesh of several; give rb.unshard"):
+            function([state] if function is frb.Mixture else state)  # type: ignore[operator]
     with refused(RuntimeError, match="consumed"):
         rb.add_(state, now.items)
         rb.size(state)
