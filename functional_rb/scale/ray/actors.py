@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,13 +37,12 @@ class ShardActor:
         import torch
 
         torch.set_num_threads(1)  # a call is short, and machines have several shards
-        restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
-        self._shard = Shard(number, shards, spec, place, save_every, restarted)
+        self._shard = Shard(number, shards, spec, place, save_every, _was_restarted())
         self._gauges = _Gauges(name, number)
 
-    def hello(self, client: str, session: int = 0, again: bool = False) -> Welcome:
+    def hello(self, client: str, connection: str | None = None) -> Welcome:
         """See `Shard.hello`."""
-        return self._shard.hello(client, session, again)
+        return self._shard.hello(client, connection)
 
     def write(self, write: Write) -> Wrote:
         """See `Shard.write`."""
@@ -110,13 +111,13 @@ class _Gauges:
 class Coordinator:
     """What there is once for a buffer: it keeps the rate limit, and tells clients where the shards are."""
 
-    def __init__(self, limit: RateLimit | None, about: Any, shards: list[Any]) -> None:
+    def __init__(self, limit: RateLimit | None, about: bytes, name: str, shards: int) -> None:
         """Begin, or go on from what the shards have, after the one before has died."""
-        self._about, self._shards, self._limiter = about, shards, None
+        self._about, self._names, self._limiter = about, [_name(name, k) for k in range(shards)], None
         if limit is not None:
             inserted = sampled = 0
-            if ray.get_runtime_context().was_current_actor_reconstructed:
-                found = ray.get([shard.standing.remote() for shard in shards])
+            if _was_restarted():
+                found = ray.get([ray.get_actor(one).standing.remote() for one in self._names])
                 inserted, sampled = sum(one.inserted for one in found), sum(one.sampled for one in found)
             self._limiter = Limiter(limit, inserted, sampled)
 
@@ -131,8 +132,20 @@ class Coordinator:
         self._limiter.give_back(items)
 
     def about(self) -> Any:
-        """The shards, and what clients are made of."""
-        return self._shards, self._about
+        """The names of the shards, and what clients are made of, pickled."""
+        return self._names, self._about
+
+
+def _was_restarted() -> bool:
+    """Whether Ray runs the constructor of this actor again, as the process before has died."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, about what it calls itself for this
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+def _name(name: str, k: int) -> str:
+    """By which the actor of a shard is found."""
+    return f"{name}/shard/{k}"
 
 
 class RayTransport:
@@ -216,11 +229,12 @@ def start(
     kind = ray.remote(ShardActor)
     given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options}
     actors = [
-        kind.options(name=f"{name}/shard/{k}", **given).remote(k, shards, part, place_of(path, k), save_every, name)
+        kind.options(name=_name(name, k), **given).remote(k, shards, part, place_of(path, k), save_every, name)
         for k in range(shards)
     ]
     ray.get([actor.standing.remote() for actor in actors])  # what is wrong with spec or checkpoint is raised here
-    coordinator = ray.remote(Coordinator).options(name=name, num_cpus=0, **common).remote(limit, about, actors)
+    once = ray.remote(Coordinator).options(name=name, num_cpus=0, **common)
+    coordinator = once.remote(limit, pickle.dumps(about), name, shards)
     ray.get(coordinator.about.remote())
     return RayTransport(actors, coordinator)
 
@@ -230,5 +244,5 @@ def find(name: str) -> tuple[RayTransport, Any]:
     if not ray.is_initialized():
         raise RuntimeError("connect: expected that Ray was initialized; call ray.init(address=...) first")
     coordinator = ray.get_actor(name)
-    shards, about = ray.get(coordinator.about.remote())
-    return RayTransport(shards, coordinator), about
+    names, about = ray.get(coordinator.about.remote())
+    return RayTransport([ray.get_actor(one) for one in names], coordinator), pickle.loads(about)

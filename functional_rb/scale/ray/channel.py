@@ -68,6 +68,7 @@ class Channel:
     Attributes:
         shard: its number.
         session: of this client, by the shard.
+        epoch: of the shard, when it was last greeted.
         alive: whether the shard answers, as far as is known.
         sequence: of the newest write.
         acknowledged: the highest number of which the shard has said that it is applied.
@@ -78,7 +79,7 @@ class Channel:
     def __init__(self, transport: Transport, shard: int, client: str) -> None:
         """Not connected yet."""
         self._transport, self.shard, self._client = transport, shard, client
-        self.session = self.sequence = self.acknowledged = self.retries = 0
+        self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
         self.alive, self.lost = True, Lost(0, 0)
         self._pending: deque[_Sent] = deque()
         self._unsaved: deque[tuple[int, int]] = deque()
@@ -92,11 +93,12 @@ class Channel:
     def connect(self, welcome: Welcome) -> None:
         """Begin where the shard says that this client has stopped."""
         self.session, self.sequence, self.acknowledged = welcome.session, welcome.applied, welcome.applied
+        self.epoch = welcome.standing.epoch
 
     def send(self, write: dict[str, Any], items: int, receipt: Receipt) -> None:
         """Send a write; if the shard is dead it goes out when that is back."""
         self.sequence += 1
-        whole = Write(self._client, self.session, self.sequence, self.acknowledged, **write)
+        whole = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, **write)
         sent = _Sent(whole, items, receipt)
         self._pending.append(sent)
         if self.alive:
@@ -118,6 +120,9 @@ class Channel:
         except ShardDiedError:
             self.broken()
             raise
+        if answer.refused is None and answer.standing.epoch != self.epoch:
+            self.broken()
+            raise ShardDiedError(f"shard {self.shard} was restarted")
         if answer.applied < sent.write.sequence and answer.refused is None:  # something before it is missing
             self._resend(answer.applied)
             return None
@@ -133,7 +138,7 @@ class Channel:
 
     def revive(self, welcome: Welcome) -> None:
         """Go on with a shard that answers again: it may have lost what was acknowledged, or have what was not."""
-        self.alive = True
+        self.alive, self.epoch = True, welcome.standing.epoch
         gone = [items for number, items in self._unsaved if number > welcome.applied]
         if self.acknowledged > welcome.applied:
             self.lost = Lost(self.lost.writes + self.acknowledged - welcome.applied, self.lost.items + sum(gone))
@@ -146,7 +151,7 @@ class Channel:
         while self._pending and self._pending[0].write.sequence <= applied:
             self._acknowledge(self._pending[0], None)
         for sent in self._pending:
-            sent.write = sent.write._replace(after=self.acknowledged, session=self.session)
+            sent.write = sent.write._replace(after=self.acknowledged, epoch=self.epoch)
             sent.call = self._transport.call(self.shard, "write", sent.write)
             self.retries += 1
 

@@ -98,6 +98,8 @@ class Client:
         self._try_at = [0.0] * count
         self._unasked: deque[Receipt] = deque()
         self._deaths = self._redraws = 0
+        self._dead: set[int] = set()
+        """The shards whose death was counted, and that have not answered since."""
         self._structure: nest.Structure | None = None if spec.on_sample is not None else spec.plan.outline.structure
         self._spread = not needs_order(spec)
         self._turn = zlib.crc32(self.name.encode()) % count
@@ -432,7 +434,7 @@ class Client:
             if k in self._probes:
                 continue
             if not channel.alive and now >= self._try_at[k]:
-                self._probes[k] = self._transport.call(k, "hello", self.name, channel.session, True)
+                self._probes[k] = self._transport.call(k, "hello", self.name)
             elif channel.alive and now - self._heard[k] > self._settings.mass_age:
                 self._probes[k] = self._transport.call(k, "standing")
         if not self._probes:
@@ -451,18 +453,25 @@ class Client:
             return
         if isinstance(answer, Welcome):
             self._channels[k].revive(answer)
+            self._dead.discard(k)
             answer = answer.standing
         if self._channels[k].alive:
             self._hear(k, answer)
 
     def _hear(self, k: int, standing: Standing) -> None:
+        """Take note of how a shard stands; one that was restarted unseen has to be greeted first."""
+        if standing.epoch != self._channels[k].epoch:
+            self._died(k)
+            self._try_at[k] = 0.0
+            return
         self._standings[k], self._heard[k] = standing, self._transport.now()
 
     def _died(self, k: int) -> None:
         """Count a death once, and draw no more from that shard until it answers again."""
         channel = self._channels[k]
-        if channel.alive:
+        if k not in self._dead:
             self._deaths += 1
+        self._dead.add(k)
         channel.broken()
         self._standings[k] = NOTHING
         self._try_at[k] = self._transport.now() + TRY_AGAIN
@@ -472,7 +481,7 @@ class Client:
         deadline = self._deadline(None)
         while True:
             try:
-                call = self._transport.call(k, "hello", self.name)
+                call = self._transport.call(k, "hello", self.name, self._asks_as)
                 welcome: Welcome = self._transport.result(call, self._left(deadline))
             except ShardDiedError:
                 if self._transport.now() >= deadline:

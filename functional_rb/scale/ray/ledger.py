@@ -18,6 +18,7 @@ class Entry:
 
     Attributes:
         session: the newest connection.
+        connection: what that calls itself, so that asking for it twice begins it once.
         applied: the highest number of its writes that is applied.
         adds: how many of these were adds.
         items: how many items they had.
@@ -27,6 +28,7 @@ class Entry:
     applied: int = 0
     adds: int = 0
     items: int = 0
+    connection: str = ""
 
 
 class Ledger:
@@ -47,20 +49,25 @@ class Ledger:
         """What is known of a client; blank for one that is new, which is not remembered yet."""
         return self._clients.get(client, Entry())
 
-    def connect(self, client: str, session: int = 0) -> Entry:
-        """Let a client begin a new session: later than those before, and than one that it says it had."""
+    def connect(self, client: str, connection: str) -> Entry:
+        """Let a client begin a new session, unless it has done so by this connection."""
         entry = self._remembered(client)
-        entry.session = max(entry.session + 1, session)
+        if entry.connection != connection:
+            entry.session, entry.connection = entry.session + 1, connection
         return entry
 
-    def judge(self, client: str, session: int, sequence: int, after: int) -> str:
+    def judge(self, client: str, session: int, epoch: int, sequence: int, after: int) -> str:
         """What to do about a write: "apply" it, or it is a "duplicate", of an "old" session, or there is a "gap".
+
+        There is one as well where it was sent to the shard before its restart: the client has to hear of that first.
 
         A crash may have taken writes that were acknowledged, up to the number `after`: these are gone, and no gap.
         """
         entry = self.of(client)
         if session < entry.session:
             return "old"
+        if epoch != self.epoch:
+            return "gap"
         if sequence <= entry.applied:
             return "duplicate"
         return "apply" if sequence - 1 <= max(entry.applied, after) else "gap"
@@ -106,7 +113,10 @@ class Ledger:
             found = json.loads(np.asarray(told, np.uint8).tobytes())
             ledger = cls()
             ledger.epoch, ledger.inserted, ledger.sampled = (int(found[x]) for x in ("epoch", "inserted", "sampled"))
-            ledger._clients = {str(client): Entry(*map(int, entry)) for client, entry in found["clients"].items()}
+            ledger._clients = {
+                str(client): Entry(*map(int, entry[:4]), connection=str(entry[4]))
+                for client, entry in found["clients"].items()
+            }
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the ledger of a shard cannot be read: {error!r}") from None
         return ledger

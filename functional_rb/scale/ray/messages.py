@@ -38,6 +38,8 @@ class Write(NamedTuple):
     Attributes:
         client: who asks.
         session: how often this client has connected; older sessions are refused.
+        epoch: of the shard, as the client knows it. One that was restarted since applies nothing before it was told
+            `hello`, by which the client hears what is gone.
         sequence: its number among the writes of this client to this shard, from 1.
         after: the highest number that the client knows to be applied. A shard that has lost some of those in a crash
             goes on behind them.
@@ -50,6 +52,7 @@ class Write(NamedTuple):
 
     client: str
     session: int
+    epoch: int
     sequence: int
     after: int
     kind: str

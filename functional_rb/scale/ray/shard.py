@@ -89,16 +89,16 @@ class Shard:
 
     # ---------------------------------------------------------------- what clients call
 
-    def hello(self, client: str, session: int = 0, again: bool = False) -> Welcome:
-        """Let a client connect; `again` if it only has lost touch, and goes on with the session that it has."""
-        entry = self._ledger.of(client) if again else self._ledger.connect(client, session)
+    def hello(self, client: str, connection: str | None = None) -> Welcome:
+        """Let a client connect; with None it has only lost touch, and goes on with the session that it has."""
+        entry = self._ledger.of(client) if connection is None else self._ledger.connect(client, connection)
         saved = self._saved.get(client, 0)
         return Welcome(entry.session, entry.applied, saved, entry.adds, entry.items, self.standing())
 
     def write(self, write: Write) -> Wrote:
         """Apply a write, unless it has been."""
         self._collect()
-        verdict = self._ledger.judge(write.client, write.session, write.sequence, write.after)
+        verdict = self._ledger.judge(write.client, write.session, write.epoch, write.sequence, write.after)
         refused: Exception | None = None
         if verdict == "apply":
             items = 0
@@ -106,6 +106,8 @@ class Shard:
                 items = getattr(self, f"_{write.kind}")(write)
             except (TypeError, ValueError) as error:  # as the public functions refuse; nothing has changed
                 refused = type(error)(str(error))
+            except Exception as error:  # nor has it here: what is written is a new value
+                refused = RuntimeError(f"shard {self.number}: {type(error).__name__}: {error}")
             self._standing = None
             self._ledger.apply(write.client, write.session, write.sequence, write.kind == "add", items)
             self._save_now_and_then()
