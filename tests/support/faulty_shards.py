@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,9 +87,7 @@ class FaultyTransport:
         """Let a shard die with all that was sent to it."""
         if shard in self.alive:
             self.deaths += 1
-            saving = self.alive[shard]._saving
-            if saving is not None:  # a thread of this process, which a killed one would not go on with
-                saving[0].wait()
+            self.settle()  # threads of this process, with which a killed one would not go on
             del self.alive[shard]
             self.down[shard] = self.refuses
         for call in self.queues[shard]:
@@ -97,9 +96,9 @@ class FaultyTransport:
 
     def settle(self) -> None:
         """Wait for what threads of this process are still saving."""
-        for shard in self.alive.values():
-            if shard._saving is not None:
-                shard._saving[0].wait()
+        for thread in threading.enumerate():
+            if thread.name == "functional_rb.save_async":
+                thread.join()
 
     def heal(self) -> None:
         """From now on all is well."""

@@ -313,7 +313,9 @@ class Client:
 
     def counts(self) -> Tally:
         """What all shards have counted, and this client; a round."""
-        found = self._round("counts", self._deadline(None))
+        deadline = self._deadline(None)
+        self._ask_all(deadline)  # by which a shard that was restarted unseen is found, and what is gone with it
+        found = self._round("counts", deadline)
         none: dict[str, Any] = {}
 
         def each(name: str) -> list[Any]:
@@ -349,7 +351,14 @@ class Client:
         deadline = self._deadline(timeout)
         self.flush(timeout)
         calls = [self._transport.call(k, "save") for k in range(self._transport.shards)]
-        return tuple(self._transport.result(call, self._left(deadline)) for call in calls)
+        found = []
+        for k, call in enumerate(calls):
+            try:
+                found.append(self._transport.result(call, self._left(deadline)))
+            except ShardDiedError:
+                self._died(k)
+                raise
+        return tuple(found)
 
     def for_backend(self, backend: Any, name: str | None = None) -> Client:
         """Another client of the same buffer, whose samples are arrays of another backend; None for NumPy's."""

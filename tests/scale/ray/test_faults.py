@@ -147,9 +147,13 @@ class Walk:
 def test_whatever_fails_no_item_is_doubled_and_none_is_lost_that_a_checkpoint_had(operations, save_every):
     with tempfile.TemporaryDirectory() as path:
         walk = Walk(path, save_every)
-        for operation, argument in operations:
-            walk.carry_out(operation, argument)
-        walk.end()
+        try:
+            for operation, argument in operations:
+                walk.carry_out(operation, argument)
+            walk.end()
+            event(walk.seen)
+        finally:
+            walk.transport.settle()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
