@@ -22,6 +22,8 @@ ray = extras.imported("ray", WHO)
 extras.check_version(ray, OLDEST, WHO)
 METRICS_EVERY = 1.0
 """Seconds between two updates of a shard's gauges."""
+PATIENCE = 60.0
+"""Seconds that are waited for what tells where the shards are, if it is being restarted."""
 GAUGES = ("size", "capacity", "mass", "inserted", "sampled", "unsaved", "epoch", "stale", "rejected", "duplicates",
           "masked", "saves", "save_failures")  # fmt: skip
 """What Prometheus gets of each shard, as `functional_rb_<name>`, with the tags `buffer` and `shard`."""
@@ -79,7 +81,7 @@ class ShardActor:
         return counts
 
     def process(self) -> int:
-        """The number of its process, for tests that kill it."""
+        """The number of its process on its machine."""
         return os.getpid()
 
 
@@ -244,5 +246,13 @@ def find(name: str) -> tuple[RayTransport, Any]:
     if not ray.is_initialized():
         raise RuntimeError("connect: expected that Ray was initialized; call ray.init(address=...) first")
     coordinator = ray.get_actor(name)
-    names, about = ray.get(coordinator.about.remote())
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            names, about = ray.get(coordinator.about.remote())
+            break
+        except ray.exceptions.ActorUnavailableError:  # it is being restarted
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
     return RayTransport([ray.get_actor(one) for one in names], coordinator), pickle.loads(about)

@@ -141,9 +141,10 @@ class Shard:
         names = {SliceSample: ("mask", "is_first", "is_last", "truncated"), MaskedSample: ("mask",)}
         arrays |= {name: _numpy(getattr(sample, name)) for name in names.get(type(sample), ())}
         if oldest is not None:
-            fresh = self._versions[handles % self.spec.capacity] >= oldest
-            arrays["mask"] = fresh & arrays["mask"] if "mask" in arrays else fresh
+            fresh = (self._versions[handles % self.spec.capacity] >= oldest) | (handles < 0)
             self._masked += int((~fresh).sum())
+            arrays["mask"] = fresh & arrays["mask"] if "mask" in arrays else fresh
+            arrays["indices"] = self._global(np.where(fresh, handles, -1))
         extras = {name: _numpy(array) for name, array in sample.extras.items()}
         block = blocks.pack([*map(_numpy, leaves), *arrays.values(), *extras.values()])
         self._ledger.sampled += batch
