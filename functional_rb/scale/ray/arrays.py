@@ -12,7 +12,7 @@ import numpy as np
 
 from functional_rb.base import dtypes, nest
 from functional_rb.buffer import checks
-from functional_rb.scale.ray.blocks import Array
+from functional_rb.scale.ray.blocks import ALIGNMENT, Array
 from functional_rb.specs import ArraySpec
 
 JAX, TORCH = "jax_backend", "torch_backend"
@@ -38,11 +38,13 @@ class BackendArrays(NumPyArrays):
     def __init__(self, backend: ModuleType) -> None:
         """Take the backend."""
         self.name, self._backend = backend.__name__, backend
+        self._picky = self.name == JAX  # XLA takes over memory at certain addresses alone
         self.build_mapping = importlib.import_module(f"{self.name}.execute").build_mapping  # type: ignore[method-assign]
 
     def given(self, array: Array) -> Any:
         """An array of the backend, in the same memory where it can be."""
-        return self._backend.from_dlpack(array)
+        aligned = array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
+        return self._backend.from_dlpack(array, copy=self._picky and not aligned)
 
 
 def arrays_of(backend: Any) -> NumPyArrays:
@@ -126,8 +128,6 @@ def words_of(key: Any) -> tuple[int, ...]:
     return tuple(int(word) % 2**64 for word in found.reshape(-1))
 
 
-def unflatten(
-    structure: nest.Structure, leaves: list[Any], build: Callable[..., Any], batch: tuple[int, ...]
-) -> Any:
+def unflatten(structure: nest.Structure, leaves: list[Any], build: Callable[..., Any], batch: tuple[int, ...]) -> Any:
     """Leaves put back into their containers."""
     return nest.unflatten(structure, leaves, build, batch)

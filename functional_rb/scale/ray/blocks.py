@@ -25,7 +25,7 @@ class Block(NamedTuple):
     """Arrays that travel together.
 
     Attributes:
-        shapes: of each array its dtype by name, its shape, and where it begins in `small`; -1 for those in `large`.
+        shapes: of each array its dtype as NumPy writes it, its shape, and where it begins in `small`; -1 for those in `large`.
         small: uint8 [bytes].
         large: the arrays that travel by themselves, in their order.
     """
@@ -51,11 +51,11 @@ def pack(arrays: Sequence[Array]) -> Block:
     shapes, large, end = [], [], 0
     for array in arrays:
         if array.nbytes >= LARGE:
-            shapes.append((array.dtype.name, array.shape, -1))
+            shapes.append((array.dtype.str, array.shape, -1))
             large.append(np.ascontiguousarray(array))
         else:
             start = -(-end // ALIGNMENT) * ALIGNMENT
-            shapes.append((array.dtype.name, array.shape, start))
+            shapes.append((array.dtype.str, array.shape, start))
             end = start + array.nbytes
     small = np.zeros(end, np.uint8)
     for array, (name, shape, start) in zip(arrays, shapes, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import zlib
 from collections import deque
@@ -244,7 +245,7 @@ class Client:
         deadline = self._deadline(timeout)
         begun = self._begin(np.random.SeedSequence(words), size, oldest, deadline, exact)
         assert begun is not None
-        return self._finish(begun, power, deadline)
+        return self._finish(begun, [power], deadline)[0]
 
     def iterate(
         self,
@@ -253,16 +254,21 @@ class Client:
         *,
         n: int | None = None,
         prefetch: int = 2,
+        per_call: int = 1,
         beta: float | Callable[[int], float] | None = None,
         oldest: Callable[[], int] | int | None = None,
     ) -> Batches:
         """Draw batch after batch, `prefetch` of them ahead of the one in use.
+
+        What is drawn follows from the key, `per_call`, and what is stored when it is asked for.
 
         Args:
             key: as for `sample`.
             batch_size: as for `sample`.
             n: how many; None for no end.
             prefetch: how many are asked for ahead. Their priorities are those of then.
+            per_call: how many are asked for at once, which saves calls: a call costs about a millisecond, and a shard
+                draws thousands of items in that time.
             beta: as for `sample`, or a function of the batch's number.
             oldest: as for `sample`, or a function that tells it as each batch is asked for.
 
@@ -272,8 +278,11 @@ class Client:
         words = words_of(key)
         wanted = None if n is None else checks.count("iterate", "n", n)
         ahead = checks.count("iterate", "prefetch", prefetch)
+        together = checks.count("iterate", "per_call", per_call)
+        if together < 1:
+            raise ValueError("iterate: per_call: expected 1 or more, got 0")
         size, _ = self._checked(batch_size, None if callable(beta) else beta)
-        return Batches(self, words, size, (wanted, ahead), beta, oldest)
+        return Batches(self, words, size, (wanted, ahead, together), beta, oldest)
 
     def get(self, indices: Any) -> tuple[Any, Any]:
         """Read stored items by their handles.
@@ -291,12 +300,14 @@ class Client:
         shard = np.where(handles[:, 0] >= 0, handles[:, 0] % self._transport.shards, 0)
         rows = [np.flatnonzero(shard == k) for k in range(self._transport.shards)]
         calls = [
-            (at, self._transport.call(k, "get", handles[at])) for k, at in enumerate(rows) if at.size or not handles.size
+            (at, self._transport.call(k, "get", handles[at]))
+            for k, at in enumerate(rows)
+            if at.size or not handles.size
         ]
         found = [(at, blocks.unpack(self._transport.result(call, self._settings.timeout))) for at, call in calls]
         order = np.argsort(np.concatenate([at for at, _ in found]), kind="stable")
         whole = [np.concatenate(parts)[order] for parts in zip(*(arrays for _, arrays in found), strict=True)]
-        *leaves, live = (self._arrays.given(_aligned([array])) for array in whole)
+        *leaves, live = (self._arrays.given(array) for array in whole)
         structure = self.spec.plan.outline.structure
         return unflatten(structure, leaves, self._arrays.build_mapping, (len(handles),)), live
 
@@ -567,8 +578,11 @@ class Client:
             call = self._transport.call(int(k), "sample", seed, int(counts[k]), draw.oldest)
             draw.calls.append((int(k), int(counts[k]), call))
 
-    def _finish(self, draw: _Draw, beta: float, deadline: float) -> AnySample[Any]:
-        """Wait for what was asked for, draw anew what dead and empty shards did not give, and put it together."""
+    def _finish(self, draw: _Draw, betas: Sequence[float], deadline: float) -> list[AnySample[Any]]:
+        """Wait for what was asked for, draw anew what dead and empty shards did not give, and put it together.
+
+        Returns one sample for each beta, all of the same size.
+        """
         while draw.calls:
             missing = 0
             calls, draw.calls = draw.calls, []
@@ -593,7 +607,7 @@ class Client:
                 self._redraws += missing
                 missing = self._begin_anew(draw, missing, deadline)
                 self._ask(draw, missing)
-        return self._together(draw, beta)
+        return self._together(draw, betas)
 
     def _begin_anew(self, draw: _Draw, missing: int, deadline: float) -> int:
         """See to it that there is a shard to ask; how many rows are to be asked for: all, where none was left."""
@@ -603,16 +617,21 @@ class Client:
         draw.restart(self._standings)
         return draw.size
 
-    def _together(self, draw: _Draw, beta: float) -> AnySample[Any]:
-        """A sample of what shards have drawn."""
+    def _together(self, draw: _Draw, betas: Sequence[float]) -> list[AnySample[Any]]:
+        """Samples of what shards have drawn, one for each beta."""
         parts = [(k, drawn, blocks.unpack(drawn.block)) for k, drawn in draw.parts]
         _, first, _ = parts[0]
         own = len(first.names) + len(first.extras)
-        columns = [_aligned(arrays) for arrays in zip(*(arrays for _, _, arrays in parts), strict=True)]
+        # Several batches come shard by shard, and no batch may have more of one shard than chance gives it. Rows are
+        # drawn independently, so that in any order that does not look at them they are as good.
+        order = draw.random.permutation(draw.size) if len(betas) > 1 else None
+        columns = [_aligned(arrays, order) for arrays in zip(*(arrays for _, _, arrays in parts), strict=True)]
         count = len(columns) - own
         named = dict(zip((*first.names, *first.extras), columns[count:], strict=True))
         rows = [drawn.rows for _, drawn, _ in parts]
         chosen = np.repeat([draw.chances[k] for k, _, _ in parts], rows)
+        if order is not None:
+            chosen = chosen[order]
         chance = chosen * named["probabilities"].astype(np.float64)
         leasts = np.array([standing.least for standing in draw.standings])
         for k, drawn, _ in parts:
@@ -621,21 +640,31 @@ class Client:
         masked = None if mask is None else mask.reshape(len(mask), -1).any(1)
         if masked is not None:
             chance = np.where(masked, chance, 0.0)
-        found = law.weights(chance, law.least_chance(draw.chances, leasts), beta).astype(np.float32)
+        least = law.least_chance(draw.chances, leasts)
         named["probabilities"] = chance.astype(np.float32)
-        given = {name: self._arrays.given(_aligned([array])) for name, array in named.items()}
-        weights = self._arrays.given(_aligned([found]))
-        leaves = [self._arrays.given(column) for column in columns[:count]]
         if self._structure is None:
             self._structure = self._described(parts[0][0])
+        size = draw.size // len(betas)
+        samples: list[AnySample[Any]] = []
+        for j, beta in enumerate(betas):
+            at = slice(j * size, (j + 1) * size)
+            weights = law.weights(chance[at], least, beta).astype(np.float32)
+            own = {name: array[at] for name, array in named.items()} | {"weights": weights}
+            samples.append(self._as_sample([column[at] for column in columns[:count]], own, first.extras))
+        return samples
+
+    def _as_sample(self, leaves: list[Array], named: dict[str, Array], extras: Sequence[str]) -> AnySample[Any]:
+        """A sample of the backend's arrays."""
+        assert self._structure is not None
+        given = {name: self._arrays.given(array) for name, array in named.items()}
         lead = tuple(named["indices"].shape[:-1])
-        items = unflatten(self._structure, leaves, self._arrays.build_mapping, lead)
-        extras = {name: given.pop(name) for name in first.extras}
-        indices, probabilities = given.pop("indices"), given.pop("probabilities")
-        told = (items, indices, weights, probabilities)
+        mine = [self._arrays.given(leaf) for leaf in leaves]
+        items = unflatten(self._structure, mine, self._arrays.build_mapping, lead)
+        told = (items, given["indices"], given["weights"], given["probabilities"])
+        more = {name: given[name] for name in extras}
         if "is_first" in given:
-            return SliceSample(*told, given["mask"], given["is_first"], given["is_last"], given["truncated"], extras)
-        return Sample(*told, extras) if mask is None else MaskedSample(*told, given["mask"], extras)
+            return SliceSample(*told, given["mask"], given["is_first"], given["is_last"], given["truncated"], more)
+        return MaskedSample(*told, given["mask"], more) if "mask" in given else Sample(*told, more)
 
     def _described(self, k: int) -> nest.Structure:
         """How items of samples look that a function of items has made."""
@@ -753,15 +782,18 @@ class Batches(Iterator[AnySample[Any]]):
         client: Client,
         words: tuple[int, ...],
         size: int,
-        numbers: tuple[int | None, int],
+        numbers: tuple[int | None, int, int],
         beta: float | Callable[[int], float] | None,
         oldest: Callable[[], int] | int | None,
     ) -> None:
         """Begin; nothing is asked for yet."""
         self._client, self._words, self._size, self._beta, self._oldest = client, words, size, beta, oldest
-        self._n, self._prefetch = numbers
+        self._n, self._prefetch, self._together = numbers
         self._asked = self._given = 0
-        self._ahead: deque[_Draw] = deque()
+        self._ahead: deque[tuple[int, _Draw]] = deque()
+        """What was asked for: how many batches, and where they will be."""
+        self._here: deque[AnySample[Any]] = deque()
+        """Batches that have come with others."""
 
     def __iter__(self) -> Batches:
         """The iterator itself."""
@@ -778,28 +810,35 @@ class Batches(Iterator[AnySample[Any]]):
             raise StopIteration
         client = self._client
         deadline = client._deadline(None)
-        if not self._ahead:
-            self._ask(deadline, True)
-        draw = self._ahead.popleft()
-        beta = self._beta(self._given) if callable(self._beta) else self._beta
-        _, power = client._checked(self._size, beta)
-        self._ask_ahead(deadline)
+        if not self._here:
+            if not self._ahead:
+                self._ask(deadline, True)
+            count, draw = self._ahead.popleft()
+            self._ask_ahead(deadline)
+            powers = [self._power(self._given + j) for j in range(count)]
+            self._here.extend(client._finish(draw, powers, deadline))
         self._given += 1
-        return client._finish(draw, power, deadline)
+        return self._here.popleft()
+
+    def _power(self, number: int) -> float:
+        """Beta of a batch."""
+        _, power = self._client._checked(self._size, self._beta(number) if callable(self._beta) else self._beta)
+        return power
 
     def _ask_ahead(self, deadline: float) -> None:
-        while len(self._ahead) < self._prefetch and (self._n is None or self._asked < self._n):
+        while self._asked - self._given < self._prefetch + 1 and (self._n is None or self._asked < self._n):
             if not self._ask(deadline, False):
                 return
 
     def _ask(self, deadline: float, wait: bool) -> bool:
+        count = self._together if self._n is None else min(self._together, self._n - self._asked)
         seeds = np.random.SeedSequence(self._words, spawn_key=(self._asked,))
         oldest = self._oldest() if callable(self._oldest) else self._oldest
-        begun = self._client._begin(seeds, self._size, oldest, deadline, wait=wait)
+        begun = self._client._begin(seeds, count * self._size, oldest, deadline, wait=wait)
         if begun is None:
             return False
-        self._ahead.append(begun)
-        self._asked += 1
+        self._ahead.append((count, begun))
+        self._asked += count
         return True
 
 
@@ -815,12 +854,15 @@ def _checked_name(name: Any) -> str:
     return name
 
 
-def _aligned(arrays: Sequence[Array]) -> Array:
-    """Arrays one behind the other in memory of its own, at an address that every backend can share."""
+def _aligned(arrays: Sequence[Array], order: Any = None) -> Array:
+    """Arrays one behind the other, in another order, in memory of its own, at an address that every backend can share."""
     shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
     kind = arrays[0].dtype
-    size = int(np.prod(shape)) * kind.itemsize
+    size = math.prod(shape) * kind.itemsize
     room = np.empty(size + blocks.ALIGNMENT, np.uint8)
     start = -room.ctypes.data % blocks.ALIGNMENT
     whole = room[start : start + size].view(kind).reshape(shape)
-    return np.concatenate(arrays, out=whole)
+    if order is None:
+        return np.concatenate(arrays, out=whole)
+    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return joined.take(order, 0, out=whole)

@@ -81,6 +81,7 @@ class Shard:
         """The epoch in which the item in each slot was written; of those restored, the one before."""
         self._versions = np.zeros(spec.capacity, np.int64)
         """Of the item in each slot, what `Write.version` said."""
+        self._versioned = False
         self._saved = self._ledger.applied()
         self._saved_at = self._ledger.inserted
         self.saves = 0
@@ -215,11 +216,14 @@ class Shard:
         count, structure = len(write.leaves), self.spec.added.structure
         items = nest.unflatten(structure, arrays[:count], _as_dict)
         named = dict(zip(write.names, arrays[count:], strict=True))
-        before = self._rb.cursor(self._state)
+        self._versioned |= write.version != 0
+        noted = self._versioned or self._ledger.epoch > 0  # before a restart all items are of the first life
+        before = self._rb.cursor(self._state) if noted else None
         self._state = self._rb.add(self._state, items, **named)
-        slots = self._new_slots(before)
-        self._written_in[slots] = self._ledger.epoch
-        self._versions[slots] = write.version
+        if noted:
+            slots = self._new_slots(before)
+            self._written_in[slots] = self._ledger.epoch
+            self._versions[slots] = write.version
         return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, arrays[:count])
 
     def _new_slots(self, before: Array) -> Array:
@@ -242,7 +246,9 @@ class Shard:
         given: dict[str, Any] = {"priorities": named["priorities"][live]} if "priorities" in named else {}
         if count:
             paths = self.spec.plan.structure.paths
-            given["items"] = _nested({paths[k]: leaf[live] for k, leaf in zip(write.leaves, arrays[:count], strict=True)})
+            given["items"] = _nested(
+                {paths[k]: leaf[live] for k, leaf in zip(write.leaves, arrays[:count], strict=True)}
+            )
         self._state = self._rb.update(self._state, own[live], **given)
         return 0
 

@@ -137,7 +137,11 @@ def test_other_arguments_that_do_not_fit_are_refused():
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.Queue()), {}, "BufferSpec.sampler: expected one that draws with"),
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.WithoutReplacement()), {}, "BufferSpec.sampler: expected one that"),
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.Prioritized(replacement=False)), {}, "BufferSpec.sampler"),
-        (frb.BufferSpec(SPEC.item, 8, writer=frb.StopWhenFull()), {}, r"BufferSpec.writer: expected frb.RoundRobin\(\)"),
+        (
+            frb.BufferSpec(SPEC.item, 8, writer=frb.StopWhenFull()),
+            {},
+            r"BufferSpec.writer: expected frb.RoundRobin\(\)",
+        ),
         (frb.BufferSpec({"n": frb.NonTensor()}, 8), {}, "BufferSpec.item: expected arrays alone"),
         (frb.BufferSpec({"n": frb.Unbounded((), "bfloat16")}, 8), {}, "leaf 'n': expected a dtype of NumPy"),
         (SPEC, {"save_every": 5}, "start: save_every: expected None without checkpoint"),
@@ -219,7 +223,9 @@ def test_versions_go_with_slots_that_are_written_again():
 
 
 SLICES = frb.BufferSpec(
-    {"x": frb.Unbounded(()), "done": frb.Binary(())}, capacity=64, sampler=frb.Slices(3, end_keys="done", weighting="window")
+    {"x": frb.Unbounded(()), "done": frb.Binary(())},
+    capacity=64,
+    sampler=frb.Slices(3, end_keys="done", weighting="window"),
 )
 
 
@@ -275,6 +281,28 @@ def test_batches_that_are_asked_for_ahead_are_those_of_their_numbers():
     batches = client.iterate(0, 4, n=3, prefetch=2)
     next(batches)
     assert len(batches._ahead) == 2
+
+
+def test_batches_that_come_in_one_call_are_as_good_as_others():
+    client = frb.ray.start(SPEC, shards=2, backend=torch_backend, local=True)
+    client.add(items(range(50)), priorities=np.full(50, 3.0, np.float32)).result()
+    client.add(items(range(50, 100)), priorities=np.ones(50, np.float32)).result()
+    samples = list(client.iterate(1, 64, n=7, per_call=3, prefetch=1, beta=lambda step: 0.1 * step))
+    assert [len(sample.indices) for sample in samples] == [64] * 7
+    for k, sample in enumerate(samples):
+        numbers, handles = sample.items["x"], sample.indices
+        found, _ = client.get(handles)
+        assert (found["x"] == numbers).all()
+        chance = torch_backend.from_dlpack(np.where(numbers.numpy() < 50, 3.0, 1.0)) / 200
+        np.testing.assert_allclose(sample.probabilities, chance, rtol=1e-6)
+        np.testing.assert_allclose(sample.weights, (chance / chance.min()) ** (-0.1 * k), rtol=1e-5)
+        # Of each shard about as many as chance has it: not the one first and then the other.
+        assert 64 * 0.75 - 24 < int((numbers < 50).sum()) < 64 * 0.75 + 15
+    places = [sample.items["x"].lt(50).tolist() for sample in samples[:6]]  # the last comes alone
+    assert all(place != sorted(place, reverse=True) and place != sorted(place) for place in places)
+    client.sample(0, 4)
+    with pytest.raises(ValueError, match="iterate: per_call: expected 1 or more, got 0"):
+        client.iterate(0, 4, per_call=0)
 
 
 def test_what_is_given_out_does_not_change_and_may_be_written_to():

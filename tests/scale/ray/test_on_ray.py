@@ -189,5 +189,3 @@ def test_what_is_not_there_is_told(client, where):
         frb.ray.start(
             frb.BufferSpec(SPEC.item, 4 * 64), SHARDS, name="other", checkpoint=where, actor_options={"num_cpus": 0.1}
         )
-
-
