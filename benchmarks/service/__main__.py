@@ -117,7 +117,8 @@ def main() -> None:
                     made.sample(given.draw)
                     found = measure(made, kind, given.add, given.draw, given.seconds)
                     print(
-                        f"| {made.name} | {kind} | {shards} | {capacity:,} | {found['in']:,.0f} | {found['in GB/s']:.3f} "
+                        f"| {made.name} | {kind} | {shards} | {capacity:,} "
+                        f"| {found['in']:,.0f} | {found['in GB/s']:.3f} "
                         f"| {found['out']:,.0f} | {found['out GB/s']:.3f} | {found['add p50']:.2f}, "
                         f"{found['add p99']:.2f} | {found['sample p50']:.2f}, {found['sample p99']:.2f} |",
                         flush=True,

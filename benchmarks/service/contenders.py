@@ -96,7 +96,7 @@ class OursPrioritized(Ours):
 
 
 class TorchRL:
-    """torchrl's `RayReplayBuffer`: one actor, of TensorDicts, uniform: it has no prioritized one that runs everywhere."""
+    """torchrl's `RayReplayBuffer`: one actor, of TensorDicts; uniform, as prioritized needs a build of C++."""
 
     name = "torchrl RayReplayBuffer"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -148,10 +149,8 @@ class FaultyTransport:
                 self._carry_out(self.belated[k].popleft())
 
     def _quietly(self, k: int) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self.alive[k].save()
-        except (OSError, ValueError):
-            pass
 
     def _carry_out(self, call: Call) -> None:
         try:

@@ -25,7 +25,8 @@ class Block(NamedTuple):
     """Arrays that travel together.
 
     Attributes:
-        shapes: of each array its dtype as NumPy writes it, its shape, and where it begins in `small`; -1 for those in `large`.
+        shapes: of each array its dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in
+            `large`.
         small: uint8 [bytes].
         large: the arrays that travel by themselves, in their order.
     """

@@ -15,7 +15,8 @@ class Receipt:
     def __init__(self, client: Any, shard: int) -> None:
         """Of a write that was just sent."""
         self._client, self.shard = client, shard
-        self._done, self._error = False, None
+        self._done = False
+        self._error: Exception | None = None
         self._told = False
 
     def done(self) -> bool:

@@ -82,7 +82,7 @@ class Client:
         self,
         transport: Transport,
         spec: BufferSpec,
-        settings: Settings = Settings(),  # noqa: B008 - it is frozen
+        settings: Settings = Settings(),
         backend: Any = None,
         name: str | None = None,
     ) -> None:
@@ -649,8 +649,8 @@ class Client:
         for j, beta in enumerate(betas):
             at = slice(j * size, (j + 1) * size)
             weights = law.weights(chance[at], least, beta).astype(np.float32)
-            own = {name: array[at] for name, array in named.items()} | {"weights": weights}
-            samples.append(self._as_sample([column[at] for column in columns[:count]], own, first.extras))
+            these = {name: array[at] for name, array in named.items()} | {"weights": weights}
+            samples.append(self._as_sample([column[at] for column in columns[:count]], these, first.extras))
         return samples
 
     def _as_sample(self, leaves: list[Array], named: dict[str, Array], extras: Sequence[str]) -> AnySample[Any]:
@@ -855,7 +855,7 @@ def _checked_name(name: Any) -> str:
 
 
 def _aligned(arrays: Sequence[Array], order: Any = None) -> Array:
-    """Arrays one behind the other, in another order, in memory of its own, at an address that every backend can share."""
+    """Arrays one behind the other, in another order, in memory that every backend can share."""
     shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
     kind = arrays[0].dtype
     size = math.prod(shape) * kind.itemsize

@@ -113,10 +113,12 @@ class Ledger:
             found = json.loads(np.asarray(told, np.uint8).tobytes())
             ledger = cls()
             ledger.epoch, ledger.inserted, ledger.sampled = (int(found[x]) for x in ("epoch", "inserted", "sampled"))
-            ledger._clients = {
-                str(client): Entry(*map(int, entry[:4]), connection=str(entry[4]))
-                for client, entry in found["clients"].items()
-            }
+            ledger._clients = {str(client): _entry(*entry) for client, entry in found["clients"].items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the ledger of a shard cannot be read: {error!r}") from None
         return ledger
+
+
+def _entry(session: int, applied: int, adds: int, items: int, connection: str) -> Entry:
+    """An entry of a file."""
+    return Entry(int(session), int(applied), int(adds), int(items), str(connection))

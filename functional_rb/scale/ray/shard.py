@@ -1,4 +1,4 @@
-"""A shard: a part of the items, in a buffer of its own, with what makes it safe to call it twice. Knows nothing of Ray."""
+"""A shard: a part of the items, in a buffer of its own, which may be called twice. It knows nothing of Ray."""
 
 from __future__ import annotations
 

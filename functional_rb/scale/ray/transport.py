@@ -10,7 +10,7 @@ LIMITER: Final = -1
 
 
 class ShardDiedError(RuntimeError):
-    """A shard, or what keeps the rate limit, has died or cannot be reached. Whether the call was carried out is open."""
+    """A shard, or what keeps the rate limit, has died or cannot be reached; the call was carried out, or was not."""
 
 
 class Transport(Protocol):

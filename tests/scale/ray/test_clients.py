@@ -50,7 +50,8 @@ def test_items_come_back_as_they_went_in(name):
         client.add(batch)
     client.flush()
     sample = client.sample(0, 40)
-    assert type(sample.items) is Step and type(sample) is frb.Sample
+    assert type(sample.items) is Step
+    assert type(sample) is frb.Sample
     kind = {"jax_backend": "ArrayImpl", "torch_backend": "Tensor", None: "ndarray"}[name]
     assert type(sample.items.obs["speed"]).__name__ == type(sample.weights).__name__ == kind
     numbers = np.asarray(sample.items.rest[0])
@@ -59,7 +60,8 @@ def test_items_come_back_as_they_went_in(name):
         np.testing.assert_array_equal(np.asarray(sample.items.obs["image"])[row], batch.obs["image"][at])
         np.testing.assert_array_equal(np.asarray(sample.items.obs["speed"])[row], batch.obs["speed"][at])
         assert bool(sample.items.rest[1][row]) == (at % 2 == 0)
-    assert str(sample.indices.dtype).endswith("int32") and tuple(sample.indices.shape) == (40, 2)
+    assert str(sample.indices.dtype).endswith("int32")
+    assert tuple(sample.indices.shape) == (40, 2)
     found, live = client.get(sample.indices)
     np.testing.assert_array_equal(np.asarray(found.rest[0]), numbers)
     assert bool(np.asarray(live).all())
@@ -92,7 +94,8 @@ def test_priorities_and_leaves_reach_their_items():
     for (k, handle), number in zip(sample.indices.tolist(), numbers, strict=True):
         rb, state = places[k]._rb, places[k]._state
         at = np.array([handle], np.int32)
-        assert rb.priorities(state, at).tolist() == [number + 1] and rb.get(state, at).rest[0].tolist() == [-number]
+        assert rb.priorities(state, at).tolist() == [number + 1]
+        assert rb.get(state, at).rest[0].tolist() == [-number]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ def test_other_arguments_that_do_not_fit_are_refused():
         client.update(np.zeros((3, 2)), np.ones(3, np.float32))
     with pytest.raises(ValueError, match=r"priorities: expected shape \(3,\), one for each handle, got \(2,\)"):
         client.update(np.zeros((3, 2), np.int32), np.ones(2, np.float32))
-    with pytest.raises(TypeError, match="sample: key: expected rb.key"):
+    with pytest.raises(TypeError, match=r"sample: key: expected rb.key"):
         client.sample("seed", 4)
     with pytest.raises(ValueError, match="batch_size"):
         client.sample(0)
@@ -156,7 +159,7 @@ def test_what_shards_cannot_do_is_refused(spec, arguments, told):
 def test_what_is_no_spec_or_backend_is_refused():
     with pytest.raises(TypeError, match="start: expected a BufferSpec, got dict"):
         frb.ray.start({}, local=True)
-    with pytest.raises(TypeError, match="frb.ray: backend: expected the module jax_backend or torch_backend"):
+    with pytest.raises(TypeError, match=r"frb.ray: backend: expected the module jax_backend or torch_backend"):
         frb.ray.start(SPEC, backend="numpy", local=True)
 
 
@@ -165,7 +168,9 @@ def test_a_checkpoint_of_another_spec_is_refused(tmp_path):
     client.add(items([1.0])).result()
     client.save()
     other = frb.BufferSpec(SPEC.item, 64, sampler=frb.Prioritized(alpha=1.0))
-    with pytest.raises(ValueError, match="shard_0: expected a shard of .*start with the spec and the number of shards"):
+    with pytest.raises(
+        ValueError, match=r"shard_0: expected a shard of .*start with the spec and the number of shards"
+    ):
         frb.ray.start(other, shards=2, local=True, checkpoint=tmp_path)
 
 
@@ -183,7 +188,8 @@ def test_a_buffer_that_is_started_again_goes_on_from_its_checkpoint(tmp_path):
 def test_masks_write_the_marked_rows():
     client = frb.ray.start(SPEC, shards=1, local=True)
     client.add(items([1, 2, 3, 4]), mask=np.array([True, False, True, False])).result()
-    assert stored(client._transport.places[0]) == [1, 3] and client.counts().inserted == 2
+    assert stored(client._transport.places[0]) == [1, 3]
+    assert client.counts().inserted == 2
 
 
 def test_a_single_item_and_python_numbers_are_taken():
@@ -203,7 +209,8 @@ def test_items_of_older_versions_are_masked_and_counted():
     assert sample.mask.tolist() == [x >= 2 for x in sample.items["x"].tolist()]
     out = ~sample.mask
     assert sample.weights[out].tolist() == sample.probabilities[out].tolist() == [0.0] * int(out.sum())
-    assert (sample.indices[out] == -1).all() and (sample.weights[~out] > 0).all()
+    assert (sample.indices[out] == -1).all()
+    assert (sample.weights[~out] > 0).all()
     assert client.counts().masked == int(out.sum()) > 0
     client.update(sample.indices, np.full(64, 2.0, np.float32))  # those of -1 are dropped
     client.flush()
@@ -245,10 +252,13 @@ def test_slices_are_of_one_client_and_one_shard(lanes):
     first.flush()
     second.flush()
     sample = first.sample(0, 32, exact=True)
-    assert type(sample) is frb.SliceSample and tuple(sample.indices.shape) == (32, 3, 2)
-    assert (sample.items["x"].diff(dim=1) == 1).all() and bool(sample.mask.all())
+    assert type(sample) is frb.SliceSample
+    assert tuple(sample.indices.shape) == (32, 3, 2)
+    assert (sample.items["x"].diff(dim=1) == 1).all()
+    assert bool(sample.mask.all())
     shards = sample.indices[:, :, 0] % 2
-    assert set(shards.flatten().tolist()) == {0, 1} and (shards == shards[:, :1]).all()
+    assert set(shards.flatten().tolist()) == {0, 1}
+    assert (shards == shards[:, :1]).all()
     windows = 2 * 4 * (lanes or 1)
     np.testing.assert_allclose(sample.probabilities, 1 / windows, rtol=1e-6)
 
@@ -259,7 +269,8 @@ def test_functions_of_items_are_carried_out_by_the_shards():
     client.add(items([1, 2, 3])).result()
     sample = client.sample(0, 8)
     assert sorted(sample.items) == ["also", "twice"]
-    assert (sample.items["twice"] == 2 * sample.items["also"]).all() and set(sample.items["also"].tolist()) <= {1, 2, 3}
+    assert (sample.items["twice"] == 2 * sample.items["also"]).all()
+    assert set(sample.items["also"].tolist()) <= {1, 2, 3}
 
 
 def _doubled(given: Any) -> Any:
@@ -274,7 +285,8 @@ def test_batches_that_are_asked_for_ahead_are_those_of_their_numbers():
         [sample.indices.tolist() for sample in client.iterate(torch_backend.key(3), 8, n=5, prefetch=prefetch)]
         for prefetch in (0, 2, 10)
     ]
-    assert found[0] == found[1] == found[2] and len({str(x) for x in found[0]}) == 5
+    assert found[0] == found[1] == found[2]
+    assert len({str(x) for x in found[0]}) == 5
     betas = [float(s.weights.min()) for s in client.iterate(0, 4, n=2, beta=lambda step: float(step))]
     assert len(betas) == 2
     client._ask_all(1e9)
@@ -325,16 +337,19 @@ def test_clearing_takes_all_items_out_and_old_handles_name_nothing():
     client.add(items([9, 9])).result()
     client.update(sample.indices, np.full(8, 5.0, np.float32))
     client.flush()
-    assert client.size() == 4 and client.counts().stale == 8
+    assert client.size() == 4
+    assert client.counts().stale == 8
 
 
 def test_a_client_goes_through_pickle_as_another_client_of_the_same_buffer():
     client = frb.ray.start(SPEC, shards=2, backend=torch_backend, local=True)
     function, arguments = client.__reduce__()
     other = function(*arguments)
-    assert other.name != client.name and other.spec == client.spec
+    assert other.name != client.name
+    assert other.spec == client.spec
     other.add(items([1, 2])).result()
-    assert client.size() == 2 and type(other.sample(0, 2).weights).__name__ == "Tensor"
+    assert client.size() == 2
+    assert type(other.sample(0, 2).weights).__name__ == "Tensor"
     assert pickle.loads(pickle.dumps(client._settings)) == client._settings
 
 
@@ -349,9 +364,11 @@ def test_blocks_hold_arrays_of_all_kinds_and_large_ones_by_themselves():
         np.arange(12, dtype=np.int32).reshape(3, 4).T,
     ]
     block = blocks.pack(arrays)
-    assert len(block.large) == 1 and block.nbytes >= 360_000
+    assert len(block.large) == 1
+    assert block.nbytes >= 360_000
     for given, found in zip(arrays, blocks.unpack(block), strict=True):
-        assert given.dtype == found.dtype and found.flags.c_contiguous
+        assert given.dtype == found.dtype
+        assert found.flags.c_contiguous
         np.testing.assert_array_equal(given, found)
         assert found.ctypes.data % found.itemsize == 0
 

@@ -86,7 +86,8 @@ class Walk:
         except TimeoutError:
             return
         drawn = self.sample.items["x"].tolist()
-        assert len(drawn) == n and set(drawn) <= {x for numbers, _ in self.sent for x in numbers}
+        assert len(drawn) == n
+        assert set(drawn) <= {x for numbers, _ in self.sent for x in numbers}
 
     def update(self) -> None:
         if self.sample is not None:
@@ -169,7 +170,8 @@ def test_one_fault_at_each_step_of_adds_under_way(fault, at, tmp_path):
     client.flush()
     assert all(receipt.done() for receipt in receipts)
     found = whole(transport)
-    assert len(set(found)) == len(found) and {100, 101, 102} <= set(found)
+    assert len(set(found)) == len(found)
+    assert {100, 101, 102} <= set(found)
     missing = 19 - len(found)
     assert client.counts().lost == missing
     assert missing == 0 or transport.deaths == 1
@@ -183,7 +185,9 @@ def test_a_write_whose_answer_was_lost_is_known_when_it_comes_again():
     transport.faults.append("lose_answer")
     client.add(items([1, 2])).result()
     counts = client.counts()
-    assert whole(transport) == [1, 2] and counts.retries == 0 and counts.deaths == 1
+    assert whole(transport) == [1, 2]
+    assert counts.retries == 0
+    assert counts.deaths == 1
 
 
 def test_a_write_that_arrives_twice_is_applied_once():
@@ -192,7 +196,9 @@ def test_a_write_that_arrives_twice_is_applied_once():
     transport.faults.append("late")
     client.add(items([1, 2])).result()
     counts = client.counts()
-    assert whole(transport) == [1, 2] and counts.retries == 1 and counts.duplicates == 1
+    assert whole(transport) == [1, 2]
+    assert counts.retries == 1
+    assert counts.duplicates == 1
 
 
 def test_a_gap_is_filled_before_what_comes_after_it():
@@ -219,8 +225,11 @@ def test_a_crash_takes_what_no_checkpoint_has_and_it_is_counted(tmp_path):
     transport.kill(1)
     client.add(items([6])).result()
     counts = client.counts()
-    assert stored(transport.alive[1]) == [1, 2, 6] and counts.lost == 3 and counts.deaths == 1
-    assert counts.epochs == (0, 1) and counts.dead == 0
+    assert stored(transport.alive[1]) == [1, 2, 6]
+    assert counts.lost == 3
+    assert counts.deaths == 1
+    assert counts.epochs == (0, 1)
+    assert counts.dead == 0
 
 
 def test_without_a_checkpoint_a_crash_takes_all_of_a_shard():
@@ -231,7 +240,8 @@ def test_without_a_checkpoint_a_crash_takes_all_of_a_shard():
     transport.kill(0)
     client.add(items([4])).result()
     client.add(items([5])).result()
-    assert len(whole(transport)) == 4 and client.counts().lost == 2
+    assert len(whole(transport)) == 4
+    assert client.counts().lost == 2
     assert client.counts().epochs[0] > 0
 
 
@@ -243,11 +253,16 @@ def test_a_dead_shard_has_no_mass_and_others_give_its_rows():
     of_one = set(stored(transport.alive[1]))
     transport.kill(0)
     sample = client.sample(0, 64)
-    assert set(sample.items["x"].tolist()) <= of_one and len(sample.indices) == 64
+    assert set(sample.items["x"].tolist()) <= of_one
+    assert len(sample.indices) == 64
     np.testing.assert_allclose(sample.probabilities.numpy(), 0.25)
     counts = client.counts()
-    assert client.masses()[0] == 0 and counts.dead == 1 and counts.deaths == 1 and counts.redraws > 0
-    assert counts.sizes[0] == 0 and counts.masses[0] == 0
+    assert client.masses()[0] == 0
+    assert counts.dead == 1
+    assert counts.deaths == 1
+    assert counts.redraws > 0
+    assert counts.sizes[0] == 0
+    assert counts.masses[0] == 0
     client.add(items([9])).result()  # goes to the other
     assert 9 in stored(transport.alive[1])
 
@@ -276,7 +291,8 @@ def test_a_client_that_connects_by_its_name_goes_on_where_it_was():
     second = Client(transport, SPEC, Settings(), torch_backend, "actor 3")
     assert second.resumed == (5, 10)  # what was under way has arrived before it
     second.add(items([7])).result()
-    assert len(whole(transport)) == 11 and len(set(whole(transport))) == 11
+    assert len(whole(transport)) == 11
+    assert len(set(whole(transport))) == 11
     first.add(items([8]))
     with pytest.raises(RuntimeError, match="'actor 3' has connected anew since"):
         first.flush()
@@ -317,7 +333,8 @@ def test_handles_of_items_that_a_crash_took_do_not_reach_those_that_come_after(s
     expected = [5, 5, 1, 1, 1, 1] if save else [1, 1, 1, 1]
     priorities = shard._rb.priorities(shard._state, handles).tolist()
     # New items get the largest priority among those stored, which was 1 when they came.
-    assert priorities == expected and client.counts().stale == (2 if save else 4)
+    assert priorities == expected
+    assert client.counts().stale == (2 if save else 4)
     found, live = client.get(np.concatenate([kept, lost]))
     assert live.tolist() == [save, save, False, False]
     if save:
@@ -336,7 +353,8 @@ def test_a_checkpoint_that_is_damaged_falls_back_to_the_one_before(tmp_path):
     newest.write_bytes(newest.read_bytes()[:-7])
     transport.kill(0)
     client.add(items([3])).result()
-    assert stored(transport.alive[0]) == [1, 3] and client.counts().lost == 0 + 1
+    assert stored(transport.alive[0]) == [1, 3]
+    assert client.counts().lost == 0 + 1
 
 
 def test_a_save_that_dies_leaves_the_one_before(tmp_path):
@@ -349,7 +367,8 @@ def test_a_save_that_dies_leaves_the_one_before(tmp_path):
     faulty_shards.with_failing_commit(functools.partial(transport._quietly, 0))
     transport.kill(0)
     client.add(items([3])).result()
-    assert stored(transport.alive[0]) == [1, 3] and client.counts().lost == 1
+    assert stored(transport.alive[0]) == [1, 3]
+    assert client.counts().lost == 1
 
 
 def test_saves_in_the_background_bound_what_is_lost(tmp_path):
@@ -363,7 +382,8 @@ def test_saves_in_the_background_bound_what_is_lost(tmp_path):
     transport.kill(0)
     client.add(items([-1])).result()
     counts = client.counts()
-    assert counts.lost <= 10 and stored(transport.alive[0])[: 60 - counts.lost] == list(range(60 - counts.lost))
+    assert counts.lost <= 10
+    assert stored(transport.alive[0])[: 60 - counts.lost] == list(range(60 - counts.lost))
     assert counts.saves >= 1
 
 

@@ -1,7 +1,8 @@
-"""The law by which shards are drawn from, by exact enumeration: what is drawn, and that the weights are right for it."""
+"""The law by which shards are drawn from, by exact enumeration: what is drawn, and that weights are right for it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_the_shard_of_each_row_is_chosen_by_the_masses(priorities):
     assert 0.5 * np.abs(chances - np.array(masses) / math.fsum(masses)).sum() < 1e-15
     # `choose` is a step function of the uniform: where it steps are the edges, and the cells have these widths.
     edges = np.concatenate([[0.0], np.cumsum(chances)])
-    for k, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for k, (low, high) in enumerate(itertools.pairwise(edges)):
         if high > low:
             inside = [low, np.nextafter(min(high, 1.0), 0)]
             assert law.choose(chances, np.array(inside)).tolist() == [k, k]
@@ -143,7 +144,8 @@ def test_chances_and_weights_are_right_for_masses_of_any_age(before, later):
     np.testing.assert_allclose(sample.probabilities, chances, rtol=2e-6)
     # beta is 1: all of them weigh as the inverse of their chance, by one constant.
     product = sample.weights.double().numpy() * np.array(chances)
-    assert np.ptp(product) < 2e-6 * product.max() and float(sample.weights.max()) <= 1
+    assert np.ptp(product) < 2e-6 * product.max()
+    assert float(sample.weights.max()) <= 1
 
 
 MILD = [([[1.0, 2.0], [3.0]], [[30.0], []]), ([[20.0], [1.0, 1.0]], [[], [40.0, 5.0]]), STALE[2]]
@@ -191,7 +193,8 @@ def test_rows_of_a_shard_that_turns_out_empty_come_from_the_others_by_their_law(
     transport.alive[1]._state = transport.alive[1]._rb.clear(transport.alive[1]._state)
     transport.alive[1]._standing = None
     sample = client.sample(3, 128)
-    assert len(sample.indices) == 128 and 1 not in sample.indices[:, 0].tolist()
+    assert len(sample.indices) == 128
+    assert 1 not in sample.indices[:, 0].tolist()
     chance = {0.0: 1 / 8, 1.0: 3 / 8, 3.0: 4 / 8}
     np.testing.assert_allclose(sample.probabilities, [chance[x] for x in sample.items["x"].tolist()], rtol=1e-6)
     assert client.counts().redraws > 0
@@ -213,12 +216,13 @@ def test_what_came_from_a_shard_that_dies_at_the_second_try_is_drawn_again():
     transport.refuses = 10**9
     transport.faults.extend(["die_before", None, None, "die_before"])
     sample = client.sample(12, 256)
-    assert set(sample.items["x"].tolist()) == {3.0} and len(sample.indices) == 256
+    assert set(sample.items["x"].tolist()) == {3.0}
+    assert len(sample.indices) == 256
     np.testing.assert_allclose(sample.probabilities, 1.0)
 
 
 def test_uniform_shards_are_drawn_in_proportion_to_what_they_store():
-    client, transport = client_of([[1.0] * 30, [1.0], []], frb.Uniform())
+    client, _transport = client_of([[1.0] * 30, [1.0], []], frb.Uniform())
     sample = client.sample(0, 64, exact=True, beta=1.0)
     np.testing.assert_allclose(sample.probabilities, 1 / 31, rtol=1e-6)
     np.testing.assert_allclose(sample.weights, 1.0, rtol=1e-6)
@@ -245,5 +249,6 @@ def test_the_same_key_draws_the_same_items_from_the_same_shards():
 
 
 def test_nothing_is_known_of_a_shard_at_first():
-    assert NOTHING.mass == 0 and not law.shares([NOTHING.mass]).any()
+    assert NOTHING.mass == 0
+    assert not law.shares([NOTHING.mass]).any()
     assert law.weights(np.zeros(3), 0.0, 1.0).tolist() == [0, 0, 0]

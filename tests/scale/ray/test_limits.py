@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,8 @@ def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, r
 
 def test_a_question_that_is_asked_twice_counts_once():
     limiter = Limiter(frb.ray.RateLimit(min_size=1))
-    assert limiter.ask("a", 1, "insert", 5).granted and limiter.ask("a", 1, "insert", 5).granted
+    assert limiter.ask("a", 1, "insert", 5).granted
+    assert limiter.ask("a", 1, "insert", 5).granted
     assert limiter.ask("b", 1, "insert", 2).granted
     assert limiter.counts() == {"inserted": 7, "sampled": 0}
 
@@ -70,19 +72,27 @@ def test_nothing_is_drawn_before_there_are_enough():
 
 def test_adding_waits_for_drawing_and_the_other_way_round():
     client = client_with(frb.ray.RateLimit(samples_per_insert=2.0, min_size=1, error_buffer=20))
-    added = 0
-    with pytest.raises(TimeoutError, match=r"add: waited for the rate limit: \d+ items were added and 0 drawn; with "
-                                           r"samples_per_insert=2.0 the next are added after another \d+ are drawn: is "
-                                           r"a learner running\?"):  # fmt: skip
+    steps = []
+
+    def add_for_ever() -> None:
         for _ in range(100):
             client.add(items([0.0] * 4))
-            added += 4
-    assert 2.0 * added - 2.0 <= 20 < 2.0 * (added + 4) - 2.0
-    drawn = 0
-    with pytest.raises(TimeoutError, match="the next are drawn after another .* are added: are actors running"):
+            steps.append(4)
+
+    def draw_for_ever() -> None:
         for seed in range(100):
             client.sample(seed, 8)
-            drawn += 8
+            steps.append(8)
+
+    told = r"items were added and 0 drawn; with samples_per_insert=2.0 the next are added after another \d+ are drawn"
+    with pytest.raises(TimeoutError, match=rf"add: waited for the rate limit: \d+ {told}: is a learner running\?"):
+        add_for_ever()
+    added = sum(steps)
+    assert 2.0 * added - 2.0 <= 20 < 2.0 * (added + 4) - 2.0
+    steps.clear()
+    with pytest.raises(TimeoutError, match=r"the next are drawn after another .* are added: are actors running"):
+        draw_for_ever()
+    drawn = sum(steps)
     assert drawn - 2.0 * (added - 1) <= 20 < drawn + 8 - 2.0 * (added - 1)
     client.flush()
     client.add(items([1.0] * 4)).result()
@@ -100,11 +110,10 @@ def test_batches_that_never_fit_are_refused_at_once():
 def test_prefetching_stops_at_the_limit_and_takes_nothing_that_it_does_not_use():
     client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0))
     client.add(items(range(12))).result()
-    batches = client.iterate(0, 4, prefetch=100)
-    given_out = 0
+    found = []
     with pytest.raises(TimeoutError, match="the next are drawn after"):
-        for _ in batches:
-            given_out += 4
+        _take_all(client.iterate(0, 4, prefetch=100), found)
+    given_out = 4 * len(found)
     limiter = client._transport.limiter
     assert limiter.sampled == given_out == math.floor((12 - 1 + 12) / 4) * 4
     assert client.counts().sampled == given_out
@@ -126,7 +135,7 @@ def test_limits_that_are_none_are_refused(settings, error, told):
 
 
 def test_what_is_no_limit_is_refused():
-    with pytest.raises(TypeError, match="start: limit: expected a frb.ray.RateLimit or None, got 8"):
+    with pytest.raises(TypeError, match=r"start: limit: expected a frb.ray.RateLimit or None, got 8"):
         frb.ray.start(SPEC, limit=8, local=True)
 
 
@@ -135,3 +144,8 @@ def test_masked_items_do_not_count_as_added():
     client.add(items(range(5)), mask=np.array([True, False, True, False, False])).result()
     with pytest.raises(TimeoutError, match="2 items were added"):
         client.sample(0, 1)
+
+
+def _take_all(batches: Any, found: list[Any]) -> None:
+    for sample in batches:
+        found.append(sample)  # noqa: PERF402 - what came before the error counts

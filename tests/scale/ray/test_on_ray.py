@@ -78,7 +78,8 @@ def test_items_go_in_and_come_out(client):
     for k in range(20):
         client.add(items(10 * k, 10))
     client.flush()
-    assert client.size() == 200 and all_stored(client) == list(range(200))
+    assert client.size() == 200
+    assert all_stored(client) == list(range(200))
     sample = client.sample(0, 64, exact=True)
     np.testing.assert_allclose(sample.probabilities, 1 / 200, rtol=1e-6)
     assert (sample.items["obs"] == sample.items["x"][:, None]).all()
@@ -164,7 +165,9 @@ def test_a_shard_that_is_killed_amid_everything_loses_what_no_checkpoint_has_and
     assert len(set(found)) == len(found), "an item is there twice"
     assert promised <= set(found), "an item is gone that a checkpoint had"
     gone = set(acknowledged) - set(found)
-    assert after.deaths == before.deaths + 1 and after.dead == 0 and after.epochs[2] == before.epochs[2] + 1
+    assert after.deaths == before.deaths + 1
+    assert after.dead == 0
+    assert after.epochs[2] == before.epochs[2] + 1
     assert after.lost - before.lost == len(gone) <= 240
 
 
