@@ -1,4 +1,4 @@
-"""Shards as actors of Ray. The only module here that imports Ray."""
+"""Shards as actors of Ray. The only module here that uses Ray."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
 WHO = "frb.ray"
 OLDEST = "2.60"
-ray = extras.imported("ray", WHO)
-extras.check_version(ray, OLDEST, WHO)
 METRICS_EVERY = 1.0
 """Seconds between two updates of a shard's gauges."""
 PATIENCE = 60.0
@@ -27,6 +25,11 @@ PATIENCE = 60.0
 GAUGES = ("size", "capacity", "mass", "inserted", "sampled", "unsaved", "epoch", "stale", "rejected", "duplicates",
           "masked", "saves", "save_failures")  # fmt: skip
 """What Prometheus gets of each shard, as `functional_rb_<name>`, with the tags `buffer` and `shard`."""
+
+
+def _ray() -> Any:
+    """Ray, which need not be installed until it is used."""
+    return extras.imported("ray", WHO)
 
 
 class ShardActor:
@@ -89,7 +92,7 @@ class _Gauges:
     """What Ray's agents hand on to Prometheus."""
 
     def __init__(self, name: str, number: int) -> None:
-        metrics = __import__("ray.util.metrics", fromlist=["Gauge"])
+        metrics = extras.imported("ray.util.metrics", WHO)
         self._tags = {"buffer": name, "shard": str(number)}
         self._gauges = {
             one: metrics.Gauge(f"functional_rb_{one}", description=f"{one} of a shard", tag_keys=tuple(self._tags))
@@ -119,7 +122,7 @@ class Coordinator:
         if limit is not None:
             inserted = sampled = 0
             if _was_restarted():
-                found = ray.get([ray.get_actor(one).standing.remote() for one in self._names])
+                found = _ray().get([_ray().get_actor(one).standing.remote() for one in self._names])
                 inserted, sampled = sum(one.inserted for one in found), sum(one.sampled for one in found)
             self._limiter = Limiter(limit, inserted, sampled)
 
@@ -142,7 +145,7 @@ def _was_restarted() -> bool:
     """Whether Ray runs the constructor of this actor again, as the process before has died."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, about what it calls itself for this
-        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        return bool(_ray().get_runtime_context().was_current_actor_reconstructed)
 
 
 def _name(name: str, k: int) -> str:
@@ -167,7 +170,7 @@ class RayTransport:
         actor = self._coordinator if shard == LIMITER else self._actors[shard]
         try:
             return getattr(actor, method).remote(*args)
-        except ray.exceptions.RayError as error:
+        except _ray().exceptions.RayError as error:
             return error
 
     def result(self, call: Any, timeout: float | None = None) -> Any:
@@ -175,14 +178,14 @@ class RayTransport:
         try:
             if isinstance(call, Exception):
                 raise call
-            return ray.get(call, timeout=timeout)
-        except ray.exceptions.GetTimeoutError:
+            return _ray().get(call, timeout=timeout)
+        except _ray().exceptions.GetTimeoutError:
             raise TimeoutError(f"no answer within {timeout} s") from None
-        except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as error:
+        except (_ray().exceptions.ActorDiedError, _ray().exceptions.ActorUnavailableError) as error:
             raise ShardDiedError(str(error)) from None
-        except (ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError) as error:
+        except (_ray().exceptions.ObjectLostError, _ray().exceptions.NodeDiedError) as error:
             raise ShardDiedError(str(error)) from None
-        except ray.exceptions.RayTaskError as error:
+        except _ray().exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
 
     def ready(self, calls: Sequence[Any], timeout: float | None, all_of_them: bool = False) -> set[int]:
@@ -191,7 +194,7 @@ class RayTransport:
         waiting = [call for call in calls if not isinstance(call, Exception)]
         if waiting:
             count = len(waiting) if all_of_them else 1
-            found, _ = ray.wait(waiting, num_returns=count, timeout=timeout, fetch_local=False)
+            found, _ = _ray().wait(waiting, num_returns=count, timeout=timeout, fetch_local=False)
             found = set(found)
             done |= {k for k, call in enumerate(calls) if not isinstance(call, Exception) and call in found}
         return done
@@ -206,7 +209,7 @@ class RayTransport:
 
     def kill(self, shard: int, restart: bool = True) -> None:
         """End the process of a shard, as a crash would; Ray restarts it, unless told not to."""
-        ray.kill(self._actors[shard], no_restart=not restart)
+        _ray().kill(self._actors[shard], no_restart=not restart)
 
 
 def start(
@@ -223,36 +226,37 @@ def start(
     """Start the actors, under names of their own."""
     from functional_rb.scale.ray.starting import place_of
 
-    if not ray.is_initialized():
+    extras.check_version(_ray(), OLDEST, WHO)
+    if not _ray().is_initialized():
         raise RuntimeError("start: expected that Ray was initialized; call ray.init() first, or give local=True")
     lasting: dict[str, Any] = {"lifetime": "detached"} if detached else {}
     common = {"max_restarts": -1, "max_task_retries": 0, **lasting}
     # What an actor has in flight at a crash is not run again by Ray: clients send it again, with its number.
-    kind = ray.remote(ShardActor)
+    kind = _ray().remote(ShardActor)
     given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options}
     actors = [
         kind.options(name=_name(name, k), **given).remote(k, shards, part, place_of(path, k), save_every, name)
         for k in range(shards)
     ]
-    ray.get([actor.standing.remote() for actor in actors])  # what is wrong with spec or checkpoint is raised here
-    once = ray.remote(Coordinator).options(name=name, num_cpus=0, **common)
+    _ray().get([actor.standing.remote() for actor in actors])  # what is wrong with spec or checkpoint is raised here
+    once = _ray().remote(Coordinator).options(name=name, num_cpus=0, **common)
     coordinator = once.remote(limit, pickle.dumps(about), name, shards)
-    ray.get(coordinator.about.remote())
+    _ray().get(coordinator.about.remote())
     return RayTransport(actors, coordinator)
 
 
 def find(name: str) -> tuple[RayTransport, Any]:
     """The transport to a buffer that has been started, and what clients of it are made of."""
-    if not ray.is_initialized():
+    if not _ray().is_initialized():
         raise RuntimeError("connect: expected that Ray was initialized; call ray.init(address=...) first")
-    coordinator = ray.get_actor(name)
+    coordinator = _ray().get_actor(name)
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            names, about = ray.get(coordinator.about.remote())
+            names, about = _ray().get(coordinator.about.remote())
             break
-        except ray.exceptions.ActorUnavailableError:  # it is being restarted
+        except _ray().exceptions.ActorUnavailableError:  # it is being restarted
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.1)
-    return RayTransport([ray.get_actor(one) for one in names], coordinator), pickle.loads(about)
+    return RayTransport([_ray().get_actor(one) for one in names], coordinator), pickle.loads(about)
