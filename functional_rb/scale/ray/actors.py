@@ -42,8 +42,20 @@ class ShardActor:
         import torch
 
         torch.set_num_threads(1)  # a call is short, and machines have several shards
-        self._shard = Shard(number, shards, spec, place, save_every, _was_restarted())
+        restarted = _was_restarted()
+        self._refused: ValueError | None = None
+        try:
+            self._shard = Shard(number, shards, spec, place, save_every, restarted)
+        except ValueError as error:  # of a checkpoint that is another buffer's: `ready` tells whoever starts
+            if restarted:
+                raise
+            self._refused = error
         self._gauges = _Gauges(name, number)
+
+    def ready(self) -> None:
+        """Raise what was wrong with what the shard was to begin with."""
+        if self._refused is not None:
+            raise self._refused
 
     def hello(self, client: str, connection: str | None = None) -> Welcome:
         """See `Shard.hello`."""
@@ -238,7 +250,12 @@ def start(
         kind.options(name=_name(name, k), **given).remote(k, shards, part, place_of(path, k), save_every, name)
         for k in range(shards)
     ]
-    _ray().get([actor.standing.remote() for actor in actors])  # what is wrong with spec or checkpoint is raised here
+    try:
+        _ray().get([actor.ready.remote() for actor in actors])
+    except _ray().exceptions.RayTaskError as error:
+        for actor in actors:
+            _ray().kill(actor)
+        raise error.as_instanceof_cause() from None
     once = _ray().remote(Coordinator).options(name=name, num_cpus=0, **common)
     coordinator = once.remote(limit, pickle.dumps(about), name, shards)
     _ray().get(coordinator.about.remote())
