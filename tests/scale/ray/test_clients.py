@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -381,9 +384,6 @@ def test_a_client_that_is_slow_to_hear_is_held_back():
 
 
 def test_ray_is_not_needed_before_it_is_asked_for():
-    import subprocess
-    import sys
-
     script = (
         "import sys; sys.modules['ray'] = None; import functional_rb as frb;"
         "spec = frb.BufferSpec({'x': frb.Unbounded(())}, 8); frb.ray.start(spec, local=True);"
@@ -391,5 +391,6 @@ def test_ray_is_not_needed_before_it_is_asked_for():
         "try: frb.ray.start(spec)\n"
         "except ImportError as error: print(error)"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    root = Path(frb.__file__).parents[1]
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert found.stdout.startswith("frb.ray needs ray: pip install '.[ray]'")

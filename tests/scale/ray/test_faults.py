@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import tempfile
 from typing import Any
@@ -201,10 +200,33 @@ def test_a_write_that_arrives_twice_is_applied_once():
     assert counts.duplicates == 1
 
 
+def test_a_greeting_that_arrives_twice_begins_one_session():
+    transport = transport_at(None)
+    transport.faults.append("late")
+    client = Client(transport, SPEC, Settings(), torch_backend)
+    for k in range(4):
+        client.add(items([k])).result()
+    assert whole(transport) == [0, 1, 2, 3]
+
+
+def test_a_shard_that_was_restarted_unseen_is_noticed_and_what_it_lost_is_counted(tmp_path):
+    transport = transport_at(str(tmp_path))
+    client = Client(transport, SPEC, Settings(), torch_backend)
+    client._spread, client._turn = False, 0
+    client.add(items([1])).result()
+    client.save()
+    client.add(items([2, 3])).result()
+    transport.kill(0)
+    transport.heal()  # before anybody has called it
+    client.add(items([4])).result()
+    counts = client.counts()
+    assert stored(transport.alive[0]) == [1, 4]
+    assert counts.lost == 2
+    assert counts.deaths == 1
+
+
 def test_a_gap_is_filled_before_what_comes_after_it():
     transport = transport_at(None)
-    spec = dataclasses.replace(SPEC, capacity=8)
-    shard = Shard(0, 1, spec)
     client = Client(transport, SPEC, Settings(in_flight=4), torch_backend)
     client._spread, client._turn = False, 0
     transport.faults.extend(["lose_call"])
@@ -212,7 +234,6 @@ def test_a_gap_is_filled_before_what_comes_after_it():
         client.add(items([k]))
     client.flush()
     assert stored(transport.alive[0]) == [0, 1, 2, 3]
-    del shard
 
 
 def test_a_crash_takes_what_no_checkpoint_has_and_it_is_counted(tmp_path):

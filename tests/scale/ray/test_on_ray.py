@@ -189,6 +189,4 @@ def test_what_is_not_there_is_told(client, where):
     with pytest.raises(ValueError, match="no_such_buffer"):
         frb.ray.connect("no_such_buffer")
     with pytest.raises(ValueError, match="expected a shard of"):
-        frb.ray.start(
-            frb.BufferSpec(SPEC.item, 4 * 64), SHARDS, name="other", checkpoint=where, actor_options={"num_cpus": 0.1}
-        )
+        frb.ray.start(frb.BufferSpec(SPEC.item, 64), 1, name="other", checkpoint=where, actor_options={"num_cpus": 0.1})
