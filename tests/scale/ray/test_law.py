@@ -172,6 +172,17 @@ def test_means_that_are_weighted_are_unbiased_under_stale_masses(before, later):
     assert mean == pytest.approx(math.fsum(values.values()) / count, rel=1e-5)
 
 
+@pytest.mark.parametrize(("before", "later"), STALE)
+def test_exact_draws_by_the_law_of_one_buffer_though_the_masses_were_old(before, later):
+    client, _ = stale(before, later)
+    sample = client.sample(2, 128, exact=True)
+    true = [a + b for a, b in zip(before, later, strict=True)]
+    total = math.fsum(map(math.fsum, true))
+    wanted = [true[k][j] / total for k, j in sample.indices.tolist()]
+    np.testing.assert_allclose(sample.probabilities, wanted, rtol=2e-6)
+    assert client.masses() == pytest.approx([math.fsum(shard) for shard in true])
+
+
 def test_draws_follow_the_law():
     """A chi-square of many rows, by one seed, against the law of stale masses."""
     client, transport = stale([[1.0, 2.0], [3.0]], [[4.0], [1.0]])
