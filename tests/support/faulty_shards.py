@@ -8,13 +8,34 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+import functional_rb as frb
 import functional_rb.checkpoint as checkpoints
 from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.shard import Shard
+from functional_rb.scale.ray.shard import Shard, shard_spec
+from functional_rb.scale.ray.starting import place_of
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
 FAULTS = ("die_before", "die_after", "lose_call", "lose_answer", "late", "die_saving")
 """What may go wrong with a call. "late": it seems lost, and is carried out after those that come next."""
+
+
+SHARDS = 2
+SPEC = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=2048, sampler=frb.Prioritized(alpha=1.0))
+
+
+def transport_at(path: str | None, save_every: int | None = None, spec: Any = SPEC, **more: Any) -> FaultyTransport:
+    part = shard_spec(spec, SHARDS)
+
+    def make(k: int, restarted: bool) -> Shard:
+        return Shard(k, SHARDS, part, place_of(path, k), save_every, restarted)
+
+    return FaultyTransport(make, SHARDS, **more)
+
+
+def items(numbers: Any) -> dict[str, np.ndarray]:
+    return {"x": np.asarray(numbers, np.float32)}
 
 
 class Call:

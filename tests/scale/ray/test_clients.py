@@ -17,8 +17,7 @@ import torch_backend
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.client import Client, Settings
 from functional_rb.scale.ray.shard import Shard, shard_spec
-from tests.scale.ray.test_faults import SPEC, items
-from tests.support.faulty_shards import FaultyTransport, stored
+from tests.support.faulty_shards import SPEC, FaultyTransport, items, stored
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 

@@ -11,32 +11,13 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray.client import Client, Settings
-from functional_rb.scale.ray.shard import Shard, shard_spec
-from functional_rb.scale.ray.starting import place_of
 from tests.support import faulty_shards
 from tests.support.effort import effort
-from tests.support.faulty_shards import FAULTS, FaultyTransport, stored
+from tests.support.faulty_shards import FAULTS, SHARDS, SPEC, FaultyTransport, items, stored, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
-
-SHARDS = 2
-SPEC = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=2048, sampler=frb.Prioritized(alpha=1.0))
-
-
-def transport_at(path: str | None, save_every: int | None = None, spec: Any = SPEC, **more: Any) -> FaultyTransport:
-    part = shard_spec(spec, SHARDS)
-
-    def make(k: int, restarted: bool) -> Shard:
-        return Shard(k, SHARDS, part, place_of(path, k), save_every, restarted)
-
-    return FaultyTransport(make, SHARDS, **more)
-
-
-def items(numbers: Any) -> dict[str, np.ndarray]:
-    return {"x": np.asarray(numbers, np.float32)}
 
 
 def whole(transport: FaultyTransport) -> list[float]:

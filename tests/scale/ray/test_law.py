@@ -17,8 +17,7 @@ from functional_rb.scale.ray import law
 from functional_rb.scale.ray.client import Client, Settings
 from functional_rb.scale.ray.messages import NOTHING
 from functional_rb.scale.ray.shard import Shard, shard_spec
-from tests.scale.ray.test_faults import items
-from tests.support.faulty_shards import FaultyTransport
+from tests.support.faulty_shards import FaultyTransport, items
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
@@ -181,6 +180,9 @@ def test_exact_draws_by_the_law_of_one_buffer_though_the_masses_were_old(before,
     wanted = [true[k][j] / total for k, j in sample.indices.tolist()]
     np.testing.assert_allclose(sample.probabilities, wanted, rtol=2e-6)
     assert client.masses() == pytest.approx([math.fsum(shard) for shard in true])
+    # beta is 1: relative to the least likely item of all shards, in the batch or not.
+    least = min(p for shard in true for p in shard) / total
+    np.testing.assert_allclose(sample.weights, [least / chance for chance in wanted], rtol=3e-6)
 
 
 def test_draws_follow_the_law():

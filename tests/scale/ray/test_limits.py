@@ -14,8 +14,7 @@ import functional_rb as frb
 from functional_rb.scale.ray.client import Client, Settings
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.shard import Shard, shard_spec
-from tests.scale.ray.test_faults import SPEC, items
-from tests.support.faulty_shards import FaultyTransport
+from tests.support.faulty_shards import SPEC, FaultyTransport, items
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
