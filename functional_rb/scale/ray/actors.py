@@ -24,7 +24,7 @@ PATIENCE = 60.0
 """Seconds that are waited for what tells where the shards are, if it is being restarted."""
 GAUGES = ("size", "capacity", "mass", "inserted", "sampled", "unsaved", "epoch", "stale", "rejected", "duplicates",
           "masked", "saves", "save_failures")  # fmt: skip
-"""What Prometheus gets of each shard, as `functional_rb_<name>`, with the tags `buffer` and `shard`."""
+"""What Prometheus gets of each shard, as `ray_functional_rb_<name>`, with the tags `buffer` and `shard`."""
 
 
 def _ray() -> Any:
