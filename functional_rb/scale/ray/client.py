@@ -180,14 +180,14 @@ class Client:
                 continue
             named = {"indices": handles, **arrays}
             block = blocks.pack([leaf[rows] for leaf in (*leaves.values(), *named.values())])
-            self._make_room(channel, deadline)
+            self._make_room(channel, deadline, "update")
             self._send(channel, "update", tuple(leaves), tuple(named), block, 0, 0)
 
     def clear(self) -> None:
         """Take all items out of all shards; handles go on, so that old ones name nothing."""
         deadline = self._deadline(None)
         for channel in self._channels:
-            self._make_room(channel, deadline)
+            self._make_room(channel, deadline, "clear")
             self._send(channel, "clear", (), (), blocks.pack([]), 0, 0)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -419,9 +419,9 @@ class Client:
         self._make_room(chosen, deadline)
         return chosen
 
-    def _make_room(self, channel: Channel, deadline: float) -> None:
+    def _make_room(self, channel: Channel, deadline: float, who: str = "add") -> None:
         while channel.waiting >= self._settings.in_flight:
-            self._advance(channel, deadline, "add")
+            self._advance(channel, deadline, who)
 
     def _advance(self, channel: Channel, deadline: float, who: str) -> None:
         """Bring the oldest write of a channel further."""
