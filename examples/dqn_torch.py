@@ -95,6 +95,11 @@ class Learner:
     def learn(self, buffer: frb.State, key: Tensor, beta: float) -> tuple[frb.State, Tensor]:
         """One gradient step on a prioritized batch; its TD errors are the items' new priorities."""
         buffer, sample = rb.sample(buffer, key, beta=beta)
+        priorities, loss = self.step(sample)
+        return rb.update(buffer, sample.indices, priorities), loss
+
+    def step(self, sample: frb.Sample) -> tuple[Tensor, Tensor]:
+        """One gradient step; the items' new priorities, and the loss."""
         item = sample.items
         if self.config.n_step == 1:
             discount = self.config.gamma * ~item["terminated"]
@@ -115,7 +120,7 @@ class Learner:
             for old, new in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 old.lerp_(new, self.config.tau)
         priorities = error.detach().abs() + self.config.priority_floor
-        return rb.update(buffer, sample.indices, priorities), loss.detach()
+        return priorities, loss.detach()
 
 
 def main(config: Config, out: Path) -> Result:

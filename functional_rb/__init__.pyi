@@ -60,6 +60,7 @@ from functional_rb.samplers import Slices as Slices
 from functional_rb.samplers import SlicesWithoutReplacement as SlicesWithoutReplacement
 from functional_rb.samplers import Uniform as Uniform
 from functional_rb.samplers import WithoutReplacement as WithoutReplacement
+from functional_rb.scale import ray as ray
 from functional_rb.specs import ArraySpec as ArraySpec
 from functional_rb.specs import Binary as Binary
 from functional_rb.specs import Bounded as Bounded

@@ -25,7 +25,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops import part_kernels
-from functional_rb.scale import deal, local, rows
+from functional_rb.scale import asked, deal, local, rows
 from functional_rb.structures import row_layout
 from jax_backend import compat, compile, execute, ops, rules, sharded_state
 from jax_backend.convert import as_vector as as_vector
@@ -51,7 +51,6 @@ from jax_backend.sharded_state import (
 )
 
 WHOLE = PartitionSpec()
-DRAWS = ("global", "local")
 
 
 def check_state(state: Any, function: str) -> None:
@@ -299,15 +298,6 @@ def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
 # --- drawing --------------------------------------------------------------------------------------------------------
 
 
-def _in_parts(spec: BufferSpec, batch: int, shards: int, how: str) -> None:
-    """Refuse a batch that does not go to the shards in equal parts."""
-    if how == "local":
-        local.check(spec)
-    deal.check_batch(batch, shards)
-    draws = spec.sampler.leading_shape(batch)[0] // (spec.sampler.steps_in_a_row or 1)
-    deal.check_batch(draws, shards, "batch_size, as slices,")
-
-
 @_body
 def _drawn(
     state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str
@@ -388,11 +378,11 @@ def sample_items(
         raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
     checks.check_not_a_size(key, batch_size, function)
     check_state(state, function)
-    size, beta = _check_sample(state, batch_size, beta, draw, function)
+    size, beta = asked.check_sample(execute, _as_of(state, state.spec), batch_size, beta, draw, function)
     _check_axis(state, axis_name, function)
     check_key(key)
     dealing = state.dealing
-    _in_parts(state.spec, size, dealing.shards, draw)
+    asked.check_shares(state.spec, size, dealing.shards, draw)
     if state.is_mapped:
         if draw == "global" and not compat.varying_axes(key).isdisjoint(_names(state.axis)):
             raise ValueError(
@@ -426,25 +416,6 @@ def sample(
     return state, leaves, selection
 
 
-def _check_sample(state: ShardedState, batch_size: Any, beta: Any, draw: Any, function: str) -> tuple[int, Any]:
-    """The checked batch size and beta; a local draw has weights for samplers that have none otherwise."""
-    check_draw(draw, function)
-    weighted = draw == "local" and beta is not None and not state.spec.sampler.has_priorities
-    size, found = api.check_sample(execute, _as_of(state, state.spec), batch_size, None if weighted else beta, function)
-    if not weighted:
-        return size, found
-    if not isinstance(beta, int | float):
-        beta = as_vector(beta, "beta")
-    checks.check_exponent(beta, value_of)
-    return size, beta
-
-
-def check_draw(draw: Any, function: str) -> None:
-    """Refuse another word for where items are drawn."""
-    if draw not in DRAWS:
-        raise ValueError(f"{function}: expected draw as one of {DRAWS}, got {draw!r}")
-
-
 def _names(axis: Any) -> tuple[str, ...]:
     return (axis,) if isinstance(axis, str) else tuple(axis)
 
@@ -464,7 +435,7 @@ def check_unsharded(state: Any, axis_name: Any, draw: Any, function: str) -> Non
     Raises:
         ValueError: with the remedy.
     """
-    check_draw(draw, function)
+    asked.check_draw(draw, function)
     if draw == "local" and isinstance(state, State):
         local.check(state.spec)
     if axis_name is None:
@@ -698,15 +669,7 @@ def look(
 
 def counter(state: ShardedState, place: int) -> jax.Array:
     """One of the counters, by its place in those of the whole buffer."""
-    whole, index = state.spec.plan, state.dealing.index.plan
-    for name, _ in whole.counter_names:
-        first = counters.place(whole, name)
-        if first == place:
-            there = counters.place(index, name)
-            assert there is not None
-            place = there
-            break
-    return execute.counter(state.index, place)
+    return execute.counter(state.index, asked.place_in_index(state.dealing, place))
 
 
 def drawable(state: ShardedState, n: int) -> jax.Array:

@@ -44,7 +44,7 @@ class ShardedState(State):
     part: Arrays
     sharding: NamedSharding
 
-    alone: ClassVar[bool] = True
+    instead: ClassVar[str] = "rb.unshard(state)"
 
     @property
     def axis(self) -> Axis:

@@ -43,6 +43,7 @@ def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
     """
     if isinstance(state, Mixture):
         return core.of_mixture(state, state_dict, str)
+    checks.check_together(state, "state_dict")
     core.check_whole(state, "state_dict")
     execute.check_state(state, "state_dict")
     text = core.text_of(state.spec)
@@ -86,6 +87,7 @@ def load_state_dict(target: CoreState | Mixture | BufferSpec, given: Any, device
         spec = target
     else:
         core.check_whole(target, "load_state_dict")
+        checks.check_together(target, "load_state_dict")
         execute.check_state(target, "load_state_dict")
         spec = target.spec
         assert isinstance(target, State)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ class ShardedState(CoreState):
         rank: which shard this process has.
     """
 
+    instead: ClassVar[str] = "state.part, which has the items of this process's lanes"
     index: State
     part: State
     group: Any

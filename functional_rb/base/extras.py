@@ -20,6 +20,7 @@ EXTRAS: Final = {
     "PIL": "datasets",
     "plotly": "trees",
     "pyarrow": "datasets",
+    "ray": "ray",
     "tensordict": "tensordict",
     "torch": "torch",
     "tqdm": "checkpoint",

@@ -48,7 +48,8 @@ def namespace(package: str, homes: Homes, hint: str = "") -> tuple[Callable[[str
             raise AttributeError(told, name=name, obj=sys.modules[package])
         if home == package:
             return imported(f"{package}.{name}")  # which makes it an attribute
-        found = getattr(imported(home), name)
+        module = imported(home)
+        found = getattr(module, name, None) or imported(f"{home}.{name}")  # a package that is shown one level higher
         setattr(sys.modules[package], name, found)
         return found
 

@@ -37,7 +37,7 @@ def init(
         items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled.
         validate: whether these are checked to lie in the domains of their specs, as by `add`.
         sharding: on JAX, a `jax.sharding.NamedSharding` by the axis of a mesh to whose devices the lanes are dealt, in
-            place of a device; see docs/scale.md.
+            place of a device; on torch a process group, or a `DeviceMesh` of one axis. See docs/scale.md.
 
     Returns:
         A state of size 0, or one that holds the items.
@@ -205,7 +205,8 @@ def sample(
         p: float32 [K], overrides how much of a batch each buffer of a mixture gives; traced if you like.
         axis_name: on JAX, inside of `jax.shard_map`, the axis along which the buffer is sharded; another is refused.
             The batch size is that of all devices, of which each gets its part, [B / D].
-        draw: on JAX, of a sharded buffer: "global", what a buffer on one device draws, bit for bit; "local", as many
+        group: on torch, in place of it, the process group that the buffer is sharded over; another is refused.
+        draw: of a sharded buffer: "global", what a buffer on one device draws, bit for bit; "local", as many
             items of each device's own, with the weights of that law, so that nothing is moved. See docs/scale.md.
 
     Returns:

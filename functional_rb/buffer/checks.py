@@ -295,11 +295,11 @@ def check_state(state: Any, function: str) -> None:
 
 
 def check_together(state: Any, function: str) -> None:
-    """Refuse a buffer that is over a mesh of devices where one on a single device is needed."""
-    if isinstance(state, State) and state.alone:
+    """Refuse a buffer that is over several devices where one on a single device is needed."""
+    if isinstance(state, State) and state.instead:
         raise ValueError(
-            f"{function}: expected a buffer on one device, got {state!r:.80}, which is over a mesh of several; give "
-            f"rb.unshard(state)"
+            f"{function}: expected a buffer on one device, got {state!r:.80}, which is over several; give "
+            f"{state.instead}"
         )
 
 

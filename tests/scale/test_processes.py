@@ -306,6 +306,9 @@ def refused(group: Any) -> None:
         rb.sample(state, rb.key(0), BATCH, draw="here")  # type: ignore[arg-type]  # refused
     with pytest.raises(ValueError, match="no process has all items"):
         rb.items(state)
+    for refusing in (rb.state_dict, lambda state: frb.Mixture([state, state]), rb.from_dlpack):
+        with pytest.raises(ValueError, match=r"over several; give state\.part"):
+            refusing(state)
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(state)
     with pytest.raises(TypeError, match="a process group"):

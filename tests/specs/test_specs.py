@@ -292,6 +292,8 @@ BOUND = (
     "functional_rb.mixture.value",
     "functional_rb.shared.state",
     "functional_rb.native.switch",
+    "functional_rb.scale.ray.client",
+    "functional_rb.scale.ray.starting",
     "functional_rb.text.api",
     "functional_rb.text.preferences",
     "functional_rb.trees.api",

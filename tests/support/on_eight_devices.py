@@ -470,7 +470,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with refused(ValueError, match=r"rb.shard\(rb.with_spec"):
         rb.with_spec(state, dataclasses.replace(spec, capacity=80))
     for function in (frb.Mixture, rb.from_dlpack, rb.state_dict):
-        with refused(ValueError, match=r"over a mesh of several; give rb.unshard"):
+        with refused(ValueError, match=r"over several; give rb.unshard"):
             function([state] if function is frb.Mixture else state)  # type: ignore[operator]
     with refused(RuntimeError, match="consumed"):
         rb.add_(state, now.items)

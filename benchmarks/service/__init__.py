@@ -1,0 +1,1 @@
+"""Buffers in processes of their own, on Ray: items and bytes a second, and how long single calls take."""

@@ -1,0 +1,77 @@
+"""How arrays travel: small ones together in one block of bytes, large ones as they are.
+
+Ray's object store hands arrays of NumPy out without a copy, each at some cost of its own. So the leaves of a batch are
+laid side by side in one block, each contiguous and aligned, and are views of it where they arrive; a leaf that is large
+anyway would only be copied once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and the widest vector that a CPU loads."""
+LARGE = 1 << 18
+"""Arrays of at least so many bytes travel by themselves."""
+
+
+class Block(NamedTuple):
+    """Arrays that travel together.
+
+    Attributes:
+        shapes: of each array its dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in
+            `large`.
+        small: uint8 [bytes].
+        large: the arrays that travel by themselves, in their order.
+    """
+
+    shapes: tuple[tuple[str, tuple[int, ...], int], ...]
+    small: Array
+    large: tuple[Array, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that travel."""
+        return int(self.small.nbytes) + sum(int(array.nbytes) for array in self.large)
+
+
+def pack(arrays: Sequence[Array]) -> Block:
+    """Lay arrays side by side; those given are not kept, but for large ones.
+
+    Example:
+        >>> block = pack([np.arange(3, dtype=np.int32), np.ones((2, 2), np.float32)])
+        >>> block.small.size, [array.tolist() for array in unpack(block)]
+        (80, [[0, 1, 2], [[1.0, 1.0], [1.0, 1.0]]])
+    """
+    shapes, large, end = [], [], 0
+    for array in arrays:
+        if array.nbytes >= LARGE:
+            shapes.append((array.dtype.str, array.shape, -1))
+            large.append(np.ascontiguousarray(array))
+        else:
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+            shapes.append((array.dtype.str, array.shape, start))
+            end = start + array.nbytes
+    small = np.zeros(end, np.uint8)
+    for array, (name, shape, start) in zip(arrays, shapes, strict=True):
+        if start >= 0 and array.nbytes:
+            small[start : start + array.nbytes].view(name).reshape(shape)[...] = array
+    return Block(tuple(shapes), small, tuple(large))
+
+
+def unpack(block: Block) -> list[Array]:
+    """The arrays of a block, as views of it: read-only where they come from Ray's object store."""
+    remaining, found = iter(block.large), []
+    for name, shape, start in block.shapes:
+        if start < 0:
+            found.append(next(remaining))
+            continue
+        size = math.prod(shape) * np.dtype(name).itemsize
+        found.append(block.small[start : start + size].view(name).reshape(shape))
+    return found

@@ -1,0 +1,127 @@
+"""What clients and shards tell each other; all of it is pickled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from functional_rb.scale.ray.blocks import Block
+
+
+class Standing(NamedTuple):
+    """How a shard stands, which each of its replies carries.
+
+    Attributes:
+        epoch: how often it was restarted.
+        mass: of its items in a draw over all shards: what their priorities to the power alpha add up to, of slices the
+            number of windows or trajectories, else the number of items. 0 if nothing can be drawn.
+        least: the least chance of an item in a draw from this shard.
+        size: how many items it stores.
+        inserted: items that were ever added, those lost with a crash left out.
+        sampled: items that were ever drawn.
+    """
+
+    epoch: int
+    mass: float
+    least: float
+    size: int
+    inserted: int
+    sampled: int
+
+
+NOTHING = Standing(-1, 0.0, 0.0, 0, 0, 0)
+"""Of a shard of which nothing is known, or that is dead."""
+
+
+class Write(NamedTuple):
+    """A change that a client asks for, which is made once however often it arrives.
+
+    Attributes:
+        client: who asks.
+        session: how often this client has connected; older sessions are refused.
+        epoch: of the shard, as the client knows it. One that was restarted since applies nothing before it was told
+            `hello`, by which the client hears what is gone.
+        sequence: its number among the writes of this client to this shard, from 1.
+        after: the highest number that the client knows to be applied. A shard that has lost some of those in a crash
+            goes on behind them.
+        kind: "add", "update" or "clear".
+        leaves: the positions of the leaves that come.
+        names: of the arrays that come behind the leaves.
+        block: the leaves and these arrays.
+        version: of what made the items, for limits of staleness.
+    """
+
+    client: str
+    session: int
+    epoch: int
+    sequence: int
+    after: int
+    kind: str
+    leaves: tuple[int, ...]
+    names: tuple[str, ...]
+    block: Block
+    version: int
+
+
+class Wrote(NamedTuple):
+    """What a shard answers to a `Write`.
+
+    Attributes:
+        applied: the highest number of this client that is applied. Lower than the one that was sent where one between
+            is missing: then the client sends all again from there.
+        saved: the highest number that is in a checkpoint.
+        standing: of the shard, afterwards.
+        refused: why the write was refused, if it was; it counts as applied, and has changed nothing.
+    """
+
+    applied: int
+    saved: int
+    standing: Standing
+    refused: Exception | None = None
+
+
+class Welcome(NamedTuple):
+    """What a shard answers to a client that connects.
+
+    Attributes:
+        session: the number of this connection.
+        applied: the highest number of this client's writes that is applied.
+        saved: the highest that is in a checkpoint.
+        adds: how many of the writes were adds.
+        items: how many items these had.
+        standing: of the shard.
+    """
+
+    session: int
+    applied: int
+    saved: int
+    adds: int
+    items: int
+    standing: Standing
+
+
+class Drawn(NamedTuple):
+    """What a shard has drawn.
+
+    Attributes:
+        rows: how many there are: as many as were asked for, or none if nothing could be drawn.
+        block: the leaves of the items, then the arrays below.
+        names: of the arrays behind the leaves: "indices", "probabilities", and what else the sampler tells.
+        extras: of those that are a sample's extras.
+        standing: of the shard at the draw: the probabilities are by its mass.
+    """
+
+    rows: int
+    block: Block
+    names: tuple[str, ...]
+    extras: tuple[str, ...]
+    standing: Standing
+
+
+class Description(NamedTuple):
+    """How items of samples look, where a function of items makes others of them.
+
+    Attributes:
+        structure: of the items.
+    """
+
+    structure: Any

@@ -1,0 +1,430 @@
+"""A shard: a part of the items, in a buffer of its own, which may be called twice. It knows nothing of Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import functional_rb.checkpoint as checkpoints
+from functional_rb.base import nest
+from functional_rb.base.errors import NoCheckpointError
+from functional_rb.buffer import mapping
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import MaskedSample, SliceSample, State
+from functional_rb.core.draft import Draft
+from functional_rb.mixture.value import Mixture
+from functional_rb.ops import numpy_ops
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import Prioritized
+from functional_rb.scale.ray import blocks
+from functional_rb.scale.ray.ledger import Ledger
+from functional_rb.scale.ray.messages import Description, Drawn, Standing, Welcome, Write, Wrote
+from functional_rb.specs import Unbounded
+from functional_rb.structures import sum_tree
+from functional_rb.writers import Immutable
+
+_log = logging.getLogger("functional_rb")
+
+
+class Shard:
+    """The buffer of one shard, on the CPU of its machine, by torch's functions; all that goes in and out is NumPy's.
+
+    It is used by one thread. What clients send is applied once, however often it arrives. A checkpoint has the items
+    and, in the same atomic save, which writes they came by.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        shards: int,
+        spec: BufferSpec,
+        checkpoint: str | None = None,
+        save_every: int | None = None,
+        restarted: bool = False,
+    ) -> None:
+        """Begin, or go on where the checkpoint is.
+
+        Args:
+            number: of this shard, from 0.
+            shards: how many there are.
+            spec: of this shard's part.
+            checkpoint: a directory of its own; None for none.
+            save_every: after so many items that were added, a checkpoint is written in the background.
+            restarted: whether there was one before that has died.
+
+        Raises:
+            ValueError: if the checkpoint there is of another spec.
+        """
+        self.number, self.shards, self.spec = number, shards, spec
+        self._rb = importlib.import_module("torch_backend")
+        self._engine = importlib.import_module("torch_backend.engines").of
+        self._checkpoint, self._save_every = checkpoint, save_every
+        self._ledger = Ledger()
+        self._standing: Standing | None = None
+        self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0
+        self._saving: tuple[Any, Ledger] | None = None
+        self._structure: nest.Structure | None = None
+        state = self._restored()
+        if state is None:
+            state = self._rb.init(spec)
+            # Handles of the one before must not name items of this one, and nothing tells how often it was restarted.
+            self._ledger.epoch = 1 + secrets.randbelow((2**31 - 1) // shards - 1) if restarted else 0
+        self._state: State = state
+        self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
+        """The epoch in which the item in each slot was written; of those restored, the one before."""
+        self._versions = np.zeros(spec.capacity, np.int64)
+        """Of the item in each slot, what `Write.version` said."""
+        self._versioned = False
+        self._saved = self._ledger.applied()
+        self._saved_at = self._ledger.inserted
+        self.saves = 0
+        if checkpoint is not None and self._ledger.epoch:
+            self.save()  # so that the next restart counts on from here
+
+    # ---------------------------------------------------------------- what clients call
+
+    def hello(self, client: str, connection: str | None = None) -> Welcome:
+        """Let a client connect; with None it has only lost touch, and goes on with the session that it has."""
+        entry = self._ledger.of(client) if connection is None else self._ledger.connect(client, connection)
+        saved = self._saved.get(client, 0)
+        return Welcome(entry.session, entry.applied, saved, entry.adds, entry.items, self.standing())
+
+    def write(self, write: Write) -> Wrote:
+        """Apply a write, unless it has been."""
+        self._collect()
+        verdict = self._ledger.judge(write.client, write.session, write.epoch, write.sequence, write.after)
+        refused: Exception | None = None
+        if verdict == "apply":
+            items = 0
+            try:
+                items = getattr(self, f"_{write.kind}")(write)
+            except (TypeError, ValueError) as error:  # as the public functions refuse; nothing has changed
+                refused = type(error)(str(error))
+            except Exception as error:  # nor has it here: what is written is a new value
+                refused = RuntimeError(f"shard {self.number}: {type(error).__name__}: {error}")
+            self._standing = None
+            self._ledger.apply(write.client, write.session, write.sequence, write.kind == "add", items)
+            self._save_now_and_then()
+        elif verdict == "duplicate":
+            self._duplicates += 1
+        elif verdict == "gap":
+            self._gaps += 1
+        else:
+            refused = RuntimeError(
+                f"client {write.client!r} has connected anew since, and goes on there; close this client, or give each "
+                f"a name of its own"
+            )
+        applied, saved = self._ledger.of(write.client).applied, self._saved.get(write.client, 0)
+        return Wrote(applied, saved, self.standing(), refused)
+
+    def sample(self, seed: int, batch: int, oldest: int | None = None) -> Drawn:
+        """Draw by this shard's own law.
+
+        Args:
+            seed: of the draw, 64 bits.
+            batch: how many.
+            oldest: items that were made by an older version are masked.
+        """
+        standing = self.standing()
+        if standing.mass <= 0:
+            return Drawn(0, blocks.pack([]), (), (), standing)
+        self._state, sample = self._rb.sample(self._state, self._rb.key(seed), batch)
+        leaves, self._structure = mapping.taken_apart(self.spec, sample.items)
+        handles = _numpy(sample.indices)
+        arrays = {"indices": self._global(handles), "probabilities": _numpy(sample.probabilities)}
+        names = {SliceSample: ("mask", "is_first", "is_last", "truncated"), MaskedSample: ("mask",)}
+        arrays |= {name: _numpy(getattr(sample, name)) for name in names.get(type(sample), ())}
+        if oldest is not None:
+            fresh = (self._versions[handles % self.spec.capacity] >= oldest) | (handles < 0)
+            self._masked += int((~fresh).sum())
+            arrays["mask"] = fresh & arrays["mask"] if "mask" in arrays else fresh
+            arrays["indices"] = self._global(np.where(fresh, handles, -1))
+        extras = {name: _numpy(array) for name, array in sample.extras.items()}
+        block = blocks.pack([*map(_numpy, leaves), *arrays.values(), *extras.values()])
+        self._ledger.sampled += batch
+        self._standing = self._standing and self._standing._replace(sampled=self._ledger.sampled)
+        return Drawn(batch, block, tuple(arrays), tuple(extras), standing)
+
+    def description(self) -> Description:
+        """How the items of the last draw look."""
+        return Description(self._structure)
+
+    def standing(self) -> Standing:
+        """How it stands."""
+        if self._standing is None:
+            mass, least = self._mass()
+            size = int(self._rb.size(self._state))
+            ledger = self._ledger
+            self._standing = Standing(ledger.epoch, mass, least, size, ledger.inserted, ledger.sampled)
+        return self._standing
+
+    def save(self) -> int:
+        """Write a checkpoint, and wait for it; returns its number.
+
+        Raises:
+            ValueError: if no directory was given.
+            CheckpointError: if it cannot be written.
+        """
+        if self._checkpoint is None:
+            raise ValueError("save: expected frb.ray.start(..., checkpoint=directory), got none; start with one")
+        self._collect(wait=True)
+        ledger = Ledger.decode(self._ledger.encode())
+        saved = checkpoints.save(self._whole(), self._checkpoint, incremental=True, progress=False)
+        self._note_saved(ledger)
+        return saved.generation
+
+    def counts(self) -> dict[str, Any]:
+        """What it has counted, by name."""
+        self._collect()
+        counts, standing = self._rb.counts(self._state), self.standing()
+        return {
+            "epoch": standing.epoch,
+            "mass": standing.mass,
+            "size": standing.size,
+            "capacity": self.spec.capacity,
+            "inserted": standing.inserted,
+            "sampled": standing.sampled,
+            "stale": int(counts.stale) + self._stale,
+            "rejected": int(counts.rejected),
+            "duplicates": self._duplicates,
+            "gaps": self._gaps,
+            "masked": self._masked,
+            "saves": self.saves,
+            "save_failures": self._save_failures,
+            "unsaved": standing.inserted - self._saved_at,
+        }
+
+    def get(self, handles: Array) -> Any:
+        """The leaves of stored items, by the handles of a sharded sample, and which are there."""
+        own, live = self._own(handles)
+        found = self._rb.get(self._state, np.where(live, own, -1).astype(np.int32))
+        leaves = nest.flatten_as(self.spec.plan.outline.structure, found)
+        live &= _numpy(self._rb.is_live(self._state, own))
+        return blocks.pack([*map(_numpy, leaves), live])
+
+    # ---------------------------------------------------------------- writes
+
+    def _add(self, write: Write) -> int:
+        arrays = blocks.unpack(write.block)
+        count, structure = len(write.leaves), self.spec.added.structure
+        items = nest.unflatten(structure, arrays[:count], _as_dict)
+        named = dict(zip(write.names, arrays[count:], strict=True))
+        self._versioned |= write.version != 0
+        noted = self._versioned or self._ledger.epoch > 0  # before a restart all items are of the first life
+        before = self._rb.cursor(self._state) if noted else None
+        self._state = self._rb.add(self._state, items, **named)
+        if noted:
+            slots = self._new_slots(before)
+            self._written_in[slots] = self._ledger.epoch
+            self._versions[slots] = write.version
+        return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, arrays[:count])
+
+    def _new_slots(self, before: Array) -> Array:
+        """The slots between two cursors; all of them where more lie between than there are."""
+        ring = self.spec.plan.ring
+        old, new = (np.atleast_1d(_numpy(x)).astype(np.int64) for x in (before, self._rb.cursor(self._state)))
+        found = []
+        for lane in range(ring.lanes):
+            first, last = (_sequence_number(ring, int(x[lane])) for x in (old, new))
+            written = min((last - first) % ring.limit, ring.length)
+            found.append(lane * ring.length + (last - written + np.arange(written)) % ring.length)
+        return np.concatenate(found)
+
+    def _update(self, write: Write) -> int:
+        arrays = blocks.unpack(write.block)
+        count = len(write.leaves)
+        named = dict(zip(write.names, arrays[count:], strict=True))
+        own, live = self._own(named["indices"])
+        self._stale += int((~live).sum())
+        given: dict[str, Any] = {"priorities": named["priorities"][live]} if "priorities" in named else {}
+        if count:
+            paths = self.spec.plan.structure.paths
+            given["items"] = _nested(
+                {paths[k]: leaf[live] for k, leaf in zip(write.leaves, arrays[:count], strict=True)}
+            )
+        self._state = self._rb.update(self._state, own[live], **given)
+        return 0
+
+    def _clear(self, write: Write) -> int:
+        self._state = self._rb.clear(self._state)
+        return 0
+
+    # ---------------------------------------------------------------- handles
+
+    def _global(self, handles: Array) -> Array:
+        """Handles of this shard's buffer, int32 [B], as those of all shards, int32 [B, 2].
+
+        The first column names the shard, and by which of its lives: the number plus `shards` for each restart. A buffer
+        that goes on from a checkpoint gives the handles of lost items to others, which old ones must not name.
+        """
+        place = np.where(handles >= 0, self.number + self.shards * self._ledger.epoch, -1)
+        return np.stack([place, handles], -1).astype(np.int32)
+
+    def _own(self, handles: Array) -> tuple[Array, Array]:
+        """This buffer's handles int32 [B] of those of all shards int32 [B, 2], and which may name what they named."""
+        place, own = handles[:, 0].astype(np.int64), np.ascontiguousarray(handles[:, 1], np.int32)
+        epochs = place // self.shards
+        live = (place >= 0) & (own >= 0) & (epochs <= self._ledger.epoch)
+        live &= self._written_in[np.where(live, own, 0) % self.spec.capacity] <= epochs
+        return own, live
+
+    # ---------------------------------------------------------------- masses
+
+    def _mass(self) -> tuple[float, float]:
+        """What a draw goes by: the mass of all items, and the least chance of one."""
+        state, sampler = self._state, self.spec.sampler
+        if self.spec.plan.tree_shape is None:
+            size = int(self._rb.size(state))
+            if not size:
+                return 0.0, 0.0
+            plain = type(sampler).__name__ == "Uniform"
+            return float(size), 1 / size if plain else float(self._look(_least))
+        root = self._look(_root)
+        mass = float(sum_tree.total(root))
+        if mass <= 0:
+            return 0.0, 0.0
+        if isinstance(sampler, Prioritized):
+            return mass, float(sum_tree.smallest(numpy_ops, root)) / mass
+        return mass, float(self._look(_least))
+
+    def _look(self, function: Any) -> Array:
+        found: Array = _numpy(self._engine(self._state).look(self._state, function))
+        return found
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def _restored(self) -> State | None:
+        """What the newest whole checkpoint holds; None if there is none."""
+        if self._checkpoint is None or not os.path.isdir(self._checkpoint):
+            return None
+        try:
+            found = checkpoints.load(self._checkpoint, self._rb, fall_back=True, progress=False)
+        except NoCheckpointError:
+            return None
+        if not isinstance(found, Mixture) or len(found) != 2:
+            raise ValueError(f"{self._checkpoint}: expected the checkpoint of a shard, got another; give another path")
+        state, told = found
+        assert isinstance(state, State)
+        if state.spec != self.spec:
+            raise ValueError(
+                f"{self._checkpoint}: expected a shard of {self.spec}, got {state.spec}; start with the spec and the "
+                f"number of shards that it was saved with, or give another path"
+            )
+        self._ledger = Ledger.decode(_numpy(self._rb.items(told)))
+        self._ledger.epoch += 1
+        return state
+
+    def _whole(self) -> Mixture:
+        """The buffer and the ledger as one value, of which all or nothing is saved."""
+        told = self._ledger.encode()
+        spec = BufferSpec(Unbounded((), "uint8"), len(told), writer=Immutable())
+        return Mixture([self._state, self._rb.init(spec, items=told.copy())])
+
+    def _save_now_and_then(self) -> None:
+        due = self._save_every is not None and self._ledger.inserted - self._saved_at >= self._save_every
+        if not due or self._checkpoint is None or self._saving is not None:
+            return
+        ledger = Ledger.decode(self._ledger.encode())
+        saving = checkpoints.save_async(self._whole(), self._checkpoint, incremental=True, progress=False)
+        self._saving = saving, ledger
+
+    def _collect(self, wait: bool = False) -> None:
+        """Take note of a save in the background that has ended."""
+        if self._saving is None or not (wait or self._saving[0].done()):
+            return
+        (saving, ledger), self._saving = self._saving, None
+        try:
+            saving.result()
+        except OSError as error:  # the items stay, and the next save tries again
+            self._save_failures += 1
+            _log.error("shard %d: a checkpoint could not be written: %s", self.number, error)
+            return
+        self._note_saved(ledger)
+
+    def _note_saved(self, ledger: Ledger) -> None:
+        self._saved, self._saved_at = ledger.applied(), ledger.inserted
+        self.saves += 1
+
+
+def _root(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+    """The last rows of the sum tree, which have its root: a small array of its own."""
+    return Draft.of(state, spec.plan).known_tree[-3:] * 1
+
+
+def _least(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+    return spec.sampler.least_chance(ops, Draft.of(state, spec.plan))
+
+
+def _numpy(array: Any) -> Any:
+    return array if isinstance(array, np.ndarray) else array.numpy()
+
+
+def _as_dict(container: Any, parts: dict[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any]:
+    return parts
+
+
+def _nested(leaves: dict[tuple[Any, ...], Any]) -> Any:
+    """A nest of dicts with leaves at their paths."""
+    if () in leaves:
+        return leaves[()]
+    whole: dict[Any, Any] = {}
+    for path, leaf in leaves.items():
+        below = whole
+        for key in path[:-1]:
+            below = below.setdefault(key, {})
+        below[path[-1]] = leaf
+    return whole
+
+
+def _rows(spec: BufferSpec, leaves: Sequence[Array]) -> int:
+    """How many items leaves [B, *shape] have, or [T, E, *shape]."""
+    lead = leaves[0].shape[: leaves[0].ndim - len(spec.added.leaves[0].shape)]
+    return int(np.prod(lead))
+
+
+def _sequence_number(ring: Any, handle: int) -> int:
+    """The number of an item in its lane, by its handle; see `ring.handle_of`."""
+    if ring.lanes == 1:
+        return handle
+    return handle // ring.capacity * ring.length + handle % ring.capacity % ring.length
+
+
+def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
+    """The spec of one shard's part.
+
+    Raises:
+        TypeError: for what is no spec.
+        ValueError: for what shards cannot do, naming the field.
+    """
+    if not isinstance(spec, BufferSpec):
+        raise TypeError(f"start: expected a BufferSpec, got {type(spec).__name__}")
+    parts = shards * (spec.lanes or 1)
+    if spec.capacity % parts:
+        named = f"shards={shards}" + (f" times lanes={spec.lanes}" if spec.lanes else "")
+        raise ValueError(
+            f"BufferSpec.capacity: expected a multiple of {named}, got {spec.capacity}; "
+            f"{max(spec.capacity - spec.capacity % parts, parts)} would do"
+        )
+    sampler, writer = spec.sampler, spec.writer
+    if not sampler.single_law or sampler.remembers or sampler.steps_in_a_row is not None:
+        raise ValueError(
+            f"BufferSpec.sampler: expected one that draws with replacement and remembers nothing, in shards, got "
+            f"{sampler}; use frb.Uniform(), frb.Prioritized(), frb.Recency() or slices with an axis of their own"
+        )
+    if not writer.in_order or not writer.overwrites:
+        raise ValueError(f"BufferSpec.writer: expected frb.RoundRobin() in shards, got {writer}; leave it out")
+    if spec.plan.objects:
+        raise ValueError("BufferSpec.item: expected arrays alone in shards, got frb.NonTensor; leave such leaves out")
+    odd = [name for name, leaf in zip(spec.added.names, spec.added.leaves, strict=True) if leaf.dtype == "bfloat16"]
+    if odd:
+        raise ValueError(
+            f"leaf {odd[0]!r}: expected a dtype of NumPy in shards, got bfloat16; store its bits as uint16"
+        )
+    return dataclasses.replace(spec, capacity=spec.capacity // shards)

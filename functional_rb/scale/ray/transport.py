@@ -1,0 +1,45 @@
+"""How clients reach shards: a small protocol, which Ray fulfils, and tests with faults of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+LIMITER: Final = -1
+"""In place of a shard's number: what keeps the rate limit."""
+
+
+class ShardDiedError(RuntimeError):
+    """A shard, or what keeps the rate limit, has died or cannot be reached; the call was carried out, or was not."""
+
+
+class Transport(Protocol):
+    """Calls of shards that go on while the caller does other things."""
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+
+    def call(self, shard: int, method: str, *args: Any) -> Any:
+        """Begin a call; what comes back stands for its result. Calls of one caller arrive in their order.
+
+        It raises nothing: what goes wrong is raised by `result`.
+        """
+
+    def result(self, call: Any, timeout: float | None = None) -> Any:
+        """Wait for a result.
+
+        Raises:
+            ShardDiedError: if the shard died, or cannot be reached.
+            TimeoutError: if it takes longer.
+            Exception: what the method raised.
+        """
+
+    def ready(self, calls: Sequence[Any], timeout: float | None, all_of_them: bool = False) -> set[int]:
+        """The positions of calls that are done, whatever came of them; waits until one is, or all are, or the time."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, as between two tries."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""

@@ -1,0 +1,150 @@
+"""The rate limit: what it lets through, by a plain count, and that who is refused waits and is told why."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import functional_rb as frb
+from functional_rb.scale.ray.client import Client, Settings
+from functional_rb.scale.ray.limits import Limiter
+from functional_rb.scale.ray.shard import Shard, shard_spec
+from tests.support.faulty_shards import SPEC, FaultyTransport, items
+
+pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
+
+
+def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0) -> Client:
+    part = shard_spec(SPEC, 2)
+    transport = FaultyTransport(lambda k, restarted: Shard(k, 2, part), 2, Limiter(limit))
+    return Client(transport, SPEC, Settings(limited=True, timeout=timeout))
+
+
+@given(
+    ratio=st.sampled_from([0.25, 1.0, 3.0]),
+    least=st.integers(1, 40),
+    room=st.integers(20, 60),
+    asked=st.lists(st.tuples(st.sampled_from(["insert", "sample"]), st.integers(1, 6)), max_size=80),
+)
+def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, room, asked):
+    limiter = Limiter(frb.ray.RateLimit(ratio, least, room))
+    inserted = sampled = 0
+    for ticket, (kind, n) in enumerate(asked, 1):
+        answer = limiter.ask("a", ticket, kind, n)
+        if kind == "insert":
+            after = sampled - ratio * (inserted + n - least)
+            may = inserted < least or after >= -room
+        else:
+            after = sampled + n - ratio * (inserted - least)
+            may = inserted >= least and after <= room
+        assert answer.granted == may
+        if may:
+            inserted, sampled = (inserted + n, sampled) if kind == "insert" else (inserted, sampled + n)
+        assert limiter.counts() == {"inserted": inserted, "sampled": sampled}
+        # Somebody can always go on.
+        free = [limiter._judge(other, 1).granted for other in ("insert", "sample")]
+        assert any(free)
+
+
+def test_a_question_that_is_asked_twice_counts_once():
+    limiter = Limiter(frb.ray.RateLimit(min_size=1))
+    assert limiter.ask("a", 1, "insert", 5).granted
+    assert limiter.ask("a", 1, "insert", 5).granted
+    assert limiter.ask("b", 1, "insert", 2).granted
+    assert limiter.counts() == {"inserted": 7, "sampled": 0}
+
+
+def test_nothing_is_drawn_before_there_are_enough():
+    client = client_with(frb.ray.RateLimit(min_size=10))
+    client.add(items(range(9))).result()
+    with pytest.raises(TimeoutError, match="sample: waited for the rate limit: 9 items were added and 0 drawn; "
+                                           "nothing is drawn before 10 items are added"):  # fmt: skip
+        client.sample(0, 4)
+    client.add(items([9])).result()
+    assert len(client.sample(0, 4).indices) == 4
+
+
+def test_adding_waits_for_drawing_and_the_other_way_round():
+    client = client_with(frb.ray.RateLimit(samples_per_insert=2.0, min_size=1, error_buffer=20))
+    steps = []
+
+    def add_for_ever() -> None:
+        for _ in range(100):
+            client.add(items([0.0] * 4))
+            steps.append(4)
+
+    def draw_for_ever() -> None:
+        for seed in range(100):
+            client.sample(seed, 8)
+            steps.append(8)
+
+    told = r"items were added and 0 drawn; with samples_per_insert=2.0 the next are added after another \d+ are drawn"
+    with pytest.raises(TimeoutError, match=rf"add: waited for the rate limit: \d+ {told}: is a learner running\?"):
+        add_for_ever()
+    added = sum(steps)
+    assert 2.0 * added - 2.0 <= 20 < 2.0 * (added + 4) - 2.0
+    steps.clear()
+    with pytest.raises(TimeoutError, match=r"the next are drawn after another .* are added: are actors running"):
+        draw_for_ever()
+    drawn = sum(steps)
+    assert drawn - 2.0 * (added - 1) <= 20 < drawn + 8 - 2.0 * (added - 1)
+    client.flush()
+    client.add(items([1.0] * 4)).result()
+
+
+def test_batches_that_never_fit_are_refused_at_once():
+    client = client_with(frb.ray.RateLimit(samples_per_insert=2.0, error_buffer=4.0))
+    with pytest.raises(ValueError, match=r"RateLimit.error_buffer: expected at least 10 for 10 items in one add"):
+        client.add(items([0.0] * 10))
+    client.add(items([0.0])).result()
+    with pytest.raises(ValueError, match=r"RateLimit.error_buffer: expected at least 50 for 100 items in one sample"):
+        client.sample(0, 100)
+
+
+def test_prefetching_stops_at_the_limit_and_takes_nothing_that_it_does_not_use():
+    client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0))
+    client.add(items(range(12))).result()
+    found = []
+    with pytest.raises(TimeoutError, match="the next are drawn after"):
+        _take_all(client.iterate(0, 4, prefetch=100), found)
+    given_out = 4 * len(found)
+    limiter = client._transport.limiter
+    assert limiter.sampled == given_out == math.floor((12 - 1 + 12) / 4) * 4
+    assert client.counts().sampled == given_out
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"samples_per_insert": 0.0}, ValueError, "samples_per_insert: expected a positive number or None, got 0.0"),
+        ({"samples_per_insert": float("nan")}, ValueError, "samples_per_insert: expected a positive number"),
+        ({"min_size": 0}, ValueError, "min_size"),
+        ({"error_buffer": 3.0}, ValueError, "error_buffer: expected None without samples_per_insert"),
+        ({"samples_per_insert": 8.0, "error_buffer": 3.0}, ValueError, "error_buffer: expected at least 8.0"),
+    ],
+)
+def test_limits_that_are_none_are_refused(settings, error, told):
+    with pytest.raises(error, match=told):
+        frb.ray.RateLimit(**settings)
+
+
+def test_what_is_no_limit_is_refused():
+    with pytest.raises(TypeError, match=r"start: limit: expected a frb.ray.RateLimit or None, got 8"):
+        frb.ray.start(SPEC, limit=8, local=True)
+
+
+def test_masked_items_do_not_count_as_added():
+    client = client_with(frb.ray.RateLimit(min_size=3))
+    client.add(items(range(5)), mask=np.array([True, False, True, False, False])).result()
+    with pytest.raises(TimeoutError, match="2 items were added"):
+        client.sample(0, 1)
+
+
+def _take_all(batches: Any, found: list[Any]) -> None:
+    for sample in batches:
+        found.append(sample)  # noqa: PERF402 - what came before the error counts
