@@ -29,7 +29,7 @@ class Known(NamedTuple):
 
     Attributes:
         draws: single items by position or priority, slices, or items without replacement.
-        buffer: all of it: `add`, `sample` and `update`.
+        buffer: all of it, with a single lane: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
         appends: additions to rings, of any number of lanes, with what the sampler keeps.
         plain: whether there are no frames, and no transforms but functions of items.
@@ -77,7 +77,7 @@ def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]
     """What the native code does whole of a buffer, with the transforms that the core carries out."""
     plain = plan.frames is None and not transforms
     draws = Draws.NOTHING
-    if plan.ring.lanes == 1 and draws_items(sampler) and is_ring(writer):
+    if draws_items(sampler) and is_ring(writer):
         draws = Draws.ITEMS
     elif type(sampler) in (Slices, PrioritizedSlices):
         draws = Draws.SLICES
@@ -88,4 +88,5 @@ def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]
     )
     appends = plan.frames is None and all(map(stores_as_given, transforms)) and is_ring(writer)
     appends = appends and keeps_of_new_items(plan, sampler)
-    return Known(draws, draws is Draws.ITEMS and plain, has_updates and writer.in_order, appends, plain)
+    whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1
+    return Known(draws, whole, has_updates and writer.in_order, appends, plain)

@@ -129,7 +129,8 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     may_rewrite = not isinstance(spec.writer, Immutable)
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
     sliced = sampler if isinstance(sampler, Slices | PrioritizedSlices) else None
-    ring = descriptor.encode_rings(spec) if sliced is not None or known.updates or known.appends else NO_RECORD
+    in_rings = sliced is not None or known.updates or known.appends or known.draws is Draws.ITEMS
+    ring = descriptor.encode_rings(spec) if in_rings else NO_RECORD
     is_epoch = isinstance(sampler, WithoutReplacement) and (known.draws is Draws.EPOCH or known.appends)
     epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
     return _native.KnownBuffer(

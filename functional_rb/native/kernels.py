@@ -16,6 +16,7 @@ import numpy as np
 
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import functions
+from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import frame_store
 from functional_rb.core.draft import Arrays, HasArrays
@@ -179,7 +180,7 @@ def _draw(
     more: Array | None = None,
     wanted: Array | None = None,
 ) -> Kernel | None:
-    if not spec.known.buffer or not batch:
+    if spec.known.draws is not Draws.ITEMS or not spec.known.plain or not batch:
         return None
     kernel = draw(state, spec, draws, beta, batch, wanted)
     arrays = Arrays(state.rows, tuple(state.wide), state.tree, state.counters, dict(state.auxiliary))
@@ -193,7 +194,7 @@ def draw(
     leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch))
-    return Kernel("draw", operands, results, [descriptor.encode(spec)])
+    return Kernel("draw", operands, results, [descriptor.encode(spec), descriptor.encode_rings(spec)])
 
 
 @stands_in_for(functions.update, WHOLE)

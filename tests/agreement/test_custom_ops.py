@@ -250,7 +250,7 @@ CALLED = {
     "slices": {"choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "descend", "expand", "read"},
     "prioritized slices": {"expand", "update_priorities", "importance_weights"},
     "n-step": {"following", "fold_float32", "update_priorities", "read"},
-    "lanes": {"choose_slots", "store", "descend", "read", "update_priorities"},
+    "lanes": {"choose_slots", "store", "draw", "update_priorities"},
 }
 
 needs_tracing = pytest.mark.skipif(not IS_TRACED, reason="this torch calls the functions rather than trace them")

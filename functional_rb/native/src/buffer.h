@@ -2,6 +2,9 @@
 //
 // Counters are read from one vector and written to another, so that the old one stays as it was.
 #pragma once
+#include <algorithm>
+
+#include "ring.h"
 #include "rows.h"
 #include "sum_tree.h"
 
@@ -213,6 +216,53 @@ FRB_ENTRY bool draw(const float* tree, const int32_t* counters, const int32_t* d
   Scratch<int32_t> slots(batch);
   const Selection told{handles, weights, probabilities};
   const bool drawn = draw_slots(plan, tree, counters, draws, words, beta, slots.at, told, batch, storage);
+  load_items(plan, storage, slots.at, batch, leaves);
+  return drawn;
+}
+
+// `Uniform.draw` of several lanes: positions are counted lane by lane, each from its oldest item on.
+inline bool draw_uniform_in_rings(const Ring& ring, const int32_t* counters, const int32_t* draws, int64_t words,
+                                  int32_t* slots, const Selection& told, int64_t batch) {
+  const Lanes lanes{counters + ring->cursors, counters + ring->sizes};
+  const int64_t size = counters[SIZE], length = ring->length, limit = length * ring->turns;
+  Scratch<int32_t> ends(ring->lanes);
+  int32_t end = 0;
+  for (int64_t lane = 0; lane < ring->lanes; ++lane) ends[lane] = end += lanes.sizes[lane];
+  const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
+  for (int64_t i = 0; i < batch; ++i) {
+    const int64_t position = below(draws + i * words, size);
+    const int32_t* at = std::upper_bound(ends.at, ends.at + ring->lanes, int32_t(position));
+    const int64_t lane = least<int64_t>(at - ends.at, ring->lanes - 1), held = lanes.sizes[lane];
+    const int64_t number = floor_mod(int64_t(lanes.cursors[lane]) - held + position - (ends[lane] - held), limit);
+    slots[i] = int32_t(lane * length + number % length);
+    told.handles[i] = size ? int32_t(number / length * ring->capacity + slots[i]) : -1;
+    told.weights[i] = weight;
+    told.probabilities[i] = chance;
+  }
+  return size > 0;
+}
+
+// The handle of the item that lies in a slot now: `ring.handle_of_slot`.
+FRB_INLINE int32_t handle_in_ring(const Ring& ring, const Lanes& lanes, int64_t slot) {
+  const int64_t length = ring->length, limit = length * ring->turns, lane = lane_of(ring, slot), cursor = lanes.cursors[lane];
+  const int64_t number = floor_mod(cursor - back_of(ring, short_mod(cursor, length), slot - lane * length), limit);
+  return int32_t(number / length * ring->capacity + slot);
+}
+
+// As `draw`, of several lanes.
+FRB_ENTRY bool draw_in_rings(const float* tree, const int32_t* counters, const int32_t* draws, int32_t* handles, float* weights,
+                             float* probabilities, Addresses storage, Addresses leaves, Plan plan, Ring ring,
+                             int64_t words, float beta, int64_t batch) {
+  Scratch<int32_t> slots(batch);
+  const Selection told{handles, weights, probabilities};
+  bool drawn;
+  if (plan->levels) {
+    drawn = draw_prioritized(plan, tree, counters, draws, words, beta, slots.at, told, batch, storage);
+    const Lanes lanes{counters + ring->cursors, counters + ring->sizes};
+    for (int64_t i = 0; drawn && i < batch; ++i) handles[i] = handle_in_ring(ring, lanes, slots[i]);
+  } else {
+    drawn = draw_uniform_in_rings(ring, counters, draws, words, slots.at, told, batch);
+  }
   load_items(plan, storage, slots.at, batch, leaves);
   return drawn;
 }

@@ -50,17 +50,25 @@ inline void add(const Call& call) {
            call.in<int32_t>(1)[0], 0, {&saved, 1});
 }
 
-// plan, rows, *wide, tree, counters, draws, beta, wanted (empty for all) -> *leaves, handles, weights, probabilities.
+// plan, rings, rows, *wide, tree, counters, draws, beta, wanted (empty for all) -> *leaves, handles, weights, probabilities.
 inline void draw(const Call& call) {
   const Plan plan = call.record<Plan>(0);
+  const Ring ring = call.record<Ring>(1);
   const int64_t wide = plan->wide, last = plan->leaves;
-  const Sources storage(call, 1, 1 + wide);
+  const Sources storage(call, 2, 1 + wide);
   const Targets leaves(call, 0, last);
-  const Operand draws = call.operand(4 + wide);
-  const int64_t batch = draws.rows(), words = draws.length() / most<int64_t>(batch, 1);
-  frb::draw(call.in<float>(2 + wide), call.in<int32_t>(3 + wide), call.in<int32_t>(4 + wide), call.out<int32_t>(last),
-            call.out<float>(last + 1), call.out<float>(last + 2), storage.addresses(), leaves.addresses(), plan, words,
-            call.in<float>(5 + wide)[0], asked(call, 6 + wide, batch));
+  const Operand draws = call.operand(5 + wide);
+  const int64_t batch = draws.rows(), words = draws.length() / most<int64_t>(batch, 1), count = asked(call, 7 + wide, batch);
+  const float *tree = call.in<float>(3 + wide), beta = *call.in<float>(6 + wide);
+  const int32_t *counters = call.in<int32_t>(4 + wide), *bits = call.in<int32_t>(5 + wide);
+  int32_t* handles = call.out<int32_t>(last);
+  float *weights = call.out<float>(last + 1), *chances = call.out<float>(last + 2);
+  if (ring->lanes > 1)
+    frb::draw_in_rings(tree, counters, bits, handles, weights, chances, storage.addresses(), leaves.addresses(), plan, ring,
+                       words, beta, count);
+  else
+    frb::draw(tree, counters, bits, handles, weights, chances, storage.addresses(), leaves.addresses(), plan, words, beta,
+              count);
 }
 
 // key uint32 [2], wanted (empty for all) -> draws int32 [B, words].

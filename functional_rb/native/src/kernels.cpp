@@ -77,6 +77,14 @@ int update_buffer(const frb::BufferCall& c) {
 }
 int sample_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
+    if (const frb::Ring ring = ring_of(c); ring->lanes > 1) {
+      frb::Scratch<int32_t> made(c.draws ? 0 : c.batch * c.words);
+      if (!c.draws) frb::fill_random(c.key, made.at, c.batch * c.words);
+      return frb::draw_in_rings(c.tree, c.counters, c.draws ? c.draws : made.at, c.handles, c.weights, c.probabilities,
+                                storage_of(c), items_of(c), plan_of(c), ring, c.words, c.beta, c.batch)
+                 ? frb::DONE
+                 : frb::NONE_DRAWN;
+    }
     const bool drawn =
         c.draws ? frb::draw(c.tree, c.counters, c.draws, c.handles, c.weights, c.probabilities, storage_of(c), items_of(c),
                             plan_of(c), c.words, c.beta, c.batch)
