@@ -32,6 +32,7 @@ ALLOWED = {
     ("torch_backend/carried.py", "_carried", "untyped_storage"),
     ("torch_backend/carried.py", "_carried", "data_ptr"),
     ("torch_backend/tree_loops.py", "_backup", "data_ptr"),
+    ("functional_rb/scale/ray/arrays.py", "BackendArrays", "ctypes"),
     ("jax_backend/compat.py", "shared", "data_ptr"),
     ("jax_backend/compat.py", "shared", "ctypes"),
     ("jax_backend/compat.py", "shared", "unsafe_buffer_pointer"),

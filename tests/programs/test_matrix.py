@@ -23,7 +23,8 @@ def test_bounds_are_those_of_the_extras_and_of_the_extras_in_them() -> None:
     found = matrix.bounds(PROJECT, ["tensordict"])
     assert found.keys() == {"numpy", "tensordict", "torch"}
     assert f"torch>={found['torch']}" in PROJECT["optional-dependencies"]["torch"]
-    users = set(PROJECT["optional-dependencies"]) - {"examples", "bench", "dev"}
+    # Of Ray the newest alone has run, and its tests skip themselves where it is not installed.
+    users = set(PROJECT["optional-dependencies"]) - {"examples", "bench", "dev", "ray"}
     assert set(matrix.EXTRAS) == users
 
 

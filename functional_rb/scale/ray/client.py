@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import secrets
 import zlib
 from collections import deque
@@ -16,6 +15,7 @@ from functional_rb.base import nest
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSample
+from functional_rb.ops import numpy_ops
 from functional_rb.scale.ray import blocks, law
 from functional_rb.scale.ray.arrays import NumPyArrays, arrays_of, as_numpy, convert, optional, unflatten, words_of
 from functional_rb.scale.ray.blocks import Array
@@ -857,11 +857,7 @@ def _checked_name(name: Any) -> str:
 def _aligned(arrays: Sequence[Array], order: Any = None) -> Array:
     """Arrays one behind the other, in another order, in memory that every backend can share."""
     shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
-    kind = arrays[0].dtype
-    size = math.prod(shape) * kind.itemsize
-    room = np.empty(size + blocks.ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % blocks.ALIGNMENT
-    whole = room[start : start + size].view(kind).reshape(shape)
+    whole = numpy_ops.aligned(np.empty, shape, arrays[0].dtype)
     if order is None:
         return np.concatenate(arrays, out=whole)
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
