@@ -487,6 +487,7 @@ def test_the_page_runs_on_all_of_them() -> None:
 
 
 def test_the_example_runs(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optax")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     import cartpole_spec
     import mesh_dqn
