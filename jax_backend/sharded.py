@@ -150,29 +150,25 @@ def _added(
     steps = batch // dealing.lanes_each
     read = [leaves[k] for k in dealing.index_leaves]
     given = [x for x in (mask, priorities) if x is not None]
-    everyones = _of_all_lanes(state, [*given, *read], steps)
+    everyones = _of_all_lanes(state, [*given, *read])
     whole_mask = None if mask is None else everyones.pop(0)
     whole_priorities = None if priorities is None else everyones.pop(0)
     index = compile.add(state.index, everyones, steps * dealing.lanes, whole_mask, whole_priorities, None)
     if not dealing.is_even:
-        real = deal.own_lanes(ops, dealing, shard_number(state), index.counters)
-        real = jax.numpy.tile(real, steps)
+        real = deal.real_rows(ops, dealing, shard_number(state), steps, index.counters)
         mask = real if mask is None else mask & real
     own = compile.add(state.own, list(leaves), batch, mask, None, None)
     state = state.with_index(index).with_own(own)
     return state if outside is None else count_invalid(state, outside)
 
 
-def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array], steps: int) -> list[jax.Array]:
+def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape]."""
     if not arrays:
         return []
-    dealing = state.dealing
     layout = rows.layout_of(arrays)
-    words = rows.packed(ops, layout, arrays, arrays[0].reshape(arrays[0].shape[0], -1)[:, 0])
-    all_words = gathered(state, words.reshape(steps, dealing.lanes_each, -1))
-    by_step = jax.numpy.moveaxis(all_words, 0, 1).reshape(steps, dealing.shards * dealing.lanes_each, -1)
-    return rows.unpacked(ops, layout, by_step[:, : dealing.lanes].reshape(steps * dealing.lanes, -1))
+    words = gathered(state, rows.packed(ops, layout, arrays))
+    return rows.unpacked(ops, layout, deal.of_all_lanes(ops, state.dealing, words))
 
 
 def add_items(
@@ -219,11 +215,8 @@ def _written(
     axes = _axes_before_lanes(spec, leaves, mask, priorities, time_major)
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, *leaves, mask, priorities))
     if axes is None or (not traced and (validate or not spec.writer.overwrites)):
-        api.check_add(
-            execute, _as_of(state, deal.writable(spec)), *given
-        )  # which refuses what does not fit, or is outside
-        if axes is None:
-            raise AssertionError("a batch that fits was not recognized")
+        api.check_add(execute, _as_of(state, deal.writable(spec)), *given)  # refuses what does not fit, or is outside
+        assert axes is not None
     if priorities is not None and priorities.ndim > (2 if axes else 1):
         priorities = priorities[..., 0]  # as critics give them
     program = _add_in_place if function == "add_" and not traced else _add
@@ -328,7 +321,7 @@ def _drawn(
     leaves, extras = functions.read_drawn(ops, part, dealing.part.inner, own_slots, handles, more)
     read = [*leaves, *extras.values()]
     if how == "global":
-        read = _exchanged(state, read, own, own_slots)
+        read = _exchanged(state, read, own)
         selection = jax.tree.map(functools.partial(own_share, state), selection)
     after, read = read, functions.with_leading_axes(spec, share, read)
     leaves, told = read[: len(leaves)], dict(zip(extras, read[len(leaves) :], strict=True))
@@ -341,10 +334,10 @@ def _drawn(
     return changed | {"part": vector}, leaves, selection
 
 
-def _exchanged(state: ShardedState, arrays: list[jax.Array], own: jax.Array, like: jax.Array) -> list[jax.Array]:
+def _exchanged(state: ShardedState, arrays: list[jax.Array], own: jax.Array) -> list[jax.Array]:
     """Of arrays [n, *shape] of which each device has read its own rows, the n / D that it asked for."""
     layout = rows.layout_of(arrays)
-    words = rows.only(ops, rows.packed(ops, layout, arrays, like), own)
+    words = rows.only(ops, rows.packed(ops, layout, arrays), own)
     return rows.unpacked(ops, layout, scattered(state, words))
 
 
@@ -508,7 +501,7 @@ def _updated_by_all(
     """The same of what each device has of a batch."""
     arrays, outline = jax.tree.flatten((handles, priorities, replacements))
     layout = rows.layout_of(arrays)
-    words = gathered(state, rows.packed(ops, layout, arrays, handles))
+    words = gathered(state, rows.packed(ops, layout, arrays))
     arrays = rows.unpacked(ops, layout, words.reshape(-1, words.shape[-1]))
     done: ShardedState = _updated(state, *jax.tree.unflatten(outline, arrays))
     return done
@@ -541,7 +534,7 @@ def update(
     """Set priorities and rewrite leaves."""
     kernels = compile.use_kernels()
     if state.is_mapped:
-        with _using(compile.use_kernels()):
+        with _using(kernels):
             done: ShardedState = _updated_by_all(state, handles, priorities, dict(replacements))
         return done
     if replacements or isinstance(state.counters, jax.core.Tracer):
@@ -619,7 +612,7 @@ def _got(state: ShardedState, handles: jax.Array, by_all: bool) -> list[jax.Arra
     found = part.read(ops, own_slots, range(len(dealing.part.plan.leaves)))
     leaves = [found[k] for k in range(len(found))]
     layout = rows.layout_of(leaves)
-    words = rows.only(ops, rows.packed(ops, layout, leaves, own_slots), own & live)
+    words = rows.only(ops, rows.packed(ops, layout, leaves), own & live)
     words = scattered(state, words) if by_all else lax.psum(words, state.axis)
     return rows.unpacked(ops, layout, words)
 

@@ -133,7 +133,7 @@ def check_sharding(sharding: Any) -> None:
             f"init: sharding: expected one that names the axis of the mesh to which lanes are dealt, such as "
             f"{example}, got {sharding.spec}"
         )
-    compat.explicit_axes(sharding.mesh)
+    compat.explicit_axes(sharding.mesh)  # refuses such on an older JAX
 
 
 def partition_specs(state: State) -> Any:

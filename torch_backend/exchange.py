@@ -1,7 +1,7 @@
 """What processes of a group tell each other of a sharded buffer, in as few collectives as there can be.
 
-Whatever is told comes with the cursor of the teller's index: where processes have not called the same functions, they
-draw and count differently from then on, and that is an error in all of them rather than wrong items in one.
+Whatever is told comes with a mark, a number made of the counters of the teller's index: where processes have not called
+the same functions they differ, and that is an error in all of them rather than wrong items in one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from functional_rb.scale import rows
-from functional_rb.structures.row_layout import Layout
 from torch_backend import compat, ops
 from torch_backend.sharded_state import ShardedState
 
@@ -20,7 +19,7 @@ Tensors = list[torch.Tensor]
 def gathered(state: ShardedState, tensors: Tensors) -> Tensors:
     """Tensors [n, *shape] of each process as those of all, [D, n, *shape]: one collective."""
     layout = rows.layout_of(tensors)
-    words = _packed(layout, tensors)
+    words = rows.packed(ops, layout, tensors)
     told = torch.cat([_mark(state, words.shape[1]), words])
     shards = state.dealing.shards
     found = told.new_empty((shards * len(told), told.shape[1]))
@@ -45,7 +44,7 @@ def exchanged(state: ShardedState, tensors: Tensors, wanted: torch.Tensor, owner
         [n, *shape], zeros where nobody has it: one collective of as many rows as there are, and a mark for each pair.
     """
     layout = rows.layout_of(tensors)
-    words = _packed(layout, tensors)
+    words = rows.packed(ops, layout, tensors)
     shards, width = state.dealing.shards, words.shape[1]
     sent = torch.bincount(wanted, minlength=shards)
     received = torch.bincount(owners[owners >= 0], minlength=shards)
@@ -61,14 +60,6 @@ def exchanged(state: ShardedState, tensors: Tensors, wanted: torch.Tensor, owner
     made = found.new_zeros((len(owners), width))
     made[by_owner] = found[is_row]
     return rows.unpacked(ops, layout, made)
-
-
-def _packed(layout: Layout, tensors: Tensors) -> torch.Tensor:
-    """Tensors [n, *shape] as rows int32 [n, words]."""
-    n, device = len(tensors[0]), tensors[0].device
-    if n == 0:
-        return torch.zeros((0, layout.row_words), dtype=torch.int32, device=device)
-    return rows.packed(ops, layout, tensors, torch.zeros(n, dtype=torch.int32, device=device))
 
 
 def _places_of_marks(counts: torch.Tensor) -> torch.Tensor:

@@ -67,8 +67,27 @@ def from_shards(spec: BufferSpec, index: State, part: State, sharding: Any) -> S
         part: `state.part` of this process: of the same rank in a group of as many.
         sharding: the process group, or a mesh of one axis.
 
+    Returns:
+        The buffer that they made together when they saved; the states are its own from now on.
+
     Raises:
+        TypeError: for what is no state, or no group.
         ValueError: for buffers of other specs, naming which.
+
+    Example:
+        >>> import tempfile
+        >>> import functional_rb as frb
+        >>> import torch_backend as rb
+        >>> spec = frb.BufferSpec((frb.Unbounded(()),), 8, lanes=2)
+        >>> file = f"file://{tempfile.mkdtemp()}/store"
+        >>> torch.distributed.init_process_group("gloo", init_method=file, rank=0, world_size=1)
+        >>> dealing = deal.deal(spec, 1)
+        >>> whole = torch.distributed.group.WORLD
+        >>> state = rb.from_shards(spec, rb.init(dealing.index), rb.init(dealing.part), whole)
+        >>> state = rb.add(state, (torch.zeros(3, 2),))
+        >>> int(rb.size(state))
+        6
+        >>> torch.distributed.destroy_process_group()
     """
     group = group_of(sharding)
     dealing = deal.deal(spec, torch.distributed.get_world_size(group))
@@ -127,31 +146,21 @@ def add(
     assert outside is None  # what lies outside is known, and an error
     steps = batch // dealing.lanes_each
     given = [None if mask is None else mask.reshape(batch), None if priorities is None else priorities.reshape(batch)]
-    everyones = _of_all_lanes(state, [*given, *(leaves[k] for k in dealing.index_leaves)], steps)
+    everyones = _of_all_lanes(state, [*given, *(leaves[k] for k in dealing.index_leaves)])
     write = execute.add_ if function == "add_" else execute.add
     index = write(state.index, everyones[2:], steps * dealing.lanes, everyones[0], everyones[1], None)
     if not dealing.is_even:
-        real = deal.own_lanes(ops, dealing, torch.tensor(state.rank, dtype=torch.int32), own.counters.cpu()).repeat(
-            steps
-        )
-        mask = real if mask is None else real.to(mask.device) & given[0]
+        shard = torch.tensor(state.rank, dtype=torch.int32, device=leaves[0].device)
+        real = deal.real_rows(ops, dealing, shard, steps, shard)
+        mask = real if given[0] is None else real & given[0].to(real.device)
     return state.followed_by(index, write(own, list(leaves), batch, mask, None, None))
 
 
-def _of_all_lanes(state: ShardedState, tensors: list[Any], steps: int) -> list[Any]:
+def _of_all_lanes(state: ShardedState, tensors: list[Any]) -> list[Any]:
     """Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None."""
     given = [x for x in tensors if x is not None]
-    if not given:
-        return list(tensors)
-    dealing = state.dealing
-    found = iter(gathered(state, given))
-
-    def by_step(x: torch.Tensor) -> torch.Tensor:
-        shape = x.shape[2:]
-        lanes = x.reshape(dealing.shards, steps, dealing.lanes_each, *shape).transpose(0, 1).flatten(1, 2)
-        return lanes[:, : dealing.lanes].reshape(steps * dealing.lanes, *shape)
-
-    return [None if x is None else by_step(next(found)) for x in tensors]
+    found = iter(gathered(state, given) if given else ())
+    return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
 
 
 def update(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
@@ -173,7 +182,7 @@ def update(state: ShardedState, indices: Any, priorities: Any, items: Any, funct
         named = torch.where(own, named, torch.full_like(named, functions.NOTHING))
         part = write(state.part, named, None, replacements)
     elif in_place:
-        part = execute.own_(state.part)
+        part = execute.renamed(state.part)
     read = {k: replacements[position] for k, position in enumerate(dealing.index_leaves) if position in replacements}
     return state.followed_by(write(state.index, handles, priorities, read), part)
 
@@ -230,7 +239,7 @@ def sample(
     if state.spec.on_sample is not None:
         key = random.split(key, state.dealing.shards)[state.rank]
     made = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
-    return state.followed_by(index, execute.own_(state.part) if in_place else None), made
+    return state.followed_by(index, execute.renamed(state.part) if in_place else None), made
 
 
 def check_asked(state: Any, group: Any, draw: Any, function: str) -> None:
@@ -293,7 +302,7 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: An
     local_slots = torch.where(real, slots - state.rank * dealing.slots_each, torch.zeros_like(slots))
     leaves, extras = _read_own(state, local_slots, selection.handles.reshape(-1), words)
     leaves, told = _with_leading_axes(state.spec, share, [*leaves, *extras.values()], list(extras))
-    index = execute.own_(state.index) if in_place else state.index
+    index = execute.renamed(state.index) if in_place else state.index
     return index, leaves, selection._replace(extras={**selection.extras, **told})
 
 

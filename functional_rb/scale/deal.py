@@ -184,9 +184,18 @@ def own_slots(ops: Ops, dealing: Dealing, slots: Array, shard: Array) -> tuple[A
     return ops.where(own, local, ops.full_like(local, 0)), own
 
 
-def own_lanes(ops: Ops, dealing: Dealing, shard: Array, like: Array) -> Array:
-    """Which of the lanes of a part the buffer has, bool [lanes_each]; the others are never written."""
-    return ops.arange(dealing.lanes_each, like=like) < dealing.lanes - shard * dealing.lanes_each
+def real_rows(ops: Ops, dealing: Dealing, shard: Array, steps: int, like: Array) -> Array:
+    """Which rows of steps of a part's lanes are of lanes that the buffer has, bool [steps * lanes_each]."""
+    lane = ops.arange(steps * dealing.lanes_each, like=like) % dealing.lanes_each
+    return lane < dealing.lanes - shard * dealing.lanes_each
+
+
+def of_all_lanes(ops: Ops, dealing: Dealing, of_shards: Array) -> Array:
+    """Rows [D, steps * lanes_each, *shape] of the lanes of each shard as those of all, [steps * lanes, *shape]."""
+    shape, steps = of_shards.shape[2:], of_shards.shape[1] // dealing.lanes_each
+    by_step = ops.moveaxis(of_shards.reshape(dealing.shards, steps, dealing.lanes_each, *shape), 0, 1)
+    padded = by_step.reshape(steps, dealing.shards * dealing.lanes_each, *shape)
+    return padded[:, : dealing.lanes].reshape(steps * dealing.lanes, *shape)
 
 
 def ends_of_shard(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> RingState:

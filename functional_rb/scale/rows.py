@@ -17,9 +17,12 @@ def layout_of(arrays: Sequence[Array]) -> Layout:
     return row_layout.plan(described, math.inf)
 
 
-def packed(ops: Ops, layout: Layout, arrays: Sequence[Array], like: Array) -> Array:
-    """Arrays [n, *shape] as words int32 [n, words]; like, int32 [n], tells how many where there are no arrays."""
-    return row_layout.pack_rows(ops, layout, arrays, like)
+def packed(ops: Ops, layout: Layout, arrays: Sequence[Array]) -> Array:
+    """Arrays [n, *shape], one at least, as words int32 [n, words]."""
+    zero = ops.arange(arrays[0].shape[0], like=arrays[0]) * 0
+    if not zero.shape[0]:
+        return zero[:, None] * ops.arange(layout.row_words, like=zero)
+    return row_layout.pack_rows(ops, layout, arrays, zero)
 
 
 def unpacked(ops: Ops, layout: Layout, words: Array) -> list[Array]:

@@ -58,7 +58,7 @@ class Engine:
             priorities = self._placed(state, memory, "priorities", priorities, batch)
             stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
             if batch == 0:
-                return self._renamed(state, version) if consume else state
+                return self.renamed(state, version) if consume else state
             made = library.natively("write_" if consume else "write", state, stored, mask, priorities)
             if made is not NotImplemented:
                 return made
@@ -131,7 +131,7 @@ class Engine:
         """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         if not state.spec.sampler.remembers or batch == 0:
             sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
-            return self._renamed(state, readable(state)), sample
+            return self.renamed(state), sample
         if self.library.is_tracing():
             after, *drawn = self.sample(state, key, batch, beta, wanted, consume=True)
             return after, finish(*drawn)
@@ -150,7 +150,7 @@ class Engine:
 
     def own_(self, state: Any) -> Any:
         """Make a state the only owner of its memory."""
-        return self._renamed(state, self._owner(state))
+        return self.renamed(state, self._owner(state))
 
     def clear(self, state: Any, consume: bool = False) -> Any:
         """Take all items out; the rows are handed on as they are."""
@@ -196,9 +196,9 @@ class Engine:
             part_with_older(memory)
             return version
 
-    def _renamed(self, state: Any, version: Version) -> Any:
-        """The same value in another state, with the given one consumed."""
-        made = type(state)(version, state._counters, state.spec, past_of(state), state._target)
+    def renamed(self, state: Any, version: Version | None = None) -> Any:
+        """The same value in another state, with the given one consumed; of its own version, if none is given."""
+        made = type(state)(version or readable(state), state._counters, state.spec, past_of(state), state._target)
         state.consume()
         return made
 

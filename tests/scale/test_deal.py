@@ -10,6 +10,7 @@ import pytest
 import functional_rb as frb
 from functional_rb.ops import numpy_ops as ops
 from functional_rb.scale import deal as dealing
+from functional_rb.scale import rows
 from functional_rb.structures.ring import RingState
 from tests.support.members import MEMBERS
 
@@ -40,11 +41,36 @@ def test_each_slot_is_one_shards_own(lanes: int, shards: int) -> None:
         assert (local[own] == (lane - shard * dealt.lanes_each) * spec.plan.ring.length + place).all()
         assert (local[~own] == 0).all()
         assert slots[own].tolist() == [*range(firsts[shard], firsts[shard + 1])]
-        real = dealing.own_lanes(ops, dealt, np.int32(shard), slots)
-        assert real.sum() == own.sum() // spec.plan.ring.length
+        real = dealing.real_rows(ops, dealt, np.int32(shard), 3, slots).reshape(3, -1)
+        assert (real.sum(1) == own.sum() // spec.plan.ring.length).all()
         assert not np.diff(real.astype(int)).max(initial=0) > 0, "the lanes that are not there come last"
     assert (owners == 1).all()
     assert dealt.is_even == (lanes % shards == 0)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 8])
+def test_rows_of_all_lanes(shards: int) -> None:
+    """Step by step, each lane's at its place, without those that are not there."""
+    dealt, steps = dealing.deal(spec_of(5), shards), 3
+    lane = np.arange(shards * dealt.lanes_each).reshape(shards, 1, -1)
+    numbers = (np.arange(steps)[:, None] * 100 + lane)[..., None] + np.zeros(2, int)
+    found = dealing.of_all_lanes(ops, dealt, numbers.reshape(shards, -1, 2))
+    assert found[:, 0].tolist() == [100 * step + lane for step in range(steps) for lane in range(5)]
+    assert (found[:, 0] == found[:, 1]).all()
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("bool",), ("uint8", "float32"), ("int16", "bool", "float16"), ("bfloat16",)], ids=str
+)
+@pytest.mark.parametrize("n", [0, 5])
+def test_rows_of_any_arrays_come_back(dtypes: tuple[str, ...], n: int) -> None:
+    """Whichever comes first, and by primitives alone, as where there are no kernels."""
+    made = [np.arange(n * 3 * (k + 1)).reshape(n, 3, k + 1).astype(ops.dtype_of(x)) for k, x in enumerate(dtypes)]
+    layout = rows.layout_of(made)
+    words = rows.packed(ops, layout, made)
+    assert (words.shape, words.dtype) == ((n, layout.row_words), np.int32)
+    for given, back in zip(made, rows.unpacked(ops, layout, words), strict=True):
+        assert (back.dtype, back.tolist()) == (given.dtype, given.tolist())
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])

@@ -28,9 +28,9 @@ def index_of(sampler: Any, seed: int = 0, empty: tuple[int, ...] = ()) -> tuple[
     steps = LENGTH + 7
     mask = rng.random((steps, LANES)) < np.linspace(0.3, 1, LANES)
     mask[:, list(empty)] = False
-    priorities = np.exp(rng.uniform(0, np.log(SKEW), (steps, LANES))).astype(np.float32)
-    priorities[0] = 1, 1, SKEW, SKEW, 1
-    priorities = priorities.reshape(-1) if spec.sampler.has_priorities else None  # type: ignore[assignment]
+    values = np.exp(rng.uniform(0, np.log(SKEW), (steps, LANES))).astype(np.float32)
+    values[0] = 1, 1, SKEW, SKEW, 1
+    priorities = values.reshape(-1) if spec.sampler.has_priorities else None
     leaves = [rng.random(steps * LANES) < 0.1] if dealing.index.plan.leaves else []
     with np.errstate(all="ignore"):
         arrays = functions.add(ops, arrays, dealing.index, leaves, steps * LANES, mask.reshape(-1), priorities)

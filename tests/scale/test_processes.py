@@ -149,7 +149,8 @@ def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
         assert bool(rb.can_sample(sharded, 9)) == bool(rb.can_sample(whole, 9))
     handles = found.indices.reshape(-1)
     read, wanted = rb.get(sharded, handles), rb.get(whole, handles)
-    assert_share(group, {"x": wanted["x"].repeat(dist.get_world_size(group), 1)}, {"x": read["x"]}, handles >= -1)
+    assert torch.equal(read["x"], wanted["x"])
+    assert torch.equal(read["image"], wanted["image"])
     assert torch.equal(rb.is_live(sharded, handles), rb.is_live(whole, handles))
     cleared = rb.clear_(sharded) if in_place else rb.clear(sharded)
     assert int(rb.size(cleared)) == 0
@@ -190,7 +191,6 @@ def local_draws(group: Any, spec: frb.BufferSpec, skew: float) -> None:
     state, sample = rb.sample(state, rb.key(3), size * 64, beta=1.0, draw="local")
     assert list(map(int, rb.counts(state))) == before
     each = deal(spec, size).slots_each
-    slots = torch.arange(spec.capacity, dtype=torch.int32)
     handles = torch.arange(0, 4 * spec.capacity, dtype=torch.int32)
     live = handles[rb.is_live(whole, handles)]
     values = torch.ones(len(live), dtype=torch.float64)
@@ -198,7 +198,6 @@ def local_draws(group: Any, spec: frb.BufferSpec, skew: float) -> None:
         values = (rb.priorities(whole, live).double()) ** spec.sampler.alpha  # type: ignore[attr-defined]  # of Prioritized
     owners = live % spec.capacity // each
     law = {int(h): float(v / (size * values[owners == o].sum())) for h, v, o in zip(live, values, owners, strict=True)}
-    assert len(slots) == spec.capacity
     if not bool((owners == rank).any()):
         assert sample.indices.tolist() == [-1] * 64
         assert sample.weights.tolist() == sample.probabilities.tolist() == [0.0] * 64
@@ -266,7 +265,7 @@ def test_processes_that_have_not_done_the_same(processes: ProcessGroup) -> None:
 
 
 def kept(group: Any, folder: str) -> None:
-    size, rank, spec = dist.get_world_size(group), dist.get_rank(group), SPECS["n-step"]
+    rank, spec = dist.get_rank(group), SPECS["n-step"]
     state, whole = rb.init(spec, sharding=group), rb.init(spec)
     for turn in range(3):
         items = steps(spec, turn)[0]
@@ -286,7 +285,6 @@ def kept(group: Any, folder: str) -> None:
     assert_same_draws(group, rb.with_spec(state, annealed), rb.with_spec(whole, annealed), 8, False)
     with pytest.raises(ValueError, match="keeps its capacity"):
         rb.with_spec(state, dataclasses.replace(spec, capacity=2 * LANES * LENGTH))
-    assert size > 1
 
 
 def test_parts_are_saved_and_go_on(processes: ProcessGroup) -> None:
@@ -341,7 +339,7 @@ def alone(group: Any) -> None:
     state = rb.add(state, steps(spec, 0)[0])
     plain = rb.sample(state, rb.key(0), 3)[1]
     for draw in ("global", "local"):
-        assert torch.equal(rb.sample(state, rb.key(0), 3, group=group, draw=draw)[1].indices, plain.indices)  # type: ignore[arg-type]
+        assert torch.equal(rb.sample(state, rb.key(0), 3, group=group, draw=draw)[1].indices, plain.indices)  # type: ignore[arg-type]  # one of them
 
 
 def test_a_group_of_one(processes: ProcessGroup) -> None:

@@ -154,6 +154,14 @@ def test_the_same_log_gives_the_same_state_and_samples(name: str, shards: int) -
     check(jitted(run)(state, log(name)), name)
 
 
+@pytest.mark.parametrize("name", ["uniform", "prioritized"])
+def test_without_kernels_as_on_accelerators(name: str) -> None:
+    """The mask of the uniform buffer goes alone, one byte a row, packed by primitives."""
+    with frb.kernels(False):
+        state = rb.init(SPECS[name], sharding=sharding_of(3))
+        check(jitted(run)(state, log(name)), name)
+
+
 @pytest.mark.skipif(not compat.IS_EXPLICIT, reason="explicit axes are for JAX 0.7.2 on")
 def test_explicit_axes() -> None:
     state = rb.init(SPECS["prioritized"], sharding=sharding_of(8, AxisType.Explicit))
@@ -311,7 +319,7 @@ def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(draw: str
 
     def program(state: frb.State, keys: Any, row: Any) -> Any:
         def one(state: frb.State, key: Any) -> Any:
-            state, sample = rb.sample(rb.add(state, row), key, BATCH, draw=draw)  # type: ignore[arg-type]
+            state, sample = rb.sample(rb.add(state, row), key, BATCH, draw=draw)  # type: ignore[arg-type]  # one of both
             return state, sample.items["reward"].sum()
 
         return lax.scan(one, state, keys)
@@ -454,7 +462,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with refused(ValueError, match="multiple of the 8 shards.* got 12; 8 or 16 would do"):
         rb.sample(state, rb.key(0), 12)
     with refused(ValueError, match="expected draw as one of"):
-        rb.sample(state, rb.key(0), 8, draw="all")  # type: ignore[arg-type]
+        rb.sample(state, rb.key(0), 8, draw="all")  # type: ignore[arg-type]  # refused
     with refused(ValueError, match="axis_name='d', along which"):
         rb.sample(state, rb.key(0), 8, axis_name="e")
     with refused(ValueError, match="whose draws are independent"):
@@ -471,7 +479,7 @@ def test_what_does_not_fit_is_refused() -> None:
         rb.with_spec(state, dataclasses.replace(spec, capacity=80))
     for function in (frb.Mixture, rb.from_dlpack, rb.state_dict):
         with refused(ValueError, match=r"over several; give rb.unshard"):
-            function([state] if function is frb.Mixture else state)  # type: ignore[operator]
+            function([state] if function is frb.Mixture else state)  # type: ignore[operator]  # of any type
     with refused(RuntimeError, match="consumed"):
         rb.add_(state, now.items)
         rb.size(state)

@@ -39,7 +39,11 @@ class BackendArrays(NumPyArrays):
         """Take the backend."""
         self.name, self._backend = backend.__name__, backend
         self._picky = self.name == JAX  # XLA takes over memory at certain addresses alone
-        self.build_mapping = importlib.import_module(f"{self.name}.execute").build_mapping  # type: ignore[method-assign]
+        self._own_mapping = importlib.import_module(f"{self.name}.execute").build_mapping
+
+    def build_mapping(self, container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+        """What the backend makes of a nest's parts: also TensorDicts, and what is registered."""
+        return self._own_mapping(container, parts, batch)
 
     def given(self, array: Array) -> Any:
         """An array of the backend, in the same memory where it can be."""
