@@ -20,6 +20,7 @@ from functional_rb.scale.ray import blocks, law
 from functional_rb.scale.ray.arrays import NumPyArrays, arrays_of, as_numpy, convert, optional, unflatten, words_of
 from functional_rb.scale.ray.blocks import Array
 from functional_rb.scale.ray.channel import Channel, Lost, Receipt
+from functional_rb.scale.ray.draw import Draw
 from functional_rb.scale.ray.limits import Answer
 from functional_rb.scale.ray.messages import NOTHING, Drawn, Standing, Welcome
 from functional_rb.scale.ray.tally import Tally
@@ -536,7 +537,7 @@ class Client:
     def _begin(
         self, seeds: np.random.SeedSequence, size: int, oldest: int | None, deadline: float, exact: bool = False,
         wait: bool = True,
-    ) -> _Draw | None:  # fmt: skip
+    ) -> Draw | None:  # fmt: skip
         """Choose shards and ask them; None if that would have to wait, and must not."""
         if not self._permit("sample", size, deadline, "sample", wait):
             return None
@@ -546,7 +547,7 @@ class Client:
         if not self._wait_for_mass(deadline, wait):
             self._give_back(size)
             return None
-        draw = _Draw(size, oldest, np.random.Generator(np.random.Philox(seeds)), self._standings)
+        draw = Draw(size, oldest, np.random.Generator(np.random.Philox(seeds)), self._standings)
         self._ask(draw, size)
         return draw
 
@@ -570,7 +571,7 @@ class Client:
             self._transport.sleep(PAUSE)
         return True
 
-    def _ask(self, draw: _Draw, rows: int) -> None:
+    def _ask(self, draw: Draw, rows: int) -> None:
         """Ask shards for so many rows by the chances of the draw."""
         counts = np.bincount(law.choose(draw.chances, draw.random.random(rows)), minlength=len(self._channels))
         for k in np.flatnonzero(counts):
@@ -578,7 +579,7 @@ class Client:
             call = self._transport.call(int(k), "sample", seed, int(counts[k]), draw.oldest)
             draw.calls.append((int(k), int(counts[k]), call))
 
-    def _finish(self, draw: _Draw, betas: Sequence[float], deadline: float) -> list[AnySample[Any]]:
+    def _finish(self, draw: Draw, betas: Sequence[float], deadline: float) -> list[AnySample[Any]]:
         """Wait for what was asked for, draw anew what dead and empty shards did not give, and put it together.
 
         Returns one sample for each beta, all of the same size.
@@ -609,7 +610,7 @@ class Client:
                 self._ask(draw, missing)
         return self._together(draw, betas)
 
-    def _begin_anew(self, draw: _Draw, missing: int, deadline: float) -> int:
+    def _begin_anew(self, draw: Draw, missing: int, deadline: float) -> int:
         """See to it that there is a shard to ask; how many rows are to be asked for: all, where none was left."""
         if draw.chances.any():
             return missing
@@ -617,7 +618,7 @@ class Client:
         draw.restart(self._standings)
         return draw.size
 
-    def _together(self, draw: _Draw, betas: Sequence[float]) -> list[AnySample[Any]]:
+    def _together(self, draw: Draw, betas: Sequence[float]) -> list[AnySample[Any]]:
         """Samples of what shards have drawn, one for each beta."""
         parts = [(k, drawn, blocks.unpack(drawn.block)) for k, drawn in draw.parts]
         _, first, _ = parts[0]
@@ -695,13 +696,9 @@ class Client:
                 return False
             if self._transport.now() >= deadline:
                 raise TimeoutError(f"{who}: waited for the rate limit: {why}")
-            self._bring_on(deadline)
+            self._poll()  # so that what was sent goes on, as others may wait for it
             self._transport.sleep(pause)
             pause = min(2 * pause, 0.05)
-
-    def _bring_on(self, deadline: float) -> None:
-        """Go on with what was sent, as others may wait for it."""
-        self._poll()
 
     def _give_back(self, items: int) -> None:
         """Undo a permit of which no use was made."""
@@ -735,45 +732,6 @@ class Client:
         return max(deadline - self._transport.now(), 0.0)
 
 
-class _Draw:
-    """A batch that was asked for.
-
-    Attributes:
-        size: how many rows it has.
-        oldest: see `Client.sample`.
-        random: of this batch.
-        standings: of the shards, by which the chances were made.
-        chances: float64 [K], of each shard, those left out without any.
-        calls: shard, rows, and what stands for their result.
-        parts: what has come, by shard.
-    """
-
-    def __init__(
-        self, size: int, oldest: int | None, random: np.random.Generator, standings: Sequence[Standing]
-    ) -> None:
-        """Nothing is asked for yet."""
-        self.size, self.oldest, self.random = size, oldest, random
-        self.calls: list[tuple[int, int, Any]] = []
-        self.restart(standings)
-
-    def restart(self, standings: Sequence[Standing]) -> None:
-        """Begin again with how the shards stand now."""
-        self.standings = tuple(standings)
-        self.chances = law.shares([standing.mass for standing in standings])
-        self.parts: list[tuple[int, Drawn]] = []
-
-    def leave_out(self, k: int) -> int:
-        """Draw no more from a shard; what came from it earlier goes too, and how many rows that were is returned.
-
-        So all rows are drawn by one law, that of the shards that are left: a row that was first drawn from another of
-        them stays, one that was not is drawn again among these, and c_j + c_k * c_j / (1 - c_k) = c_j / (1 - c_k).
-        """
-        self.chances = law.shares(np.where(np.arange(len(self.chances)) == k, 0.0, self.chances))
-        gone = sum(drawn.rows for place, drawn in self.parts if place == k)
-        self.parts = [(place, drawn) for place, drawn in self.parts if place != k]
-        return gone
-
-
 class Batches(Iterator[AnySample[Any]]):
     """Samples in their order, asked for ahead; made by `Client.iterate`."""
 
@@ -790,7 +748,7 @@ class Batches(Iterator[AnySample[Any]]):
         self._client, self._words, self._size, self._beta, self._oldest = client, words, size, beta, oldest
         self._n, self._prefetch, self._together = numbers
         self._asked = self._given = 0
-        self._ahead: deque[tuple[int, _Draw]] = deque()
+        self._ahead: deque[tuple[int, Draw]] = deque()
         """What was asked for: how many batches, and where they will be."""
         self._here: deque[AnySample[Any]] = deque()
         """Batches that have come with others."""
