@@ -84,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     others = OtherWork()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", frb.LargeCopyWarning)
+        warnings.simplefilter("ignore", frb.errors.LargeCopyWarning)
         found = measure(Workload(capacity=options.capacity), options.rounds, 25)
     share = others.share()
     print(f"{machine()}; other processes took {'?' if share is None else f'{share:.2f}'} cores")

@@ -20,7 +20,7 @@ from benchmarks.workload import ROW_WORDS, Batch, Workload
 # Eager adds on JAX copy the state: a small one, lest that hide the check.
 WORK = Workload(capacity=10_000)
 
-CHOICES = {"choice": frb.Categorical(5), "onehot": frb.OneHot(4)}
+CHOICES = {"choice": frb.Categorical(5), "onehot": frb.specs.OneHot(4)}
 WORDS = ROW_WORDS + 2  # 32-bit words of a value: a choice has four bytes, and so has the one-hot vector
 
 
@@ -122,7 +122,7 @@ def of_torchrl(name: str, work: Workload, backend: Backend) -> Calls:
     from tensordict import TensorDict
 
     torch.manual_seed(work.seed)
-    spec = frb.to_torchrl(item_spec(work)).expand(work.sample_size)
+    spec = frb.convert.to_torchrl(item_spec(work)).expand(work.sample_size)
     batches = given(work, work.sample_size)
     inside, outside = (TensorDict(dict(batch), batch_size=[work.sample_size]) for batch in batches)
     calls = {"rand": spec.rand, "contains": lambda: spec.is_in(inside), "project": lambda: spec.project(outside)}
@@ -134,7 +134,7 @@ def of_gymnasium(name: str, work: Workload, backend: Backend) -> Calls:
     from gymnasium.vector.utils import batch_space
 
     spec = item_spec(work)
-    one = frb.to_gymnasium(spec | {"onehot": spec["onehot"].to_categorical()})
+    one = frb.convert.to_gymnasium(spec | {"onehot": spec["onehot"].to_categorical()})
     space = batch_space(one, work.sample_size)
     space.seed(work.seed)
     inside = space.sample()

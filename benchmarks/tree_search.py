@@ -30,18 +30,18 @@ def of_ours(name: str, group: Searching, backend: Backend) -> Calls:
     import jax_backend as rb
 
     (model, start), count = _model(), SIMULATIONS[group]
-    spec = frb.TreeSpec({"x": frb.Unbounded((WIDTH,))}, count + 1, SLOTS)
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded((WIDTH,))}, count + 1, SLOTS)
 
-    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+    def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
         x, prior, value, reward = model(node["x"], action)
-        return frb.Expansion({"x": x}, prior, value, reward, 0.9)
+        return frb.trees.Expansion({"x": x}, prior, value, reward, 0.9)
 
     def search(key: Any, policy: Any) -> Any:
         x, prior, value, _ = model(start, jnp.zeros(BATCH))
-        tree = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value))
+        tree = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
         return rb.trees.search(tree, key, step, count, policy)
 
-    return _calls(name, backend, group, jax.jit(search, static_argnums=1), frb.MuZero(), frb.GumbelMuZero())
+    return _calls(name, backend, group, jax.jit(search, static_argnums=1), frb.trees.MuZero(), frb.trees.GumbelMuZero())
 
 
 def of_mctx(name: str, group: Searching, backend: Backend) -> Calls:

@@ -122,9 +122,9 @@ def text(section: Section, work: TreeWorkload) -> str:
         f"{tree_search.SLOTS} actions are searched from a new root each time, with the group's number of simulations."
     )
     who = [
-        f"- {ours.NAME}: `rb.maps.insert`, `rb.forests.extend` and `rb.forests.tree`, eagerly, all of them pure",
+        f"- {ours.NAME}: `rb.hash_maps.insert`, `rb.forests.extend` and `rb.forests.tree`, eagerly, all of them pure",
         "- torchrl: `MCTSForest().extend`, `get_tree`, and the methods `valid_paths`, `vertices` and `edges` of `Tree`",
-        "- searches: `rb.trees.search` with `frb.MuZero()` and `frb.GumbelMuZero()`, and mctx's two policies, compiled",
+        "- searches, compiled: `rb.trees.search` with the policies `MuZero()` and `GumbelMuZero()`, and mctx's two",
     ]
     return ratios_text(about, "\n".join(who), section)
 
@@ -134,11 +134,11 @@ def of_maps(name: str, work: TreeWorkload, backend: Backend) -> Calls:
     import importlib
 
     rb = importlib.import_module(f"{backend}_backend")
-    empty = rb.maps.init(frb.MapSpec(frb.Unbounded((), "int32"), work.keys))
+    empty = rb.hash_maps.init(frb.HashMapSpec(frb.Unbounded((), "int32"), work.keys))
     keys = rb.values.convert(keys_of(work), frb.Unbounded((work.keys,), "int32"), "keys")
 
     def insert() -> None:
-        made, inserted = rb.maps.insert(empty, keys)
+        made, inserted = rb.hash_maps.insert(empty, keys)
         if backend == "jax":
             made.counters.block_until_ready()
             inserted.ids.block_until_ready()
@@ -158,8 +158,8 @@ def of_dict(name: str, work: TreeWorkload, backend: Backend) -> Calls:
     return Calls(name, backend, "maps", {"insert": insert})
 
 
-def _spec(capacity: int) -> frb.ForestSpec:
-    return frb.ForestSpec(frb.Unbounded((2,), "int64"), frb.Unbounded((), "int64"), capacity, ACTIONS)
+def _spec(capacity: int) -> frb.trees.ForestSpec:
+    return frb.trees.ForestSpec(frb.Unbounded((2,), "int64"), frb.Unbounded((), "int64"), capacity, ACTIONS)
 
 
 def _tensors(steps: Any) -> Any:

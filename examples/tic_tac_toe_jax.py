@@ -67,9 +67,9 @@ def predict(params: Any, board: jax.Array) -> tuple[jax.Array, jax.Array]:
 # --- the search -----------------------------------------------------------------------------------------------------
 
 
-def expansion(params: Any, board: jax.Array, reward: Any, done: Any) -> frb.Expansion:
+def expansion(params: Any, board: jax.Array, reward: Any, done: Any) -> frb.trees.Expansion:
     prior, value = predict(params, board)
-    return frb.Expansion(
+    return frb.trees.Expansion(
         node={"board": board},
         prior=prior,
         value=jnp.where(done, 0.0, value),
@@ -81,13 +81,13 @@ def expansion(params: Any, board: jax.Array, reward: Any, done: Any) -> frb.Expa
 
 
 def model(params: Any) -> Any:
-    def step(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+    def step(node: Any, action: jax.Array, key: jax.Array) -> frb.trees.Expansion:
         return expansion(params, *play(node["board"], action))
 
     return step
 
 
-TREE = frb.TreeSpec(node={"board": frb.Unbounded((MOVES,), "int32")}, capacity=64, children=MOVES)
+TREE = frb.trees.TreeSpec(node={"board": frb.Unbounded((MOVES,), "int32")}, capacity=64, children=MOVES)
 
 
 # --- self-play and learning -----------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def self_play(config: Config, params: Any, key: jax.Array) -> tuple[Any, jax.Arr
 
     def turn(carry: Any, key: jax.Array) -> Any:
         boards, tree, over = carry
-        tree, proposal = rb.trees.search(tree, key, model(params), config.simulations, frb.GumbelMuZero())
+        tree, proposal = rb.trees.search(tree, key, model(params), config.simulations, frb.trees.GumbelMuZero())
         after, reward, done = play(boards, jnp.maximum(proposal.slot, 0))
         told = {"board": boards, "policy": proposal.weights, "reward": reward, "live": ~over}
         # What is known below the move is searched further, with the stones of the other player.
@@ -171,7 +171,7 @@ def against_random(config: Config, params: Any, key: jax.Array) -> jax.Array:
         boards, mine, over, result = carry
         search_key, random_key = jax.random.split(key)
         tree = rb.trees.init(TREE, expansion(params, boards, 0.0, over))
-        policy = frb.GumbelMuZero(scale=0.0)
+        policy = frb.trees.GumbelMuZero(scale=0.0)
         _, proposal = rb.trees.search(tree, search_key, model(params), config.simulations, policy)
         chance = jax.random.categorical(random_key, jnp.where(boards == 0, 0.0, -jnp.inf))
         move = jnp.where(mine, jnp.maximum(proposal.slot, 0), chance)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from functional_rb.base import lazy as _lazy
 from jax_backend import compat as compat  # first, as it refuses what is missing or too old
 from jax_backend import containers as containers  # of its library, which it tells the core
-from jax_backend import maps as maps
+from jax_backend import hash_maps as hash_maps
 from jax_backend import moments as moments
 from jax_backend import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend import records as records
@@ -42,7 +42,6 @@ from jax_backend.functions import (
     sample_,
     sample_spec,
     size,
-    sizes,
     split,
     update,
     update_,
@@ -75,6 +74,7 @@ __all__ = [
     "forests",
     "from_dlpack",
     "get",
+    "hash_maps",
     "init",
     "is_live",
     "items",
@@ -82,7 +82,6 @@ __all__ = [
     "key",
     "load_state_dict",
     "map_spec",
-    "maps",
     "moments",
     "newest",
     "ones",
@@ -99,7 +98,6 @@ __all__ = [
     "shape_dtype_struct",
     "shard",
     "size",
-    "sizes",
     "split",
     "state_dict",
     "text",

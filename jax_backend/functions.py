@@ -235,7 +235,6 @@ newest = _reads(reading.newest)
 cursor = _reads(reading.cursor)
 size = _reads(mixed.either(reading.size, mixed.size))
 can_sample = _reads(mixed.either(reading.can_sample, mixed.can_sample))
-sizes = _reads(mixed.sizes)
 
 
 @_binds(reading.counts)

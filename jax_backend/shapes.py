@@ -24,7 +24,8 @@ def shape_dtype_struct(spec: Any, batch: Any = ()) -> Any:
         batch: leading axes, an int or a tuple.
 
     Returns:
-        `jax.ShapeDtypeStruct`s [*batch, *shape] in the containers of the spec; `frb.spec_of` makes a spec of them.
+        `jax.ShapeDtypeStruct`s [*batch, *shape] in the containers of the spec. `frb.specs.spec_of` makes a spec of
+        them.
 
     Raises:
         TypeError: for a leaf of Python objects, or of a dtype that JAX does not have now, naming it.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from functional_rb.base import lazy as _lazy
 from torch_backend import compat as compat  # first, as it refuses what is missing or too old
 from torch_backend import containers as containers  # of its library, which it tells the core
-from torch_backend import maps as maps
+from torch_backend import hash_maps as hash_maps
 from torch_backend import moments as moments
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend import records as records
@@ -42,7 +42,6 @@ from torch_backend.functions import (
     sample_,
     sample_spec,
     size,
-    sizes,
     update,
     update_,
     with_spec,
@@ -75,6 +74,7 @@ __all__ = [
     "from_dlpack",
     "from_shards",
     "get",
+    "hash_maps",
     "init",
     "is_live",
     "items",
@@ -82,7 +82,6 @@ __all__ = [
     "key",
     "load_state_dict",
     "map_spec",
-    "maps",
     "moments",
     "newest",
     "ones",
@@ -97,7 +96,6 @@ __all__ = [
     "sample_",
     "sample_spec",
     "size",
-    "sizes",
     "split",
     "state_dict",
     "text",

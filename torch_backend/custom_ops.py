@@ -28,7 +28,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Made, fill_draws
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures.episode_windows import Entries, Slices
-from functional_rb.structures.hash_map import HashMap
+from functional_rb.structures.hash_map import HashTable
 from functional_rb.structures.ring import Removal, RingState
 from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms.step_queue import Line
@@ -320,7 +320,7 @@ def _take(outline: Any, results: Any, made: dict[int, torch.Tensor]) -> None:
 
 _CLASSES: Final[dict[str, Any]] = {
     kind.__name__: kind
-    for kind in (Arrays, Entries, FramePlan, HashMap, Line, Removal, RingState, Selection, Slices, SparseSet)
+    for kind in (Arrays, Entries, FramePlan, HashTable, Line, Removal, RingState, Selection, Slices, SparseSet)
 }
 
 TABLE: Final[Table] = {

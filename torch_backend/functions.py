@@ -200,7 +200,6 @@ newest = _reads(reading.newest)
 cursor = _reads(reading.cursor)
 size = _reads(mixed.either(reading.size, mixed.size))
 can_sample = _reads(mixed.either(reading.can_sample, mixed.can_sample))
-sizes = _reads(mixed.sizes)
 
 
 @documented_by(reading.counts)

@@ -44,7 +44,7 @@ def to_tensordict(data: Any, batch_size: Any = None, into: Any = None) -> Any:
         ImportError: if tensordict is not installed.
 
     Example:
-        >>> text = frb.RewardData(torch.zeros(2, 8, dtype=torch.int32), torch.ones(2, 8, dtype=torch.bool))
+        >>> text = frb.text.RewardData(torch.zeros(2, 8, dtype=torch.int32), torch.ones(2, 8, dtype=torch.bool))
         >>> rb.records.to_tensordict(text, batch_size=2).batch_size
         torch.Size([2])
     """
@@ -78,7 +78,7 @@ def from_tensordict(data: Any, into: type[A]) -> A:
     Example:
         >>> from tensordict import TensorDict
         >>> text = TensorDict({"input_ids": torch.zeros(2, 8), "attention_mask": torch.ones(2, 8)}, [2])
-        >>> rb.records.from_tensordict(text, frb.RewardData)
+        >>> rb.records.from_tensordict(text, frb.text.RewardData)
         RewardData(input_ids=float32 [2, 8], attention_mask=float32 [2, 8], rewards=None, end_scores=None)
     """
     found = {str(name): part for name, part in data.items() if part is not None}

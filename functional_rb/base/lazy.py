@@ -53,7 +53,7 @@ def namespace(package: str, homes: Homes, hint: str = "") -> tuple[Callable[[str
         setattr(sys.modules[package], name, found)
         return found
 
-    def names_there() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home_of})
+    def public() -> list[str]:
+        return sorted(getattr(sys.modules[package], "__all__", home_of))
 
-    return get, names_there
+    return get, public

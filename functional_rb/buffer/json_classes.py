@@ -12,9 +12,8 @@ from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
 
 PARTS = (
-    samplers.Fifo,
+    samplers.InOrder,
     samplers.Groups,
-    samplers.Lifo,
     samplers.Prioritized,
     samplers.PrioritizedSlices,
     samplers.Queue,

@@ -185,8 +185,16 @@ def cursor(backend: Backend, state: State) -> Array:
     return found if state.spec.lanes is not None else found[0]
 
 
-def size(backend: Backend, state: State) -> Array:
+def size(backend: Backend, state: State, *, each: bool = False) -> Array:
     """How many items are stored, an int32 scalar.
+
+    Args:
+        backend: the backend.
+        state: the buffer, or a `Mixture`, whose buffers count together, up to 2^31 - 1.
+        each: of a mixture of K buffers the number of each, int32 [K]; what is a mixture itself counts as one.
+
+    Raises:
+        TypeError: for `each` of what is no mixture.
 
     Example:
         >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
@@ -194,6 +202,8 @@ def size(backend: Backend, state: State) -> Array:
         2
     """
     backend.check_state(state, "size")
+    if each:
+        raise TypeError("size: expected a Mixture beside each=True, got a State, which is one buffer; leave it out")
     return backend.counter(state, counters.SIZE)
 
 

@@ -136,7 +136,7 @@ def save_async(
         >>> import tempfile
         >>> state = rb.init(frb.BufferSpec((frb.Unbounded(()),), 4))
         >>> with tempfile.TemporaryDirectory() as path:
-        ...     saving = frb.save_async(state, path)
+        ...     saving = frb.checkpoint.save_async(state, path)
         ...     state = rb.add(state, (1.0,))
         ...     saving.result().items
         0

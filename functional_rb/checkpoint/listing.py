@@ -47,7 +47,7 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as path:
         ...     done = [frb.save(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), path) for _ in range(3)]
-        ...     [(found.generation, found.items, found.problem) for found in frb.checkpoints(path)]
+        ...     [(found.generation, found.items, found.problem) for found in frb.checkpoint.checkpoints(path)]
         [(3, 0, None), (2, 0, None)]
     """
     directory = os.path.abspath(as_path(path, "checkpoints"))

@@ -143,7 +143,7 @@ def save(
 
     Args:
         state: of either backend; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
-            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `Map`, a `Forest`, or parameters. Of a nest
+            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `HashMap`, a `Forest`, or parameters. Of a nest
             nothing is written in parts: `incremental` writes all or nothing of it.
         path: a directory, made if it is not there.
         incremental: write only what differs from the newest checkpoint there, whosever that is.

@@ -64,7 +64,8 @@ def load(
         spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
             files they go piece by piece, by way of others beside these, which nobody else sees. For a mixture one for
             each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`. For a
-            map a `MapSpec`, for a forest a `ForestSpec`, as for `rb.maps.with_spec` and `rb.forests.with_spec`.
+            hash map a `HashMapSpec`, for a forest a `ForestSpec`, as for `rb.hash_maps.with_spec` and
+            `rb.forests.with_spec`.
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
@@ -94,8 +95,8 @@ def load(
             return _load(where, backend, number, mmap, device, known, fall_back, storage, given, progress)
         if not isinstance(given, Sequence) and not (isinstance(given, Description) and given.part):
             raise TypeError(
-                f"load: expected a BufferSpec as spec (of a map a MapSpec, of a forest a ForestSpec), or a list with "
-                f"one for each buffer of a mixture, got {type(given).__name__}"
+                f"load: expected a BufferSpec as spec (of a hash map a HashMapSpec, of a forest a ForestSpec), or a "
+                f"list with one for each buffer of a mixture, got {type(given).__name__}"
             )
         value, found = _load(where, backend, number, mmap, device, known, fall_back, storage, None, progress)
         if isinstance(given, Description):
@@ -121,7 +122,7 @@ def _with_spec(value: Any, spec: Description, backend: ModuleType | str) -> Any:
     if kind is not type(spec) or spec.part is None:
         raise ValueError(
             f"load: spec: got a {type(spec).__name__}, and what was saved is a {type(value).__name__}; leave it out, "
-            f"and give parts of it another spec by rb.maps.with_spec and rb.forests.with_spec"
+            f"and give parts of it another spec by rb.hash_maps.with_spec and rb.forests.with_spec"
         )
     part = getattr(importlib.import_module(f"{backend_name(backend)}_backend"), spec.part)
     return part.with_spec(value, spec)
@@ -232,7 +233,7 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as path:
         ...     done = frb.save({"tokens": np.zeros((4, 8), np.int32)}, path)
-        ...     frb.load_spec(path)
+        ...     frb.checkpoint.load_spec(path)
         Composite({'tokens': Unbounded((4, 8), 'int32')})
     """
     directory = os.path.abspath(as_path(path, "load_spec"))

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from functional_rb import specs
+import functional_rb.specs as specs
 from functional_rb.base import extras, functions, lazy
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.base.nest import SEVERAL, Keys
@@ -61,7 +61,7 @@ OURS: Final[dict[str, type]] = {
 BUFFERS: Final = "functional_rb.buffer.json_classes"
 """The module that registers those of a buffer. It is imported before any text is written or read."""
 REGISTERING: Final = (
-    "functional_rb.maps.functions",
+    "functional_rb.hash_maps.functions",
     "functional_rb.mixture.value",
     "functional_rb.text",
     "functional_rb.trees",
@@ -138,7 +138,7 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
     Args:
         text: what `to_json` returned.
         known: the users' classes and functions that the text may name: NamedTuples, dataclasses, containers
-            (`TensorDict`, tensorclasses), reward functions. Records (`frb.record`) are known anyway.
+            (`TensorDict`, tensorclasses), reward functions. Records (`frb.types.record`) are known anyway.
 
     Returns:
         A spec equal to the one that was written, of the same types throughout.
@@ -148,7 +148,8 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
             says which.
 
     Example:
-        >>> from functional_rb import Composite, Text
+        >>> from functional_rb import Composite
+        >>> from functional_rb.specs import Text
         >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """

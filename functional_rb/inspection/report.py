@@ -31,7 +31,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
 
     Args:
         path: a directory that `frb.save` has written to.
-        known: the user's classes that the spec names, as for `frb.from_json`.
+        known: the user's classes that the spec names, as for `frb.convert.from_json`.
 
     Returns:
         Numbers, texts, lists and dicts by name, for JSON:

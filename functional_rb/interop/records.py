@@ -46,7 +46,7 @@ def batch_shape(data: Any) -> tuple[int, ...]:
         TypeError: for a leaf that is no array, naming it, and for a nest without any.
 
     Example:
-        >>> texts = frb.RewardData(np.zeros((2, 8), np.int32), np.ones((2, 8), bool), end_scores=np.zeros(2))
+        >>> texts = frb.text.RewardData(np.zeros((2, 8), np.int32), np.ones((2, 8), bool), end_scores=np.zeros(2))
         >>> rb.records.batch_shape(texts)
         (2,)
     """
@@ -170,8 +170,8 @@ def state_dict(data: Any) -> dict[str, Any]:
         TypeError: for a leaf that is no array, naming it; for a state, which `rb.state_dict` takes.
 
     Example:
-        >>> text = frb.RewardData(np.zeros(8, np.int32), np.ones(8, bool))
-        >>> sorted(rb.records.state_dict(frb.PairwiseDataset(text, text)))[:2]
+        >>> text = frb.text.RewardData(np.zeros(8, np.int32), np.ones(8, bool))
+        >>> sorted(rb.records.state_dict(frb.text.PairwiseDataset(text, text)))[:2]
         ['chosen_data/attention_mask', 'chosen_data/input_ids']
     """
     leaves, structure = _apart(data, "state_dict")

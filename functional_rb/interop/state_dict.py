@@ -229,7 +229,7 @@ def _check_spec(spec: BufferSpec, info: Any) -> None:
         if here != there and name != "storage":
             raise ValueError(
                 f"load_state_dict: the state was of another spec: expected {name} {here}, got {there}; "
-                f"make the state's own by frb.from_json(...[{SPEC!r}])"
+                f"make the state's own by frb.convert.from_json(...[{SPEC!r}])"
             )
 
 

@@ -238,25 +238,17 @@ def chosen(ops: Ops, paths: Sequence[Place], indices: Array, leaves: Sequence[Se
     return made
 
 
-def sizes(backend: Backend, mixture: Mixture) -> Array:
-    """How many items each buffer stores, int32 [K]; of a mixture in a mixture all of its buffers together.
-
-    Raises:
-        TypeError: for what is no mixture.
+def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> Array:
+    """How many items all buffers store together, or, with `each`, every buffer; see `reading.size`.
 
     Example:
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4)
         >>> mixture = frb.Mixture([rb.init(spec), rb.add(rb.init(spec), (np.zeros(3, np.float32),))])
-        >>> rb.sizes(mixture).tolist(), int(rb.size(mixture))
+        >>> rb.size(mixture, each=True).tolist(), int(rb.size(mixture))
         ([0, 3], 3)
     """
-    if not isinstance(mixture, Mixture):
-        raise TypeError(f"sizes: expected a Mixture, got {type(mixture).__name__}; of a state take rb.size(state)")
-    return backend.carry_out(sizes_of_all, places(mixture), _counters(backend, mixture, "sizes"))
-
-
-def size(backend: Backend, mixture: Mixture) -> Array:
-    """How many items all buffers store, an int32 scalar (2^31 - 1 if they are more)."""
+    if each:
+        return backend.carry_out(sizes_of_all, places(mixture), _counters(backend, mixture, "size"))
     return backend.carry_out(total, None, _counters(backend, mixture, "size"))
 
 

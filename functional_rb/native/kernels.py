@@ -32,7 +32,7 @@ from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
 from functional_rb.structures.frame_ring import Chain
-from functional_rb.structures.hash_map import HashMap, MapPlan
+from functional_rb.structures.hash_map import HashTable, MapPlan
 from functional_rb.structures.ring import Removal, Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.sparse_set import SparseSet
@@ -463,13 +463,13 @@ def _distinct(draws: Array, n: Array) -> Kernel | None:
 
 
 @stands_in_for(hash_map.lookup)
-def _lookup(plan: MapPlan, map: HashMap, rows: Array) -> Kernel | None:
+def _lookup(plan: MapPlan, map: HashTable, rows: Array) -> Kernel | None:
     encoded = descriptor.encode_map(plan)
     return Kernel("map_lookup", (*map, rows), ints(rows.shape[0]), [encoded]) if rows.shape[0] else None
 
 
 @stands_in_for(hash_map.insert)
-def _insert(plan: MapPlan, map: HashMap, rows: Array, mask: Array | None) -> Kernel | None:
+def _insert(plan: MapPlan, map: HashTable, rows: Array, mask: Array | None) -> Kernel | None:
     results = map, ints(rows.shape[0]), bools(rows.shape[0])
     encoded = descriptor.encode_map(plan)
     return Kernel("map_insert", (*map, rows, mask), results, [encoded]) if rows.shape[0] else None

@@ -1,9 +1,9 @@
 """How items are drawn: each sampler is a frozen dataclass in a module of its own."""
 
 from functional_rb.samplers.base import DRAW_LIMIT, LEAST_CHANCE
-from functional_rb.samplers.fifo import Fifo, Lifo
 from functional_rb.samplers.groups import Groups
 from functional_rb.samplers.importance import importance_weights
+from functional_rb.samplers.in_order import InOrder
 from functional_rb.samplers.prioritized import Prioritized
 from functional_rb.samplers.prioritized_slices import PrioritizedSlices
 from functional_rb.samplers.queue import Queue
@@ -16,9 +16,8 @@ from functional_rb.samplers.without_replacement import WithoutReplacement
 __all__ = [
     "DRAW_LIMIT",
     "LEAST_CHANCE",
-    "Fifo",
     "Groups",
-    "Lifo",
+    "InOrder",
     "Prioritized",
     "PrioritizedSlices",
     "Queue",

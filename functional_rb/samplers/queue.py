@@ -10,7 +10,7 @@ from functional_rb.core import counters
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase, need_one_lane
-from functional_rb.samplers.fifo import in_turn
+from functional_rb.samplers.in_order import in_turn
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
 from functional_rb.structures.ring import RingState

@@ -22,7 +22,7 @@ from functional_rb.samplers.epochs import (
     problem_of_sparse_set,
     sparse_set_arrays,
 )
-from functional_rb.samplers.fifo import in_turn
+from functional_rb.samplers.in_order import in_turn
 from functional_rb.structures import ring
 from functional_rb.structures import sparse_set as sparse_sets
 from functional_rb.structures.duplicates import single

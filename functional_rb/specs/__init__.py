@@ -1,13 +1,15 @@
 """What values are made of: typed, frozen, hashable descriptions without any array of a backend.
 
-One kind of spec a module; `values` takes nests of them apart, `functions` has the public functions on values. What is
-exported here is for the whole library, and most of it is public as `functional_rb` has it; the rest is internal.
+One kind of spec a module; `values` takes nests of them apart, `functions` has the public functions on values. The names
+in `__all__` are public as `frb.specs`, the usual ones as `frb` too.
 """
 
 from functional_rb.specs.array import ArraySpec, Binary, Bounded, Unbounded
-from functional_rb.specs.base import Domain, Spec
+from functional_rb.specs.base import Domain
+from functional_rb.specs.base import Spec as Spec
 from functional_rb.specs.categorical import Categorical, OneHot
-from functional_rb.specs.composite import Composite, freeze
+from functional_rb.specs.composite import Composite
+from functional_rb.specs.composite import freeze as freeze
 from functional_rb.specs.counting import cardinality
 from functional_rb.specs.example import spec_of
 from functional_rb.specs.exclusive import consolidate, has_exclusive_keys, has_stacked
@@ -18,7 +20,7 @@ from functional_rb.specs.one_of import OneOf
 from functional_rb.specs.sequence import Sequence
 from functional_rb.specs.stacked import Stacked, stack
 from functional_rb.specs.text import Text
-from functional_rb.specs.varying import Varying
+from functional_rb.specs.varying import Varying as Varying
 
 __all__ = [
     "ArraySpec",
@@ -34,14 +36,11 @@ __all__ = [
     "OneHot",
     "OneOf",
     "Sequence",
-    "Spec",
     "Stacked",
     "Text",
     "Unbounded",
-    "Varying",
     "cardinality",
     "consolidate",
-    "freeze",
     "has_exclusive_keys",
     "has_stacked",
     "spec_of",

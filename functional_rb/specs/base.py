@@ -122,7 +122,7 @@ class Spec(abc.ABC):
             ValueError: if these are not as many elements.
 
         Example:
-            >>> from functional_rb import OneHot
+            >>> from functional_rb.specs import OneHot
             >>> OneHot(5, shape=(2, 3, 5)).reshape(-1).shape
             (6, 5)
         """

@@ -283,7 +283,7 @@ def checked(nest: Any, who: str, path: tuple[str | int, ...] = (), batch_shape: 
             got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
             raise TypeError(
                 f"{who}: leaf {_shown(place)}: expected a spec such as frb.Unbounded(shape), got {got}; "
-                f"frb.spec_of(example) derives specs from arrays"
+                f"frb.specs.spec_of(example) derives specs from arrays"
             )
     return freeze(nest, batch_shape)
 

@@ -176,7 +176,7 @@ def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
         spec: a spec, or a nest of them, of whole numbers, truth values, choices and texts.
 
     Returns:
-        A nest like the spec, leaves [N, *shape] for N = `frb.cardinality(spec)`.
+        A nest like the spec, leaves [N, *shape] for N = `frb.specs.cardinality(spec)`.
 
     Raises:
         TypeError: for a leaf that varies in length or kind, or is of objects, naming it.
@@ -293,9 +293,9 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
         ValueError: for a value that does not fit, naming the leaf.
 
     Example:
-        >>> rb.encode(frb.OneHot(3), np.array([2, 0])).tolist()
+        >>> rb.encode(frb.specs.OneHot(3), np.array([2, 0])).tolist()
         [[False, False, True], [True, False, False]]
-        >>> rb.decode(frb.Text(5), rb.encode(frb.Text(5), "abc"))
+        >>> rb.decode(frb.specs.Text(5), rb.encode(frb.specs.Text(5), "abc"))
         'abc'
     """
     outline, lead = outline_of(backend, spec, "encode"), _lead(batch)
@@ -329,7 +329,7 @@ def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
         ValueError: for a structure or shape that does not fit.
 
     Example:
-        >>> rb.decode({"action": frb.OneHot(3)}, {"action": np.array([[False, True, False]])})
+        >>> rb.decode({"action": frb.specs.OneHot(3)}, {"action": np.array([[False, True, False]])})
         {'action': array([1], dtype=int32)}
     """
     outline = outline_of(backend, spec, "decode")

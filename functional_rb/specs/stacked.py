@@ -123,7 +123,9 @@ class Stacked(Spec):
         if isinstance(key, str):
             lacking = [i for i, member in enumerate(self.members) if key not in _names(member)]
             if lacking:
-                raise KeyError(f"{key!r}: members {lacking} have no such part; frb.consolidate(spec) gives them one")
+                raise KeyError(
+                    f"{key!r}: members {lacking} have no such part; frb.specs.consolidate(spec) gives them one"
+                )
             return stack([member[key] for member in self.members], self.axis)
         if is_path(key):
             return functools.reduce(operator.getitem, key, self)

@@ -85,7 +85,7 @@ class MapPlan:
         object.__setattr__(self, "numbers", Numbers(tuple(masks), tuple(factors), tuple(signs), last))
 
 
-class HashMap(NamedTuple):
+class HashTable(NamedTuple):
     """The arrays of a map.
 
     Attributes:
@@ -106,10 +106,10 @@ def shapes(plan: MapPlan) -> tuple[tuple[int, ...], ...]:
     return (plan.table_size,), (plan.capacity, plan.words), (plan.capacity,), (2,)
 
 
-def init(ops: Ops, plan: MapPlan, device: object = None) -> HashMap:
+def init(ops: Ops, plan: MapPlan, device: object = None) -> HashTable:
     """An empty map."""
     table, *others = (ops.zeros(shape, "int32", device) for shape in shapes(plan))
-    return HashMap(ops.full_like(table, EMPTY), *others)
+    return HashTable(ops.full_like(table, EMPTY), *others)
 
 
 def homes(ops: Ops, plan: MapPlan, rows: Array) -> Array:
@@ -135,7 +135,7 @@ def _next(plan: MapPlan, ops: Ops, moves: Array, slots: Array, steps: Array) -> 
     return ops.where(moves, (slots + steps) & (plan.table_size - 1), slots), steps
 
 
-def _find(ops: Ops, plan: MapPlan, map: HashMap, rows: Array) -> tuple[Array, Array, Array]:
+def _find(ops: Ops, plan: MapPlan, map: HashTable, rows: Array) -> tuple[Array, Array, Array]:
     """The number of each key or -1, the place where the search for it ended, and the steps that led there."""
 
     def going_on(waiting: Array, *others: Array) -> Array:
@@ -156,14 +156,14 @@ def _find(ops: Ops, plan: MapPlan, map: HashMap, rows: Array) -> tuple[Array, Ar
 
 
 @replaceable
-def lookup(ops: Ops, plan: MapPlan, map: HashMap, rows: Array) -> Array:
+def lookup(ops: Ops, plan: MapPlan, map: HashTable, rows: Array) -> Array:
     """The number of each key int32 [B, words], -1 where the map does not have it, int32 [B]."""
     ids: Array = _find(ops, plan, map, rows)[0] if rows.shape[0] else rows[:, 0]
     return ids
 
 
 @replaceable
-def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | None) -> tuple[HashMap, Array, Array]:
+def insert(ops: Ops, plan: MapPlan, map: HashTable, rows: Array, mask: Array | None) -> tuple[HashTable, Array, Array]:
     """Put keys in, as if one by one in their order.
 
     Args:
@@ -199,10 +199,12 @@ def insert(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, mask: Array | Non
     counted = ops.take(counts, places)  # less than 0 where it was more than an int32 holds
     counts = ops.set_at(counts, places, ops.where(counted < 0, ops.full_like(counted, INT32_MAX), counted))
     table = _name(ops, plan, table, slots, own)
-    return HashMap(table, _keep(ops, map.keys, rows, own, fresh), counts, counters), ids, fresh
+    return HashTable(table, _keep(ops, map.keys, rows, own, fresh), counts, counters), ids, fresh
 
 
-def taken_in(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, counts: Array, mask: Array) -> tuple[HashMap, Array]:
+def taken_in(
+    ops: Ops, plan: MapPlan, map: HashTable, rows: Array, counts: Array, mask: Array
+) -> tuple[HashTable, Array]:
     """Put keys in as often as they were put into another map, where each came once.
 
     Args:
@@ -222,16 +224,16 @@ def taken_in(ops: Ops, plan: MapPlan, map: HashMap, rows: Array, counts: Array, 
     return map._replace(counts=ops.where(added < 0, ops.full_like(added, INT32_MAX), added)), ids
 
 
-def live(ops: Ops, map: HashMap) -> Array:
+def live(ops: Ops, map: HashTable) -> Array:
     """Which of a map's rows are keys of it, bool [capacity]."""
     return ops.arange(map.counts.shape[0], like=map.counts) < map.counters[SIZE]
 
 
-def moved(ops: Ops, new: MapPlan, map: HashMap) -> HashMap:
+def moved(ops: Ops, new: MapPlan, map: HashTable) -> HashTable:
     """The arrays of another plan with the keys of a map, which have the same numbers; as many as there is room for."""
     keys, like = map.keys, map.counts
     table, *others = (ops.arange(math.prod(shape), like=like).reshape(shape) * 0 for shape in shapes(new))
-    fresh = HashMap(table + EMPTY, *others)
+    fresh = HashTable(table + EMPTY, *others)
     made, _ = taken_in(ops, new, fresh, keys, map.counts, live(ops, map))
     refused = saturating_add(ops, made.counters[REFUSED], map.counters[REFUSED])
     return made._replace(counters=ops.stack([made.counters[SIZE], refused]))
@@ -298,7 +300,7 @@ def _keep(ops: Ops, keys: Array, rows: Array, own: Array, fresh: Array) -> Array
     return ops.set_at(keys, ops.where(fresh, own, number), ops.where(fresh[:, None], rows, row))
 
 
-def problem(plan: MapPlan, map: HashMap) -> str | None:
+def problem(plan: MapPlan, map: HashTable) -> str | None:
     """Why arrays of NumPy, of the right shapes and dtypes, cannot be those of a map; or None.
 
     Every key has to be found: its number stands once in the table, and every place on the way there is filled. All

@@ -7,10 +7,12 @@ done is terminated | truncated. A buffer stores such items as any others, and fi
 observations under these names. What is exported here is public as `frb.ted`.
 """
 
-from functional_rb.ted.buffers import flat_to_ted, nested_to_ted, ted_to_flat, ted_to_nested
+from functional_rb.ted.buffers import from_form, to_form
 from functional_rb.ted.check import check
-from functional_rb.ted.forms import Flat, Lanes, Nested, flat_to_nested, nested_to_flat
+from functional_rb.ted.check_env import check_env
+from functional_rb.ted.forms import Flat, Lanes, Nested
 from functional_rb.ted.hdf5 import h5_combine, h5_split
+from functional_rb.ted.items import item_from_env
 from functional_rb.ted.memmaps import load, save
 from functional_rb.ted.recording import Carry, begin, from_gymnasium, reset, to_gymnasium
 from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
@@ -23,20 +25,18 @@ __all__ = [
     "Transition",
     "begin",
     "check",
-    "flat_to_nested",
-    "flat_to_ted",
+    "check_env",
+    "from_form",
     "from_gymnasium",
     "from_transitions",
     "h5_combine",
     "h5_split",
+    "item_from_env",
     "load",
-    "nested_to_flat",
-    "nested_to_ted",
     "reset",
     "save",
     "step_mdp",
-    "ted_to_flat",
-    "ted_to_nested",
+    "to_form",
     "to_gymnasium",
     "to_transitions",
 ]

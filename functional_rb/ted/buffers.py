@@ -1,9 +1,9 @@
-"""Conversions between states and the flat and nested form; TorchRL has checkpoint hooks of the same names."""
+"""Conversions between states and the flat and nested form, which TorchRL has as hooks of its checkpoints."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from functional_rb.ted.check import FLAGS, NEXT, below, leaves_of, observation_p
 from functional_rb.ted.forms import (
     Array,
     Flat,
+    Form,
     Lanes,
     Leaves,
     Nested,
@@ -33,72 +34,71 @@ CHUNK = 2**16
 """The number of items that are read at once, which bounds the memory beside the result."""
 
 
-def ted_to_flat(state: State, *, reward_key: Key = "reward") -> Flat:
-    """What a buffer holds in the flat form: T + 1 observations for T steps.
+@overload
+def to_form(source: State | Form, form: Literal["flat"] = "flat", *, reward_key: Key = "reward") -> Flat: ...
 
-    A ring that is full is rolled to the order of time. Empty slots are left out.
+
+@overload
+def to_form(source: State | Form, form: Literal["nested"], *, reward_key: Key = "reward") -> Nested: ...
+
+
+def to_form(source: State | Form, form: Literal["flat", "nested"] = "flat", *, reward_key: Key = "reward") -> Form:
+    """What a buffer holds in the flat or the nested form: T + 1 observations for the T steps of a trajectory.
+
+    A ring that is full is rolled to the order of time. Empty slots are left out. Trajectories come lane by lane, the
+    oldest first: the first of a lane may have lost its beginning to the ring, the last may go on.
 
     Args:
-        state: of either backend; its items are steps in TED, written in their order (`RoundRobin`, say). It is read
-            in pieces, and none of its arrays is exported.
-        reward_key: path of the reward, below "next".
+        source: a state of either backend, whose items are steps in TED, written in their order (`RoundRobin`, say): it
+            is read in pieces, and none of its arrays is exported. Or what is in one of the forms already.
+        form: "flat" for one array of each leaf, "nested" for one of each leaf and trajectory.
+        reward_key: path of the reward, below "next"; a form knows its own.
 
     Returns:
-        The steps, in NumPy arrays of their own.
+        The steps, in NumPy arrays of their own, or in views of those of a given form.
 
     Raises:
-        TypeError: for what is no state, or a leaf that holds Python objects.
-        ValueError: for a writer that chooses slots; for a shared buffer that is written meanwhile; for items without
-            the nest "next", or without flags in it; for an observation in "next" that is not at the root, with the
-            same shape and dtype; for steps that do not follow one another, bit for bit, or begin in a state that is
-            done. It names the leaf.
+        TypeError: for what is neither a state nor a form, or a leaf that holds Python objects.
+        ValueError: for another form; for a writer that chooses slots; for a shared buffer that is written meanwhile;
+            for items without the nest "next", or without flags in it; for an observation in "next" that is not at the
+            root, with the same shape and dtype; for steps that do not follow one another, bit for bit, or begin in a
+            state that is done. It names the leaf.
 
     Example:
         >>> import torch_backend as rb
-        >>> from functional_rb import BufferSpec, spec_of, ted
+        >>> from functional_rb import BufferSpec, specs, ted
         >>> rows = [np.arange(3.0), np.zeros(3), np.ones(3), np.arange(1.0, 4), np.array([False, True, False])]
         >>> steps = ted.from_transitions(*rows)
-        >>> item = spec_of({name: x[0] for name, x in steps.items() if name != "next"} |
-        ...                {"next": {name: x[0] for name, x in steps["next"].items()}})
+        >>> item = specs.spec_of({name: x[0] for name, x in steps.items() if name != "next"} |
+        ...                      {"next": {name: x[0] for name, x in steps["next"].items()}})
         >>> state = rb.add(rb.init(BufferSpec(item, capacity=5)), steps)
-        >>> flat = ted_to_flat(state)
+        >>> flat = to_form(state, "flat")
         >>> flat.data["observation"], flat.data["action"].shape
         (array([0., 1., 2., 2., 3.]), (3,))
-        >>> flat_to_ted(flat, rb).spec == state.spec
+        >>> [trajectory["observation"].tolist() for trajectory in to_form(flat, "nested").trajectories]
+        [[0.0, 1.0, 2.0], [2.0, 3.0]]
+        >>> from_form(flat, rb).spec == state.spec
         True
     """
-    return _flat(state, reward_key, "ted_to_flat")
+    if form not in ("flat", "nested"):
+        raise ValueError(f"ted.to_form: expected form='flat' or 'nested', got {form!r}")
+    if isinstance(source, Nested):
+        return source if form == "nested" else nested_to_flat(source)
+    flat = source if isinstance(source, Flat) else _flat(source, reward_key)
+    return flat if form == "flat" else flat_to_nested(flat)
 
 
-def ted_to_nested(state: State, *, reward_key: Key = "reward") -> Nested:
-    """What a buffer holds as a sequence of trajectories, each with T + 1 observations for T steps.
-
-    Args:
-        state: as for `ted_to_flat`.
-        reward_key: path of the reward, below "next".
-
-    Returns:
-        The trajectories, lane by lane, the oldest first. The first of a lane may have lost its beginning to the ring,
-        the last may go on.
-
-    Raises:
-        TypeError: for what `ted_to_flat` refuses with it.
-        ValueError: for what `ted_to_flat` refuses with it.
-    """
-    return flat_to_nested(_flat(state, reward_key, "ted_to_nested"))
-
-
-def flat_to_ted(
-    flat: Flat,
+def from_form(
+    form: Form,
     backend: Any = None,
     spec: BufferSpec | None = None,
     device: Any = None,
     order: Literal["slots", "time"] = "slots",
 ) -> Any:
-    """The steps of the flat form in TED: as arrays, or in a buffer of either backend.
+    """The steps of the flat or the nested form in TED: as arrays, or in a buffer of either backend.
 
     Args:
-        flat: the steps.
+        form: the steps, `Flat` or `Nested`.
         backend: the module of a backend, to get a state; None for NumPy arrays.
         spec: the spec of the state; by default that of the buffer which the steps are from. Another spec must have the
             same leaves, and as many slots and lanes.
@@ -116,27 +116,17 @@ def flat_to_ted(
         ValueError: for leaves, slots or lanes that are not the spec's, or if there is none.
     """
     if order not in ("slots", "time"):
-        raise ValueError(f"flat_to_ted: expected order='slots' or 'time', got {order!r}")
+        raise ValueError(f"ted.from_form: expected order='slots' or 'time', got {order!r}")
+    flat = to_form(form, "flat")
     steps = flat_to_steps(flat)
     if backend is not None:
         return _state(flat, steps, backend, _spec_for(flat, spec), device)
     return as_nest(steps if order == "time" else {path: _in_slots(x, flat.lanes) for path, x in steps.items()})
 
 
-def nested_to_ted(
-    nested: Nested,
-    backend: Any = None,
-    spec: BufferSpec | None = None,
-    device: Any = None,
-    order: Literal["slots", "time"] = "slots",
-) -> Any:
-    """The steps of trajectories in TED: as arrays, or in a buffer of either backend; see `flat_to_ted`."""
-    return flat_to_ted(nested_to_flat(nested), backend, spec, device, order)
-
-
-def _flat(state: State, reward_key: Key, who: str) -> Flat:
+def _flat(state: Any, reward_key: Key, who: str = "ted.to_form") -> Flat:
     if not isinstance(state, State):
-        raise TypeError(f"{who}: expected a State, got {type(state).__name__}")
+        raise TypeError(f"{who}: expected a State, or what is in a form, got {type(state).__name__}")
     spec, reward = state.spec, path_of(reward_key)
     _check_spec(spec, reward, who)
     backend = _backend_of(state)
@@ -239,11 +229,11 @@ def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
     """The spec of the state to make, after a check of its slots and lanes."""
     spec = flat.spec if spec is None else spec
     if spec is None:
-        raise ValueError("flat_to_ted: the file does not tell the buffer's spec; give spec=frb.BufferSpec(...)")
+        raise ValueError("ted.from_form: the file does not tell the buffer's spec; give spec=frb.BufferSpec(...)")
     lanes = flat.lanes
     if (spec.plan.ring.length, spec.plan.ring.lanes) != (lanes.length, len(lanes.sizes)):
         raise ValueError(
-            f"flat_to_ted: expected a spec with capacity={lanes.length * len(lanes.sizes)} and {len(lanes.sizes)} "
+            f"ted.from_form: expected a spec with capacity={lanes.length * len(lanes.sizes)} and {len(lanes.sizes)} "
             f"lanes, as the steps have, got {spec.capacity} and {spec.plan.ring.lanes}; change it, or take the arrays "
             f"(backend=None) and add them"
         )
@@ -269,13 +259,15 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: An
     leaves = []
     named = {nest.show(path): leaf for path, leaf in steps.items()}
     if set(named) != set(spec.plan.names):
-        raise ValueError(f"flat_to_ted: expected the leaves {sorted(spec.plan.names)} of the spec, got {sorted(named)}")
+        raise ValueError(
+            f"ted.from_form: expected the leaves {sorted(spec.plan.names)} of the spec, got {sorted(named)}"
+        )
     for name, own in zip(spec.plan.names, spec.plan.leaves, strict=True):
         given = named[name]
         dtype = flat.dtypes[name.removeprefix(NEXT + "/")]
         if given.shape[1:] != own.shape or dtype != own.dtype:
             raise TypeError(
-                f"flat_to_ted: leaf {name!r}: expected {own.dtype} {own.shape} as in the spec, "
+                f"ted.from_form: leaf {name!r}: expected {own.dtype} {own.shape} as in the spec, "
                 f"got {dtype} {given.shape[1:]}; convert it, or change the spec"
             )
         grid = np.zeros((*mask.shape, *own.shape), given.dtype)

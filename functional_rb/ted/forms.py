@@ -157,7 +157,7 @@ def steps_to_flat(
     dtypes: dict[str, str] | None = None,
     reward_key: Path = ("reward",),
     spec: BufferSpec | None = None,
-    who: str = "ted_to_flat",
+    who: str = "ted.to_form",
 ) -> Flat:
     """The flat form of steps [N, *shape] in TED, given by path in the order of that form.
 

@@ -54,7 +54,7 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
         >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
         >>> step = {"observation": Unbounded(()), **flags}
         >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
-        >>> form = ted.ted_to_nested(rb.init(BufferSpec(item, capacity=3)))
+        >>> form = ted.to_form(rb.init(BufferSpec(item, capacity=3)), "nested")
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     h5_split(form, f"{scratch}/x.h5")
         ...     h5_combine(f"{scratch}/x.h5").spec == form.spec
@@ -81,7 +81,7 @@ def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", know
     Args:
         path: the path of the file.
         reward_key: path of the reward in a file that TorchRL wrote.
-        known: classes that the spec names, as for `frb.from_json`.
+        known: classes that the spec names, as for `frb.convert.from_json`.
 
     Returns:
         The trajectories, in arrays of their own. If TorchRL wrote it, the spec is None.

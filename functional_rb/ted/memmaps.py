@@ -54,7 +54,7 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
         >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
         >>> step = {"observation": Unbounded(()), **flags}
         >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
-        >>> form = ted.ted_to_flat(rb.init(BufferSpec(item, capacity=3)))
+        >>> form = ted.to_form(rb.init(BufferSpec(item, capacity=3)))
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     save(form, f"{scratch}/flat")
         ...     load(f"{scratch}/flat").spec == form.spec
@@ -80,7 +80,7 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
     Args:
         directory: the directory of the form; of a dumped ReplayBuffer its "storage".
         reward_key: path of the reward in a directory that TorchRL wrote.
-        known: classes that the spec names, as for `frb.from_json`.
+        known: classes that the spec names, as for `frb.convert.from_json`.
 
     Returns:
         The steps, in arrays of their own. If TorchRL wrote it, the spec is None.

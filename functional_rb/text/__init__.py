@@ -1,11 +1,26 @@
 """Text: the data of reinforcement learning from human feedback, as records and pure functions on both backends."""
 
 from functional_rb.convert import json as _json
+from functional_rb.text.kl import AdaptiveKL, ConstantKL
 from functional_rb.text.packing import Packed, pack, unpack
 from functional_rb.text.padding import Padded
 from functional_rb.text.preparation import preference, prompts
 from functional_rb.text.prepared import Prepared
+from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
 
 _json.register_records((Padded,))
 
-__all__ = ["Packed", "Padded", "Prepared", "pack", "preference", "prompts", "unpack"]
+__all__ = [
+    "AdaptiveKL",
+    "ConstantKL",
+    "Packed",
+    "Padded",
+    "PairwiseDataset",
+    "Prepared",
+    "PromptData",
+    "RewardData",
+    "pack",
+    "preference",
+    "prompts",
+    "unpack",
+]

@@ -358,7 +358,7 @@ def rollout(
             called once.
         reference: the parameters of the model that the policy is to stay near; None for no penalty.
         reference_step: its function, if that is not `step`.
-        kl: the coefficient of the penalty, a number such as `frb.AdaptiveKL` has. May be traced.
+        kl: the coefficient of the penalty, a number such as `frb.text.AdaptiveKL` has. May be traced.
         temperature: as for `generate`, as are all that follow.
         top_k: as for `generate`.
         top_p: as for `generate`.

@@ -75,8 +75,8 @@ def reward_loss(backend: Backend, pairs: PairwiseDataset) -> Array:
     Example:
         >>> ids, mask = np.array([[5, 1, 2], [5, 3, 0]], np.int32), np.array([[1, 1, 1], [1, 1, 0]], bool)
         >>> rewards = np.array([[9, 2, 2], [9, 1, 7]], np.float32)
-        >>> one, other = (frb.RewardData(ids[k:k + 1], mask[k:k + 1], rewards[k:k + 1]) for k in (0, 1))
-        >>> round(float(rb.text.reward_loss(frb.PairwiseDataset(one, other))), 4)
+        >>> one, other = (frb.text.RewardData(ids[k:k + 1], mask[k:k + 1], rewards[k:k + 1]) for k in (0, 1))
+        >>> round(float(rb.text.reward_loss(frb.text.PairwiseDataset(one, other))), 4)
         0.3133
     """
     given: list[Array] = []
@@ -211,7 +211,7 @@ def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: 
     """The next coefficient of the KL divergence, after some replies.
 
     Args:
-        controller: `frb.ConstantKL` or `frb.AdaptiveKL`, static.
+        controller: `frb.text.ConstantKL` or `frb.text.AdaptiveKL`, static.
         coefficient: float32 [] as this function gave it; at first `controller.initial`.
         kl: float [N], the KL divergence of each whole reply: the sum over its own tokens, padding left out, such as
             `rollout(...).kl`. NaN and infinities do not count.
@@ -226,12 +226,14 @@ def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: 
         TypeError: for `kl` that is no float, a coefficient that is no number, or another controller.
 
     Example:
-        >>> controller = frb.AdaptiveKL(0.2, target=6.0, horizon=1000)
+        >>> controller = frb.text.AdaptiveKL(0.2, target=6.0, horizon=1000)
         >>> round(float(rb.text.update_kl(controller, controller.initial, np.full(100, 12, np.float32))), 4)
         0.204
     """
     if not isinstance(controller, KLController):
-        raise TypeError(f"update_kl: expected frb.ConstantKL or frb.AdaptiveKL, got {type(controller).__name__}")
+        raise TypeError(
+            f"update_kl: expected frb.text.ConstantKL or frb.text.AdaptiveKL, got {type(controller).__name__}"
+        )
     values = backend.array(kl, "float32", "kl")
     if values.ndim != 1:
         raise ValueError(

@@ -4,16 +4,15 @@ A tree is an immutable pytree of arrays with pure functions, the same on JAX and
 """
 
 from functional_rb.trees.drawing import plot, to_string
+from functional_rb.trees.forest import Forest
+from functional_rb.trees.forest_spec import ForestSpec
+from functional_rb.trees.policies import GumbelMuZero, MuZero
 from functional_rb.trees.reading import (
     branching_action,
     children,
     contains,
     edges,
-    full_action_spec,
-    full_done_spec,
-    full_observation_spec,
-    full_reward_spec,
-    full_state_spec,
+    full_specs,
     fully_expanded,
     get_vertex_by_hash,
     get_vertex_by_id,
@@ -32,18 +31,29 @@ from functional_rb.trees.reading import (
     vertices,
     visits,
 )
+from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ, UCB1Tuned
+from functional_rb.trees.spec import TreeSpec
+from functional_rb.trees.state import Expansion, Tree
 from functional_rb.trees.view import view
 
 __all__ = [
+    "EXP3",
+    "PUCT",
+    "UCB1",
+    "CompletedQ",
+    "Expansion",
+    "Forest",
+    "ForestSpec",
+    "GumbelMuZero",
+    "MuZero",
+    "Tree",
+    "TreeSpec",
+    "UCB1Tuned",
     "branching_action",
     "children",
     "contains",
     "edges",
-    "full_action_spec",
-    "full_done_spec",
-    "full_observation_spec",
-    "full_reward_spec",
-    "full_state_spec",
+    "full_specs",
     "fully_expanded",
     "get_vertex_by_hash",
     "get_vertex_by_id",

@@ -139,14 +139,14 @@ def init(backend: Backend, spec: TreeSpec, root: Expansion, device: Any = None) 
         ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf.
 
     Example:
-        >>> spec = frb.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=17, children=2)
+        >>> spec = frb.trees.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=17, children=2)
         >>> value, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
-        >>> tree = rb.trees.init(spec, frb.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
+        >>> tree = rb.trees.init(spec, frb.trees.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
         >>> tree.batch, tree.size.tolist()
         ((3,), [1, 1, 1])
     """
     if not isinstance(spec, TreeSpec):
-        raise TypeError(f"trees.init: expected a frb.TreeSpec, got {type(spec).__name__}")
+        raise TypeError(f"trees.init: expected a frb.trees.TreeSpec, got {type(spec).__name__}")
     return backend.init(spec, evaluated(backend, spec, root, None, "trees.init"), device)
 
 
@@ -158,16 +158,16 @@ def select(backend: Backend, tree: Tree, key: Any, score: Score | None = None, m
     Args:
         tree: the batch of trees.
         key: randomness, from `key(seed)` or `split`, by which ties are broken; for the whole batch.
-        score: how slots are chosen; `frb.PUCT()` by default.
+        score: how slots are chosen; `frb.trees.PUCT()` by default.
         max_depth: how many edges are taken at most; by default as many as there are.
 
     Returns:
         The edge of each tree, with what lies behind it.
 
     Example:
-        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> prior = np.log(np.array([[0.2, 0.8]], np.float32))
-        >>> tree = rb.trees.init(spec, frb.Expansion((np.zeros(1, np.float32),), prior, np.zeros(1, np.float32)))
+        >>> tree = rb.trees.init(spec, frb.trees.Expansion((np.zeros(1, np.float32),), prior, np.zeros(1, np.float32)))
         >>> leaf = rb.trees.select(tree, rb.key(0))
         >>> leaf.node.tolist(), leaf.slot.tolist(), leaf.child.tolist()
         ([0], [1], [-1])
@@ -196,10 +196,10 @@ def expand(backend: Backend, tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
         ValueError: for a missing leaf, another structure, or a shape that does not fit, naming the leaf.
 
     Example:
-        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> prior = np.zeros((1, 2), np.float32)
         >>> def state_of(value):
-        ...     return frb.Expansion((np.zeros(1, np.float32),), prior, np.full(1, value, np.float32))
+        ...     return frb.trees.Expansion((np.zeros(1, np.float32),), prior, np.full(1, value, np.float32))
         >>> tree = rb.trees.init(spec, state_of(0.0))
         >>> tree, leaf = rb.trees.expand(tree, rb.trees.select(tree, rb.key(0)), state_of(2.0))
         >>> tree = rb.trees.backup(tree, leaf)
@@ -242,9 +242,9 @@ def content(backend: Backend, tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
         slots, int32 [B]. Of trees that cannot be searched the root, and slot 0.
 
     Example:
-        >>> spec = frb.TreeSpec(node={"x": frb.Unbounded(())}, capacity=4, children=2)
+        >>> spec = frb.trees.TreeSpec(node={"x": frb.Unbounded(())}, capacity=4, children=2)
         >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
-        >>> tree = rb.trees.init(spec, frb.Expansion({"x": value + 5}, prior, value))
+        >>> tree = rb.trees.init(spec, frb.trees.Expansion({"x": value + 5}, prior, value))
         >>> node, action = rb.trees.content(tree, rb.trees.select(tree, rb.key(0)))
         >>> node["x"].tolist()
         [5.0]
@@ -277,8 +277,8 @@ def search(
             function made anew at each call is compiled at each call, unless `search` is called in a function of yours
             that is.
         simulations: how many.
-        policy: how slots are chosen at the root and below, and what is proposed: `frb.MuZero()` by default,
-            `frb.GumbelMuZero()`, or a score alone, of which the most visited slot is proposed.
+        policy: how slots are chosen at the root and below, and what is proposed: `frb.trees.MuZero()` by default,
+            `frb.trees.GumbelMuZero()`, or a score alone, of which the most visited slot is proposed.
         max_depth: how many edges a simulation takes at most, those of chance among them; by default as many as there
             are.
         chance_step: where the world is not certain, `chance_step(node, outcome, key) -> Expansion`: what lies behind
@@ -295,12 +295,12 @@ def search(
             out of range; for a score that needs a statistic, and for chance nodes, which the spec lacks.
 
     Example:
-        >>> spec = frb.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=33, children=2)
+        >>> spec = frb.trees.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=33, children=2)
         >>> prior, value = rb.zeros(frb.Unbounded((2,)), batch=3), rb.zeros(frb.Unbounded(()), batch=3)
         >>> def step(node, action, key):  # right (1) is worth 1, left (0) nothing
         ...     position = node["position"] + 2 * action - 1
-        ...     return frb.Expansion({"position": position}, prior, value, reward=value + action, discount=0.9)
-        >>> tree = rb.trees.init(spec, frb.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
+        ...     return frb.trees.Expansion({"position": position}, prior, value, reward=value + action, discount=0.9)
+        >>> tree = rb.trees.init(spec, frb.trees.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
         >>> tree, proposal = rb.trees.search(tree, rb.key(0), step, simulations=32)
         >>> [weights[1] > 0.5 for weights in proposal.weights.tolist()], tree.visits[:, 0].tolist()
         ([True, True, True], [33, 33, 33])
@@ -310,7 +310,7 @@ def search(
     if isinstance(chosen, Score):
         chosen = MostVisited(chosen)
     if not all(hasattr(chosen, name) for name in ("begin", "choose", "propose", "score")):
-        raise TypeError(f"trees.search: expected a policy such as frb.MuZero(), or a score, got {policy!r}")
+        raise TypeError(f"trees.search: expected a policy such as frb.trees.MuZero(), or a score, got {policy!r}")
     _score(tree, chosen.score, "trees.search")
     try:
         count = operator.index(simulations)
@@ -362,8 +362,9 @@ def summary(backend: Backend, tree: Tree) -> Summary:
         Arrays with a row for each tree.
 
     Example:
-        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
-        >>> root = frb.Expansion((np.zeros(1, np.float32),), np.zeros((1, 2), np.float32), np.full(1, 3, np.float32))
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> value = np.full(1, 3, np.float32)
+        >>> root = frb.trees.Expansion((np.zeros(1, np.float32),), np.zeros((1, 2), np.float32), value)
         >>> rb.trees.summary(rb.trees.init(spec, root)).value.tolist()
         [3.0]
     """
@@ -383,8 +384,9 @@ def subtree(backend: Backend, tree: Tree, slot: Any) -> Tree:
         empty (`tree.size` is 0): begin it anew by `reset`.
 
     Example:
-        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
-        >>> nothing = frb.Expansion((np.zeros(2, np.float32),), np.zeros((2, 2), np.float32), np.zeros(2, np.float32))
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> zeros = np.zeros(2, np.float32)
+        >>> nothing = frb.trees.Expansion((zeros,), np.zeros((2, 2), np.float32), zeros)
         >>> tree = rb.trees.init(spec, nothing)
         >>> tree, leaf = rb.trees.expand(tree, rb.trees.select(tree, rb.key(0)), nothing)
         >>> slot = np.array([leaf.slot.tolist()[0], 1 - leaf.slot.tolist()[1]], np.int32)
@@ -407,10 +409,10 @@ def reset(backend: Backend, tree: Tree, mask: Any, root: Expansion) -> Tree:
         The trees, those of the mask with one node, the others as they were.
 
     Example:
-        >>> spec = frb.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> prior = np.zeros((2, 2), np.float32)
         >>> def of_value(x):
-        ...     return frb.Expansion((np.zeros(2, np.float32),), prior, np.full(2, x, np.float32))
+        ...     return frb.trees.Expansion((np.zeros(2, np.float32),), prior, np.full(2, x, np.float32))
         >>> tree = rb.trees.reset(rb.trees.init(spec, of_value(1)), np.array([False, True]), of_value(2))
         >>> rb.trees.summary(tree).value.tolist()
         [1.0, 2.0]
@@ -431,7 +433,7 @@ def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ..
         function: who asks, for errors.
     """
     if not isinstance(given, Expansion):
-        raise TypeError(f"{function}: expected a frb.Expansion, got {type(given).__name__}")
+        raise TypeError(f"{function}: expected a frb.trees.Expansion, got {type(given).__name__}")
     if batch is None:
         shape = tuple(getattr(given.prior, "shape", ()))
         if len(shape) != 2:
@@ -522,7 +524,7 @@ def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tupl
 def _check_tree(backend: Backend, tree: Any, function: str) -> None:
     """Refuse what is no batch of trees of the backend."""
     if not isinstance(tree, Tree):
-        raise TypeError(f"{function}: expected a frb.Tree, got {type(tree).__name__}; rb.trees.init makes one")
+        raise TypeError(f"{function}: expected a frb.trees.Tree, got {type(tree).__name__}; rb.trees.init makes one")
     backend.check_tree(tree, function)
     if len(tree.batch) != 1:
         raise ValueError(
@@ -533,7 +535,7 @@ def _check_tree(backend: Backend, tree: Any, function: str) -> None:
 def _score(tree: Tree, score: Any, function: str) -> Score:
     """A score whose statistics the spec has."""
     if not isinstance(score, Score):
-        raise TypeError(f"{function}: expected a score such as frb.PUCT(), got {score!r}")
+        raise TypeError(f"{function}: expected a score such as frb.trees.PUCT(), got {score!r}")
     for name in score.statistics:
         if name not in tree.spec.statistics:
             raise ValueError(

@@ -31,7 +31,7 @@ def to_string(tree: Any, node_format: Callable[[Any, int], str] | None = None, m
         max_nodes: how many lines to make; what is left out is said in the last one.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
         >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))

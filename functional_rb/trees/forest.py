@@ -17,13 +17,13 @@ from functional_rb.base import dtypes, nest
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.convert import json
 from functional_rb.core import soundness
-from functional_rb.maps.functions import MapBackend, check_arrays, check_sizes, checked_mask, packed
+from functional_rb.hash_maps.functions import MapBackend, check_arrays, check_sizes, checked_mask, packed
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.functions import as_batch, outline_of
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.expected import problem_of_stack
-from functional_rb.structures.hash_map import SIZE, HashMap
+from functional_rb.structures.hash_map import SIZE, HashTable
 from functional_rb.ted.check import NEXT, named_parts
 from functional_rb.ted.steps import ACTION, OBSERVATION, REWARD
 from functional_rb.trees.forest_spec import ForestSpec
@@ -43,9 +43,9 @@ class ForestArrays(NamedTuple):
         refused: int32 scalar, how many steps were not taken in, for want of room.
     """
 
-    nodes: HashMap
-    edges: HashMap
-    results: HashMap
+    nodes: HashTable
+    edges: HashTable
+    results: HashTable
     visits: Array
     terminations: Array
     edge_rewards: Array
@@ -72,7 +72,7 @@ class Forest:
 
 FOREST_FIELDS: Final = ("arrays",)
 MAPS: Final = ("nodes", "edges", "results")
-PER_MAP: Final = len(HashMap._fields)
+PER_MAP: Final = len(HashTable._fields)
 
 
 def arrays_of(forest: Forest) -> list[Array]:
@@ -99,7 +99,7 @@ def problem(forest: Any) -> str | None:
 
 
 def _problem_of_one(spec: ForestSpec, arrays: list[Any]) -> str | None:
-    maps = [HashMap(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
+    maps = [HashTable(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
     for name, map in zip(MAPS, maps, strict=True):
         if problem := hash_map.problem(getattr(spec, name), map):
             return f"its {name}: {problem}"
@@ -142,13 +142,14 @@ def init(backend: MapBackend, spec: ForestSpec, device: Any = None) -> Forest:
         TypeError: for what is no `ForestSpec`, or a dtype that the backend lacks.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((2,), "int32"), frb.Categorical(4), capacity=100, children=4)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((2,), "int32"), frb.Categorical(4), capacity=100, children=4)
         >>> int(rb.forests.size(rb.forests.init(spec)))
         0
     """
     if not isinstance(spec, ForestSpec):
         raise TypeError(
-            f"forests.init: expected a ForestSpec, got {type(spec).__name__}; give frb.ForestSpec(observation, ...)"
+            f"forests.init: expected a ForestSpec, got {type(spec).__name__}; "
+            f"give frb.trees.ForestSpec(observation, ...)"
         )
     outline_of(backend, spec.observation, "forests.init")
     outline_of(backend, spec.action, "forests.init")
@@ -183,7 +184,7 @@ def extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) ->
         ValueError: for a structure or shape that does not fit.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0, 0], [1, 0, 1, 1], [1, 2, 1, 3]))
         >>> done, reward = np.array([False, True, False, True]), np.ones(4, np.float32)
         >>> forest = rb.forests.init(spec)
@@ -321,7 +322,7 @@ def lookup(backend: MapBackend, forest: Forest, observation: Any) -> Array:
         int32 [*batch], in the order in which observations came first; -1 where the forest does not have one.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
         >>> steps = frb.ted.from_transitions(np.int32(5), np.int32(0), np.float32(1), np.int32(6), np.bool_(True))
         >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
         >>> rb.forests.lookup(forest, np.array([5, 6, 7], np.int32)).tolist()
@@ -335,7 +336,7 @@ def lookup(backend: MapBackend, forest: Forest, observation: Any) -> Array:
     return ids.reshape(lead)
 
 
-def _found(ops: Ops, spec: ForestSpec, owned: Any, nodes: HashMap, rows: Array) -> Array:
+def _found(ops: Ops, spec: ForestSpec, owned: Any, nodes: HashTable, rows: Array) -> Array:
     return hash_map.lookup(ops, spec.nodes, nodes, rows)
 
 
@@ -367,7 +368,7 @@ def count(backend: MapBackend, forest: Forest, observation: Any, action: Any = N
 
 
 def _counted(
-    ops: Ops, spec: ForestSpec, owned: Any, nodes: HashMap, edges: HashMap, visits: Array, rows: Array, actions: Any
+    ops: Ops, spec: ForestSpec, owned: Any, nodes: HashTable, edges: HashTable, visits: Array, rows: Array, actions: Any
 ) -> Array:
     found, counts = hash_map.lookup(ops, spec.nodes, nodes, rows), visits
     if actions is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from functional_rb.maps.functions import MapBackend, known_size
+from functional_rb.hash_maps.functions import MapBackend, known_size
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import hash_map
 from functional_rb.structures.ring import saturating_add
@@ -30,11 +30,11 @@ def with_spec(backend: MapBackend, forest: Forest, spec: ForestSpec) -> Forest:
         ValueError: for other observations or actions, or too little room; while that is traced, for less of it.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=2, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=2, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1], [0, 0], [1, 2]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(2, np.float32), after, done=np.zeros(2, bool))
         >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
-        >>> larger = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
+        >>> larger = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
         >>> larger = rb.forests.with_spec(forest, larger)
         >>> int(rb.forests.size(forest)), int(rb.forests.size(rb.forests.extend(larger, steps)))
         (2, 3)
@@ -70,7 +70,7 @@ def merge(backend: MapBackend, forest: Forest, other: Forest) -> Forest:
         ValueError: for forests of other observations or actions.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
         >>> def walk(start):
         ...     steps = frb.ted.from_transitions(
         ...         np.int32(start), np.int32(0), np.float32(1), np.int32(start + 1), np.bool_(False))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.maps.functions import MapBackend
+from functional_rb.hash_maps.functions import MapBackend
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
@@ -44,7 +44,7 @@ def tree(
         ValueError: for axes in front of the observation, or numbers out of range.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 0, 1], [1, 0, 2]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
         >>> forest = rb.forests.extend(rb.forests.init(spec), steps)

@@ -13,7 +13,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import whole_number
-from functional_rb.maps.spec import rows_of
+from functional_rb.hash_maps.spec import rows_of
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Binary, Categorical, Unbounded, cardinality
 from functional_rb.specs.values import Outline
@@ -91,7 +91,7 @@ def fully_expanded(tree: Any, node: int = 0, actions: Any = None) -> bool:
         ValueError: if there are infinitely many actions.
     """
     seen, node = _at(tree, node, "fully_expanded")
-    spec = full_action_spec(seen) if actions is None else actions
+    spec = full_specs(seen)["action"] if actions is None else actions
     most = spec if isinstance(spec, int) else cardinality(spec)
     if most == float("inf"):
         raise ValueError("trees.fully_expanded: there are infinitely many actions; give how many count, actions=n")
@@ -336,7 +336,7 @@ def rollout_from_path(tree: Any, path: Path) -> dict[str, Any] | None:
         TypeError: for what is no sequence of slots.
 
     Example:
-        >>> spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
         >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0), compact=True)
@@ -379,29 +379,20 @@ def _named(observation: Any) -> dict[str, Any]:
 # --- specs of what is stored ----------------------------------------------------------------------------------------
 
 
-def full_observation_spec(tree: Any) -> dict[str, Any]:
-    """The specs of `node_observations`, by name."""
+def full_specs(tree: Any) -> dict[str, Any]:
+    """The specs of what a tree stores of each step, by what it is.
+
+    Returns:
+        A dict of "observation", the specs of `node_observations` by name; "action", of a search tree without actions
+        that of the number of a slot; "reward", float32; "done", those of the flags by name; and "state", those of
+        what a step holds besides: none.
+    """
     spec = view(tree).spec
     observation = spec.observation if isinstance(spec, ForestSpec) else spec.node
-    return dict(observation) if isinstance(observation, Mapping) else {OBSERVATION: observation}
-
-
-def full_action_spec(tree: Any) -> Any:
-    """The spec of an action; of a search tree without actions that of the number of a slot."""
-    spec = view(tree).spec
-    return Categorical(spec.children) if spec.action is None else spec.action
-
-
-def full_reward_spec(tree: Any) -> Unbounded:
-    """The spec of a step's reward: float32."""
-    return Unbounded(())
-
-
-def full_done_spec(tree: Any) -> dict[str, Any]:
-    """The specs of a step's flags, by name."""
-    return {name: Binary(()) for name in FLAGS}
-
-
-def full_state_spec(tree: Any) -> dict[str, Any]:
-    """The specs of what a step holds besides: nothing."""
-    return {}
+    return {
+        "observation": dict(observation) if isinstance(observation, Mapping) else {OBSERVATION: observation},
+        "action": Categorical(spec.children) if spec.action is None else spec.action,
+        "reward": Unbounded(()),
+        "done": {name: Binary(()) for name in FLAGS},
+        "state": {},
+    }

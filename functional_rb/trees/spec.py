@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
-from functional_rb.maps.spec import arrays_alone
+from functional_rb.hash_maps.spec import arrays_alone
 from functional_rb.specs import freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout

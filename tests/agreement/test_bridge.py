@@ -432,7 +432,7 @@ def test_nested_states_and_copies_of_states() -> None:
 def test_items_with_a_tensordict_spec() -> None:
     example = TensorDict({"x": torch.zeros(3), "n": {"y": torch.zeros(2, dtype=torch.int32)}}, [])
     batch = TensorDict({"x": torch.rand(5, 3), "n": {"y": torch.arange(10).int().reshape(5, 2)}}, [5])
-    state = trb.add(trb.init(frb.BufferSpec(frb.spec_of(example), 8)), batch)
+    state = trb.add(trb.init(frb.BufferSpec(frb.specs.spec_of(example), 8)), batch)
     on_jax = cross("jax", state)
     got = jrb.items(on_jax)
     assert type(got) is dict

@@ -112,7 +112,7 @@ def test_items_that_are_not_plain_are_read(kind: str) -> None:
     n, rb = 12, torch_backend
     item, batch = {"done": frb.Binary()}, {"done": np.arange(n) % 5 == 4}
     if kind == "objects":
-        item, batch = item | {"text": frb.NonTensor()}, batch | {"text": [str(k) for k in range(n)]}
+        item, batch = item | {"text": frb.specs.NonTensor()}, batch | {"text": [str(k) for k in range(n)]}
     else:
         pixels = np.arange(9 * (n + 1), dtype=np.uint8).reshape(n + 1, 3, 3, 1)
         item, batch = item | PIXELS, batch | {"pixels": pixels[:-1], "next": {"pixels": pixels[1:]}}

@@ -48,14 +48,14 @@ def test_what_is_no_file_is_named_and_fallen_back_from(
 ) -> None:
     (place / name).unlink()
     with KINDS[kind](place / name):
-        with pytest.raises(frb.CorruptCheckpointError) as caught:
+        with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
             loading.read(place)
         assert caught.value.file == str(place / name)
         found = loading.read(place, fall_back=True)
         steps = 3 if name.startswith("0") else 1  # the others belong to both that lie in mapped files
         assert int(found.arrays.counters[CURSOR]) == steps * STEP_ROWS
         if name != LOG:  # which is not looked at before it is taken back
-            assert name in str(frb.checkpoints(place)[0].problem)
+            assert name in str(frb.checkpoint.checkpoints(place)[0].problem)
         assert main(["inspect", str(place)]) == 1
         assert name in capsys.readouterr().out
 
@@ -65,7 +65,7 @@ def test_files_that_are_called_almost_as_logs_are_left_alone(name: str, place: P
     (place / name).write_bytes(b"no log")
     assert agree(place) == 6
     (place / "undo-00000009.bin").write_bytes(b"no log, but called so" * 3)
-    with pytest.raises(frb.CorruptCheckpointError, match=r"undo-00000009\.bin: at byte 0"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=r"undo-00000009\.bin: at byte 0"):
         loading.read(place)
 
 
@@ -79,12 +79,14 @@ def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
     last = ends[-2]
     for at in np.linspace(last + undo_log.HEAD, len(content) - 1, 12).astype(int).tolist():
         log.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
-        with pytest.raises(frb.CorruptCheckpointError, match=rf"its last record, at byte {last}, is not") as caught:
+        with pytest.raises(
+            frb.errors.CorruptCheckpointError, match=rf"its last record, at byte {last}, is not"
+        ) as caught:
             loading.read(place)
         assert caught.value.file == str(log)
     log.write_bytes(content[:-1])
     with pytest.raises(
-        frb.CorruptCheckpointError, match=r"is cut short, and without it the rows in \w+\.bin"
+        frb.errors.CorruptCheckpointError, match=r"is cut short, and without it the rows in \w+\.bin"
     ) as caught:
         loading.read(place)
     assert caught.value.file == str(log)
@@ -92,7 +94,7 @@ def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
     with rows.open("r+b") as file:
         file.seek(100 * 160)  # a row that nobody has overwritten since
         file.write(b"\xff")
-    with pytest.raises(frb.CorruptCheckpointError) as caught:
+    with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
         loading.read(place)
     assert caught.value.file == str(rows)
 
@@ -101,17 +103,20 @@ def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
 @pytest.mark.parametrize("name", ["0000000003.json", "0000000003.safetensors", LOG])
 def test_what_the_process_is_short_of_is_no_damage(name: str, number: int, place: Path) -> None:
     """Falling back would give up a checkpoint that is whole."""
-    with refused(place / name, number), pytest.raises(frb.CheckpointError, match=f"{name}: cannot be opened") as caught:
+    with (
+        refused(place / name, number),
+        pytest.raises(frb.errors.CheckpointError, match=f"{name}: cannot be opened") as caught,
+    ):
         loading.read(place, fall_back=True)
-    assert not isinstance(caught.value, frb.CorruptCheckpointError)
+    assert not isinstance(caught.value, frb.errors.CorruptCheckpointError)
     assert agree(place) == 6
 
 
 def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loop"
     path.symlink_to(path)
-    for look in (frb.checkpoints, loading.read):
-        with pytest.raises(frb.CheckpointError, match=f"{path}: the directory cannot be read"):
+    for look in (frb.checkpoint.checkpoints, loading.read):
+        with pytest.raises(frb.errors.CheckpointError, match=f"{path}: the directory cannot be read"):
             look(path)  # type: ignore[operator]  # both are called so
     assert main(["inspect", str(path)]) == 1
     assert capsys.readouterr().err.startswith(f"inspect: {path}: ")

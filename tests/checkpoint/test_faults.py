@@ -57,7 +57,7 @@ def states() -> list[frb.State]:
 
 
 def save_async(state: frb.State, path: Path, **options: Any) -> Any:
-    return frb.save_async(state, path, **options).result(60)
+    return frb.checkpoint.save_async(state, path, **options).result(60)
 
 
 WAYS: dict[str, Callable[..., Any]] = {
@@ -110,7 +110,7 @@ def test_a_failure_at_any_call_leaves_the_old_or_the_new(
             elif name == "unlink":  # what is not needed stays for the next save to remove
                 save(states[2], path)
             else:
-                with pytest.raises(frb.CheckpointWriteError, match="as they were"):
+                with pytest.raises(frb.errors.CheckpointWriteError, match="as they were"):
                     save(states[2], path)
         assert stored_bits(path) == (new if at > committed[0] else old), f"call {at}, {name}"
         assert stored_bits(path, fall_back=True) == stored_bits(path)
@@ -159,10 +159,10 @@ def test_nothing_is_named_before_it_lasts(states: list[frb.State], tmp_path: Pat
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, frb.StorageFullError),
-        (errno.EDQUOT, frb.StorageFullError),
-        (errno.EROFS, frb.CheckpointWriteError),
-        (errno.EACCES, frb.CheckpointWriteError),
+        (errno.ENOSPC, frb.errors.StorageFullError),
+        (errno.EDQUOT, frb.errors.StorageFullError),
+        (errno.EROFS, frb.errors.CheckpointWriteError),
+        (errno.EACCES, frb.errors.CheckpointWriteError),
     ],
 )
 def test_errors_of_the_system_are_typed(
@@ -172,17 +172,17 @@ def test_errors_of_the_system_are_typed(
     for at in (1, 2, 5):
         with failing(at, number=number), pytest.raises(kind, match=r"as (it was|they were)") as caught:
             frb.save(states[1], tmp_path)
-        assert isinstance(caught.value, frb.CheckpointWriteError)
-        assert isinstance(caught.value, frb.CheckpointError)
+        assert isinstance(caught.value, frb.errors.CheckpointWriteError)
+        assert isinstance(caught.value, frb.errors.CheckpointError)
         assert caught.value.errno == number
         assert stored_bits(tmp_path) == bits(states[0])
 
 
 def test_a_directory_that_is_a_file(states: list[frb.State], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(frb.CheckpointWriteError, match="file"):
+    with pytest.raises(frb.errors.CheckpointWriteError, match="file"):
         frb.save(states[0], tmp_path / "file")
-    with pytest.raises(frb.NoCheckpointError):
+    with pytest.raises(frb.errors.NoCheckpointError):
         stored_bits(tmp_path / "file")
 
 
@@ -203,7 +203,7 @@ path = sys.argv[1]
 for k in range(60):
     try:
         frb.save(state_at(k), path, keep=60)
-    except frb.StorageFullError as error:
+    except frb.errors.StorageFullError as error:
         assert 0 < k < 59, k
         assert not [name for name in os.listdir(path) if name.endswith(".part")]
         check(read(path)[1], state_at(k - 1))
@@ -227,10 +227,10 @@ if sys.argv[2] == "write":
 else:
     try:
         frb.save(state_at(1), path)
-    except frb.CheckpointWriteError as error:
+    except frb.errors.CheckpointWriteError as error:
         print("refused", error)
     check(read(path)[1], state_at(0))
-    print(len(frb.checkpoints(path)))
+    print(len(frb.checkpoint.checkpoints(path)))
 """
     script = 'mount -t tmpfs none "$1"; "$2" -c "$3" "$1" write; mount -o remount,ro "$1"; "$2" -c "$3" "$1" read'
     run = in_namespace(script, str(tmp_path), sys.executable, program)
@@ -260,7 +260,7 @@ def damaged(path: Path, file: Path, content: bytes, expected: Bits) -> bool:
     refused = None
     try:
         assert stored_bits(path) == expected
-    except frb.CorruptCheckpointError as error:
+    except frb.errors.CorruptCheckpointError as error:
         refused = error
     file.write_bytes(before)
     assert refused is None or (refused.file == str(file) and str(file) in str(refused))
@@ -305,7 +305,9 @@ def test_falling_back_takes_the_newest_that_is_whole(states: list[frb.State], tm
     manifest_2.write_bytes(manifest_2.read_bytes()[:-1])
     assert stored_bits(tmp_path, fall_back=True) == bits(states[0])
     (tmp_path / "0000000001.safetensors").unlink()
-    with pytest.raises(frb.CorruptCheckpointError, match=r"0000000003\.safetensors: expected \d+ bytes, found 0"):
+    with pytest.raises(
+        frb.errors.CorruptCheckpointError, match=r"0000000003\.safetensors: expected \d+ bytes, found 0"
+    ):
         stored_bits(tmp_path, fall_back=True)
 
 
@@ -383,7 +385,7 @@ def inspected(path: Path) -> None:
     """Raise what a report tells."""
     damaged = [file for file in inspection.inspect(path)["files"] if file["problem"]]
     for file in damaged[:1]:
-        raise frb.CorruptCheckpointError(str(path / file["name"]), file["problem"])
+        raise frb.errors.CorruptCheckpointError(str(path / file["name"]), file["problem"])
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -391,11 +393,11 @@ def test_manifests_that_lie_are_refused(lie: str, states: list[frb.State], tmp_p
     frb.save(states[0], tmp_path)
     file = rewritten(tmp_path, LIES[lie])
     for look in (stored_bits, inspected):
-        with pytest.raises(frb.CorruptCheckpointError) as caught:
+        with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
             look(tmp_path)
         assert Path(caught.value.file).parent == tmp_path
         assert lie not in OF_MANIFESTS or caught.value.file == str(file)
-    assert all(Path(found.path) == file for found in frb.checkpoints(tmp_path))
+    assert all(Path(found.path) == file for found in frb.checkpoint.checkpoints(tmp_path))
     # What a save takes of it is true.
     frb.save(states[1], tmp_path, incremental=True)
     assert stored_bits(tmp_path) == bits(states[1])
@@ -409,7 +411,9 @@ def test_more_runs_than_the_files_can_have_are_refused_before_they_are_parsed(
     rewritten(tmp_path, lambda told: _of(told)["arrays"]["rows"].update(runs=many))
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "decode", None)
-        with pytest.raises(frb.CorruptCheckpointError, match=r"0000000001\.json: \d+ runs of blocks are more than"):
+        with pytest.raises(
+            frb.errors.CorruptCheckpointError, match=r"0000000001\.json: \d+ runs of blocks are more than"
+        ):
             stored_bits(tmp_path)
     # As many as the files have are none too many.
     frb.save(states[1], tmp_path)
@@ -446,7 +450,7 @@ def test_names_that_come_twice_are_refused(states: list[frb.State], tmp_path: Pa
     file = rewritten(tmp_path, lambda told: None)
     body = file.read_bytes().partition(b'"manifest":')[2][:-2].replace(b'{"format":1,', b'{"format":1,"items":0,', 1)
     file.write_bytes(b'{"checksum":"' + digest(body).hex().encode() + b'","manifest":' + body + b"}\n")
-    with pytest.raises(frb.CorruptCheckpointError, match="a name comes twice"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="a name comes twice"):
         stored_bits(tmp_path)
 
 
@@ -455,9 +459,9 @@ def test_specs_of_a_newer_library_are_no_damage(states: list[frb.State], tmp_pat
     for state in states[:2]:
         frb.save(state, tmp_path)
     file = rewritten(tmp_path, lambda told: told["spec"]["spec"]["sampler"].update(type="Clairvoyant"))
-    with pytest.raises(frb.CheckpointError, match=rf"{file}: .*there is no type 'Clairvoyant'") as caught:
+    with pytest.raises(frb.errors.CheckpointError, match=rf"{file}: .*there is no type 'Clairvoyant'") as caught:
         stored_bits(tmp_path, fall_back=True)
-    assert not isinstance(caught.value, frb.CorruptCheckpointError)
+    assert not isinstance(caught.value, frb.errors.CorruptCheckpointError)
 
 
 def test_what_is_known_is_the_callers(states: list[frb.State], tmp_path: Path) -> None:
@@ -482,7 +486,7 @@ def test_a_manifest_that_nobody_would_read_is_not_written(
     before = files(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "LARGEST", 500)
-        with pytest.raises(frb.CheckpointError, match="larger than the 500 that are read"):
+        with pytest.raises(frb.errors.CheckpointError, match="larger than the 500 that are read"):
             frb.save(states[1], tmp_path)
     assert files(tmp_path) == before
     assert stored_bits(tmp_path) == bits(states[0])
@@ -492,23 +496,23 @@ def test_formats_of_the_future_are_left_alone(states: list[frb.State], tmp_path:
     frb.save(states[0], tmp_path)
     rewritten(tmp_path, lambda told: told.update(format=2))
     before = {file.name: file.read_bytes() for file in files(tmp_path)}
-    with pytest.raises(frb.CheckpointError, match=r"format 2.*newer functional_rb"):
+    with pytest.raises(frb.errors.CheckpointError, match=r"format 2.*newer functional_rb"):
         stored_bits(tmp_path)
-    with pytest.raises(frb.CheckpointError, match="format 2"):
+    with pytest.raises(frb.errors.CheckpointError, match="format 2"):
         frb.save(states[1], tmp_path)
     assert {file.name: file.read_bytes() for file in files(tmp_path)} == before
-    assert "format 2" in (frb.checkpoints(tmp_path)[0].problem or "")
+    assert "format 2" in (frb.checkpoint.checkpoints(tmp_path)[0].problem or "")
 
 
 def test_what_is_no_file_is_no_checkpoint(states: list[frb.State], tmp_path: Path) -> None:
     frb.save(states[0], tmp_path)
     os.mkfifo(tmp_path / "0000000002.json")
-    with pytest.raises(frb.CorruptCheckpointError, match="no regular file"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="no regular file"):
         stored_bits(tmp_path)
     (tmp_path / "0000000002.json").unlink()
     with (tmp_path / "0000000002.json").open("wb") as file:
         file.truncate(manifest.LARGEST + 1)
-    with pytest.raises(frb.CorruptCheckpointError, match="too many"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="too many"):
         stored_bits(tmp_path)
 
 
@@ -530,10 +534,10 @@ def test_what_cannot_be_opened_is_damaged(
     file = tmp_path / "x" / name
     file.unlink()
     make(file)
-    with pytest.raises(frb.CorruptCheckpointError, match=re.escape(name)):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=re.escape(name)):
         stored_bits(tmp_path / "x")
     assert stored_bits(tmp_path / "x", fall_back=True) == bits(states[0])
-    assert frb.checkpoints(tmp_path / "x")[0].problem
+    assert frb.checkpoint.checkpoints(tmp_path / "x")[0].problem
     frb.save(states[2], tmp_path / "x", incremental=True)
     assert stored_bits(tmp_path / "x") == bits(states[2])
 
@@ -541,7 +545,7 @@ def test_what_cannot_be_opened_is_damaged(
 def test_more_segments_than_can_be_open_are_refused(states: list[frb.State], tmp_path: Path) -> None:
     frb.save(states[0], tmp_path)
     rewritten(tmp_path, lambda told: told.update(segments=told["segments"] * 5000))
-    with pytest.raises(frb.CorruptCheckpointError, match="5000 segments are too many"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="5000 segments are too many"):
         stored_bits(tmp_path)
 
 
@@ -549,7 +553,7 @@ def test_no_save_gets_a_number_that_nobody_would_find(states: list[frb.State], t
     frb.save(states[0], tmp_path)
     (tmp_path / "9999999999.json").write_text("")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(frb.CheckpointError, match=r"9999999999\.json: no number"):
+    with pytest.raises(frb.errors.CheckpointError, match=r"9999999999\.json: no number"):
         frb.save(states[1], tmp_path)
     assert sorted(tmp_path.iterdir()) == before
     (tmp_path / "9999999999.json").unlink()
@@ -576,19 +580,19 @@ for k in range(12):
         while any(process.poll() is None for process in running):
             try:  # reading meanwhile needs no lock
                 found = kill_saves.read(tmp_path)[1]
-            except frb.NoCheckpointError:
+            except frb.errors.NoCheckpointError:
                 continue
             k = int(found.counters[0]) // 100 - 1
             kill_saves.check(found, kill_saves.state_at(k))
             seen.add(k)
     assert [process.wait() for process in running] == [0, 0]
     assert len(seen) > 1
-    assert frb.checkpoints(tmp_path)[0].generation == 24
+    assert frb.checkpoint.checkpoints(tmp_path)[0].generation == 24
 
 
 def test_a_save_waits_for_the_lock(states: list[frb.State], tmp_path: Path) -> None:
     with disk.locked(str(tmp_path / "lock")):
-        handle = frb.save_async(states[0], tmp_path)
+        handle = frb.checkpoint.save_async(states[0], tmp_path)
         with pytest.raises(TimeoutError):
             handle.result(0.1)
         assert [file.name for file in tmp_path.iterdir()] == ["lock"]
@@ -633,7 +637,7 @@ from tests.support.kill_saves import state_at, check
 go, write = threading.Event(), saving.write
 saving.write = lambda *args: go.wait() and write(*args)
 path = sys.argv[1]
-first, second = (frb.save_async(state_at(k), path) for k in (0, 1))
+first, second = (frb.checkpoint.save_async(state_at(k), path) for k in (0, 1))
 child = os.fork()
 if not child:
     signal.alarm(20)
@@ -641,7 +645,7 @@ if not child:
     for one in (first, second):
         try:
             one.result()
-        except frb.CheckpointError as error:
+        except frb.errors.CheckpointError as error:
             assert "in the process that began it" in str(error)
     frb.save(state_at(2), path)
     os._exit(7)

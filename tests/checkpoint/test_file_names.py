@@ -95,7 +95,7 @@ def test_nothing_is_written_through_a_link(name: str, there: bool, tmp_path: Pat
         try:
             WRITERS[name](place)
             succeeded += 1
-        except (frb.CheckpointError, OSError, ValueError) as error:
+        except (frb.errors.CheckpointError, OSError, ValueError) as error:
             unnamed += [] if victim in str(error) else [f"{victim}: {error}"]
         if there:
             assert target.read_bytes() == b"of somebody else", victim
@@ -113,7 +113,7 @@ def test_who_foresees_the_number_of_the_next_checkpoint_gains_nothing(tmp_path: 
         (tmp_path / name).symlink_to(victim)
     save(tmp_path)
     assert victim.read_bytes() == b"of somebody else"
-    assert [found.generation for found in frb.checkpoints(tmp_path)] == [3, 1]
+    assert [found.generation for found in frb.checkpoint.checkpoints(tmp_path)] == [3, 1]
     assert float(rb.items(frb.load(tmp_path, rb))["x"][3, 0]) == 3
 
 
@@ -124,7 +124,7 @@ def test_a_lock_or_a_new_file_that_is_something_else(name: str, make: Callable[[
     if name != "lock" and make is os.mkfifo:
         save(tmp_path)
         return
-    with pytest.raises(frb.CheckpointError, match=name):
+    with pytest.raises(frb.errors.CheckpointError, match=name):
         save(tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_what_describes_files_may_be_anything(shared: bool, spoil: Callable[[Pat
     file = place / ("shared.json" if shared else "storage.json")
     file.unlink()
     spoil(file)
-    with pytest.raises((frb.StorageLayoutError, OSError), match=file.name):
+    with pytest.raises((frb.errors.StorageLayoutError, OSError), match=file.name):
         mapped(place, shared=shared)
     file.unlink() if not file.is_dir() else file.rmdir()
 
@@ -158,7 +158,7 @@ def test_a_shared_file_that_is_something_else(name: str, make: Callable[[Path], 
     state = added(mapped(tmp_path, shared=True))
     (tmp_path / name).unlink()
     make(tmp_path / name)
-    with pytest.raises((frb.StorageLayoutError, OSError), match=name):
+    with pytest.raises((frb.errors.StorageLayoutError, OSError), match=name):
         mapped(tmp_path, shared=True)
     assert rb.size(state) == 4
 
@@ -178,9 +178,9 @@ def test_a_path_that_names_nothing_is_refused_by_whatever_takes_one(
     form: Any = None
     calls: dict[str, Callable[[Any], object]] = {
         "save": lambda path: frb.save(state, path),
-        "save_async": lambda path: frb.save_async(state, path),
+        "save_async": lambda path: frb.checkpoint.save_async(state, path),
         "load": lambda path: frb.load(path, library.rb),
-        "checkpoints": frb.checkpoints,
+        "checkpoints": frb.checkpoint.checkpoints,
         "inspect": inspect,
         "ted.save": lambda path: ted.save(form, path),
         "ted.load": ted.load,
@@ -266,7 +266,7 @@ def test_a_description_that_is_cut_by_a_full_disk_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(json, "dump", full)
-        with pytest.raises(frb.StorageFullError):
+        with pytest.raises(frb.errors.StorageFullError):
             mapped(tmp_path / "files")
     left = tmp_path / "files"
     assert not left.exists() or set(os.listdir(left)) <= {"storage.lock"}

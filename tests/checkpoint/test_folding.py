@@ -126,7 +126,7 @@ def test_saves_that_fail_do_not_fill_the_disk_further(tmp_path: Path) -> None:
     sizes = []
     for step in range(k + 1, k + 15):
         state = stepped(state, step)
-        with full_disk(), pytest.raises(frb.StorageFullError):
+        with full_disk(), pytest.raises(frb.errors.StorageFullError):
             frb.save(state, tmp_path)
         sizes.append(log_bytes(tmp_path))
     assert max(sizes) <= LIMIT + STEP_ROWS * ROW
@@ -144,7 +144,7 @@ def test_saves_that_go_on_keep_their_logs(tmp_path: Path) -> None:
         pending = []
         for step in range(7, 12):
             state = stepped(state, step)
-            pending.append(frb.save_async(state, tmp_path, keep=9))
+            pending.append(frb.checkpoint.save_async(state, tmp_path, keep=9))
         assert len(logs(tmp_path)) == 6
     state = stepped(state, 12)
     assert [saving.result(60).generation for saving in pending] == [2, 3, 4, 5, 6]
@@ -167,7 +167,7 @@ def littered(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if k in (3, 6):
                 frb.save(state, path)
             else:
-                with full_disk(), contextlib.suppress(frb.StorageFullError):
+                with full_disk(), contextlib.suppress(frb.errors.StorageFullError):
                     frb.save(state, path)
     del state
     gc.collect()
@@ -245,7 +245,7 @@ def test_logs_that_are_damaged_stay_as_they_are(littered: Path, tmp_path: Path) 
         file.seek(-3, os.SEEK_END)
         file.write(bytes([byte[0] ^ 1]))
     before = {file: file.read_bytes() for file in path.glob("undo-*.bin")}
-    with contextlib.suppress(frb.CorruptCheckpointError):
+    with contextlib.suppress(frb.errors.CorruptCheckpointError):
         open_here(path)
     gc.collect()
     on_host(dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True)))
@@ -274,7 +274,7 @@ def test_a_manifest_of_a_newer_version_keeps_everything(tmp_path: Path) -> None:
     manifest = tmp_path / "0000000001.json"
     told = manifest.read_bytes()
     rewritten(tmp_path, lambda told: told.update(format=2))
-    with pytest.raises(frb.CheckpointError, match="format 2"):
+    with pytest.raises(frb.errors.CheckpointError, match="format 2"):
         open_here(tmp_path)
     for _ in range(2):
         crash_after_init(tmp_path)
@@ -291,7 +291,7 @@ class CrashingLife(MappedLife):
 
     def fail_save(self) -> None:
         self.finish()
-        with full_disk(), contextlib.suppress(frb.StorageFullError):
+        with full_disk(), contextlib.suppress(frb.errors.StorageFullError):
             frb.save(self.states[-1], self.path, keep=int(self.rng.integers(1, 3)))
 
     def kill_load(self) -> None:
@@ -299,7 +299,7 @@ class CrashingLife(MappedLife):
         self.finish()
         self.states = []
         gc.collect()
-        with failing(int(self.rng.integers(12)), True), contextlib.suppress(Killed, frb.NoCheckpointError):
+        with failing(int(self.rng.integers(12)), True), contextlib.suppress(Killed, frb.errors.NoCheckpointError):
             frb.load(self.path, torch_backend)
         gc.collect()
         if self.newest is None:

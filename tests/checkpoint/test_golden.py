@@ -50,7 +50,7 @@ def test_golden_objects_load(tmp_path: Path) -> None:
 def test_the_older_golden_checkpoints_load_too(tmp_path: Path) -> None:
     for folder in EXPECTED:
         shutil.copytree(FILES / folder, tmp_path / folder)
-        assert [found.problem for found in frb.checkpoints(tmp_path / folder)] == [None, None]
+        assert [found.problem for found in frb.checkpoint.checkpoints(tmp_path / folder)] == [None, None]
         newest = max((tmp_path / folder).glob("*.json"))
         newest.write_bytes(newest.read_bytes()[:-1])
         state = frb.load(tmp_path / folder, "torch", fall_back=True)

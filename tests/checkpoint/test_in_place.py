@@ -88,7 +88,7 @@ def live(path: Path, told: int, way: int) -> None:
         if k % 2:
             continue
         if way == 2:
-            saving = frb.save_async(state, path, incremental=True, keep=2)
+            saving = frb.checkpoint.save_async(state, path, incremental=True, keep=2)
             _, k = (state := stepped(state, k + 1)), k + 1  # while it is written
             saving.result()
             os.write(told, bytes([k - 1]))
@@ -117,7 +117,7 @@ def kill_one(path: Path, way: int, chance: random.Random, done: int) -> int:
     done = done if told is None else told
     try:
         found = agree(path)
-    except frb.NoCheckpointError:
+    except frb.errors.NoCheckpointError:
         assert done == 0
         return 0
     assert found in (done, *range(done + 1, done + 4)), f"expected step {done} or the next save, found {found}"
@@ -143,7 +143,7 @@ def damage(path: Path, generation: int, expected: int) -> str | None:
     """The file that is said to be damaged; None if the checkpoint comes back."""
     try:
         found = agree(path, generation)
-    except frb.CorruptCheckpointError as error:
+    except frb.errors.CorruptCheckpointError as error:
         return os.path.basename(error.file)
     assert found == expected
     return None
@@ -176,11 +176,11 @@ def test_what_is_missing_or_cut_is_named(name: str, tmp_path: Path) -> None:
     del del_me
     if name == "rows.bin":
         os.truncate(tmp_path / name, 100)
-        with pytest.raises(frb.CorruptCheckpointError, match=r"rows\.bin: expected"):
+        with pytest.raises(frb.errors.CorruptCheckpointError, match=r"rows\.bin: expected"):
             loading.read(tmp_path)
     (tmp_path / name).unlink()
-    assert name in str(frb.checkpoints(tmp_path)[0].problem)
-    with pytest.raises(frb.CorruptCheckpointError, match="missing"):
+    assert name in str(frb.checkpoint.checkpoints(tmp_path)[0].problem)
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="missing"):
         loading.read(tmp_path)
 
 
@@ -190,7 +190,7 @@ def test_falling_back_in_place_gives_up_the_damaged_one(tmp_path: Path) -> None:
     newest = tmp_path / f"{generations(str(tmp_path))[0]:010d}.json"
     os.truncate(newest, 100)
     storage = frb.Memmap(tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError):
+    with pytest.raises(frb.errors.CorruptCheckpointError):
         loading.read(tmp_path, storage=storage, here=True)
     found = loading.read(tmp_path, storage=storage, here=True, fall_back=True)
     assert found.arrays.rows.tobytes() == written(3)[0].view(np.int32).tobytes()
@@ -276,7 +276,7 @@ def test_a_directory_that_is_renamed_while_it_is_written_to(library: Backend, tm
     frb.save(state, before, keep=9)  # a copy: the files there are another's
     assert not read_manifest(str(before), 2).undo
     assert ids_of(library, frb.load(now, library.library)) == [12, 13, 14, 4, 5, 6, 10, 11]
-    assert frb.checkpoints(before)[1].items == 6
+    assert frb.checkpoint.checkpoints(before)[1].items == 6
     assert read_back(before, 1)["rows"] != read_back(before, 2)["rows"]
     assert ids_of(library, other) == [202, 203, 102, 103, 104, 105, 200, 201]
     del other
@@ -301,9 +301,9 @@ def test_hard_links_are_refused_and_not_written_to(library: Backend, tmp_path: P
     shutil.copytree(tmp_path / "run", tmp_path / "copy", copy_function=os.link)
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     for path in (tmp_path / "copy", tmp_path / "run"):
-        with pytest.raises(frb.StorageLayoutError, match=r"2 names \(hard links.*cp -a"):
+        with pytest.raises(frb.errors.StorageLayoutError, match=r"2 names \(hard links.*cp -a"):
             frb.load(path, library.library)
-        with pytest.raises(frb.StorageLayoutError, match="hard links"):
+        with pytest.raises(frb.errors.StorageLayoutError, match="hard links"):
             library.rb.init(dataclasses.replace(SMALL, storage=frb.Memmap(str(path), existsok=True)))
         copied = frb.load(path, library.library, storage=frb.Host())
         library.rb.add(copied, library.tree(small(10, 5)))
@@ -349,8 +349,8 @@ def test_saves_by_several_names_of_a_directory_follow_each_other(tmp_path: Path)
     (tmp_path / "link").symlink_to("run")
     state = torch_backend.init(SMALL)
     with disk.locked(str(tmp_path / "run" / "lock")):
-        first = frb.save_async(state, tmp_path / "run")
-        second = frb.save_async(torch_backend.add(state, small(1, 2)), tmp_path / "link")
+        first = frb.checkpoint.save_async(state, tmp_path / "run")
+        second = frb.checkpoint.save_async(torch_backend.add(state, small(1, 2)), tmp_path / "link")
         assert second._before is first
     assert (first.result(60).generation, second.result(60).generation) == (1, 2)
 
@@ -453,7 +453,7 @@ def test_in_place_on_jax_and_over_to_torch(tmp_path: Path) -> None:
     state = jax_backend.add(jax_backend.init(spec), items)
     older = state
     state = jax_backend.add(state, items)
-    info = frb.save_async(state, tmp_path)
+    info = frb.checkpoint.save_async(state, tmp_path)
     expected = bits(state)
     state = jax_backend.add(state, items)
     assert info.result().written < 3000
@@ -462,7 +462,7 @@ def test_in_place_on_jax_and_over_to_torch(tmp_path: Path) -> None:
     assert read_back(tmp_path, 1) == expected
     assert read_back(tmp_path, 2) == bits(older)
     frb.save(state, tmp_path, incremental=True, keep=3)
-    with pytest.raises(frb.StorageInUseError):
+    with pytest.raises(frb.errors.StorageInUseError):
         frb.load(tmp_path, "jax", storage=frb.Memmap(tmp_path))
     assert frb.load(tmp_path, "jax").spec.storage == frb.Host()
     expected = bits(state)

@@ -70,7 +70,7 @@ def check_saved(state: Any, directory: Path, older: list[int], newer: list[int],
     assert ids(frb.load(directory, rb, storage=frb.Device())) in (older, newer), f"line {line}"
     quick(frb.save, state, directory)
     assert ids(frb.load(directory, rb, storage=frb.Device())) == newer, f"line {line}"
-    quick(frb.save_async(state, directory, incremental=True).result)
+    quick(frb.checkpoint.save_async(state, directory, incremental=True).result)
     assert not queue._going_on
 
 
@@ -79,7 +79,7 @@ def save(state: Any, directory: Path) -> None:
 
 
 def save_in_the_background(state: Any, directory: Path) -> None:
-    frb.save_async(state, directory, incremental=True).result(60)
+    frb.checkpoint.save_async(state, directory, incremental=True).result(60)
 
 
 @pytest.mark.parametrize("storage", ["device", "memmap"])

@@ -27,7 +27,7 @@ ITEM = {"x": frb.Bounded(-1.0, 1.0, (2,)), "action": frb.Categorical(5), "image"
 SPECS: dict[str, frb.BufferSpec] = {
     "prioritized": frb.BufferSpec(ITEM, 60, frb.Prioritized(alpha=0.7), batch_size=4),
     "slices": frb.BufferSpec(ITEM | {"done": frb.Binary()}, 40, frb.Slices(2, strict_length=False), lanes=2),
-    "notes": frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.NonTensor()}, 7, storage=frb.Objects()),
+    "notes": frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.specs.NonTensor()}, 7, storage=frb.Objects()),
     "reservoir": frb.BufferSpec(ITEM, 20, frb.WithoutReplacement(), writer=frb.Reservoir()),
 }
 IN_PLACE = "in place"
@@ -97,7 +97,10 @@ def looked_at(path: Path) -> Bits:
     return bits(frb.State(*found.arrays, found.spec)) | {"objects": (repr(found.objects), (), b"")}
 
 
-LOOKS: dict[str, Callable[[Path], object]] = {"checkpoints": frb.checkpoints, "load_spec": frb.load_spec}
+LOOKS: dict[str, Callable[[Path], object]] = {
+    "checkpoints": frb.checkpoint.checkpoints,
+    "load_spec": frb.checkpoint.load_spec,
+}
 
 
 @pytest.mark.parametrize("name", [*SPECS, IN_PLACE])
@@ -118,7 +121,7 @@ def test_a_field_that_is_changed_is_refused_or_changes_nothing(
         put(file, changed(told, change))
         try:
             found = looked_at(path)
-        except (frb.CheckpointError, ValueError) as error:
+        except (frb.errors.CheckpointError, ValueError) as error:
             assert str(path) in str(error), change  # noqa: PT017 - most are refused, and some change nothing
             refused += 1
         else:
@@ -128,7 +131,7 @@ def test_a_field_that_is_changed_is_refused_or_changes_nothing(
             for look in LOOKS.values():
                 try:
                     look(path)
-                except (frb.CheckpointError, ValueError) as error:
+                except (frb.errors.CheckpointError, ValueError) as error:
                     assert str(path) in str(error), change  # noqa: PT017
             main(["inspect", str(path)])
             assert "Traceback" not in "".join(capsys.readouterr())
@@ -164,7 +167,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         (("spec", "spec", "sampler", "alpha"), 0.2),
     ):
         put(file, changed(told, change))
-        with pytest.raises(frb.CorruptCheckpointError) as caught:
+        with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
             frb.load(tmp_path, rb)
         assert caught.value.file == str(file)
         assert int(rb.size(frb.load(tmp_path, rb, fall_back=True))) == 32

@@ -46,7 +46,7 @@ def loaded(path: Path, **options: Any) -> float:
 def test_a_save_that_is_killed_at_any_call_leaves_the_old_or_the_new(way: str, tmp_path: Path) -> None:
     def save(number: float, path: Path) -> None:
         if way == "async":
-            frb.save_async(mixture_at(number), path, keep=1).result(60)
+            frb.checkpoint.save_async(mixture_at(number), path, keep=1).result(60)
         else:
             frb.save(mixture_at(number), path, incremental=way == "incremental", keep=1)
 
@@ -70,7 +70,7 @@ def test_a_save_that_is_killed_at_any_call_leaves_the_old_or_the_new(way: str, t
 def test_the_whole_waits_for_the_lock(tmp_path: Path) -> None:
     """Nothing of a mixture is written while another save to its directory goes on, of another process too."""
     with disk.locked(str(tmp_path / "lock")):
-        handle = frb.save_async(mixture_at(1), tmp_path)
+        handle = frb.checkpoint.save_async(mixture_at(1), tmp_path)
         with pytest.raises(TimeoutError):
             handle.result(0.05)
         assert [file.name for file in tmp_path.iterdir()] == ["lock"]
@@ -92,11 +92,11 @@ def test_saves_at_once_are_not_mixed(tmp_path: Path) -> None:
         thread.start()
     seen = set()
     while any(thread.is_alive() for thread in threads):
-        seen |= {loaded(tmp_path), number_of_specs(frb.load_spec(tmp_path))}
+        seen |= {loaded(tmp_path), number_of_specs(frb.checkpoint.load_spec(tmp_path))}
     for thread in threads:
         thread.join()
     assert len(seen) > 1
-    assert frb.checkpoints(tmp_path)[0].generation == 1 + 2 * effort(5, 100)
+    assert frb.checkpoint.checkpoints(tmp_path)[0].generation == 1 + 2 * effort(5, 100)
 
 
 def number_of_specs(specs: Any) -> float:
@@ -140,7 +140,7 @@ def test_a_reader_that_is_overtaken_begins_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(mixtures, "_places", overtaken)
     assert loaded(tmp_path) == 5
     left[0] = 1
-    assert number_of_specs(frb.load_spec(tmp_path)) == 0
+    assert number_of_specs(frb.checkpoint.load_spec(tmp_path)) == 0
 
 
 # ------------------------------------------------------------ in the background
@@ -153,10 +153,10 @@ def test_training_goes_on_while_a_mixture_is_saved(
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
     backend, mixture = library.rb, mixture_at(7, library.rb)
-    handles = [frb.save_async(mixture, tmp_path, keep=3)]
+    handles = [frb.checkpoint.save_async(mixture, tmp_path, keep=3)]
     for to in ((0,), (1, 0), (1, 1)):
         mixture = backend.add_(mixture, {"x": np.full(4, 8, np.float32)}, to=to)
-    handles.append(frb.save_async(mixture, tmp_path, incremental=True))
+    handles.append(frb.checkpoint.save_async(mixture, tmp_path, incremental=True))
     assert not handles[0].done()
     go.set()
     first, second = (handle.result(60) for handle in handles)
@@ -171,14 +171,14 @@ def test_training_goes_on_while_a_mixture_is_saved(
 
 def test_an_error_in_the_background_is_told(tmp_path: Path) -> None:
     (tmp_path / "buffers").write_text("no directory")
-    with pytest.raises(frb.CheckpointWriteError, match="buffers"):
-        frb.save_async(mixture_at(1), tmp_path).result(60)
+    with pytest.raises(frb.errors.CheckpointWriteError, match="buffers"):
+        frb.checkpoint.save_async(mixture_at(1), tmp_path).result(60)
     with pytest.raises(ValueError, match="save_async: keep: expected 1 or more"):
-        frb.save_async(mixture_at(1), tmp_path, keep=0)
+        frb.checkpoint.save_async(mixture_at(1), tmp_path, keep=0)
     consumed = mixture_at(1)
     rb.add_(consumed, {"x": np.zeros(1, np.float32)}, to=(1, 1))
     with pytest.raises(RuntimeError, match="consumed"):
-        frb.save_async(consumed, tmp_path)
+        frb.checkpoint.save_async(consumed, tmp_path)
 
 
 # ------------------------------------------------------------ damage, and other specs
@@ -189,20 +189,20 @@ def test_falling_back_takes_the_newest_that_is_whole(tmp_path: Path) -> None:
         frb.save(mixture_at(number), tmp_path, keep=4)
     newest = max((tmp_path / "buffers" / "1" / "buffers" / "0").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    with pytest.raises(frb.CorruptCheckpointError, match=newest.name):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=newest.name):
         frb.load(tmp_path, rb)
     assert loaded(tmp_path, fall_back=True) == 2
     (tmp_path / "0000000002.json").unlink()
     assert loaded(tmp_path, fall_back=True) == 1
     (tmp_path / "0000000001.json").write_text("damaged")
-    with pytest.raises(frb.CorruptCheckpointError):
+    with pytest.raises(frb.errors.CorruptCheckpointError):
         frb.load(tmp_path, rb, fall_back=True)
 
 
 def test_specs_of_all_buffers_are_loaded_and_given(library: Backend, tmp_path: Path) -> None:
     backend, mixture = library.rb, mixture_at(3, library.rb)
     frb.save(mixture, tmp_path)
-    told = frb.load_spec(tmp_path)
+    told = frb.checkpoint.load_spec(tmp_path)
     assert number_of_specs(told) == 0
     assert (told.spec, told[1].spec) == (mixture.spec, mixture[1].spec)
     assert (told.p, told[1].p) == (None, frb.Unbounded((2,)))
@@ -212,7 +212,7 @@ def test_specs_of_all_buffers_are_loaded_and_given(library: Backend, tmp_path: P
         frb.load(tmp_path, backend, spec=[None, (larger, None)]),
     ):
         assert [state.spec for state in given.buffers] == [SPECS[1], larger, SPECS[1]]
-        assert library.numpy(backend.sizes(given)).tolist() == [3, 6]
+        assert library.numpy(backend.size(given, each=True)).tolist() == [3, 6]
         assert given.spec == mixture.spec
     assert backend.with_spec(mixture, told)[1][1] is mixture[1][1]
     for specs, error, message in (

@@ -66,8 +66,8 @@ def test_bfloat16_comes_back(library: Backend, tmp_path: Path) -> None:
     assert library.numpy(found).tobytes() == library.numpy(low).tobytes()
 
 
-SPEC = frb.MapSpec({"at": frb.Unbounded((2,), "int32")}, 20, seed=4)
-FOREST = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), 20, 3)
+SPEC = frb.HashMapSpec({"at": frb.Unbounded((2,), "int32")}, 20, seed=4)
+FOREST = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), 20, 3)
 
 
 @pytest.mark.parametrize("other", [jax_backend, torch_backend])
@@ -77,7 +77,7 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
     rows = [np.array(x, np.int32) for x in ([0, 1, 2], [1, 2, 0], [1, 2, 0])]
     steps = frb.ted.from_transitions(*rows[:2], np.ones(3, np.float32), rows[2], done=np.zeros(3, bool))
     made = {
-        "seen": rb.maps.insert(rb.maps.init(SPEC), keys)[0],
+        "seen": rb.hash_maps.insert(rb.hash_maps.init(SPEC), keys)[0],
         "forest": rb.forests.extend(rb.forests.init(FOREST), steps),
     }
     frb.save(made, tmp_path)
@@ -93,10 +93,10 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
 
 def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
-    spec, larger = frb.MapSpec(frb.Unbounded((), "int32"), 2), frb.MapSpec(frb.Unbounded((), "int32"), 9)
-    full, _ = rb.maps.insert(rb.maps.init(spec), np.array([5, 6, 7], np.int32))
+    spec, larger = frb.HashMapSpec(frb.Unbounded((), "int32"), 2), frb.HashMapSpec(frb.Unbounded((), "int32"), 9)
+    full, _ = rb.hash_maps.insert(rb.hash_maps.init(spec), np.array([5, 6, 7], np.int32))
     frb.save(full, tmp_path / "map")
-    found, inserted = rb.maps.insert(frb.load(tmp_path / "map", rb, spec=larger), np.array([6, 7], np.int32))
+    found, inserted = rb.hash_maps.insert(frb.load(tmp_path / "map", rb, spec=larger), np.array([6, 7], np.int32))
     assert (found.spec, inserted.ids.tolist()) == (larger, [1, 2])
     steps = frb.ted.from_transitions(np.int32(0), np.int32(1), np.float32(1), np.int32(2), np.bool_(False))
     forest = rb.forests.extend(rb.forests.init(FOREST), steps)
@@ -105,18 +105,20 @@ def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: 
     forest = frb.load(tmp_path / "forest", rb, spec=wide)
     assert (forest.spec, int(rb.forests.size(forest))) == (wide, 2)
     frb.save({"forest": forest}, tmp_path / "both")
-    for name, given, kind in (("map", wide, "Map"), ("forest", larger, "Forest"), ("both", wide, "dict")):
+    for name, given, kind in (("map", wide, "HashMap"), ("forest", larger, "Forest"), ("both", wide, "dict")):
         with pytest.raises(ValueError, match=rf"got a {type(given).__name__}, and what was saved is a {kind}; leave"):
             frb.load(tmp_path / name, rb, spec=given)
-    for given in (3, frb.TreeSpec(frb.Unbounded(()), capacity=4, children=2)):
-        with pytest.raises(TypeError, match=r"expected a BufferSpec as spec \(of a map a MapSpec.*got (int|TreeSpec)"):
+    for given in (3, frb.trees.TreeSpec(frb.Unbounded(()), capacity=4, children=2)):
+        with pytest.raises(
+            TypeError, match=r"expected a BufferSpec as spec \(of a map a HashMapSpec.*got (int|TreeSpec)"
+        ):
             frb.load(tmp_path / "map", rb, spec=given)
 
 
 def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
-    spec = frb.TreeSpec(frb.Unbounded((2,)), capacity=5, children=3)
-    root = frb.Expansion(np.ones((1, 2), np.float32), np.zeros((1, 3), np.float32), np.zeros(1, np.float32))
+    spec = frb.trees.TreeSpec(frb.Unbounded((2,)), capacity=5, children=3)
+    root = frb.trees.Expansion(np.ones((1, 2), np.float32), np.zeros((1, 3), np.float32), np.zeros(1, np.float32))
     tree = rb.trees.init(spec, root)
     frb.save(tree, tmp_path)
     found = frb.load(tmp_path, rb)
@@ -126,14 +128,14 @@ def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
 
 def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:
     for k in range(3):
-        frb.save_async({"x": np.full(1000, k)}, tmp_path, keep=2).result()
-    assert len(frb.checkpoints(tmp_path)) == 2
+        frb.checkpoint.save_async({"x": np.full(1000, k)}, tmp_path, keep=2).result()
+    assert len(frb.checkpoint.checkpoints(tmp_path)) == 2
     assert frb.load(tmp_path, "torch")["x"].tolist() == [2] * 1000
     newest = max(tmp_path.glob("*.safetensors"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    with pytest.raises(frb.CorruptCheckpointError):
+    with pytest.raises(frb.errors.CorruptCheckpointError):
         frb.load(tmp_path, "torch")
     assert frb.load(tmp_path, "torch", fall_back=True)["x"].tolist() == [1] * 1000
 

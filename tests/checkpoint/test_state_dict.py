@@ -107,7 +107,7 @@ def test_names_are_those_of_both_backends(name: str) -> None:
             for array, (shape, dtype) in ((given[x], planned[x]) for x in given if x != "spec"):
                 assert (tuple(array.shape), str(array.dtype).removeprefix("torch.")) == (shape, dtype)
                 assert 0 not in shape
-        assert frb.from_json(first["spec"]) == frb.from_json(bytes(np.asarray(second["spec"]))) == spec
+        assert frb.convert.from_json(first["spec"]) == frb.convert.from_json(bytes(np.asarray(second["spec"]))) == spec
     assert (name == "all wide") == ("rows" not in first)
 
 
@@ -347,7 +347,7 @@ def test_values_that_no_buffer_has_are_refused(forgery: str, tmp_path: Path) -> 
     wide = tuple(arrays[f"wide_{k}"] for k in range(len(spec.plan.layout.wide)))
     auxiliary = {key: arrays[f"kept_{key}"] for key in spec.plan.auxiliary}
     info = frb.save(frb.State(arrays["rows"], wide, arrays.get("tree"), arrays["counters"], auxiliary, spec), tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match=message) as caught:
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=message) as caught:
         loading.read(tmp_path)
     assert caught.value.file == info.path
     report = inspection.inspect(tmp_path)
@@ -380,7 +380,7 @@ def test_tensors_without_values_are_refused() -> None:
 
 def test_python_objects_are_refused() -> None:
     with make("torch") as library:
-        state = library.rb.init(frb.BufferSpec({"name": frb.NonTensor()}, 4))
+        state = library.rb.init(frb.BufferSpec({"name": frb.specs.NonTensor()}, 4))
         with pytest.raises(TypeError, match="leaf 'name' holds Python objects, which are no arrays"):
             library.rb.state_dict(state)
 
@@ -414,7 +414,7 @@ def test_a_dict_goes_through_orbax(orbax: Any, tmp_path: Path, name: str) -> Non
         checkpointer.wait_until_finished()
         as_told = checkpointer.restore(tmp_path / "buffer", library.rb.state_dict(library.rb.init(spec)))
         untold = checkpointer.restore(tmp_path / "buffer")
-        assert frb.from_json(bytes(np.asarray(untold["spec"]))) == spec
+        assert frb.convert.from_json(bytes(np.asarray(untold["spec"]))) == spec
         for given in (as_told, untold):
             loaded = library.rb.load_state_dict(spec, given)
             assert lives.state_bits(library, loaded) == lives.state_bits(library, state)

@@ -98,7 +98,7 @@ def test_no_path_in_a_manifest_leads_out_of_its_directory(
     assert str(caught.value).startswith(f"{manifest}: ")
     assert number_of(frb.load(stranger, rb, storage=frb.Host())) == 1
     assert number_of(frb.load(stranger, rb, spec=frb.BufferSpec(ITEM, 9))) == 1
-    assert isinstance(frb.load_spec(stranger).storage, frb.Memmap)
+    assert isinstance(frb.checkpoint.load_spec(stranger).storage, frb.Memmap)
     assert main(["inspect", str(stranger)]) == 0
     gc.collect()
     assert tree_of(tmp_path) == before
@@ -144,8 +144,12 @@ def test_a_directory_of_a_mixture_is_no_link(link: str, tmp_path: Path) -> None:
     (place / link).rename(tmp_path / "elsewhere")
     (place / link).symlink_to(tmp_path / "elsewhere")
     before = tree_of(tmp_path)
-    for call in (frb.load_spec, lambda path: frb.load(path, rb), lambda path: frb.save(mixture, path, keep=1)):
-        with pytest.raises(frb.CheckpointError, match=f"{link}: a symbolic link, which leads out"):
+    for call in (
+        frb.checkpoint.load_spec,
+        lambda path: frb.load(path, rb),
+        lambda path: frb.save(mixture, path, keep=1),
+    ):
+        with pytest.raises(frb.errors.CheckpointError, match=f"{link}: a symbolic link, which leads out"):
             call(place)
     assert main(["inspect", str(place)]) == 0
     assert tree_of(tmp_path) == before
@@ -166,7 +170,7 @@ def test_nothing_is_written_through_links_in_a_directory(name: str, kind: str, v
     if name == "rows.bin":
         mapped = frb.BufferSpec(ITEM, 8, storage=frb.Memmap(stranger, existsok=True))
         for call in (lambda: frb.load(stranger, rb), lambda: rb.init(mapped)):
-            with pytest.raises(frb.StorageLayoutError, match=f"{stranger / name}: .*link.*cp -a"):
+            with pytest.raises(frb.errors.StorageLayoutError, match=f"{stranger / name}: .*link.*cp -a"):
                 call()
     else:
         state = frb.load(stranger, rb)
@@ -193,7 +197,7 @@ def test_a_shared_buffer_writes_through_no_links(name: str, kind: str, tmp_path:
     if name in ("shared.json", "lock") and (name, kind) != ("lock", "a symbolic link"):
         filled(9, frb.Memmap(stranger, shared=True))
     else:
-        with pytest.raises((frb.StorageLayoutError, OSError), match=name):
+        with pytest.raises((frb.errors.StorageLayoutError, OSError), match=name):
             filled(9, frb.Memmap(stranger, shared=True))
     assert tree_of(victim) == before
     assert number_of(mine) == 7

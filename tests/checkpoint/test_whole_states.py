@@ -122,11 +122,11 @@ def test_specs_come_back_with_what_is_known(tmp_path: Path) -> None:
 def test_storages_come_back_and_can_be_exchanged(name: str, library: Backend, tmp_path: Path) -> None:
     rb, item, batch = library.rb, STEP, items(0, 9)
     if name == "objects":
-        item, batch = STEP | {"note": frb.NonTensor()}, batch | {"note": [[k] for k in range(9)]}
+        item, batch = STEP | {"note": frb.specs.NonTensor()}, batch | {"note": [[k] for k in range(9)]}
     storages = {"files": frb.Memmap(), "named files": frb.Memmap(str(tmp_path / "rows")), "objects": frb.Objects()}
     spec = frb.BufferSpec(item, 12, frb.Prioritized(), storage=storages.get(name, frb.Host()))
     state = rb.add(rb.init(spec), batch)
-    handle = frb.save_async(state, tmp_path / "saved")
+    handle = frb.checkpoint.save_async(state, tmp_path / "saved")
     newer = rb.add(state, batch)
     expected = stored_bits(tmp_path / "saved") if handle.result(60) else {}
     again = frb.Memmap(str(tmp_path / "again")) if name == "named files" else None
@@ -170,16 +170,16 @@ def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> Non
     with pytest.raises(TypeError, match="save: expected a State, or a nest of arrays, got PosixPath"):
         frb.save(path, state)
     with pytest.raises(TypeError, match="save_async: expected a State"):
-        frb.save_async({}, path)
+        frb.checkpoint.save_async({}, path)
     with pytest.raises(ValueError, match="keep: expected 1 or more"):
         frb.save(state, path, keep=0)
     with pytest.raises(TypeError, match="keep: expected an int"):
         frb.save(state, path, keep=True)
     with pytest.raises(ValueError, match="backend: expected jax_backend or torch_backend"):
         frb.load(path, np)
-    with pytest.raises(frb.NoCheckpointError, match=r"frb\.save"):
+    with pytest.raises(frb.errors.NoCheckpointError, match=r"frb\.save"):
         frb.load(path, "torch")
-    assert frb.checkpoints(path) == []
+    assert frb.checkpoint.checkpoints(path) == []
     assert not path.exists()
 
 
@@ -220,16 +220,16 @@ def test_keep_and_what_is_there(tmp_path: Path) -> None:
     for k in range(5):
         state = torch_backend.add(state, items(k, 1))
         frb.save(state, tmp_path, keep=3)
-    found = frb.checkpoints(tmp_path)
+    found = frb.checkpoint.checkpoints(tmp_path)
     assert [(c.generation, c.items, c.problem) for c in found] == [(5, 5, None), (4, 4, None), (3, 3, None)]
     assert found[0].time >= found[1].time
     (tmp_path / "0000000005.safetensors").unlink()
     (tmp_path / "0000000004.json").write_bytes(b"{}")
     (tmp_path / "notes.txt").write_text("somebody's")
-    problems = [c.problem or "" for c in frb.checkpoints(tmp_path)]
+    problems = [c.problem or "" for c in frb.checkpoint.checkpoints(tmp_path)]
     assert "0000000005.safetensors: the file is missing" in problems[0]
     assert "0000000004.json: its checksum does not fit" in problems[1]
-    with pytest.raises(frb.CorruptCheckpointError, match=r"0000000005\.safetensors.*fall_back=True"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=r"0000000005\.safetensors.*fall_back=True"):
         frb.load(tmp_path, "torch")
     assert int(torch_backend.size(frb.load(tmp_path, "torch", fall_back=True))) == 3
     info = frb.save(state, tmp_path, keep=1, incremental=True)
@@ -380,7 +380,7 @@ def test_a_whole_round_of_cursors_is_not_taken_for_nothing(monkeypatch: pytest.M
 
 def test_objects_come_back_with_their_types(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small_blocks(monkeypatch)
-    spec = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.NonTensor()}, 12)
+    spec = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.specs.NonTensor()}, 12)
     values = [None, True, 1, 1.0, -0.0, "tëxt\ud800\n", [], [1, [True, {"a": None}]], {"": 1e-300}, 10**30, 0, False]
     state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(12), "note": values})
     frb.save(state, tmp_path)
@@ -408,21 +408,21 @@ class Text(str):
     ids=lambda value: type(value).__name__,
 )
 def test_objects_that_json_would_change_are_refused(value: Any, tmp_path: Path) -> None:
-    spec = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.NonTensor()}, 4)
+    spec = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.specs.NonTensor()}, 4)
     state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(1), "note": ["good"]})
     frb.save(state, tmp_path)
     bad = torch_backend.add(state, {"x": torch.zeros(1), "note": [[value]]})
     with pytest.raises(TypeError, match=r"save: leaf 'note': expected objects that JSON can say .*leave the leaf out"):
         frb.save(bad, tmp_path, incremental=True)
     with pytest.raises(TypeError, match="leaf 'note'"):
-        frb.save_async(bad, tmp_path).result(60)
+        frb.checkpoint.save_async(bad, tmp_path).result(60)
     assert torch_backend.items(frb.load(tmp_path, "torch"))["note"].tolist() == ["good", None, None, None]
 
 
 def test_objects_that_contain_themselves_are_refused(tmp_path: Path) -> None:
     loop: list[Any] = []
     loop.append(loop)
-    spec = frb.BufferSpec({"note": frb.NonTensor()}, 4)
+    spec = frb.BufferSpec({"note": frb.specs.NonTensor()}, 4)
     with pytest.raises(TypeError, match="contains itself"):
         frb.save(torch_backend.add(torch_backend.init(spec), {"note": [loop]}), tmp_path)
 
@@ -437,7 +437,7 @@ def test_training_goes_on_in_place_while_a_state_is_saved(monkeypatch: pytest.Mo
     expected = bits(state)
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
-    handle = frb.save_async(state, tmp_path)
+    handle = frb.checkpoint.save_async(state, tmp_path)
     place = state._version.memory.rows.data_ptr()
     assert not handle.done()
     with pytest.raises(TimeoutError):
@@ -461,7 +461,7 @@ def test_in_place_forms_leave_what_is_being_saved_alone(monkeypatch: pytest.Monk
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
     state = torch_backend.add_(torch_backend.init(frb.BufferSpec(STEP, 8)), items(0, 8))
-    handle = frb.save_async(state, tmp_path)
+    handle = frb.checkpoint.save_async(state, tmp_path)
     state = torch_backend.add_(state, items(50, 6))
     go.set()
     handle.result(60)
@@ -473,7 +473,7 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
     handles = []
     for k in range(6):
         state = library.rb.add(state, library.tree(items(4 * k, 4)))
-        handles.append(frb.save_async(state, tmp_path, incremental=True, keep=6))
+        handles.append(frb.checkpoint.save_async(state, tmp_path, incremental=True, keep=6))
     last = frb.save(state, tmp_path, incremental=True, keep=7)
     assert [handle.result().generation for handle in handles] == [1, 2, 3, 4, 5, 6]
     assert [handle.result().items for handle in handles] == [4, 8, 12, 16, 20, 24]
@@ -484,12 +484,12 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
 def test_what_went_wrong_in_the_background_is_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     state = torch_backend.init(frb.BufferSpec(STEP, 4))
-    handle = frb.save_async(state, tmp_path / "file")
-    with pytest.raises(frb.CheckpointWriteError, match="file"):
+    handle = frb.checkpoint.save_async(state, tmp_path / "file")
+    with pytest.raises(frb.errors.CheckpointWriteError, match="file"):
         handle.result(60)
     del handle
     assert not caplog.records
-    unseen = frb.save_async(state, tmp_path / "file")
+    unseen = frb.checkpoint.save_async(state, tmp_path / "file")
     while not unseen.done():
         time.sleep(0.001)
     unseen._thread.join()

@@ -25,7 +25,7 @@ SAMPLERS = [
     frb.Uniform(),
     frb.Prioritized(),
     frb.Recency(2),
-    frb.Fifo(),
+    frb.InOrder(),
     frb.Queue(),
     frb.WithoutReplacement(),
     frb.Slices(2),
@@ -292,7 +292,7 @@ def test_containers_may_be_64_deep(library: Backend) -> None:
     spec = frb.BufferSpec(nested(frb.Unbounded(()), 64), 8)
     state = rb.add(rb.init(spec), nested(np.ones(4, np.float32), 64))
     state, sample = rb.sample(state, rb.key(0), 2)
-    assert frb.from_json(frb.to_json(spec)) == spec == pickle.loads(pickle.dumps(spec))
+    assert frb.convert.from_json(frb.convert.to_json(spec)) == spec == pickle.loads(pickle.dumps(spec))
     for _ in range(64):
         sample = sample._replace(items=sample.items["a"])
     assert sample.items.tolist() == [1, 1]
@@ -305,6 +305,6 @@ def test_deeper_ones_are_refused(library: Backend, depth: int) -> None:
     with pytest.raises(ValueError, match=message):
         frb.BufferSpec(spec, 8)
     with pytest.raises(ValueError, match=message):
-        frb.spec_of(nested(np.float32(1), depth))
+        frb.specs.spec_of(nested(np.float32(1), depth))
     with pytest.raises(ValueError, match=message):
         library.rb.rand(spec, library.rb.key(0))

@@ -167,7 +167,7 @@ def numbered(library: Backend) -> Any:
 def test_what_is_registered_comes_back(backend: Backend, tmp_path: Path) -> None:
     rb = backend.rb
     batch = some_nest(backend, numbered(backend))
-    spec = frb.BufferSpec(frb.spec_of(mapped(backend, lambda leaf: leaf[0], batch)), 4)
+    spec = frb.BufferSpec(frb.specs.spec_of(mapped(backend, lambda leaf: leaf[0], batch)), 4)
     assert hash(spec) == hash(frb.BufferSpec(spec.item, 4))
     state = backend.add(backend.init(spec), batch)
     assert_same(backend, rb.items(state), batch)
@@ -204,7 +204,7 @@ def test_programs_over_states_with_registered_items() -> None:
 
     with backends.make("jax") as library:
         batch = some_nest(library, numbered(library))
-    spec = frb.BufferSpec(frb.spec_of(jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[0], x), batch)), 4)
+    spec = frb.BufferSpec(frb.specs.spec_of(jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[0], x), batch)), 4)
     state = rb.init(spec)
 
     def step(state: Any, item: Any) -> tuple[Any, Any]:
@@ -224,7 +224,7 @@ def test_programs_over_states_with_registered_items() -> None:
 def test_static_fields_are_part_of_the_spec(library: Backend) -> None:
     rb = library.rb
     one, other = Step(library.array(NUMBERS), library.array(NUMBERS)), Step(*[library.array(NUMBERS)] * 2, "pole")
-    specs = [frb.BufferSpec(frb.spec_of(x), 8) for x in (one, other)]
+    specs = [frb.BufferSpec(frb.specs.spec_of(x), 8) for x in (one, other)]
     assert specs[0] != specs[1]
     assert specs[0].plan.names == ("action", "obs")
     state = rb.init(specs[0])
@@ -235,7 +235,7 @@ def test_static_fields_are_part_of_the_spec(library: Backend) -> None:
     with pytest.raises(ValueError, match=r"load_state_dict: the state was of another spec.*pole"):
         rb.load_state_dict(specs[1], rb.state_dict(state))
     with pytest.raises(TypeError, match=r"Step: expected static fields that can be hashed, .*got .*\['cart'\]"):
-        frb.spec_of(Step(one.obs, one.action, ["cart"]))
+        frb.specs.spec_of(Step(one.obs, one.action, ["cart"]))
     with pytest.raises(ValueError, match="keys"):
         rb.add(state, {"obs": one.obs[None]})
 
@@ -252,15 +252,15 @@ def test_specs_stand_in_containers_too(library: Backend) -> None:
     assert (items["pose"].unit, items["pose"].rest, type(items["checked"])) == ("m", None, Checked)
     assert items["checked"].both is None
     assert items["step"].obs.shape == (4,)
-    assert frb.spec_of(items)["step"].obs == frb.Unbounded((4,))
+    assert frb.specs.spec_of(items)["step"].obs == frb.Unbounded((4,))
     drawn = rb.rand(spec.item, rb.key(0), 2)
     assert rb.contains(spec.item, drawn).tolist() == [True, True]
     assert spec.item["step"].obs == SCALAR
     assert "Composite.like(Step, {" in repr(spec)
-    again = frb.from_json(frb.to_json(spec), known=[Step, Pose, Checked])
+    again = frb.convert.from_json(frb.convert.to_json(spec), known=[Step, Pose, Checked])
     assert again == spec
     with pytest.raises(ValueError, match=rf"the text names .{__name__}:Pose., which is not among those known"):
-        frb.from_json(frb.to_json(spec), known=[Step, Checked])
+        frb.convert.from_json(frb.convert.to_json(spec), known=[Step, Checked])
 
 
 def test_none_stands_for_nothing(library: Backend) -> None:
@@ -284,7 +284,7 @@ def test_none_stands_for_nothing(library: Backend) -> None:
 def test_containers_go_to_the_other_library_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with backends.make("torch") as torch, backends.make("jax") as jax:
         batch = some_nest(jax, numbered(jax))
-        spec = frb.BufferSpec(frb.spec_of(mapped(jax, lambda leaf: leaf[0], batch)), 4)
+        spec = frb.BufferSpec(frb.specs.spec_of(mapped(jax, lambda leaf: leaf[0], batch)), 4)
         state = jax.rb.add(jax.rb.init(spec), batch)
         there = torch.rb.from_dlpack(state, copy=True)
         found = torch.rb.items(there)
@@ -320,7 +320,7 @@ def test_classes_of_other_libraries() -> None:
             assert hasattr(self.x, "shape"), "an array"
 
     batch = {"flax": Flax(NUMBERS, "u"), "chex": Chex(x=NUMBERS)}
-    spec = frb.BufferSpec(frb.spec_of(jax.tree.map(lambda leaf: leaf[0], batch)), 4)
+    spec = frb.BufferSpec(frb.specs.spec_of(jax.tree.map(lambda leaf: leaf[0], batch)), 4)
     assert spec.plan.names == ("chex/x", "flax/x")
     items = rb.items(rb.add(rb.init(spec), batch))
     assert jax.tree.structure(items) == jax.tree.structure(batch)
@@ -355,7 +355,7 @@ def test_any_nest_comes_back(name: str, data: Any, tmp_path_factory: pytest.Temp
     with backends.make(name) as library:
         leaf = numbered(library)
         batch = mapped(library, lambda _: leaf(), outline)
-        spec = frb.BufferSpec(frb.spec_of(mapped(library, lambda x: x[0], batch)), 4)
+        spec = frb.BufferSpec(frb.specs.spec_of(mapped(library, lambda x: x[0], batch)), 4)
         state = library.add(library.init(spec), batch)
         assert_same(library, library.rb.items(state), batch)
         sample = library.sample(state, library.rb.key(0), 2)[1]

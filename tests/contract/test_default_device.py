@@ -80,7 +80,7 @@ def told(state: rb.State, keys: list[torch.Tensor]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "sampler", [*SAMPLERS, frb.Fifo(), frb.SlicesWithoutReplacement(2, end_keys=("done",))], ids=repr
+    "sampler", [*SAMPLERS, frb.InOrder(), frb.SlicesWithoutReplacement(2, end_keys=("done",))], ids=repr
 )
 def test_buffers_on_the_cpu_are_the_same_beside_another_default_device(sampler: frb.Sampler) -> None:
     keys, spec = [rb.key(k) for k in range(3)], frb.BufferSpec(ITEM, 16, sampler)
@@ -147,17 +147,17 @@ def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: fr
 
 
 def test_keys_on_the_cpu_are_packed_there_whatever_the_default_device_is() -> None:
-    pair = frb.MapSpec({"at": frb.Unbounded((), "int32"), "sign": frb.Binary(())}, capacity=4)
+    pair = frb.HashMapSpec({"at": frb.Unbounded((), "int32"), "sign": frb.Binary(())}, capacity=4)
     keys = {"at": np.arange(3, dtype=np.int32), "sign": np.array([True, False, True])}
-    made = rb.maps.insert(rb.maps.init(pair), keys)[0]
+    made = rb.hash_maps.insert(rb.hash_maps.init(pair), keys)[0]
     with torch.device("meta"):
-        assert rb.maps.lookup(made, keys).tolist() == [0, 1, 2]
+        assert rb.hash_maps.lookup(made, keys).tolist() == [0, 1, 2]
 
 
 def test_what_is_counted_in_a_mixture_goes_where_its_other_buffers_are() -> None:
     spec = frb.BufferSpec(ITEM, 16)
     mixture = frb.Mixture([rb.add(rb.init(spec), items(3)), rb.add(rb.init(spec, device="meta"), items(2))])
-    for found in (rb.sizes(mixture), rb.size(mixture), rb.can_sample(mixture, 2)):
+    for found in (rb.size(mixture, each=True), rb.size(mixture), rb.can_sample(mixture, 2)):
         assert found.device.type == "meta"
 
 

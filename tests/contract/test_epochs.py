@@ -100,7 +100,7 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
 @pytest.mark.parametrize(
     "sampler",
     [
-        frb.Fifo(2),
+        frb.InOrder(2),
         frb.Queue(),
         frb.Uniform(2),
         frb.Slices(2),

@@ -99,9 +99,12 @@ WRONG_MEMBERS: Cases = [
     ("Queue: expected length as a positive int or None, got 0", lambda: frb.Queue(0)),
     ("Queue: expected length as a positive int or None, got True", lambda: frb.Queue(True)),
     ("Queue: a window of 9 steps never fits into the 8 of a lane", lambda: spec_with(frb.Queue(9))),
-    (r"Fifo: .*got lanes=2; leave .* or take .*frb.Queue\(length=", lambda: spec_with(frb.Fifo(), lanes=2)),
-    ("Lifo: with max_times_sampled the capacity may be", lambda: spec_with(frb.Lifo(2), capacity=2**24 + 1)),
-    ("Fifo: expected max_times_sampled as a positive int or None, got 0", lambda: frb.Fifo(0)),
+    (r"InOrder: .*got lanes=2; leave .* or take .*frb.Queue\(length=", lambda: spec_with(frb.InOrder(), lanes=2)),
+    (
+        "InOrder: with max_times_sampled the capacity may be",
+        lambda: spec_with(frb.InOrder(2, newest_first=True), capacity=2**24 + 1),
+    ),
+    ("InOrder: expected max_times_sampled as a positive int or None, got 0", lambda: frb.InOrder(0)),
     ("Uniform: expected max_times_sampled as a positive int or None, got True", lambda: frb.Uniform(True)),
     ("Prioritized: expected max_times_sampled as a positive", lambda: frb.Prioritized(max_times_sampled=-1)),
     ("Prioritized: expected replacement as a bool, got 'no'", lambda: frb.Prioritized(replacement="no")),
@@ -118,7 +121,7 @@ WRONG_MEMBERS: Cases = [
         for name, one in (
             ("Slices", frb.Slices(2)),
             ("Queue", frb.Queue()),
-            ("Fifo", frb.Fifo()),
+            ("InOrder", frb.InOrder()),
             ("Recency", frb.Recency()),
             ("WithoutReplacement", frb.WithoutReplacement(shuffle=False)),
         )
@@ -237,7 +240,7 @@ CALLS: Cases = [
         floats(1),
     ),
     (r"of slices .reshape\(-1\)", spec_with(frb.Slices(2)), (4,), "update", np.zeros((2, 2), np.int32)),
-    ("add: priorities were given, but .*Fifo", spec_with(frb.Fifo()), (4,), "add", steps(1), None, floats(1)),
+    ("add: priorities were given, but .*InOrder", spec_with(frb.InOrder()), (4,), "add", steps(1), None, floats(1)),
     ("sample: beta was given, but the sampler is Slices", spec_with(frb.Slices(2)), (4,), "sample", 2, 0.5),
     (r"epochs: the sampler Uniform.* with replacement; use .*WithoutReplacem", spec_with(), (), "epochs", 2),
     ("epochs: expected n >= 0, got -1", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, -1),
@@ -328,7 +331,7 @@ def test_calls_that_samplers_and_writers_refuse(backend: Backend) -> None:
 
 
 def test_items_that_have_all_been_drawn(backend: Backend) -> None:
-    for sampler in (frb.Uniform(1), frb.Prioritized(max_times_sampled=1), frb.Fifo(1)):
+    for sampler in (frb.Uniform(1), frb.Prioritized(max_times_sampled=1), frb.InOrder(1)):
         if backend.name == "jax-jit":
             return
         state = filled_with(backend.rb, spec_with(sampler), 2)

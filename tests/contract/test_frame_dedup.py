@@ -339,6 +339,6 @@ def test_stacks_of_no_leaf_are_none() -> None:
     assert frb.Compact(stack={}) == frb.Compact(stack=()) == frb.Compact()
     assert frb.Compact(stack=4, axis={}) == frb.Compact(stack=4)
     spec = frb.BufferSpec(item, 8, compact=frb.Compact(stack={}))
-    assert spec == frb.BufferSpec(item, 8, compact=frb.Compact()) == frb.from_json(frb.to_json(spec))
+    assert spec == frb.BufferSpec(item, 8, compact=frb.Compact()) == frb.convert.from_json(frb.convert.to_json(spec))
     with pytest.raises(ValueError, match="there is nothing to compact: none of the leaves"):
         frb.BufferSpec({"obs": image}, 8, compact=frb.Compact(stack={}))

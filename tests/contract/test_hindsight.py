@@ -105,7 +105,7 @@ def test_law(library: Backend, strategy: str, lanes: str) -> None:
 @pytest.mark.parametrize("k", [7 / 3, float("inf")])
 def test_fractions_of_goals(library: Backend, k: float) -> None:
     state, _ = filled(library, EPISODES["a lane"], frb.her("future", k, reward=how_near))
-    assert frb.from_json(frb.to_json(state.spec), known=[how_near]) == state.spec
+    assert frb.convert.from_json(frb.convert.to_json(state.spec), known=[how_near]) == state.spec
     _, sample = library.sample(state, library.rb.key(0), DRAWS)
     ratio = 1.0 if k == np.inf else k / (k + 1)
     relabelled = library.numpy(sample.extras["relabelled"]).mean()
@@ -140,7 +140,7 @@ def test_several_rewards(library: Backend) -> None:
     item = TASKS["flat rows"].kind.item | {"next/cost": frb.Unbounded((1,))}
     keys: list[Any] = ["reward", ("next", "cost")]
     spec = frb.BufferSpec(nested(item), 8, transforms=frb.her("episode", 3, reward=both_rewards, reward_key=keys))
-    assert frb.from_json(frb.to_json(spec), known=[both_rewards]) == spec
+    assert frb.convert.from_json(frb.convert.to_json(spec), known=[both_rewards]) == spec
     rows = {path: np.full((8, *leaf.shape), -7, leaf.dtype) for path, leaf in item.items()}
     rows["next_achieved_goal"] = np.arange(24, dtype=np.float32).reshape(8, 3)
     rows["done"] = np.arange(8) == 7
@@ -270,7 +270,7 @@ REWARDS: list[tuple[Any, Any, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("reward", "spec", "kind", "words"), REWARDS, ids=["per axis", "one", "number", "rounded"])
 def test_rewards_that_do_not_fit(
-    library: Backend, reward: Any, spec: frb.ArraySpec, kind: type[Exception], words: str
+    library: Backend, reward: Any, spec: frb.specs.ArraySpec, kind: type[Exception], words: str
 ) -> None:
     item = ITEM | {"reward": spec}
     state = library.rb.init(frb.BufferSpec(item, 8, transforms=frb.her(reward=reward)))

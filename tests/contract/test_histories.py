@@ -70,7 +70,7 @@ ACROSS: dict[str, tuple[Sequence[str], frb.BufferSpec]] = {
     "a limit": (["jax", "torch"], frb.BufferSpec(STEP, 10, frb.Prioritized(max_times_sampled=3), lanes=2)),
     "shuffled": (["jax", "torch"], frb.BufferSpec(STEP, 7, frb.WithoutReplacement())),
     "in order": (["jax", "torch"], frb.BufferSpec(STEP, 10, frb.WithoutReplacement(True, shuffle=False), lanes=2)),
-    "lifo": (["jax", "torch"], frb.BufferSpec(STEP, 7, frb.Lifo(max_times_sampled=2))),
+    "lifo": (["jax", "torch"], frb.BufferSpec(STEP, 7, frb.InOrder(newest_first=True, max_times_sampled=2))),
     "all dtypes": (["jax", "torch"], frb.BufferSpec(STEP | OF_ALL_DTYPES, 17, frb.Prioritized(alpha=0.6))),
     "best": (["jax", "torch"], frb.BufferSpec(SCORED, 7, frb.Prioritized(), frb.MaxValue("score", "mean"), lanes=2)),
     "reservoir": (["jax", "torch"], frb.BufferSpec(SCORED, 5, frb.WithoutReplacement(), frb.Reservoir())),

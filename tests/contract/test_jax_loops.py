@@ -40,7 +40,7 @@ LOOPS: dict[str, tuple[Any, dict[str, Any]]] = {
     "prioritized, some times": (frb.Prioritized(max_times_sampled=2), {}),
     "prioritized without replacement": (frb.Prioritized(replacement=False), {}),
     "recency": (frb.Recency(), {}),
-    "fifo": (frb.Fifo(max_times_sampled=2), {}),
+    "fifo": (frb.InOrder(max_times_sampled=2), {}),
     "queue": (frb.Queue(length=2), IN_LANES),
     "without replacement": (frb.WithoutReplacement(), {}),
     "in order": (frb.WithoutReplacement(shuffle=False), IN_LANES),

@@ -168,7 +168,7 @@ def test_keys_stay_what_they_are() -> None:
         dataclasses.replace(sampler, length=2),
         pickle.loads(pickle.dumps(sampler)),
         dataclasses.replace(pickle.loads(pickle.dumps(sampler)), length=2),
-        frb.from_json(frb.to_json(frb.BufferSpec(ENDS, 8, sampler))).sampler,
+        frb.convert.from_json(frb.convert.to_json(frb.BufferSpec(ENDS, 8, sampler))).sampler,
     ):
         assert (again, hash(again)) == (sampler, hash(sampler))
         assert frb.BufferSpec(ENDS, 8, again).sampler == sampler

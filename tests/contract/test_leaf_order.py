@@ -40,7 +40,7 @@ def backwards(nest: Any) -> Any:
         parts = map(backwards, nest)
         return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
     names = nest.nests if isinstance(nest, frb.specs.Varying) else ()
-    if isinstance(nest, frb.Stacked):
+    if isinstance(nest, frb.specs.Stacked):
         names = ("members",)
     if isinstance(nest, grammar.Data):
         names = tuple(field.name for field in dataclasses.fields(nest))
@@ -157,9 +157,9 @@ def test_branches_and_loops_take_states_of_specs_in_another_order() -> None:
     example = {name: example[name] for name in ITEM}  # not as JAX has sorted it
     sorted_one = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, example))
     assert list(example) != list(sorted_one)
-    specs = [frb.BufferSpec(frb.spec_of(x), 4) for x in (example, sorted_one)]
-    assert frb.spec_of(example) == frb.spec_of(sorted_one)
-    assert hash(frb.spec_of(example)) == hash(frb.spec_of(sorted_one))
+    specs = [frb.BufferSpec(frb.specs.spec_of(x), 4) for x in (example, sorted_one)]
+    assert frb.specs.spec_of(example) == frb.specs.spec_of(sorted_one)
+    assert hash(frb.specs.spec_of(example)) == hash(frb.specs.spec_of(sorted_one))
     assert specs[0] == specs[1]
     states = [rb.add(rb.init(spec), steps(10 * k, 4)) for k, spec in enumerate(specs)]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
@@ -185,7 +185,7 @@ def test_values_of_specs_in_another_order_are_the_same(library: Backend) -> None
     spec = {
         "b": frb.Bounded(0, 1),
         "a": {"d": frb.Categorical(9), "c": SCALAR},
-        "s": frb.Sequence({"y": SCALAR, "x": SCALAR}, 2),
+        "s": frb.specs.Sequence({"y": SCALAR, "x": SCALAR}, 2),
     }
     drawn = [
         rb.rand(frb.specs.freeze(x), rb.key(0), 3)

@@ -61,7 +61,7 @@ def test_what_was_counted_stays_counted(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", CORES, indirect=True)
 def test_steps_that_wait_for_their_returns_are_dropped(backend: Backend) -> None:
-    spec = frb.BufferSpec(STEP, 8, frb.Fifo(), transforms=frb.n_step(3, 0.5, at="add"))
+    spec = frb.BufferSpec(STEP, 8, frb.InOrder(), transforms=frb.n_step(3, 0.5, at="add"))
     state = backend.add(backend.init(spec), steps(1, 2, 3, 4))
     state = backend.add(backend.clear(state), steps(10, 20, 30))
     _, sample = backend.sample(state, backend.rb.key(0), 1)
@@ -159,7 +159,7 @@ class Note:
 
 @pytest.mark.parametrize("backend", ["jax", "torch", "torch-inplace"], indirect=True)
 def test_python_objects_are_let_go(backend: Backend) -> None:
-    item = {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}
+    item = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}
     spec = frb.BufferSpec(item, 4, storage=frb.Objects())
     note, auxiliary = Note(), Note()
     gone = weakref.ref(note)
@@ -434,14 +434,14 @@ def test_lanes_first(name: str) -> None:
 
 def test_lanes_first_of_objects() -> None:
     rb = torch_backend
-    item = {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}
-    state = rb.init(frb.BufferSpec(item, 6, frb.Fifo(), lanes=None))
+    item = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}
+    state = rb.init(frb.BufferSpec(item, 6, frb.InOrder(), lanes=None))
     spec = frb.BufferSpec(item, 6, lanes=2)
     ids = np.arange(6, dtype=np.int32).reshape(2, 3)
     state = rb.add(rb.init(spec), {"id": ids, "note": [["a", "b", "c"], ["d", "e", "f"]]}, time_major=False)
     assert rb.get(state, np.arange(6))["note"].tolist() == ["a", "b", "c", "d", "e", "f"]
     alone = rb.add(
-        rb.init(frb.BufferSpec(frb.NonTensor(), 6, lanes=2, storage=frb.Objects())),
+        rb.init(frb.BufferSpec(frb.specs.NonTensor(), 6, lanes=2, storage=frb.Objects())),
         [[1, 2, 3], [4, 5, 6]],
         time_major=False,
     )

@@ -187,7 +187,7 @@ def test_functions_that_draw_take_the_same_draws_on_both_backends() -> None:
 
 def test_an_item_function_draws_by_the_key(library: Any) -> None:
     rb = library.rb
-    spec = frb.BufferSpec(STEP, 8, sampler=frb.Fifo(), transforms=frb.map_items(Noise()))
+    spec = frb.BufferSpec(STEP, 8, sampler=frb.InOrder(), transforms=frb.map_items(Noise()))
     state = rb.add(rb.init(spec), batch(8))
     rewards = [as_lists(rb.sample(state, rb.key(seed), 8)[1].items["reward"]) for seed in (1, 1, 2)]
     noise = np.array(rewards) - np.arange(8)
@@ -214,7 +214,7 @@ def test_containers_come_back_as_the_function_gives_them(library: Any, kind: Any
         if library.name != "torch":
             pytest.skip("containers of tensordict are torch's")
         whole = _of_tensordict(kind, arrays)
-        item = frb.spec_of(whole[0])
+        item = frb.specs.spec_of(whole[0])
     else:
         whole = _in(kind, *arrays)
         item = _in(kind, frb.Unbounded((2,)), frb.Unbounded((), "int32"))
@@ -235,7 +235,7 @@ def test_containers_come_back_as_the_function_gives_them(library: Any, kind: Any
     leaf_function = frb.map_items(frb.items.cast(wide, keys=[str(next(iter(by_path))[0])]), at=at)
     storage = frb.Host() if library.name == "jax" else frb.Device()
     for transform, width in ((whole_function, 1), (leaf_function, 2)):
-        spec = frb.BufferSpec(item, 4, sampler=frb.Fifo(), transforms=transform, storage=storage)
+        spec = frb.BufferSpec(item, 4, sampler=frb.InOrder(), transforms=transform, storage=storage)
         _, sample = rb.sample(rb.add(rb.init(spec), whole), rb.key(0), 3)
         assert type(sample.items) is type(whole)
         first, second = _out(kind, sample.items)
@@ -283,16 +283,16 @@ def noted(items: Any) -> Any:
 
 
 def test_objects_are_handed_on(library: Any) -> None:
-    rb, item = library.rb, {"note": frb.NonTensor(), "reward": frb.Unbounded(())}
+    rb, item = library.rb, {"note": frb.specs.NonTensor(), "reward": frb.Unbounded(())}
     notes = np.array(["a", ["b"], None], object)
     gives = rb.map_spec(noted, item)
-    assert gives == frb.Composite(note=frb.NonTensor(), twice=frb.Unbounded(()))
+    assert gives == frb.Composite(note=frb.specs.NonTensor(), twice=frb.Unbounded(()))
     for transform, name in (
         (frb.map_items(noted), "twice"),
         (frb.map_items(noted, at="add", gives=gives), "twice"),
         (frb.map_items(frb.items.cast("float16", keys=["reward"])), "reward"),
     ):
-        spec = frb.BufferSpec(item, 4, frb.Fifo(), transforms=transform, storage=frb.Objects())
+        spec = frb.BufferSpec(item, 4, frb.InOrder(), transforms=transform, storage=frb.Objects())
         state = rb.add(rb.init(spec), {"note": notes, "reward": np.ones(3, np.float32)})
         _, sample = rb.sample(state, rb.key(0), 3)
         assert sample.items["note"].tolist() == notes.tolist()
@@ -321,7 +321,7 @@ def test_added_items_are_mapped_before_returns_are_added_up(library: Any) -> Non
     doubled = frb.map_items(functools.partial(scaled, factor=2.0), at="add", gives=STEP)
     returns = frb.n_step(2, 0.5, at="add", end_keys="done")
     storage = frb.Host() if library.name == "jax" else frb.Device()
-    spec = frb.BufferSpec(STEP, 8, frb.Fifo(), transforms=(returns, doubled), storage=storage)
+    spec = frb.BufferSpec(STEP, 8, frb.InOrder(), transforms=(returns, doubled), storage=storage)
     state = rb.add(rb.init(spec), batch(5), mask=np.array([True, True, True, False, True]))
     _, sample = rb.sample(state, rb.key(0), 4)
     assert as_lists(sample.items["reward"]) == [0 + 0.5 * 2, 2 + 0.5 * 4, 4 + 0.5 * 8, 8]
@@ -332,7 +332,7 @@ def test_what_is_stored_is_what_the_rest_is_about(library: Any) -> None:
     wide = frb.map_items(frb.items.cast("int32", keys=["reward"]), at="add")
     half = frb.map_items(frb.items.cast("float16", keys=["reward"]))
     storage = frb.Host() if library.name == "jax" else frb.Device()
-    spec = frb.BufferSpec(STEP, 4, frb.Fifo(), transforms=(half, wide), storage=storage)
+    spec = frb.BufferSpec(STEP, 4, frb.InOrder(), transforms=(half, wide), storage=storage)
     assert (spec.stored["reward"].dtype, spec.item["reward"].dtype) == ("int32", "float32")
     state = rb.init(spec, items=batch(3))
     state = rb.add(state, batch(1, start=9) | {"done": np.array([True])}, validate=True)
@@ -372,7 +372,7 @@ def test_what_is_told_of_samples_is_checked(library: Any) -> None:
 
 def test_a_living_state_takes_another_function(library: Any) -> None:
     rb = library.rb
-    spec = frb.BufferSpec(STEP, 4, frb.Fifo(), transforms=frb.map_items(scaled))
+    spec = frb.BufferSpec(STEP, 4, frb.InOrder(), transforms=frb.map_items(scaled))
     state = rb.add(rb.init(spec), batch(3))
     other = dataclasses.replace(spec, transforms=frb.map_items(functools.partial(scaled, factor=3.0)))
     _, sample = rb.sample(rb.with_spec(state, other), rb.key(0), 3)
@@ -460,7 +460,7 @@ def test_shapes_that_depend_on_values_are_refused_where_nothing_is_traced() -> N
             {"reward": items["reward"]} if items["reward"].sum() == 6 else items | {"reward": items["reward"].double()}
         )
 
-    spec = frb.BufferSpec(STEP, 4, frb.Fifo(), transforms=frb.map_items(sometimes))
+    spec = frb.BufferSpec(STEP, 4, frb.InOrder(), transforms=frb.map_items(sometimes))
     start = rb.init(spec)
     ones = {name: torch.from_numpy(x) for name, x in batch(3).items()}
     for reward, error, message in (
@@ -527,7 +527,7 @@ def test_functions_of_items_under_jaxs_transformations() -> None:
 
     import jax_backend as rb
 
-    spec = frb.BufferSpec(STEP, 8, frb.Fifo(), transforms=(frb.map_items(stacked), frb.map_items(Noise(), at="add")))
+    spec = frb.BufferSpec(STEP, 8, frb.InOrder(), transforms=(frb.map_items(stacked), frb.map_items(Noise(), at="add")))
     items = jax.tree.map(jax.numpy.asarray, batch(4))
     key = rb.key(0)
 
@@ -622,12 +622,12 @@ def test_the_conformance_suite_tries_functions_of_items() -> None:
 def test_functions_are_told_by_name(library: Any, tmp_path: Path) -> None:
     rb = library.rb
     transforms = (frb.map_items(stacked), frb.map_items(frb.items.cast("int32", keys=["reward"]), at="add"))
-    spec = frb.BufferSpec(STEP, 4, frb.Fifo(), transforms=transforms)
+    spec = frb.BufferSpec(STEP, 4, frb.InOrder(), transforms=transforms)
     assert pickle.loads(pickle.dumps(spec)) == spec
-    text = frb.to_json(spec)
-    assert frb.from_json(text, known=(stacked,)) == spec
+    text = frb.convert.to_json(spec)
+    assert frb.convert.from_json(text, known=(stacked,)) == spec
     with pytest.raises(ValueError, match=r"known=\(stacked,\)"):
-        frb.from_json(text)
+        frb.convert.from_json(text)
     state = rb.add(rb.init(spec), batch(3))
     frb.save(state, tmp_path)
     loaded = frb.load(tmp_path, rb, known=(stacked,))
@@ -638,7 +638,7 @@ def test_functions_are_told_by_name(library: Any, tmp_path: Path) -> None:
     other = rb.load_state_dict(other, rb.state_dict(state))
     assert as_lists(rb.sample(other, rb.key(0), 3)[1].items) == expected
     unnamed = frb.BufferSpec(STEP, 4, transforms=frb.map_items(lambda items: items))
-    for write in (pickle.dumps, frb.to_json):
+    for write in (pickle.dumps, frb.convert.to_json):
         with pytest.raises((pickle.PicklingError, ValueError), match=r"def at the top of a module"):
             write(unnamed)
 

@@ -519,7 +519,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
             for path in (sys.argv[1], None):
                 try:
                     mapped.create(spec(path))
-                except frb.StorageFullError as error:
+                except frb.errors.StorageFullError as error:
                     print(error.strerror)
             """,
             tmp_path,
@@ -538,7 +538,7 @@ for first in range(0, 10_000, 100):
     where[0] = first
     try:
         files.make_room(spec(), where, 100)
-    except frb.StorageFullError:
+    except frb.errors.StorageFullError:
         break
     files.rows[first : first + 100] = first
 else:
@@ -621,7 +621,7 @@ fill_the_disk()
 read(state)
 try:
     found = rb.items(state)["x"]
-except frb.StorageFullError as error:
+except frb.errors.StorageFullError as error:
     assert "without a name" in str(error), error
     os.unlink(os.path.join(os.path.dirname(directory), "filler"))
     found = rb.items(state)["x"]
@@ -632,7 +632,7 @@ try:
     for k in range(200):
         state = rb.add(state, {"x": np.full((45, 256), 5, np.float32)})
     raise SystemExit("there was room for all")
-except frb.StorageFullError as error:
+except frb.errors.StorageFullError as error:
     assert directory in str(error), error
 size = int(rb.size(state))
 read(state)

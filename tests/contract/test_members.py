@@ -76,8 +76,8 @@ def check_life(spec: frb.BufferSpec, states: list[Any], seen: list[lives.Seen]) 
         assert set(drawn) <= set(stored)
         if isinstance(spec.sampler, frb.Queue):
             take_from(auxiliary, drawn, spec.sampler.length or 1)
-        if type(spec.sampler) in (frb.Fifo, frb.Lifo):
-            assert drawn == sorted(drawn, reverse=type(spec.sampler) is frb.Lifo)
+        if isinstance(spec.sampler, frb.InOrder):
+            assert drawn == sorted(drawn, reverse=spec.sampler.newest_first)
         live = rb.is_live(state, candidates).numpy()
         there = rb.get(state, candidates)["id"].numpy()[live].tolist()
         if isinstance(spec.writer, frb.Reservoir):

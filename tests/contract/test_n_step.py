@@ -109,7 +109,7 @@ RETURNS += [(7 + 8 / 2, 2), (8, 1), (9 + 10 / 2, 2), (10, 1)]
 def told_story(backend: Backend, n: int, at: str) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     """Items and extras of all that can be drawn, in order."""
     item = {"obs": SCALAR, "reward": SCALAR, "next_obs": SCALAR, "terminated": FLAG, "truncated": FLAG}
-    spec = frb.BufferSpec(item, 16, frb.Fifo(), transforms=frb.n_step(n, 0.5, at=at))
+    spec = frb.BufferSpec(item, 16, frb.InOrder(), transforms=frb.n_step(n, 0.5, at=at))
     state = backend.add(backend.init(spec), rows(len(STORY)))
     count = int(backend.rb.size(state))
     _, sample = backend.sample(state, backend.rb.key(0), count)
@@ -149,7 +149,9 @@ def test_any_numbers(library: Backend, at: str) -> None:
     rng = np.random.default_rng(0)
     rewards = rng.standard_normal(count).astype(np.float32)
     done = rng.random(count) < 0.04
-    spec = frb.BufferSpec({"reward": SCALAR, "done": FLAG}, count, frb.Fifo(), transforms=frb.n_step(n, gamma, at=at))
+    spec = frb.BufferSpec(
+        {"reward": SCALAR, "done": FLAG}, count, frb.InOrder(), transforms=frb.n_step(n, gamma, at=at)
+    )
     state = library.add(library.init(spec), {"reward": rewards, "done": done})
     stored = int(library.rb.size(state))
     _, sample = library.sample(state, library.rb.key(0), stored)

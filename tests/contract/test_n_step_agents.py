@@ -147,7 +147,7 @@ def test_on_each_backend(backend: Backend, at: str) -> None:
 
 def test_found_by_their_names(library: Backend) -> None:
     pair, flag = frb.Unbounded((2,)), frb.Binary((2,))
-    spec = frb.BufferSpec({"reward": pair, "done": flag}, 8, frb.Fifo(), transforms=frb.n_step(3, 0.5))
+    spec = frb.BufferSpec({"reward": pair, "done": flag}, 8, frb.InOrder(), transforms=frb.n_step(3, 0.5))
     state = library.add(
         library.init(spec),
         {"reward": np.ones((3, 2), np.float32), "done": np.array([[False, True], [True, False], [True, True]])},

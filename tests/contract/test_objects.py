@@ -34,7 +34,7 @@ from tests.support.backends import Backend
 from torch_backend import objects
 
 WITH_OBJECTS = [*(name for name in backends.VARIANTS if name.startswith("torch")), *backends.HOST_VARIANTS]
-ITEM = {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}
+ITEM = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}
 
 
 @dataclasses.dataclass
@@ -105,7 +105,7 @@ def test_batches_items_and_what_was_never_written(variant: Backend) -> None:
 
 def test_shapes_and_lanes(variant: Backend) -> None:
     spec = frb.BufferSpec(
-        {"id": frb.Unbounded((2,)), "pair": frb.NonTensor((2, 1)), "none": frb.NonTensor((0,))}, 6, lanes=2
+        {"id": frb.Unbounded((2,)), "pair": frb.specs.NonTensor((2, 1)), "none": frb.specs.NonTensor((0,))}, 6, lanes=2
     )
     assert spec.item_bytes == 24
     state = variant.init(spec)
@@ -123,7 +123,7 @@ def test_shapes_and_lanes(variant: Backend) -> None:
 
 
 def test_items_of_objects_alone(variant: Backend) -> None:
-    state = variant.init(frb.BufferSpec(frb.NonTensor(), 5))
+    state = variant.init(frb.BufferSpec(frb.specs.NonTensor(), 5))
     state = variant.add(state, [1, 2] if variant.library == "torch" else [[1, 2]])  # one item; of `Objects` a batch
     state = variant.add(state, np.array(["a", "b"], object))
     state = variant.add(state, np.array({"c"}, object))
@@ -132,7 +132,7 @@ def test_items_of_objects_alone(variant: Backend) -> None:
     state = variant.add(state, np.array([0, 1, 2, 3, 4, 5, 6], object))
     assert sorted(variant.rb.items(state).tolist()) == [2, 3, 4, 5, 6]
     with pytest.raises(ValueError, match=r"leaf 'the item': expected shape \(2,\) for a step of all lanes"):
-        variant.rb.add(variant.init(frb.BufferSpec(frb.NonTensor(), 4, lanes=2)), "x")
+        variant.rb.add(variant.init(frb.BufferSpec(frb.specs.NonTensor(), 4, lanes=2)), "x")
 
 
 def test_what_callers_do_with_their_arrays_afterwards() -> None:
@@ -160,7 +160,7 @@ def test_objects_go_where_their_items_go(variant: Backend, name: str) -> None:
     """Whatever a sampler and a writer do: an item's object is the one that was added with its number."""
     member = members.MEMBERS[name]
     plain, rng = member.spec, np.random.default_rng(3)
-    spec = dataclasses.replace(plain, item=members.ITEM | {"note": frb.NonTensor()}, writer=plain.writer)
+    spec = dataclasses.replace(plain, item=members.ITEM | {"note": frb.specs.NonTensor()}, writer=plain.writer)
     lanes = spec.lanes or 1
     notes = np.array([None, *map(Note, range(1, 400))], object)
 
@@ -197,10 +197,10 @@ def test_objects_go_where_their_items_go(variant: Backend, name: str) -> None:
 
 STEPS = {
     "obs": frb.Unbounded((), "int32"),
-    "note": frb.NonTensor(),
+    "note": frb.specs.NonTensor(),
     "reward": frb.Unbounded(()),
     "next_obs": frb.Unbounded((), "int32"),
-    "next_note": frb.NonTensor(),
+    "next_note": frb.specs.NonTensor(),
     "done": frb.Binary(),
 }
 
@@ -236,7 +236,7 @@ def test_n_step_takes_what_follows_from_the_last_step(variant: Backend, swept: N
 def test_goals_in_hindsight_may_be_objects(variant: Backend) -> None:
     number = frb.Unbounded((), "int32")
     item = {"id": number, "goal": number, "achieved": number, "done": frb.Binary()}
-    item |= {"note": frb.NonTensor(), "goal_note": frb.NonTensor(), "achieved_note": frb.NonTensor()}
+    item |= {"note": frb.specs.NonTensor(), "goal_note": frb.specs.NonTensor(), "achieved_note": frb.specs.NonTensor()}
     keys = {"goal_keys": ("goal_note",), "achieved_key": "achieved_note"}
     state = variant.init(frb.BufferSpec(item, 8, transforms=frb.her("future", 1, **keys)))
     ids = np.arange(8, dtype=np.int32)
@@ -296,17 +296,17 @@ def test_random_crop() -> None:
 @set_list_to_stack(True)  # as it is by default from tensordict 0.10 on
 def test_specs_of_tensordicts_with_objects() -> None:
     batch = TensorDict({"x": torch.zeros(3, 2), "note": ["a", "b", "c"]}, batch_size=[3])
-    expected = {"x": frb.Unbounded((2,)), "note": frb.NonTensor()}
-    assert frb.spec_of(batch[0]) == frb.Composite.like(TensorDict, expected)
-    assert frb.spec_of(batch)["note"] == frb.NonTensor((3,))
-    state = rb.add(rb.init(frb.BufferSpec(frb.spec_of(batch[0]), capacity=3)), batch)
+    expected = {"x": frb.Unbounded((2,)), "note": frb.specs.NonTensor()}
+    assert frb.specs.spec_of(batch[0]) == frb.Composite.like(TensorDict, expected)
+    assert frb.specs.spec_of(batch)["note"] == frb.specs.NonTensor((3,))
+    state = rb.add(rb.init(frb.BufferSpec(frb.specs.spec_of(batch[0]), capacity=3)), batch)
     assert list(rb.items(state)["note"]) == ["a", "b", "c"]
 
 
 @set_list_to_stack(True)
 def test_tensordicts() -> None:
     item = Composite.like(
-        TensorDict, {"id": frb.Unbounded((), "int32"), "note": frb.NonTensor(), "two": frb.NonTensor((2,))}
+        TensorDict, {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor(), "two": frb.specs.NonTensor((2,))}
     )
     state = rb.init(frb.BufferSpec(item, 4))
     two = NonTensorStack(*(NonTensorStack(NonTensorData(k), NonTensorData([k])) for k in range(3)))
@@ -652,7 +652,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"leaf 'note': expected one bool an item, got object",
     ),
     "truncated": (
-        lambda: frb.BufferSpec(STEPS | {"truncated": frb.NonTensor()}, 4, transforms=frb.n_step(2, 0.9)),
+        lambda: frb.BufferSpec(STEPS | {"truncated": frb.specs.NonTensor()}, 4, transforms=frb.n_step(2, 0.9)),
         r"leaf 'truncated': expected one bool an item, got object",
     ),
     "relabelled": (
@@ -678,7 +678,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"leaf 'next_note' holds Python objects, which are neither compared nor shared; leave it out",
     ),
     "stack": (
-        lambda: frb.BufferSpec({"note": frb.NonTensor((4,))}, 4, compact=frb.Compact(next={}, stack={"note": 4})),
+        lambda: frb.BufferSpec({"note": frb.specs.NonTensor((4,))}, 4, compact=frb.Compact(next={}, stack={"note": 4})),
         r"leaf 'note' holds Python objects",
     ),
     "rows": (
@@ -720,7 +720,7 @@ def test_compact_storage_leaves_objects_as_they_are(swept: None) -> None:
     spec = frb.BufferSpec(STEPS, 6, compact=frb.Compact())
     assert [spec.plan.names[k] for k in spec.plan.stored] == ["done", "next_note", "note", "reward"]
     assert frb.BufferSpec(
-        {"x": frb.Unbounded((4,)), "note": frb.NonTensor((4,))}, 6, compact=frb.Compact(next={}, stack=4)
+        {"x": frb.Unbounded((4,)), "note": frb.specs.NonTensor((4,))}, 6, compact=frb.Compact(next={}, stack=4)
     ).plan.stored == (0,)
     state = rb.init(spec)
     for k in range(0, 30, 3):

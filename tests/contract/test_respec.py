@@ -411,7 +411,7 @@ def test_where_jax_cannot_go_while_traced() -> None:
 @pytest.mark.parametrize("backend", CORES, indirect=True)
 def test_python_objects_come_along(backend: Backend) -> None:
     rb, storage = backend.rb, frb.Objects() if backend.name != "torch" else frb.Device()
-    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32"), "note": frb.NonTensor()}, 4, storage=storage)
+    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}, 4, storage=storage)
     notes = ["a", {"b": 1}, None, (2,), "e", "f"]
     state = rb.add(rb.init(spec), {"id": np.arange(6, dtype=np.int32), "note": notes})
     for other in (
@@ -434,7 +434,9 @@ def test_leaves_in_another_order(backend: Backend) -> None:
     rb, leaf = backend.rb, frb.Unbounded((), "int32")
     state = backend.init(frb.BufferSpec((leaf,) * 11, 4))
     state = backend.add(state, tuple(np.arange(3, dtype=np.int32) + 10 * k for k in range(11)))
-    named = dataclasses.replace(state.spec, item={str(k): leaf for k in range(11)}, sampler=frb.Lifo())
+    named = dataclasses.replace(
+        state.spec, item={str(k): leaf for k in range(11)}, sampler=frb.InOrder(newest_first=True)
+    )
     for capacity in (4, 6):
         after = rb.with_spec(state, dataclasses.replace(named, capacity=capacity))
         after = rb.add(after, {str(k): np.int32(3 + 10 * k) for k in range(11)})
@@ -451,7 +453,7 @@ def test_transforms_of_what_is_sampled_may_change(backend: Backend) -> None:
     made = [frb.n_step(n, 0.5) for n in (1, 3)]
     ids = np.arange(11, dtype=np.int32)
     rows = {"id": ids, "reward": ids.astype(np.float32), "done": ids % 4 == 3}
-    spec = frb.BufferSpec(item, 8, frb.Fifo(), transforms=made[0])
+    spec = frb.BufferSpec(item, 8, frb.InOrder(), transforms=made[0])
     for other in (
         dataclasses.replace(spec, transforms=made[1], capacity=5),
         dataclasses.replace(spec, transforms=()),
@@ -465,7 +467,7 @@ def test_transforms_of_what_is_sampled_may_change(backend: Backend) -> None:
         assert backend.numpy(sample.items["reward"]).tolist() == expected
     waiting = dataclasses.replace(spec, transforms=frb.n_step(3, 0.5, at="add"))
     state = backend.add(backend.init(waiting), {key: leaf[:6] for key, leaf in rows.items()})
-    after = rb.with_spec(state, dataclasses.replace(state.spec, capacity=3, sampler=frb.Lifo()))
+    after = rb.with_spec(state, dataclasses.replace(state.spec, capacity=3, sampler=frb.InOrder(newest_first=True)))
     after = rb.add(after, {key: leaf[6:8] for key, leaf in rows.items()})
     _, sample = rb.sample(after, rb.key(0), 3)
     assert backend.numpy(sample.items["reward"]).tolist() == [7.0, 6 + 7 / 2, 5 + 6 / 2 + 7 / 4]
@@ -664,7 +666,7 @@ def test_a_full_disk_changes_nothing(backend: Backend, room: int, tmp_path: Any,
         with monkeypatch.context() as patch:
             patch.setattr(mapped_array, "CHUNK", 4096)
             patch.setattr(mapped_array, "allocate", refusing(room))
-            with pytest.raises(frb.StorageFullError):
+            with pytest.raises(frb.errors.StorageFullError):
                 make(state, spec)
         left = {path.name for path in (tmp_path / "b").iterdir()} if (tmp_path / "b").exists() else set()
         assert left <= {"storage.lock"}

@@ -98,7 +98,7 @@ def test_mixed(library: Backend) -> None:
 @pytest.mark.parametrize("at", ["sample", "add"])
 def test_saved_and_told(library: Backend, at: str) -> None:
     state = filled(library, frb.n_step(N, GAMMA, at=at, reward_key=KEYS))  # type: ignore[arg-type]  # one of two words
-    assert frb.from_json(frb.to_json(state.spec)) == state.spec
+    assert frb.convert.from_json(frb.convert.to_json(state.spec)) == state.spec
     with tempfile.TemporaryDirectory() as path:
         frb.save(state, path)
         state = frb.load(path, library.rb)
@@ -110,7 +110,7 @@ def test_a_team_beside_its_agents(library: Backend, at: str) -> None:
     """Agents that are done one by one have sums of their own; a reward of all goes on until the last is done."""
     item = {"reward": {"each": PAIR, "team": SCALAR}, "done": frb.Binary((2,))}
     transforms = frb.n_step(3, 0.5, at=at)  # type: ignore[arg-type]  # one of two words
-    state = library.init(frb.BufferSpec(item, 8, frb.Fifo(), transforms=transforms))
+    state = library.init(frb.BufferSpec(item, 8, frb.InOrder(), transforms=transforms))
     flags = np.array([[False, True], [True, False], [True, True]])
     each = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     given = {"reward": {"each": each, "team": np.array([1, 2, 4], np.float32)}, "done": flags}
@@ -146,7 +146,7 @@ def test_goals_of_agents(backend: Backend, n: int | None) -> None:
 
 def test_goals_of_a_nest_that_is_found_by_its_name(library: Backend) -> None:
     state = filled(library, frb.her("future", 2, reward=of_agents))
-    assert frb.from_json(frb.to_json(state.spec), known=[of_agents]) == state.spec
+    assert frb.convert.from_json(frb.convert.to_json(state.spec), known=[of_agents]) == state.spec
     check_goals(library, library.sample(state, library.rb.key(0), 64)[1], 1, alone=True)
     if library.library == "torch":
         import torch

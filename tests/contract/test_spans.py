@@ -51,9 +51,9 @@ def test_spans_are_told_in_one_way() -> None:
     assert frb.Slices(3, span=(0, 2), **LOOSE).span == (False, True)
     for each in some:
         spec = frb.BufferSpec(ITEM, 8, each)
-        assert frb.from_json(frb.to_json(spec)) == pickle.loads(pickle.dumps(spec)) == spec
+        assert frb.convert.from_json(frb.convert.to_json(spec)) == pickle.loads(pickle.dumps(spec)) == spec
         assert dataclasses.replace(each, period=2).span == each.span
-    assert frb.to_json(frb.BufferSpec(ITEM, 8, frb.Slices(3, span=2, **LOOSE))) == frb.to_json(spec)
+    assert frb.convert.to_json(frb.BufferSpec(ITEM, 8, frb.Slices(3, span=2, **LOOSE))) == frb.convert.to_json(spec)
 
 
 @pytest.mark.parametrize("kind", [frb.Slices, frb.PrioritizedSlices, frb.SlicesWithoutReplacement])

@@ -102,7 +102,7 @@ def test_files_that_could_not_be_filled_are_gone(
 
     with monkeypatch.context() as patch:
         patch.setattr(mapped_array, "allocate", no_room)
-        with pytest.raises(frb.StorageFullError):
+        with pytest.raises(frb.errors.StorageFullError):
             rb.load_state_dict(files, saved)
     assert numbers(rb, rb.load_state_dict(files, saved)) == [1] * 16
 

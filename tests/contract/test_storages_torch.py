@@ -124,7 +124,7 @@ def test_on_an_accelerator_results_are_those_of_the_host(storage: Any) -> None:
 
 
 def test_objects_alone_one_or_a_list_of_them() -> None:
-    spec = frb.BufferSpec(item=frb.NonTensor(), capacity=4, storage=frb.Objects())
+    spec = frb.BufferSpec(item=frb.specs.NonTensor(), capacity=4, storage=frb.Objects())
     state = rb.add(rb.init(spec), {"any": "object"})
     state = rb.add(state, ["a", [1, 2], None])
     assert rb.items(state).tolist() == [{"any": "object"}, "a", [1, 2], None]
@@ -138,7 +138,7 @@ def test_objects_alone_one_or_a_list_of_them() -> None:
 
 
 def test_lists_of_objects_in_lanes_and_in_nests() -> None:
-    spec = frb.BufferSpec({"a": frb.NonTensor(), "b": frb.NonTensor()}, 4, lanes=2, storage=frb.Objects())
+    spec = frb.BufferSpec({"a": frb.specs.NonTensor(), "b": frb.specs.NonTensor()}, 4, lanes=2, storage=frb.Objects())
     state = rb.add(rb.init(spec), {"a": ["p", "q"], "b": [1, 2]})
     state = rb.add(state, {"a": [["r", "s"]], "b": [[3, 4]]})
     assert rb.items(state)["a"].tolist() == ["p", "r", "q", "s"]
@@ -148,13 +148,13 @@ def test_lists_of_objects_in_lanes_and_in_nests() -> None:
 
 
 def test_a_list_is_one_object_elsewhere() -> None:
-    state = rb.add(rb.init(frb.BufferSpec(item=frb.NonTensor(), capacity=4)), ["a", "b"])
+    state = rb.add(rb.init(frb.BufferSpec(item=frb.specs.NonTensor(), capacity=4)), ["a", "b"])
     assert rb.items(state).tolist() == [["a", "b"], None, None, None]
 
 
 def test_objects_cannot_lie_in_files() -> None:
     with pytest.raises(ValueError, match=r"Memmap: leaf 'a' holds Python objects.*frb\.Objects\(\)"):
-        frb.BufferSpec({"a": frb.NonTensor()}, 4, storage=frb.Memmap())
+        frb.BufferSpec({"a": frb.specs.NonTensor()}, 4, storage=frb.Memmap())
 
 
 def test_files_that_are_to_stay_need_a_path() -> None:

@@ -52,7 +52,7 @@ def twin(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_without_tensors(twin: None, kind: Any) -> None:
-    spec = frb.BufferSpec(frb.spec_of(steps(kind, 0, 1, text="a")[0]), 12)
+    spec = frb.BufferSpec(frb.specs.spec_of(steps(kind, 0, 1, text="a")[0]), 12)
     assert sorted(spec.plan.names) == ["obs", "text"]  # what is None is no leaf
     state = rb.add(rb.init(spec), steps(kind, 0, 3, text="same"))
     state = rb.add(state, torch.stack([steps(kind, 3 + k, 1, text=text)[0] for k, text in enumerate(["x", "y"])]))
@@ -82,13 +82,13 @@ def test_fields_without_tensors(twin: None, kind: Any) -> None:
 
 
 def test_fields_that_are_not_in_the_spec(twin: None) -> None:
-    spec = frb.BufferSpec(frb.spec_of(steps(Step, 0, 1, text=None)[0]), 4)
+    spec = frb.BufferSpec(frb.specs.spec_of(steps(Step, 0, 1, text=None)[0]), 4)
     state = rb.add(rb.init(spec), steps(Step, 0, 2, text=None))
     assert rb.state_dict(state)  # there is nothing but tensors
     with pytest.raises(ValueError, match=r"expected the keys \['obs'\], got \['obs', 'text'\].* None in an example"):
         rb.add(state, steps(Step, 0, 2, text="a"))
     whole = steps(Step, 0, 1, text=None, extra=torch.zeros(1, 2))[0]
-    state = rb.init(frb.BufferSpec(frb.spec_of(whole), 4))
+    state = rb.init(frb.BufferSpec(frb.specs.spec_of(whole), 4))
     with pytest.raises(TypeError, match=r"leaf 'extra': .*object"):
         rb.add(state, steps(Step, 0, 2, text=None))
     assert int(rb.size(state)) == 0
@@ -96,13 +96,13 @@ def test_fields_that_are_not_in_the_spec(twin: None) -> None:
 
 def test_any_object_in_a_field(twin: None) -> None:
     one = Plain(obs=torch.zeros(3), text="t", tags=frozenset({3}), batch_size=[])
-    spec = frb.BufferSpec(frb.spec_of(one), 4)
+    spec = frb.BufferSpec(frb.specs.spec_of(one), 4)
     assert sorted(spec.plan.names) == ["obs", "tags", "text"]
     state = rb.add(rb.init(spec), one)
     state, sample = rb.sample(state, rb.key(0), 2)
     assert list(sample.items.tags) == [frozenset({3})] * 2
     nested = TensorDict({"step": steps(Step, 0, 2, text="in", tags=None)}, [2])
-    state = rb.add(rb.init(frb.BufferSpec(frb.spec_of(nested[0]), 4)), nested)
+    state = rb.add(rb.init(frb.BufferSpec(frb.specs.spec_of(nested[0]), 4)), nested)
     got = rb.get(state, torch.tensor([0, 1]))
     assert type(got) is TensorDict
     assert type(got.get("step")) is Step
@@ -122,9 +122,9 @@ def agents(n: int, device: Any, names: Any = None) -> TensorDict:
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_names_and_device(twin: None, device: Any) -> None:
     given = agents(5, device)
-    spec = frb.BufferSpec(frb.spec_of(given[0]), 8, frb.Prioritized())
+    spec = frb.BufferSpec(frb.specs.spec_of(given[0]), 8, frb.Prioritized())
     assert pickle.loads(pickle.dumps(spec)) == spec
-    assert frb.from_json(frb.to_json(spec), known=[TensorDict]) == spec
+    assert frb.convert.from_json(frb.convert.to_json(spec), known=[TensorDict]) == spec
     state = rb.add(rb.init(spec), given)
     state, sample = rb.sample(state, rb.key(0), 4)
     with tempfile.TemporaryDirectory() as path:
@@ -149,7 +149,7 @@ def test_names_and_device(twin: None, device: Any) -> None:
 def test_names_of_slices_and_lanes(twin: None) -> None:
     item = TensorDict({"x": torch.zeros(2, 3), "done": torch.zeros(2, dtype=torch.bool)}, [2], names=["leg"])
     slices = frb.Slices(2, end_keys=())
-    spec = frb.BufferSpec(frb.spec_of(item), 8, slices, lanes=2)
+    spec = frb.BufferSpec(frb.specs.spec_of(item), 8, slices, lanes=2)
     state = rb.add(rb.init(spec), torch.stack([torch.stack([item, item])] * 3))
     state, sample = rb.sample(state, rb.key(0), 4)
     assert sample.items.names[-1] == "leg"
@@ -189,7 +189,7 @@ def test_compiled(kind: Any) -> None:
     if kind is Step and not can_be_traced(given):
         pytest.skip("torch.compile cannot make a tensorclass of this tensordict, with no buffer about")
     given = given if kind is Step else TensorDict({"obs": given.obs}, [4], device="cpu", names=["time"])
-    spec = frb.BufferSpec(frb.spec_of(given[0]), 8)
+    spec = frb.BufferSpec(frb.specs.spec_of(given[0]), 8)
     state = rb.add(rb.init(spec), given)
 
     def drawn(state: Any, key: Any) -> Any:

@@ -338,8 +338,8 @@ def tensorclass_in_dict(n: int) -> Any:
 @pytest.mark.parametrize("make", [nested_tensordict, nested_tensorclass, tensorclass_in_dict])
 def test_tensordicts_come_out_as_they_went_in(twin: str, make: Callable[[int], Any]) -> None:
     example = pytree.tree_map(lambda x: x[0], make(1), is_leaf=lambda x: hasattr(x, "batch_size"))
-    spec = frb.BufferSpec(frb.spec_of(example), 8, PRIORITIZED)
-    assert hash(spec) == hash(frb.BufferSpec(frb.spec_of(example), 8, PRIORITIZED))
+    spec = frb.BufferSpec(frb.specs.spec_of(example), 8, PRIORITIZED)
+    assert hash(spec) == hash(frb.BufferSpec(frb.specs.spec_of(example), 8, PRIORITIZED))
     state = rb.add(rb.init(spec), make(5))
     state = rb.add(state, example)  # one item
     assert int(rb.size(state)) == 6
@@ -372,8 +372,8 @@ def index(nest: Any, rows: list[int]) -> Any:
 
 def test_dicts_and_tensordicts_stand_in_for_each_other(twin: str) -> None:
     as_dict = nested_tensordict(5).to_dict()
-    spec_of_dict = frb.spec_of(nested_tensordict(1)[0].to_dict())
-    spec_of_td = frb.spec_of(nested_tensordict(1)[0])
+    spec_of_dict = frb.specs.spec_of(nested_tensordict(1)[0].to_dict())
+    spec_of_td = frb.specs.spec_of(nested_tensordict(1)[0])
     for item, given, kind in (
         (spec_of_dict, nested_tensordict(5), dict),
         (spec_of_dict, nested_tensorclass(5), dict),

@@ -203,7 +203,7 @@ def test_on_jax_a_validated_add_is_in_place_too() -> None:
     def steps(state: Any, batches: Any) -> Any:
         return jax.lax.scan(lambda s, x: (rb.add(s, x, validate=True), rb.counts(s).invalid), state, batches)
 
-    spec = frb.BufferSpec({"obs": frb.Bounded(-1, 1, (100,)), "action": frb.OneHot(4)}, 100_000)
+    spec = frb.BufferSpec({"obs": frb.Bounded(-1, 1, (100,)), "action": frb.specs.OneHot(4)}, 100_000)
     state = jax.eval_shape(lambda: rb.init(spec))
     batches = jax.eval_shape(lambda: rb.zeros(spec.item, (3, 8)))
     memory = jax.jit(steps, donate_argnums=0).lower(state, batches).compile(AS_USERS).memory_analysis()

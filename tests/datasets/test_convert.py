@@ -309,7 +309,7 @@ def test_a_full_disk_names_the_place_and_is_gone_on_from(tmp_path: Path, monkeyp
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, limits[1]))
     try:
-        with pytest.raises(frb.StorageFullError, match="make room") as caught:
+        with pytest.raises(frb.errors.StorageFullError, match="make room") as caught:
             convert(reader, tmp_path / "made")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -408,7 +408,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
         of(library, tmp_path / "made", transforms=added)
     rows = tmp_path / "made" / "rows.bin"
     rows.write_bytes(rows.read_bytes()[:-1])
-    with pytest.raises(frb.StorageLayoutError, match=r"rows\.bin: expected 72 bytes.*got 71"):
+    with pytest.raises(frb.errors.StorageLayoutError, match=r"rows\.bin: expected 72 bytes.*got 71"):
         of(library, tmp_path / "made")
     (tmp_path / "made" / "dataset.json").write_text("{}")
     with pytest.raises(DatasetError, match=r"dataset\.json: expected the description of a dataset"):

@@ -110,7 +110,7 @@ class Sampled(gymnasium.Env[Any, Any]):
 
 def sampled() -> Recording:
     infos = {"speed": frb.Unbounded((2, 3), "int64"), "inner": {"sign": frb.Unbounded((), "float64")}}
-    return Recording(Sampled(), None, episodes=2, seed=3, infos={**infos, "name": frb.Text(6)})
+    return Recording(Sampled(), None, episodes=2, seed=3, infos={**infos, "name": frb.specs.Text(6)})
 
 
 def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,19 +365,27 @@ REFUSED: dict[str, tuple[StepSpec, str, str]] = {
     "rewards of two numbers": (StepSpec(NUMBER, NUMBER, frb.Unbounded((2,))), "minari", "leaf 'rewards': expected one"),
     "names with a slash": (StepSpec({"a/b": NUMBER}, NUMBER), "minari", "leaf 'observations/a/b': expected names with"),
     "sequences": (
-        StepSpec({"a": (NUMBER, frb.Sequence(NUMBER, 2))}, NUMBER),
+        StepSpec({"a": (NUMBER, frb.specs.Sequence(NUMBER, 2))}, NUMBER),
         "minari",
         "leaf 'observations/a/1': expected numbers, arrays and texts, which is what Minari has, got Sequence",
     ),
     "empty arrays": (StepSpec(NUMBER, {"a": frb.Unbounded((0,))}), "minari", "leaf 'actions/a': expected some number"),
-    "one-hot vectors": (StepSpec(NUMBER, frb.OneHot(3)), "minari", r"leaf 'actions': no space .*to_categorical"),
+    "one-hot vectors": (StepSpec(NUMBER, frb.specs.OneHot(3)), "minari", r"leaf 'actions': no space .*to_categorical"),
     "other floats": (
         StepSpec(NUMBER, NUMBER, infos={"a": frb.Unbounded((), "complex64")}),
         "minari",
         "leaf 'infos/a': no space has the dtype complex64",
     ),
-    "texts": (StepSpec({"say": frb.Text(3)}, NUMBER), "lerobot", r"leaf 'observations/say': expected numbers of NumPy"),
-    "graphs": (StepSpec(NUMBER, frb.Graph(NUMBER, None, 2)), "lerobot", "leaf 'actions': expected numbers of NumPy"),
+    "texts": (
+        StepSpec({"say": frb.specs.Text(3)}, NUMBER),
+        "lerobot",
+        r"leaf 'observations/say': expected numbers of NumPy",
+    ),
+    "graphs": (
+        StepSpec(NUMBER, frb.specs.Graph(NUMBER, None, 2)),
+        "lerobot",
+        "leaf 'actions': expected numbers of NumPy",
+    ),
     "dots": (StepSpec({"a.b": NUMBER}, NUMBER), "lerobot", "expected names without '/' and '.', which LeRobot takes"),
     "six axes": (StepSpec(NUMBER, frb.Unbounded((1,) * 6)), "lerobot", "leaf 'actions': expected at most 5 axes"),
     "empty rows": (StepSpec(frb.Unbounded((0,)), NUMBER), "lerobot", "leaf 'observations': expected some number"),
@@ -491,7 +499,7 @@ def test_the_folder_is_whole_or_not_there(format: str, tmp_path: Path, monkeypat
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, limits[1]))
     try:
-        with pytest.raises(frb.StorageFullError, match="make room"):
+        with pytest.raises(frb.errors.StorageFullError, match="make room"):
             export(tmp_path / "made", target, format, facts=FPS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -103,7 +103,7 @@ def test_observations_stored_once_are_drawn_under_torch_compile(tmp_path: Path) 
 
 IN_FILES: dict[str, dict[str, Any]] = {
     "uniform": {},
-    "the oldest": {"sampler": frb.Fifo()},
+    "the oldest": {"sampler": frb.InOrder()},
     "sums of three": {"transforms": frb.n_step(3, 0.9)},
 }
 MADE: dict[str, dict[str, Any]] = {

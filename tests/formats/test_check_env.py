@@ -124,7 +124,7 @@ class Faulty(gym.Env[Any, Any]):
 
 def test_what_is_right_is_accepted() -> None:
     env = Faulty({})
-    assert frb.check_env(env, steps=10) is None
+    assert frb.ted.check_env(env, steps=10) is None
     assert env.count == 10
     assert env.resets == [0, 3, 6, 9]  # whenever it had ended
     assert set(GOOD) == set(SPACE.spaces)
@@ -135,7 +135,7 @@ def test_seeds_make_the_actions() -> None:
     actions = []
     for seed in (0, 0, 1):
         env = Faulty({})
-        frb.check_env(env, steps=20, seed=seed)
+        frb.ted.check_env(env, steps=20, seed=seed)
         assert env.seeds == [seed, *[None] * (len(env.seeds) - 1)]
         actions.append(env.actions)
     assert actions[0] == actions[1] != actions[2]
@@ -146,7 +146,7 @@ def test_each_fault_is_named(fault: Any) -> None:
     path, _, _, told = fault
     steps = 5 if path not in ("terminated", "truncated") else 2  # then nobody knows when to reset
     with pytest.raises(ValueError, match=re.escape(told)) as error:
-        frb.check_env(Faulty({2: [fault], 4: [fault]}), steps=5)
+        frb.ted.check_env(Faulty({2: [fault], 4: [fault]}), steps=5)
     (line,) = str(error.value).splitlines()[1:]
     assert line.startswith(f"  {path}: ")
     assert line.endswith("; first at step 2, 2 times" if steps == 5 else "; first at step 2, 1 time")
@@ -162,10 +162,10 @@ def test_every_fault_is_told_with_first_step_and_count(faults: dict[int, list[An
         for path, *_ in faults[step]:
             happened.setdefault(path, []).append(step)
     if not happened:
-        frb.check_env(Faulty(faults), steps=8)
+        frb.ted.check_env(Faulty(faults), steps=8)
         return
     with pytest.raises(ValueError, match=r"^check_env: what the environment gives is not what its spaces say") as error:
-        frb.check_env(Faulty(faults), steps=8)
+        frb.ted.check_env(Faulty(faults), steps=8)
     told: dict[str, list[tuple[int, int]]] = {}
     for line in str(error.value).splitlines()[1:]:
         found = re.fullmatch(r"  (\S+): .*; first at step (\d+)( \(the reset\))?, (\d+) times?", line)
@@ -185,8 +185,8 @@ def test_vector_environments_are_accepted(mode: AutoresetMode, with_item: bool) 
         autoreset_mode=mode,
         observation_mode="different",
     )
-    item = frb.item_from_env(env, narrow=True, **LIMITS) if with_item else None
-    frb.check_env(env, steps=12, item=item)
+    item = frb.ted.item_from_env(env, narrow=True, **LIMITS) if with_item else None
+    frb.ted.check_env(env, steps=12, item=item)
     assert all(len(one.log) > 6 for one in env.envs)
 
 
@@ -200,7 +200,7 @@ def test_faults_of_vector_environments(mode: AutoresetMode, name: str) -> None:
     makers: list[Callable[[], Any]] = [lambda: Faulty({}), lambda: Faulty({2: [fault], 3: [fault]})]
     env = SyncVectorEnv(makers, autoreset_mode=mode, observation_mode="different")
     with pytest.raises(ValueError, match=r"^check_env: ") as error:
-        frb.check_env(env, steps=6)
+        frb.ted.check_env(env, steps=6)
     lines = str(error.value).splitlines()[1:]
     if mode == AutoresetMode.SAME_STEP:
         assert [line.split(": ")[0].strip() for line in lines] == [path, path.replace("observation", "final_obs")]
@@ -247,49 +247,49 @@ ROWS = np.zeros((2, 2), np.float32)
 )
 def test_vector_environments_have_an_axis_of_environments(env: Any, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
-        frb.check_env(env, steps=3)
-    frb.check_env(Direct(ROWS), steps=3)
+        frb.ted.check_env(env, steps=3)
+    frb.ted.check_env(Direct(ROWS), steps=3)
 
 
 def test_what_is_no_step_is_told() -> None:
     env = Faulty({})
     env.step = lambda action: (GOOD, 1.0, False, {})  # type: ignore[assignment]  # as environments once did
     with pytest.raises(ValueError, match=r"step: expected \(observation, reward, terminated, truncated, infos\), got"):
-        frb.check_env(env)
+        frb.ted.check_env(env)
     env.reset = lambda **options: GOOD  # type: ignore[assignment]  # likewise
     with pytest.raises(ValueError, match=r"reset: expected \(observation, infos\), got .*\(the reset\), 1 time$"):
-        frb.check_env(env)
+        frb.ted.check_env(env)
 
 
 def test_items_are_compared_with_after_conversion() -> None:
     env = Faulty({1: [("", "choice", np.int32(1), "")], 2: [("", "reward", np.float32(1), "")]})
-    item = frb.item_from_env(env, narrow=True, max_length=3, max_edges=2)
-    frb.check_env(env, steps=4, item=item)  # other dtypes are converted
-    frb.check_env(env, steps=4, item=frb.BufferSpec(item, 8))
-    less = frb.item_from_env(env, narrow=True, max_length=1, max_edges=1)
+    item = frb.ted.item_from_env(env, narrow=True, max_length=3, max_edges=2)
+    frb.ted.check_env(env, steps=4, item=item)  # other dtypes are converted
+    frb.ted.check_env(env, steps=4, item=frb.BufferSpec(item, 8))
+    less = frb.ted.item_from_env(env, narrow=True, max_length=1, max_edges=1)
     with pytest.raises(ValueError, match=r"^check_env: ") as error:
-        frb.check_env(env, steps=2, item=less)
+        frb.ted.check_env(env, steps=2, item=less)
     told = [line.split(";")[0].strip() for line in str(error.value).splitlines()[1:]]
     assert "observation/sequence: expected 0 to 1 elements, got 2" in told
     assert "observation/graph/nodes: expected 1 to 1 nodes, got 2" in told
     other = item.with_parts({**item, "action": frb.Categorical(2)})
     with pytest.raises(ValueError, match=r"action: expected values of Categorical\(2\), got [234]; first at step \d+"):
-        frb.check_env(env, steps=20, item=other)
+        frb.ted.check_env(env, steps=20, item=other)
 
 
 def test_gymnasiums_own_environments() -> None:
-    frb.check_env(gym.make("CartPole-v1"), steps=50)
+    frb.ted.check_env(gym.make("CartPole-v1"), steps=50)
     for mode in ("sync", "vector_entry_point"):
-        frb.check_env(gym.make_vec("CartPole-v1", 2, vectorization_mode=mode), steps=50)
+        frb.ted.check_env(gym.make_vec("CartPole-v1", 2, vectorization_mode=mode), steps=50)
     env = gym.make("CartPole-v1")
-    frb.check_env(env, item=frb.item_from_env(env, narrow=True))
+    frb.ted.check_env(env, item=frb.ted.item_from_env(env, narrow=True))
 
 
 def test_arguments_that_make_no_roll_are_refused() -> None:
     env = gym.make("CartPole-v1")
     with pytest.raises(ValueError, match="check_env: expected steps >= 1, got 0"):
-        frb.check_env(env, steps=0)
+        frb.ted.check_env(env, steps=0)
     with pytest.raises(TypeError, match=r"check_env: steps: expected a whole number, got 2\.5"):
-        frb.check_env(env, steps=2.5)  # type: ignore[arg-type]  # refused
+        frb.ted.check_env(env, steps=2.5)  # type: ignore[arg-type]  # refused
     with pytest.raises(TypeError, match="expected an environment of Gymnasium, got str without observation_space, act"):
-        frb.check_env("CartPole-v1")
+        frb.ted.check_env("CartPole-v1")

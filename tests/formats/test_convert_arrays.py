@@ -39,7 +39,7 @@ def example(kind: Any, batch: tuple[int, ...] = ()) -> Any:
 
 @pytest.mark.parametrize("kind", [TensorDict, Agents])
 def test_batch_sizes_become_batch_shapes(kind: Any) -> None:
-    spec = frb.spec_of(example(kind))
+    spec = frb.specs.spec_of(example(kind))
     agents = spec["agents"]
     assert agents == frb.Composite.like(
         kind,
@@ -63,7 +63,7 @@ def test_batch_sizes_become_batch_shapes(kind: Any) -> None:
         assert tuple(got["agents"].batch_size) == (*lead, 3)
         inner = got["agents"].obs if kind is Agents else got["agents"]["obs"]
         assert tuple(inner.batch_size) == (*lead, 3, 2)
-    assert frb.spec_of(torch_backend.zeros(spec)) == spec
+    assert frb.specs.spec_of(torch_backend.zeros(spec)) == spec
 
 
 def test_batch_shapes_are_part_of_a_buffer() -> None:
@@ -75,19 +75,19 @@ def test_batch_shapes_are_part_of_a_buffer() -> None:
 
 def test_dicts_in_tensordicts_and_the_other_way_round() -> None:
     nested = (TensorDict({"x": torch.zeros(2, 3)}, [2]), {"y": np.zeros(2, np.int8)})
-    assert frb.spec_of(nested) == (
+    assert frb.specs.spec_of(nested) == (
         frb.Composite.like(TensorDict, {"x": frb.Unbounded((2, 3))}, (2,)),
         frb.Composite(y=frb.Unbounded((2,), "int8")),
     )
     with pytest.raises(TypeError, match=r"spec_of: expected names that are strings, got 1; rename it to '1'"):
-        frb.spec_of({"a": {1: np.zeros(2)}})
+        frb.specs.spec_of({"a": {1: np.zeros(2)}})
     with pytest.raises(TypeError, match=r"spec_of: leaf 'a/0': expected an array, got str"):
-        frb.spec_of({"a": ("x",)})
+        frb.specs.spec_of({"a": ("x",)})
 
 
 def test_shapes_and_dtypes_of_jax() -> None:
     told = jax.eval_shape(lambda: {"a": jnp.zeros((2, 3), jnp.bfloat16), "b": (jnp.zeros((), bool),)})
-    assert frb.spec_of(told) == frb.Composite(a=frb.Unbounded((2, 3), "bfloat16"), b=(frb.Binary(),))
+    assert frb.specs.spec_of(told) == frb.Composite(a=frb.Unbounded((2, 3), "bfloat16"), b=(frb.Binary(),))
 
 
 ON_JAX = ("bool", "int8", "int32", "uint8", "float16", "float32", "bfloat16", "complex64")
@@ -101,7 +101,7 @@ SPECS = grammar.Grammar(grammar.leaves_of(ON_JAX, "object"), axes=(0, 3, 1)).nes
 def test_specs_as_jax_tells_them(spec: Any) -> None:
     leaves, _ = nest.flatten(jax_backend.shape_dtype_struct(spec, (4, 2)), lambda x: hasattr(x, "dtype"))
     assert all(type(leaf) is jax.ShapeDtypeStruct and leaf.shape[:2] == (4, 2) for leaf in leaves)
-    outline, back = (Outline.of(s, "test") for s in (spec, frb.spec_of(jax_backend.shape_dtype_struct(spec))))
+    outline, back = (Outline.of(s, "test") for s in (spec, frb.specs.spec_of(jax_backend.shape_dtype_struct(spec))))
     assert back.names == outline.names
     assert [(x.shape, x.dtype) for x in back.leaves] == [(x.shape, x.dtype) for x in outline.leaves]
 
@@ -119,6 +119,6 @@ def test_what_jax_lacks_is_refused() -> None:
     with pytest.raises(TypeError, match=r"shape_dtype_struct: leaf 'a/0': dtype float64 needs JAX's 64-bit mode"):
         jax_backend.shape_dtype_struct({"a": (frb.Unbounded((), "float64"),)})
     with pytest.raises(TypeError, match=r"shape_dtype_struct: leaf 'a': expected the spec of an array, got NonTensor"):
-        jax_backend.shape_dtype_struct({"a": frb.NonTensor()})
+        jax_backend.shape_dtype_struct({"a": frb.specs.NonTensor()})
     with pytest.raises(TypeError, match=r"shape_dtype_struct: leaf 'a': expected a spec such as .*, got int"):
         jax_backend.shape_dtype_struct({"a": 3})

@@ -43,18 +43,18 @@ def same(a: Any, b: Any) -> bool:
 
 @hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
-    theirs = frb.to_dm_env(spec)
-    back = frb.from_dm_env(theirs)
+    theirs = frb.convert.to_dm_env(spec)
+    back = frb.convert.from_dm_env(theirs)
     assert back == spec
     assert repr(back) == repr(spec)
-    assert same(frb.to_dm_env(back), theirs)
+    assert same(frb.convert.to_dm_env(back), theirs)
 
 
 def test_each_kind_has_its_own() -> None:
     pairs = [
         (specs.Array((2,), np.float64), frb.Unbounded((2,), "float64")),
         (specs.Array((), bool), frb.Unbounded((), "bool")),
-        (specs.Array((3,), object), frb.NonTensor((3,))),
+        (specs.Array((3,), object), frb.specs.NonTensor((3,))),
         (specs.BoundedArray((2,), np.int8, [0, 1], 5), frb.Bounded([0, 1], 5, (2,), "int8")),
         (
             specs.BoundedArray((2,), np.uint64, np.uint64([0, 1]), np.uint64([5, 2**64 - 2])),
@@ -64,20 +64,22 @@ def test_each_kind_has_its_own() -> None:
         (specs.DiscreteArray(4, np.int64), frb.Categorical(4, dtype="int64")),
     ]
     for theirs, ours in pairs:
-        assert frb.from_dm_env(theirs) == ours
-        assert same(frb.to_dm_env(ours), theirs)
-    assert frb.from_dm_env(specs.StringArray((2,))) == frb.NonTensor((2,))
-    assert same(frb.to_dm_env(frb.ArraySpec((2,), "int8")), specs.Array((2,), np.int8))
-    assert same(frb.to_dm_env(frb.Binary((), "uint8")), specs.BoundedArray((), np.uint8, 0, 1))
-    assert same(frb.to_dm_env(frb.Categorical(3, start=2)), specs.BoundedArray((), np.int32, 2, 4))
-    assert same(frb.to_dm_env(frb.Categorical(3, shape=(2,))), specs.BoundedArray((2,), np.int32, 0, 2))
-    assert same(frb.to_dm_env(frb.MultiCategorical([3, 5])), specs.BoundedArray((2,), np.int32, 0, [2, 4]))
+        assert frb.convert.from_dm_env(theirs) == ours
+        assert same(frb.convert.to_dm_env(ours), theirs)
+    assert frb.convert.from_dm_env(specs.StringArray((2,))) == frb.specs.NonTensor((2,))
+    assert same(frb.convert.to_dm_env(frb.specs.ArraySpec((2,), "int8")), specs.Array((2,), np.int8))
+    assert same(frb.convert.to_dm_env(frb.Binary((), "uint8")), specs.BoundedArray((), np.uint8, 0, 1))
+    assert same(frb.convert.to_dm_env(frb.Categorical(3, start=2)), specs.BoundedArray((), np.int32, 2, 4))
+    assert same(frb.convert.to_dm_env(frb.Categorical(3, shape=(2,))), specs.BoundedArray((2,), np.int32, 0, 2))
+    assert same(
+        frb.convert.to_dm_env(frb.specs.MultiCategorical([3, 5])), specs.BoundedArray((2,), np.int32, 0, [2, 4])
+    )
 
 
 def test_names_are_paths() -> None:
-    made = frb.to_dm_env({"a": [frb.Binary(), {"b": frb.NonTensor()}], "c": frb.Categorical(2)})
+    made = frb.convert.to_dm_env({"a": [frb.Binary(), {"b": frb.specs.NonTensor()}], "c": frb.Categorical(2)})
     assert (made["a"][0].name, made["a"][1]["b"].name, made["c"].name) == ("a/0", "a/1/b", "c")
-    assert frb.to_dm_env(frb.Binary()).name is None
+    assert frb.convert.to_dm_env(frb.Binary()).name is None
 
 
 def test_narrow_stores_32_bits() -> None:
@@ -88,9 +90,9 @@ def test_narrow_stores_32_bits() -> None:
         (specs.DiscreteArray(4, np.int64), frb.Categorical(4)),
     ]
     for theirs, ours in wide:
-        assert frb.from_dm_env([{"a": theirs}], narrow=True) == [frb.Composite(a=ours)]
+        assert frb.convert.from_dm_env([{"a": theirs}], narrow=True) == [frb.Composite(a=ours)]
     with pytest.raises(ValueError, match=r"^from_dm_env: leaf '0/a': bounds .* do not fit into int32"):
-        frb.from_dm_env([{"a": specs.BoundedArray((), np.int64, 0, 2**40)}], narrow=True)
+        frb.convert.from_dm_env([{"a": specs.BoundedArray((), np.int64, 0, 2**40)}], narrow=True)
 
 
 @pytest.mark.parametrize(
@@ -105,16 +107,16 @@ def test_narrow_stores_32_bits() -> None:
 )
 def test_what_is_no_spec_is_refused(spec: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^from_dm_env: leaf 'a/0': .*{message}"):
-        frb.from_dm_env({"a": (spec,)})
+        frb.convert.from_dm_env({"a": (spec,)})
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (frb.OneHot(3), r"no spec of dm_env has the values of OneHot\(3\); write spec.to_categorical\(\)"),
-        (frb.Text(3).expand(2, 3), r"write NonTensor\(\(2, 3\)\)"),
-        (frb.Sequence(frb.Binary(), 2), "write a dict, a tuple or a list of its parts"),
-        (frb.Stacked([frb.Binary()]), "write a dict, a tuple or a list of its parts"),
+        (frb.specs.OneHot(3), r"no spec of dm_env has the values of OneHot\(3\); write spec.to_categorical\(\)"),
+        (frb.specs.Text(3).expand(2, 3), r"write NonTensor\(\(2, 3\)\)"),
+        (frb.specs.Sequence(frb.Binary(), 2), "write a dict, a tuple or a list of its parts"),
+        (frb.specs.Stacked([frb.Binary()]), "write a dict, a tuple or a list of its parts"),
         (frb.Composite.like(dict, {}), "write a dict, a tuple or a list of its parts"),
         (Data(frb.Binary(), frb.Binary()), "write a dict, a tuple or a list of its parts"),
         (frb.Categorical(3, [True, False, True]), "no masks; leave it out"),
@@ -125,11 +127,11 @@ def test_what_is_no_spec_is_refused(spec: Any, error: type[Exception], message: 
 )
 def test_specs_that_dm_env_lacks_are_refused(spec: Any, message: str) -> None:
     with pytest.raises(TypeError, match=f"^to_dm_env: leaf 'a/0': .*{message}"):
-        frb.to_dm_env({"a": (spec,)})
+        frb.convert.to_dm_env({"a": (spec,)})
 
 
 def test_dm_env_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_env.specs", None)
-    for call in (lambda: frb.from_dm_env(specs.DiscreteArray(2)), lambda: frb.to_dm_env(frb.Binary())):
+    for call in (lambda: frb.convert.from_dm_env(specs.DiscreteArray(2)), lambda: frb.convert.to_dm_env(frb.Binary())):
         with pytest.raises(ImportError, match=r"_dm_env needs dm_env: pip install dm-env"):
             call()

@@ -64,7 +64,7 @@ def picked(nest: Any, spec: Any, row: int) -> Any:
 def test_vector_environment(library: Backend, mode: AutoresetMode) -> None:
     makers = [lambda seed=seed: Made(ALL, ACTIONS, seed) for seed in (0, 1, 2)]
     env = SyncVectorEnv(makers, autoreset_mode=mode, observation_mode="different")
-    item = frb.item_from_env(env, narrow=True, **LIMITS)
+    item = frb.ted.item_from_env(env, narrow=True, **LIMITS)
     spec = frb.BufferSpec(item, 15, lanes=3)
     state = library.init(spec)
     env.action_space.seed(3)
@@ -100,7 +100,7 @@ def test_plain_environment(kind: str, key: str | None) -> None:
     import torch_backend as rb
 
     env = Made(WHOLE[kind], WHOLE[kind], seed=1)
-    item = frb.item_from_env(env, narrow=True, observation_key=key, **LIMITS)
+    item = frb.ted.item_from_env(env, narrow=True, observation_key=key, **LIMITS)
     spec = frb.BufferSpec(item, 5)
     state = rb.init(spec)
     carry = ted.begin(env.reset()[0])
@@ -119,8 +119,8 @@ def test_plain_environment(kind: str, key: str | None) -> None:
 def test_choices_are_stored_as_vectors_if_the_item_says_so() -> None:
     no = np.zeros(2, bool)
     item = {
-        "observation": frb.MultiOneHot([2, 3]),
-        "action": frb.OneHot(3),
+        "observation": frb.specs.MultiOneHot([2, 3]),
+        "action": frb.specs.OneHot(3),
         **dict.fromkeys(("done", "terminated", "truncated"), frb.Binary()),
     }
     item["next"] = {name: spec for name, spec in item.items() if name != "action"} | {"reward": frb.Unbounded()}
@@ -134,7 +134,7 @@ def test_choices_are_stored_as_vectors_if_the_item_says_so() -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     env = Made(spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), spaces.Text(3), seed=1)
-    item = frb.item_from_env(env, narrow=False, max_length=2)
+    item = frb.ted.item_from_env(env, narrow=False, max_length=2)
     carry = ted.begin({"a": (0, 1)})
 
     def record(carry: Any, action: Any, observation: Any) -> Any:
@@ -154,18 +154,18 @@ def test_what_does_not_fit_is_named() -> None:
 
 def test_items_of_environments_have_real_specs() -> None:
     env = Made(spaces.Dict(x=BOX, n=spaces.Discrete(4)), spaces.MultiDiscrete([2, 3]), seed=0)
-    item = frb.item_from_env(env, narrow=False)
+    item = frb.ted.item_from_env(env, narrow=False)
     ted.check(item)
     flags = dict.fromkeys(("done", "terminated", "truncated"), frb.Binary())
     seen = {"x": frb.Bounded(-1, 1, (2,), "float64"), "n": frb.Categorical(4, dtype="int64")}
-    action = frb.MultiCategorical([2, 3], dtype="int64")
+    action = frb.specs.MultiCategorical([2, 3], dtype="int64")
     after = {**seen, "reward": frb.Unbounded((), "float64"), **flags}
     assert item == frb.Composite({**seen, "action": action, **flags, "next": after})
-    narrow = frb.item_from_env(env)
+    narrow = frb.ted.item_from_env(env)
     assert narrow["n"] == frb.Categorical(4)
     assert narrow["next", "reward"] == frb.Unbounded()
-    assert frb.item_from_env(SyncVectorEnv([lambda: env]), narrow=False) == item
-    assert frb.item_from_env(env, narrow=False, observation_key="seen")["seen"] == frb.Composite(seen)
+    assert frb.ted.item_from_env(SyncVectorEnv([lambda: env]), narrow=False) == item
+    assert frb.ted.item_from_env(env, narrow=False, observation_key="seen")["seen"] == frb.Composite(seen)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_items_of_environments_have_real_specs() -> None:
 )
 def test_environments_without_an_item_are_refused(space: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^item_from_env: {message}"):
-        frb.item_from_env(Made(space, BOX, 0))
+        frb.ted.item_from_env(Made(space, BOX, 0))

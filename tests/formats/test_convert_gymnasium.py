@@ -86,19 +86,19 @@ def all_spaces() -> st.SearchStrategy[Any]:
 
 @hypothesis.given(all_spaces())
 def test_spaces_come_back(space: Any) -> None:
-    spec = frb.from_gymnasium(space, **LIMITS)
-    back = frb.to_gymnasium(spec)
+    spec = frb.convert.from_gymnasium(space, **LIMITS)
+    back = frb.convert.to_gymnasium(spec)
     assert back == space
     assert repr(back) == repr(space) or "Text" in repr(space)  # the order of names, and dtypes that == lets pass
-    assert frb.from_gymnasium(back, **LIMITS) == spec
+    assert frb.convert.from_gymnasium(back, **LIMITS) == spec
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), spaces.Discrete(3), spaces.Dict(a=spaces.Discrete(2))])
 def test_stacked_sequences_come_back(space: Any) -> None:
     sequence = spaces.Sequence(space, stack=True)
-    spec = frb.from_gymnasium(sequence, max_length=5)
-    assert spec == frb.Sequence(frb.from_gymnasium(space), 5, stack=True)
-    assert frb.to_gymnasium(spec) == sequence
+    spec = frb.convert.from_gymnasium(sequence, max_length=5)
+    assert spec == frb.specs.Sequence(frb.convert.from_gymnasium(space), 5, stack=True)
+    assert frb.convert.to_gymnasium(spec) == sequence
 
 
 SPECS = grammar.Grammar(
@@ -121,24 +121,27 @@ SPECS = grammar.Grammar(
 
 @hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
-    back = frb.from_gymnasium(frb.to_gymnasium(spec), **LIMITS)
+    back = frb.convert.from_gymnasium(frb.convert.to_gymnasium(spec), **LIMITS)
     assert back == spec
     assert repr(back) == repr(spec)
 
 
 SAME_VALUES = [
-    (frb.ArraySpec((2,), "int16"), frb.Unbounded((2,), "int16")),
+    (frb.specs.ArraySpec((2,), "int16"), frb.Unbounded((2,), "int16")),
     (frb.Unbounded((2,), "bool"), frb.Binary((2,))),
-    (frb.Categorical(3, shape=(2,), start=1), frb.MultiCategorical(3, shape=(2,), start=1)),
+    (frb.Categorical(3, shape=(2,), start=1), frb.specs.MultiCategorical(3, shape=(2,), start=1)),
     (frb.Binary((2,), "uint8"), frb.Bounded(0, 1, (2,), "uint8")),
-    (frb.Stacked([frb.Binary((2,)), frb.Categorical(3).expand(3)]), (frb.Binary((2,)), frb.MultiCategorical([3] * 3))),
+    (
+        frb.specs.Stacked([frb.Binary((2,)), frb.Categorical(3).expand(3)]),
+        (frb.Binary((2,)), frb.specs.MultiCategorical([3] * 3)),
+    ),
     (frb.Composite({"a": frb.Binary((2,))}, batch_shape=(2,)), frb.Composite({"a": frb.Binary((2,))})),
 ]
 
 
 @pytest.mark.parametrize(("spec", "back"), SAME_VALUES, ids=lambda spec: repr(spec)[:30])
 def test_specs_with_the_space_of_another(spec: Any, back: Any) -> None:
-    assert frb.from_gymnasium(frb.to_gymnasium(spec)) == back
+    assert frb.convert.from_gymnasium(frb.convert.to_gymnasium(spec)) == back
 
 
 @pytest.mark.parametrize(
@@ -153,13 +156,13 @@ def test_specs_with_the_space_of_another(spec: Any, back: Any) -> None:
         (spaces.Box(-7, 7, (2,), np.int64), frb.Bounded(-7, 7, (2,), "int32")),
         (spaces.Box(-7, 7, (2,), np.int16), frb.Bounded(-7, 7, (2,), "int16")),
         (spaces.Discrete(4, start=-1), frb.Categorical(4, start=-1)),
-        (spaces.MultiDiscrete([3, 4]), frb.MultiCategorical([3, 4])),
-        (spaces.Tuple([spaces.Sequence(spaces.Discrete(4))]), (frb.Sequence(frb.Categorical(4), 3),)),
+        (spaces.MultiDiscrete([3, 4]), frb.specs.MultiCategorical([3, 4])),
+        (spaces.Tuple([spaces.Sequence(spaces.Discrete(4))]), (frb.specs.Sequence(frb.Categorical(4), 3),)),
     ],
     ids=repr,
 )
 def test_narrow_stores_32_bits(space: Any, spec: Any) -> None:
-    assert frb.from_gymnasium(space, narrow=True, max_length=3) == spec
+    assert frb.convert.from_gymnasium(space, narrow=True, max_length=3) == spec
 
 
 class Odd(spaces.Space[Any]):
@@ -187,41 +190,45 @@ def below(space: Any) -> Any:
 )
 def test_spaces_without_a_spec_are_refused(space: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^from_gymnasium: {message}"):
-        frb.from_gymnasium(space)
+        frb.convert.from_gymnasium(space)
 
 
 def test_what_does_not_fit_into_32_bits_is_refused() -> None:
     for space in (spaces.Box(-(2**40), 0, (2,), np.int64), spaces.Box(0, 2**40, (2,), np.int64)):
         with pytest.raises(ValueError, match=r"leaf 'a/0': bounds .* do not fit into int32; leave narrow=True out"):
-            frb.from_gymnasium(below(space), narrow=True)
+            frb.convert.from_gymnasium(below(space), narrow=True)
     with pytest.raises(ValueError, match=r"leaf 'a/0': Categorical: choices from .* do not fit into int32"):
-        frb.from_gymnasium(below(spaces.Discrete(2, start=2**40)), narrow=True)
+        frb.convert.from_gymnasium(below(spaces.Discrete(2, start=2**40)), narrow=True)
     graph = spaces.Graph(spaces.Discrete(2), spaces.Discrete(2))
     with pytest.raises(ValueError, match=r"how many edges.*give max_edges="):
-        frb.from_gymnasium(graph, max_length=3)
+        frb.convert.from_gymnasium(graph, max_length=3)
 
 
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [
-        (frb.OneHot(3), TypeError, r"no space has the values of OneHot\(3\); write spec.to_categorical\(\)"),
-        (frb.MultiOneHot([3]), TypeError, r"write spec.to_categorical\(\)"),
-        (frb.NonTensor(), TypeError, "leave it out"),
+        (frb.specs.OneHot(3), TypeError, r"no space has the values of OneHot\(3\); write spec.to_categorical\(\)"),
+        (frb.specs.MultiOneHot([3]), TypeError, r"write spec.to_categorical\(\)"),
+        (frb.specs.NonTensor(), TypeError, "leave it out"),
         ([frb.Binary()], TypeError, "write a tuple"),
         (Pair(frb.Binary(), frb.Binary()), TypeError, "write a dict or a tuple"),
         (Data(frb.Binary(), frb.Binary()), TypeError, "write a dict or a tuple"),
         (frb.Composite.like(dict, {}), TypeError, "a space has no dict"),
         (frb.Categorical(3, [True, False, True]), TypeError, r"no masks; leave it out, and give it to space.sample"),
-        (frb.MultiCategorical([2], [True, False]), TypeError, "no masks"),
-        (frb.Text(3).expand(2), TypeError, r"one text, not \(2,\) of them; write a tuple"),
-        (frb.Sequence(frb.Binary(), 2, batch_shape=(2,)), TypeError, r"one value, not \(2,\) of them; index"),
+        (frb.specs.MultiCategorical([2], [True, False]), TypeError, "no masks"),
+        (frb.specs.Text(3).expand(2), TypeError, r"one text, not \(2,\) of them; write a tuple"),
+        (frb.specs.Sequence(frb.Binary(), 2, batch_shape=(2,)), TypeError, r"one value, not \(2,\) of them; index"),
         (frb.Unbounded((), "bfloat16"), TypeError, "no space has the dtype bfloat16"),
         (frb.Unbounded((), "complex64"), TypeError, "no space has the dtype complex64"),
         (frb.Binary((), "float32"), TypeError, r"no space has zeros and ones alone of dtype float32; write Binary"),
         (frb.Categorical(256, dtype="uint8"), ValueError, "keeps the 256 choices as uint8; give the spec a wider"),
-        (frb.MultiCategorical([256], dtype="uint8"), ValueError, "keeps the 256 choices as uint8; give the spec a w"),
+        (
+            frb.specs.MultiCategorical([256], dtype="uint8"),
+            ValueError,
+            "keeps the 256 choices as uint8; give the spec a w",
+        ),
         pytest.param(
-            *(frb.Graph(frb.MultiCategorical([2]), None, 3), ValueError, "node_space should be"),
+            *(frb.specs.Graph(frb.specs.MultiCategorical([2]), None, 3), ValueError, "node_space should be"),
             marks=pytest.mark.skipif(ANY_NODES, reason="since Gymnasium 1.4 nodes may be of any space"),
         ),
         (None, TypeError, "no space has the values of None"),
@@ -230,17 +237,17 @@ def test_what_does_not_fit_into_32_bits_is_refused() -> None:
 )
 def test_specs_without_a_space_are_refused(spec: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^to_gymnasium: leaf 'a/0': .*{message}"):
-        frb.to_gymnasium({"a": (spec,)})
+        frb.convert.to_gymnasium({"a": (spec,)})
 
 
 def test_choices_change_their_form() -> None:
     pairs = [
-        (frb.Categorical(3), frb.OneHot(3)),
-        (frb.Categorical(3, [True, False, True], (2,)), frb.OneHot(3, [True, False, True], (2, 3))),
-        (frb.MultiCategorical([3, 2]), frb.MultiOneHot([3, 2])),
+        (frb.Categorical(3), frb.specs.OneHot(3)),
+        (frb.Categorical(3, [True, False, True], (2,)), frb.specs.OneHot(3, [True, False, True], (2, 3))),
+        (frb.specs.MultiCategorical([3, 2]), frb.specs.MultiOneHot([3, 2])),
         (
-            frb.MultiCategorical([1, 2], [True, True, False], (4, 2)),
-            frb.MultiOneHot([1, 2], [True, True, False], (4, 3)),
+            frb.specs.MultiCategorical([1, 2], [True, True, False], (4, 2)),
+            frb.specs.MultiOneHot([1, 2], [True, True, False], (4, 3)),
         ),
     ]
     for numbers, vectors in pairs:
@@ -248,11 +255,11 @@ def test_choices_change_their_form() -> None:
         assert vectors.to_categorical() == numbers
         assert numbers.to_one_hot("int8").dtype == "int8"
         assert vectors.to_categorical("int64", start=0).dtype == "int64"
-    assert frb.OneHot(3).to_categorical(start=2).domain == frb.Domain(2, 4, True)
-    assert frb.MultiCategorical(3, shape=(2, 2)).to_one_hot() == frb.MultiOneHot([3, 3], shape=(2, 6))
+    assert frb.specs.OneHot(3).to_categorical(start=2).domain == frb.specs.Domain(2, 4, True)
+    assert frb.specs.MultiCategorical(3, shape=(2, 2)).to_one_hot() == frb.specs.MultiOneHot([3, 3], shape=(2, 6))
     with pytest.raises(ValueError, match=r"same numbers of choices in all rows.*a part of an item for each"):
-        frb.MultiCategorical([[1, 2], [3, 4]]).to_one_hot()
-    assert frb.to_gymnasium(frb.OneHot(3).to_categorical("int64")) == spaces.Discrete(3)
+        frb.specs.MultiCategorical([[1, 2], [3, 4]]).to_one_hot()
+    assert frb.convert.to_gymnasium(frb.specs.OneHot(3).to_categorical("int64")) == spaces.Discrete(3)
 
 
 VECTORS = grammar.Grammar(dict.fromkeys(("one_hot", "multi_one_hot"), ("bool", "int8", "float32")), axes=(0, 2, 1))
@@ -265,6 +272,9 @@ def test_vectors_come_back(spec: Any) -> None:
 
 def test_gymnasium_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    for call in (lambda: frb.from_gymnasium(gym.spaces.Discrete(2)), lambda: frb.to_gymnasium(frb.Binary())):
+    for call in (
+        lambda: frb.convert.from_gymnasium(gym.spaces.Discrete(2)),
+        lambda: frb.convert.to_gymnasium(frb.Binary()),
+    ):
         with pytest.raises(ImportError, match=r"_gymnasium needs gymnasium: pip install gymnasium"):
             call()

@@ -44,23 +44,23 @@ def types_of(value: Any) -> Any:
 
 @hypothesis.given(SOME.nests_of(3))
 def test_what_is_read_is_what_was_written(spec: Any) -> None:
-    text = frb.to_json(spec)
-    back = frb.from_json(text, KNOWN)
+    text = frb.convert.to_json(spec)
+    back = frb.convert.from_json(text, KNOWN)
     assert back == spec
     assert types_of(back) == types_of(spec)
-    assert frb.to_json(back) == text
-    assert frb.from_json(text.encode(), KNOWN) == spec
+    assert frb.convert.to_json(back) == text
+    assert frb.convert.from_json(text.encode(), KNOWN) == spec
 
 
 @hypothesis.given(SOME.one_leaf(), SOME.one_leaf())
 def test_texts_are_equal_where_specs_are(a: Any, b: Any) -> None:
-    assert (frb.to_json(a) == frb.to_json(b)) == (a == b)
-    assert frb.to_json(copy.deepcopy(a)) == frb.to_json(a)
+    assert (frb.convert.to_json(a) == frb.convert.to_json(b)) == (a == b)
+    assert frb.convert.to_json(copy.deepcopy(a)) == frb.convert.to_json(a)
 
 
 def test_zero_has_one_text() -> None:
     for made in (lambda zero: frb.Bounded(zero, 1.0), lambda zero: frb.BufferSpec(STEP, 4, frb.Prioritized(zero))):
-        assert frb.to_json(made(-0.0)) == frb.to_json(made(0.0))
+        assert frb.convert.to_json(made(-0.0)) == frb.convert.to_json(made(0.0))
 
 
 def reward(achieved: Any, goal: Any) -> Any:
@@ -86,8 +86,8 @@ BUFFERS = {
     "race": frb.BufferSpec(STEP, 5, frb.Prioritized(replacement=False, max_times_sampled=3)),
     "uniform": frb.BufferSpec(STEP, 5, frb.Uniform(2), frb.Reservoir()),
     "recency": frb.BufferSpec(STEP, 5, frb.Recency(2)),
-    "fifo": frb.BufferSpec(STEP, 5, frb.Fifo(1)),
-    "lifo": frb.BufferSpec(STEP, 5, frb.Lifo()),
+    "fifo": frb.BufferSpec(STEP, 5, frb.InOrder(1)),
+    "lifo": frb.BufferSpec(STEP, 5, frb.InOrder(newest_first=True)),
     "queue": frb.BufferSpec(STEP, 8, frb.Queue(2), lanes=2),
     "once": frb.BufferSpec(STEP, 5, frb.WithoutReplacement(drop_last=True), frb.StopWhenFull()),
     "slices": frb.BufferSpec(STEP, 8, frb.Slices(2, strict_length=False, span=(True, False)), lanes=2),
@@ -112,18 +112,18 @@ BUFFERS = {
     "device": frb.BufferSpec(STEP, 5, storage=frb.Device("cpu")),
     "host": frb.BufferSpec(STEP, 5, storage=frb.Host()),
     "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),
-    "objects": frb.BufferSpec(frb.NonTensor(), 5, storage=frb.Objects()),
+    "objects": frb.BufferSpec(frb.specs.NonTensor(), 5, storage=frb.Objects()),
 }
 """Every sampler, every writer, every transform, every storage."""
 
 
 @pytest.mark.parametrize("spec", BUFFERS.values(), ids=BUFFERS)
 def test_buffers_come_back(spec: frb.BufferSpec) -> None:
-    text = frb.to_json(spec)
-    back = frb.from_json(text, known=[reward])
+    text = frb.convert.to_json(spec)
+    back = frb.convert.from_json(text, known=[reward])
     assert back == spec
     assert types_of(back) == types_of(spec)
-    assert frb.to_json(back) == text
+    assert frb.convert.to_json(back) == text
 
 
 def test_every_class_of_buffers_is_in_the_registry() -> None:
@@ -139,23 +139,23 @@ def test_every_class_of_buffers_is_in_the_registry() -> None:
     used = {type(part) for several in parts for part in several} | {type(BUFFERS["texts"].on_sample.function)}
     assert set(typing.get_args(storage_kinds.Storage)) <= used
     # Functions of items are tried by items/test_every_function.py.
-    unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.ArraySpec)} - used - set(KINDS)
+    unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.specs.ArraySpec)} - used - set(KINDS)
     assert {kind.__name__ for kind in unused} <= {kind.__name__ for kind in SPECS_AND_MORE}
 
 
 SPECS_AND_MORE = (
     frb.Composite,
-    frb.NonTensor,
-    frb.Stacked,
-    frb.Sequence,
-    frb.Graph,
-    frb.OneOf,
+    frb.specs.NonTensor,
+    frb.specs.Stacked,
+    frb.specs.Sequence,
+    frb.specs.Graph,
+    frb.specs.OneOf,
     frb.BufferSpec,
     frb.Compact,
     # Saved and loaded by checkpoint/test_records.py.
-    frb.MapSpec,
-    frb.ForestSpec,
-    frb.TreeSpec,
+    frb.HashMapSpec,
+    frb.trees.ForestSpec,
+    frb.trees.TreeSpec,
 )
 
 
@@ -169,25 +169,25 @@ def test_containers_of_torch_come_back() -> None:
     parts = {"x": frb.Unbounded((2, 3)), "y": frb.Binary((2,))}
     for kind, more in itertools.product((TensorDict, Point), ({}, {"names": ("leg",), "device": True})):
         spec = frb.Composite.like(kind, parts, (2,), **more)
-        text = frb.to_json(spec)
-        assert frb.from_json(text, known=[TensorDict, Point]) == spec
+        text = frb.convert.to_json(spec)
+        assert frb.convert.from_json(text, known=[TensorDict, Point]) == spec
         with pytest.raises(ValueError, match=rf"names '.*:{kind.__name__}'.*known=\({kind.__name__},\)"):
-            frb.from_json(text)
+            frb.convert.from_json(text)
 
 
 def test_what_is_not_known_is_named() -> None:
-    text = frb.to_json(BUFFERS["hindsight"])
+    text = frb.convert.to_json(BUFFERS["hindsight"])
     with pytest.raises(ValueError, match=r"transforms/0/reward: .* names '.*test_convert_json:reward'.*known=\(reward"):
-        frb.from_json(text, known=[Pair, test_zero_has_one_text])
-    text = frb.to_json({"a": [Pair(frb.Binary(), frb.Binary())]})
+        frb.convert.from_json(text, known=[Pair, test_zero_has_one_text])
+    text = frb.convert.to_json({"a": [Pair(frb.Binary(), frb.Binary())]})
     with pytest.raises(ValueError, match=r"^from_json: a/0: the text names 'tests.support.grammar:Pair'"):
-        frb.from_json(text, known=[Data])
+        frb.convert.from_json(text, known=[Data])
     other = type("Pair", (Data,), {"__module__": "tests.support.grammar", "__qualname__": "Pair"})
     with pytest.raises(ValueError, match=r"several things named 'tests.support.grammar:Pair'"):
-        frb.from_json(text, known=[Pair, other])
+        frb.convert.from_json(text, known=[Pair, other])
     with pytest.raises(ValueError, match=r"expected a NamedTuple of \['first', 'second'\], got"):
-        frb.from_json(text, known=[other])
-    assert frb.from_json(text, known=[Pair, Pair]) == {"a": [Pair(frb.Binary(), frb.Binary())]}
+        frb.convert.from_json(text, known=[other])
+    assert frb.convert.from_json(text, known=[Pair, Pair]) == {"a": [Pair(frb.Binary(), frb.Binary())]}
 
 
 def test_reading_imports_and_runs_nothing() -> None:
@@ -196,7 +196,7 @@ def test_reading_imports_and_runs_nothing() -> None:
         for kind in ("function", "namedtuple", "dataclass"):
             node = {"type": kind, "name": name} | ({} if kind == "function" else {"parts": {"command": "exit 1"}})
             with pytest.raises(ValueError, match=f"the text names '{name}'"):
-                frb.from_json(json.dumps({"format": "functional_rb.spec", "version": 1, "spec": node}))
+                frb.convert.from_json(json.dumps({"format": "functional_rb.spec", "version": 1, "spec": node}))
     assert "antigravity" not in sys.modules
     code = "import functional_rb, sys; assert not {'gymnasium', 'dm_env', 'torchrl', 'torch', 'jax'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -213,7 +213,7 @@ def test_functions_without_a_name_are_refused(function: Any) -> None:
     with pytest.raises(
         ValueError, match=r"transforms/0/reward: expected a class or function with a name.*define it by"
     ):
-        frb.to_json(spec)
+        frb.convert.to_json(spec)
 
 
 class Own(frb.Unbounded):
@@ -235,7 +235,7 @@ class Own(frb.Unbounded):
 )
 def test_what_is_no_spec_is_refused(spec: Any, where: str) -> None:
     with pytest.raises(TypeError, match=f"^(to_json|Composite): (.*: )?{where}"):
-        frb.to_json(spec)
+        frb.convert.to_json(spec)
 
 
 def told(node: Any) -> str:
@@ -278,10 +278,10 @@ UNBOUNDED = {"type": "Unbounded", "shape": [2], "dtype": "float32"}
 )
 def test_malformed_texts_say_what(text: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        frb.from_json(text)
+        frb.convert.from_json(text)
 
 
-TEXTS = [frb.to_json(spec) for spec in BUFFERS.values()]
+TEXTS = [frb.convert.to_json(spec) for spec in BUFFERS.values()]
 
 
 @hypothesis.given(st.sampled_from(TEXTS), st.data())
@@ -304,8 +304,8 @@ def test_damaged_texts_are_refused_or_mean_something(text: str, data: st.DataObj
         )
     refusal = "from_json: "
     try:
-        spec = frb.from_json(json.dumps(whole), [reward])
-        assert frb.from_json(frb.to_json(spec), [reward]) == spec
+        spec = frb.convert.from_json(json.dumps(whole), [reward])
+        assert frb.convert.from_json(frb.convert.to_json(spec), [reward]) == spec
     except ValueError as error:
         refusal = str(error)
     assert refusal.startswith("from_json: ")
@@ -314,4 +314,4 @@ def test_damaged_texts_are_refused_or_mean_something(text: str, data: st.DataObj
 @hypothesis.given(st.sampled_from(TEXTS), st.data())
 def test_cut_texts_are_refused(text: str, data: st.DataObject) -> None:
     with pytest.raises(ValueError, match=r"^from_json: expected JSON text"):
-        frb.from_json(text[: data.draw(st.integers(0, len(text) - 1))], [reward])
+        frb.convert.from_json(text[: data.draw(st.integers(0, len(text) - 1))], [reward])

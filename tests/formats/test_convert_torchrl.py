@@ -44,11 +44,11 @@ SPECS = grammar.Grammar(
 
 @hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
-    theirs = frb.to_torchrl(spec)
-    back = frb.from_torchrl(theirs)
+    theirs = frb.convert.to_torchrl(spec)
+    back = frb.convert.from_torchrl(theirs)
     assert back == spec
     assert repr(back) == repr(spec)
-    assert frb.to_torchrl(back) == theirs
+    assert frb.convert.to_torchrl(back) == theirs
 
 
 MASK = torch.tensor([True, False, True])
@@ -73,9 +73,9 @@ THEIRS = {
 
 @pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
 def test_theirs_come_back(theirs: Any) -> None:
-    ours = frb.from_torchrl(theirs)
-    assert frb.to_torchrl(ours) == theirs
-    if not isinstance(ours, frb.Stacked):
+    ours = frb.convert.from_torchrl(theirs)
+    assert frb.convert.to_torchrl(ours) == theirs
+    if not isinstance(ours, frb.specs.Stacked):
         assert tuple(theirs.shape) == (ours.batch_shape if isinstance(ours, frb.Composite) else ours.shape)
 
 
@@ -93,12 +93,12 @@ UNSTACKED = {name: spec for name, spec in THEIRS.items() if "Stacked" not in nam
 
 @pytest.mark.parametrize("theirs", (UNSTACKED | SINGLE).values(), ids=UNSTACKED | SINGLE)
 def test_values_of_theirs_fit_ours_and_ours_theirs(theirs: Any) -> None:
-    ours = frb.from_torchrl(theirs)
+    ours = frb.convert.from_torchrl(theirs)
     if theirs is not THEIRS["NonTensor"]:
         state = rb.add(rb.init(frb.BufferSpec({"x": ours}, 4)), {"x": theirs.rand((4,))}, validate=True)
         assert int(rb.size(state)) == 4
         assert theirs.is_in(rb.rand(ours, rb.key(0)))
-    back = frb.from_torchrl(frb.to_torchrl(ours))
+    back = frb.convert.from_torchrl(frb.convert.to_torchrl(ours))
     assert (back, repr(back)) == (ours, repr(ours))
 
 
@@ -110,8 +110,8 @@ class Agent:
 def test_containers_are_kept() -> None:
     for kind in (Agent, TensorDict):
         ours = frb.Composite.like(kind, {"x": frb.Unbounded((2, 3))}, (2,))
-        assert frb.to_torchrl(ours).data_cls is kind
-        assert frb.from_torchrl(frb.to_torchrl(ours)) == ours
+        assert frb.convert.to_torchrl(ours).data_cls is kind
+        assert frb.convert.from_torchrl(frb.convert.to_torchrl(ours)) == ours
 
 
 @pytest.mark.parametrize(
@@ -127,26 +127,26 @@ def test_containers_are_kept() -> None:
 )
 def test_what_has_no_counterpart_is_refused(spec: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^from_torchrl: leaf 'a/b': .*{message}"):
-        frb.from_torchrl(data.Composite(a=data.Composite(b=spec)))
+        frb.convert.from_torchrl(data.Composite(a=data.Composite(b=spec)))
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (frb.Text(3), r"no spec of torchrl has the values of Text\(3\); write NonTensor\(\(\)\)"),
-        (frb.Sequence(frb.Binary(), 2), "write a Composite of what is stored: spec.parts"),
+        (frb.specs.Text(3), r"no spec of torchrl has the values of Text\(3\); write NonTensor\(\(\)\)"),
+        (frb.specs.Sequence(frb.Binary(), 2), "write a Composite of what is stored: spec.parts"),
         ((frb.Binary(),), "write a dict of its parts"),
         (Data(frb.Binary(), frb.Binary()), "write a dict of its parts"),
         (frb.Categorical(3, start=1), "numbered from 0 on, not from 1; write start=0"),
-        (frb.MultiCategorical([3], start=1), "numbered from 0 on, not from 1"),
+        (frb.specs.MultiCategorical([3], start=1), "numbered from 0 on, not from 1"),
         (frb.Unbounded((), "complex64"), "no spec of torchrl has complex numbers"),
-        (frb.Stacked([frb.Binary((2,)), frb.Unbounded((2,))]), "specs of one kind side by side"),
+        (frb.specs.Stacked([frb.Binary((2,)), frb.Unbounded((2,))]), "specs of one kind side by side"),
     ],
     ids=lambda x: repr(x)[:40],
 )
 def test_specs_that_torchrl_lacks_are_refused(spec: Any, message: str) -> None:
     with pytest.raises(TypeError, match=f"^to_torchrl: leaf 'a/b': .*{message}"):
-        frb.to_torchrl({"a": {"b": spec}})
+        frb.convert.to_torchrl({"a": {"b": spec}})
 
 
 PLAIN = ("int8", "int32", "int64", "uint8", "float32", "float64")
@@ -169,7 +169,7 @@ def compared() -> st.SearchStrategy[Any]:
 
 @hypothesis.given(compared())
 def test_shapes_and_containment_agree(spec: Any) -> None:
-    theirs = frb.to_torchrl(spec)
+    theirs = frb.convert.to_torchrl(spec)
     value = rb.rand(spec, rb.key(0))
     assert theirs.is_in(TensorDict(value, []))
     assert {name: tuple(part.shape) for name, part in theirs.zero().items()} == spec.shape
@@ -177,7 +177,7 @@ def test_shapes_and_containment_agree(spec: Any) -> None:
         x = value[name]
         outside = ~x if x.dtype == torch.bool else torch.full_like(x, 77)  # more than any bound but an infinite one
         # Theirs takes what other rows allow, and with a mask fails for a number outside, or takes a vector.
-        if x.numel() and not isinstance(part, frb.MultiCategorical) and not masked(part):
+        if x.numel() and not isinstance(part, frb.specs.MultiCategorical) and not masked(part):
             assert bool(rb.contains(part, outside)) == bool(theirs[name].is_in(outside)), (part, outside)
 
 
@@ -191,11 +191,11 @@ def test_projections_agree(spec: Any, seed: int) -> None:
     """Of numbers; where choices are masked, or vectors, theirs draws one by chance."""
     noise = torch.randn(spec.shape, generator=torch.Generator().manual_seed(seed)) * 40
     x = noise.to(getattr(torch, spec.dtype))
-    assert torch.equal(rb.project(spec, x), frb.to_torchrl(spec).project(x.clone()))
+    assert torch.equal(rb.project(spec, x), frb.convert.to_torchrl(spec).project(x.clone()))
 
 
 def test_torchrl_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchrl.data.tensor_specs", None)
-    for call in (lambda: frb.from_torchrl(THEIRS["Binary"]), lambda: frb.to_torchrl(frb.Binary())):
+    for call in (lambda: frb.convert.from_torchrl(THEIRS["Binary"]), lambda: frb.convert.to_torchrl(frb.Binary())):
         with pytest.raises(ImportError, match=r"_torchrl needs torchrl: pip install torchrl"):
             call()

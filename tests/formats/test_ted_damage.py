@@ -28,13 +28,13 @@ h5py = pytest.importorskip("h5py", reason="needs h5py")
 @pytest.fixture(scope="module")
 def flat() -> ted.Flat:
     with backends.make("torch") as backend:
-        return ted.ted_to_flat(EDGES["wrapped, cut at both ends"].filled(backend))
+        return ted.to_form(EDGES["wrapped, cut at both ends"].filled(backend))
 
 
 @pytest.fixture(scope="module")
 def lanes() -> ted.Flat:
     with backends.make("torch") as backend:
-        return ted.ted_to_flat(fixed([GOES_ON, TERMINATED, GOES_ON], 4, lanes=2).filled(backend))
+        return ted.to_form(fixed([GOES_ON, TERMINATED, GOES_ON], 4, lanes=2).filled(backend))
 
 
 def changed(file: Path, **values: Any) -> None:
@@ -83,7 +83,7 @@ def test_texts_that_are_none_are_named(name: str, content: bytes, flat: ted.Flat
 @pytest.mark.parametrize("name", ["meta.json", "more/image.memmap", "reward.shape.memmap", "functional_rb.json"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_is_named(name: str, kind: str, flat: ted.Flat, tmp_path: Path) -> None:
-    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
+    ted.save(ted.to_form(flat, "nested"), tmp_path / "x")
     file = tmp_path / "x" / name
     file.unlink()
     with KINDS[kind](file), pytest.raises(ValueError, match=str(file)):
@@ -120,7 +120,7 @@ def test_large_buffers_with_few_steps_are_read_at_the_cost_of_the_steps(tmp_path
         case = fixed([GOES_ON, TERMINATED, GOES_ON], 4)
         spec = dataclasses.replace(case.spec, capacity=10**6)
         items, _ = case.batch()
-        made = ted.ted_to_flat(backend.add(backend.init(spec), backend.tree(items)))
+        made = ted.to_form(backend.add(backend.init(spec), backend.tree(items)))
     ted.save(made, tmp_path / "x")
     tracemalloc.start()
     try:
@@ -178,7 +178,7 @@ def test_missing_files_are_named(flat: ted.Flat, tmp_path: Path) -> None:
 
 
 def test_shapes_that_cannot_be_are_damage(flat: ted.Flat, tmp_path: Path) -> None:
-    ted.save(ted.flat_to_nested(flat), tmp_path / "x")
+    ted.save(ted.to_form(flat, "nested"), tmp_path / "x")
     file = tmp_path / "x" / "done.shape.memmap"
     good = np.frombuffer(file.read_bytes(), "<i8").reshape(-1, 2)
     for axis, sizes in ((0, (2**62 + 3, 2**62 - 3)), (0, (-1, -2)), (1, (1, 2))):  # a negative sum; unlike steps
@@ -209,14 +209,14 @@ def test_bools_that_are_neither_are_damage(flat: ted.Flat, tmp_path: Path) -> No
 def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         item = dict(fixed([], 2).spec.item) | {f"x{k}": frb.Unbounded(()) for k in range(200)}
-        made = ted.ted_to_flat(backend.init(frb.BufferSpec(item, capacity=2)))
+        made = ted.to_form(backend.init(frb.BufferSpec(item, capacity=2)))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, limits[1]))
     try:
         ted.save(made, tmp_path / "x")
         ted.h5_split(made, tmp_path / "x.h5")
         same_form(ted.load(tmp_path / "x"), made)
-        same_form(ted.h5_combine(tmp_path / "x.h5"), ted.flat_to_nested(made))
+        same_form(ted.h5_combine(tmp_path / "x.h5"), ted.to_form(made, "nested"))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -379,7 +379,7 @@ def test_what_there_is_to_tell_may_be_long(tmp_path: Path) -> None:
     """HDF5 has room for 64 KiB in an attribute."""
     with backends.make("torch") as backend:
         bounds = frb.Bounded(np.arange(9000) / 7, 10_000.0, (9000,))
-        made = ted.ted_to_flat(backend.init(frb.BufferSpec({**fixed([], 1).spec.item, "bounds": bounds}, capacity=1)))
+        made = ted.to_form(backend.init(frb.BufferSpec({**fixed([], 1).spec.item, "bounds": bounds}, capacity=1)))
     ted.h5_split(made, tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as file:
         assert {"functional_rb.0", "functional_rb.1"} <= set(file.attrs)

@@ -38,29 +38,29 @@ from tests.support.ted_model import (
 def check_case(case: Case, backend: Backend) -> None:
     """Everything that the model tells of a buffer, and all ways back."""
     state = case.filled(backend)
-    nested = ted.ted_to_nested(state)
+    nested = ted.to_form(state, "nested")
     expected = trajectories(case)
     assert len(nested) == sum(map(len, expected))
     assert len(nested.trajectories) == len(expected)
     for got, steps in zip(nested.trajectories, expected, strict=True):
         same(got, trajectory(steps, case.flags))
 
-    flat = ted.ted_to_flat(state)
+    flat = ted.to_form(state)
     assert flat.lengths.tolist() == [len(steps) for steps in expected]
-    same_form(ted.flat_to_nested(flat), nested)
-    same_form(ted.nested_to_flat(nested), flat)
+    same_form(ted.to_form(flat, "nested"), nested)
+    same_form(ted.to_form(nested, "flat"), flat)
     numbers = [k for steps in expected for k in [*(step.before for step in steps), steps[-1].after]]
     same({key: flat.data[key] for key in ("observation", "more")}, observations(numbers))
     held = [step for lane in case.held for step in lane]
-    same(ted.flat_to_ted(flat, order="time"), arrays(held, case.flags))
+    same(ted.from_form(flat, order="time"), arrays(held, case.flags))
 
     # The way back: the same items in the same slots, and a cursor that goes on at the same slot.
     items = host(backend, backend.rb.items(state))
-    same(ted.flat_to_ted(flat), items)
-    same(ted.nested_to_ted(nested), items)
-    again = ted.flat_to_ted(flat, backend.rb)
+    same(ted.from_form(flat), items)
+    same(ted.from_form(nested), items)
+    again = ted.from_form(flat, backend.rb)
     same(host(backend, backend.rb.items(again)), items)
-    same_form(ted.ted_to_flat(again), flat)
+    same_form(ted.to_form(again), flat)
 
 
 def check_files(flat: ted.Flat) -> None:
@@ -68,7 +68,7 @@ def check_files(flat: ted.Flat) -> None:
         place = Path(scratch)
         ted.save(flat, place / "flat")
         same_form(loaded(place / "flat"), flat)
-        nested = ted.flat_to_nested(flat)
+        nested = ted.to_form(flat, "nested")
         ted.save(nested, place / "nested")
         same_form(loaded(place / "nested"), nested)
         ted.h5_split(nested, place / "x.h5")
@@ -93,7 +93,7 @@ def test_forms_are_what_lists_of_steps_are(case: Case) -> None:
 @hypothesis.given(case=cases())
 def test_files_come_back(case: Case) -> None:
     with backends.make("torch") as backend:
-        check_files(ted.ted_to_flat(case.filled(backend)))
+        check_files(ted.to_form(case.filled(backend)))
 
 
 ON_JAX = ("empty", "wrapped, cut at both ends", "lanes, filled unlike")  # it compiles for every shape
@@ -105,7 +105,7 @@ ON_JAX = ("empty", "wrapped, cut at both ends", "lanes, filled unlike")  # it co
 def test_edges(library: str, edge: str) -> None:
     with backends.make(library) as backend:
         check_case(EDGES[edge], backend)
-        check_files(ted.ted_to_flat(EDGES[edge].filled(backend)))
+        check_files(ted.to_form(EDGES[edge].filled(backend)))
 
 
 def test_full_lanes_with_cursors_of_their_own() -> None:
@@ -113,7 +113,7 @@ def test_full_lanes_with_cursors_of_their_own() -> None:
     from functional_rb.ted.padded import Header
 
     with backends.make("torch") as backend:
-        flat = ted.ted_to_flat(fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),)).filled(backend))
+        flat = ted.to_form(fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),)).filled(backend))
         assert flat.lanes.cursors == (1, 0)
         assert Header.of(flat.lanes) == Header(True, -2, (2, 2))
         check_files(flat)
@@ -123,19 +123,19 @@ def test_the_state_goes_on_from_where_it_was(library: Backend) -> None:
     """The next step overwrites the oldest one, in the same slot, and continues the trajectory that was open."""
     case = fixed([GOES_ON, TERMINATED, GOES_ON, GOES_ON, GOES_ON], 4)
     state = case.filled(library)
-    again = ted.flat_to_ted(ted.ted_to_flat(state), library.rb)
+    again = ted.from_form(ted.to_form(state), library.rb)
     following = library.tree(arrays([Step(6, 9, 7)], case.flags))
     both = [library.add(x, following) for x in (state, again)]
     same(*(host(library, library.rb.items(x)) for x in both))
-    assert ted.ted_to_flat(both[1]).lengths.tolist() == [4]
+    assert ted.to_form(both[1]).lengths.tolist() == [4]
 
 
 def test_samplers_find_the_same_ends_in_what_comes_back(library: Backend) -> None:
     """Steps that are put ahead to be overwritten are no part of a trajectory."""
     case = fixed([GOES_ON] * 6, 4)
     spec = dataclasses.replace(case.spec, sampler=frb.Slices(2))
-    flat = ted.ted_to_flat(case.filled(library))
-    state = ted.flat_to_ted(flat, library.rb, spec=spec)
+    flat = ted.to_form(case.filled(library))
+    state = ted.from_form(flat, library.rb, spec=spec)
     assert library.numpy(state.auxiliary["step_in_episode"]).tolist() == [2, 3, 0, 1]
 
 
@@ -143,7 +143,7 @@ def test_reading_a_state_does_not_make_it_copy() -> None:
     """On torch, what is given out pins the memory; the forms are read without."""
     with backends.make("torch") as backend:
         state = EDGES["full, nothing overwritten"].filled(backend)
-        ted.ted_to_flat(state)
+        ted.to_form(state)
         assert not state._version.own().pinned
 
 
@@ -151,13 +151,13 @@ def test_compacted_buffers() -> None:
     """On one backend: frames are read by `get`, which both have."""
     case = EDGES["wrapped, cut at both ends"]
     with backends.make("torch") as backend:
-        plain = ted.ted_to_flat(case.filled(backend))
+        plain = ted.to_form(case.filled(backend))
         spec = dataclasses.replace(case.spec, compact=frb.Compact())
         items, _ = case.batch()
         state = backend.add(backend.init(spec), backend.tree(items))
-        flat = ted.ted_to_flat(state)
+        flat = ted.to_form(state)
         same(flat.data, plain.data)
-        again = ted.flat_to_ted(flat, backend.rb)
+        again = ted.from_form(flat, backend.rb)
         same(host(backend, backend.rb.items(again)), host(backend, backend.rb.items(state)))
 
 
@@ -166,9 +166,9 @@ def test_pieces_of_a_large_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with backends.make("torch") as backend:
         state = fixed([GOES_ON, GOES_ON, TERMINATED] * 7, 16).filled(backend)
-        whole = ted.ted_to_flat(state)
+        whole = ted.to_form(state)
         monkeypatch.setattr(buffers, "CHUNK", 5)
-        same_form(ted.ted_to_flat(state), whole)
+        same_form(ted.to_form(state), whole)
 
 
 def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +177,8 @@ def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: 
         spec = dataclasses.replace(case.spec, storage=frb.Memmap(str(tmp_path / "shared"), shared=True))
         items, _ = case.batch()
         state = backend.add(backend.init(spec), backend.tree(items))
-        plain = ted.ted_to_flat(case.filled(backend))
-        same(ted.ted_to_flat(state).data, plain.data)
+        plain = ted.to_form(case.filled(backend))
+        same(ted.to_form(state).data, plain.data)
         get = backend.rb.get
 
         def slowly(state: Any, handles: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(backend.rb, "get", slowly)
         with pytest.raises(ValueError, match="another process has overwritten steps while they were read"):
-            ted.ted_to_flat(state)
+            ted.to_form(state)
 
 
 def test_rewards_and_flags_by_another_name() -> None:
@@ -203,14 +203,14 @@ def test_rewards_and_flags_by_another_name() -> None:
         no = {"done": np.zeros(2, bool), "terminated": np.zeros(2, bool)}
         steps = {"agents": seen, **no, "next": {"agents": {**after, "reward": np.ones(2, np.float32)}, **no}}
         state = backend.add(backend.init(spec), backend.tree(steps))
-        flat = ted.ted_to_flat(state, reward_key=("agents", "reward"))
+        flat = ted.to_form(state, reward_key=("agents", "reward"))
         same(flat.data["agents"]["obs"], np.arange(6, dtype=np.float32).reshape(3, 2))
         assert flat.data["agents"]["done"].tolist() == [False, True, False]
         assert flat.data["agents"]["reward"].shape == (2,)
-        same(ted.flat_to_ted(flat, order="time"), steps)
+        same(ted.from_form(flat, order="time"), steps)
         check_files(flat)
         with pytest.raises(ValueError, match="leaf 'next/agents/reward': expected a leaf 'agents/reward' at the root"):
-            ted.ted_to_flat(state)
+            ted.to_form(state)
 
 
 def test_what_cannot_be_shared_is_refused(library: Backend) -> None:
@@ -219,8 +219,8 @@ def test_what_cannot_be_shared_is_refused(library: Backend) -> None:
     items["more"]["image"] = items["more"]["image"].copy()
     items["more"]["image"][1, 2] += 1
     state = library.add(library.init(case.spec), library.tree(items))
-    with pytest.raises(ValueError, match=r"^ted_to_nested: leaf 'next/more/image': step 0 .*the 'more/image' of"):
-        ted.ted_to_nested(state)
+    with pytest.raises(ValueError, match=r"^ted.to_form: leaf 'next/more/image': step 0 .*the 'more/image' of"):
+        ted.to_form(state, "nested")
 
 
 def test_zeros_of_either_sign_are_different() -> None:
@@ -232,7 +232,7 @@ def test_zeros_of_either_sign_are_different() -> None:
         items["observation"][1, 1, 0] = -0.0
         state = backend.add(backend.init(case.spec), backend.tree(items))
         with pytest.raises(ValueError, match="leaf 'next/observation': step 0 of lane 1"):
-            ted.ted_to_flat(state)
+            ted.to_form(state)
 
 
 def test_flags_at_the_root_are_refused() -> None:
@@ -242,7 +242,7 @@ def test_flags_at_the_root_are_refused() -> None:
         items["truncated"] = np.array([[False], [True]])
         state = backend.add(backend.init(case.spec), backend.tree(items))
         with pytest.raises(ValueError, match=r"leaf 'truncated': expected False in every step.* step 1 of lane 0"):
-            ted.ted_to_flat(state)
+            ted.to_form(state)
 
 
 def without(nest: dict[str, Any], *path: str) -> dict[str, Any]:
@@ -258,7 +258,7 @@ REFUSED = {
     "a flag in next only": (without(ITEM, "truncated"), {}, ValueError, "'truncated' both at the root and in 'next'"),
     "a reward at the root": ({**ITEM, "reward": frb.Unbounded(())}, {}, ValueError, "leaf 'reward' is out of place"),
     "no observation at the root": (without(ITEM, "observation"), {}, ValueError, "leaf 'next/observation': expected a"),
-    "objects": ({**ITEM, "text": frb.NonTensor()}, {}, TypeError, "leaf 'text' holds Python objects"),
+    "objects": ({**ITEM, "text": frb.specs.NonTensor()}, {}, TypeError, "leaf 'text' holds Python objects"),
     "slots that are chosen": (ITEM, {"writer": frb.Reservoir()}, ValueError, "Reservoir.*chooses slots"),
 }
 
@@ -267,36 +267,36 @@ REFUSED = {
 def test_buffers_that_are_not_in_ted_are_refused(item: Any, more: Any, error: Any, message: str) -> None:
     with backends.make("torch") as backend:
         state = backend.init(frb.BufferSpec(item, capacity=4, **more))
-        with pytest.raises(error, match=f"^ted_to_flat: .*{message}"):
-            ted.ted_to_flat(state)
+        with pytest.raises(error, match=f"^ted.to_form: .*{message}"):
+            ted.to_form(state)
 
 
 def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^ted_to_flat: expected a State, got dict"):
-        ted.ted_to_flat({})  # type: ignore[arg-type]  # refused
+    with pytest.raises(TypeError, match=r"^ted.to_form: expected a State, or what is in a form, got dict"):
+        ted.to_form({})  # type: ignore[arg-type]  # refused
 
 
 def test_specs_that_do_not_fit_are_refused() -> None:
     with backends.make("torch") as backend:
         case = fixed([GOES_ON], 4)
-        flat = ted.ted_to_flat(case.filled(backend))
+        flat = ted.to_form(case.filled(backend))
         with pytest.raises(ValueError, match="expected a spec with capacity=4 and 1 lanes"):
-            ted.flat_to_ted(flat, backend.rb, spec=dataclasses.replace(case.spec, capacity=5))
+            ted.from_form(flat, backend.rb, spec=dataclasses.replace(case.spec, capacity=5))
         other = {**ITEM, "action": frb.Unbounded((1,), "int64")}
         with pytest.raises(TypeError, match=r"leaf 'action': expected int64 \(1,\) as in the spec, got int32"):
-            ted.flat_to_ted(flat, backend.rb, spec=dataclasses.replace(case.spec, item=other))
+            ted.from_form(flat, backend.rb, spec=dataclasses.replace(case.spec, item=other))
         with pytest.raises(ValueError, match=r"expected the leaves .*of the spec"):
-            ted.flat_to_ted(flat, backend.rb, spec=dataclasses.replace(case.spec, item=without(ITEM, "mask")))
+            ted.from_form(flat, backend.rb, spec=dataclasses.replace(case.spec, item=without(ITEM, "mask")))
         with pytest.raises(ValueError, match="does not tell the buffer's spec"):
-            ted.flat_to_ted(dataclasses.replace(flat, spec=None), backend.rb)
+            ted.from_form(dataclasses.replace(flat, spec=None), backend.rb)
         with pytest.raises(ValueError, match="order='slots' or 'time'"):
-            ted.flat_to_ted(flat, order="age")  # type: ignore[arg-type]  # refused
+            ted.from_form(flat, order="age")  # type: ignore[arg-type]  # refused
 
 
 @pytest.fixture
 def flat() -> ted.Flat:
     with backends.make("torch") as backend:
-        return ted.ted_to_flat(EDGES["wrapped, cut at both ends"].filled(backend))
+        return ted.to_form(EDGES["wrapped, cut at both ends"].filled(backend))
 
 
 def test_files_are_never_overwritten(flat: ted.Flat, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_names_that_files_have_for_something_else() -> None:
     with backends.make("torch") as backend, tempfile.TemporaryDirectory() as scratch:
         for name, where in (("shift", "flat"), ("device", "flat"), (".", "x.h5"), ("a/b", "x.h5")):
             state = backend.init(frb.BufferSpec({**ITEM, name: frb.Binary()}, capacity=2))
-            made = ted.ted_to_flat(state)
+            made = ted.to_form(state)
             with pytest.raises(ValueError, match="rename"):
                 (ted.save if where == "flat" else ted.h5_split)(made, Path(scratch) / where)
 
@@ -337,7 +337,7 @@ def test_odd_names_come_back(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         names = ["a b", "a/b", "%", "..", "é", "a.b", "x:y"]
         state = backend.init(frb.BufferSpec({**ITEM, **{name: frb.Unbounded((2,)) for name in names}}, capacity=2))
-        made = ted.ted_to_flat(state)
+        made = ted.to_form(state)
         ted.save(made, tmp_path / "flat")
         same_form(ted.load(tmp_path / "flat"), made)
 
@@ -345,7 +345,7 @@ def test_odd_names_come_back(tmp_path: Path) -> None:
 def test_rows_of_empty_slots_take_no_space(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         state = backend.init(frb.BufferSpec(ITEM, capacity=10_000_000 // 12))
-        ted.save(ted.ted_to_flat(state), tmp_path / "flat")
+        ted.save(ted.to_form(state), tmp_path / "flat")
         files = list((tmp_path / "flat").rglob("*.memmap"))
         assert sum(file.stat().st_size for file in files) > 20_000_000
         assert sum(file.stat().st_blocks * 512 for file in files) < 100_000
@@ -374,4 +374,4 @@ def test_hdf5_without_h5py_is_told(flat: ted.Flat, tmp_path: Path, monkeypatch: 
 
 def test_forms_show_their_outline(flat: ted.Flat) -> None:
     assert repr(flat).startswith("Flat(4 steps in 3 trajectories, observation (7, 2), more/half (7,)")
-    assert repr(ted.flat_to_nested(flat)).startswith("Nested(4 steps in 3 trajectories, observation (0, 2)")
+    assert repr(ted.to_form(flat, "nested")).startswith("Nested(4 steps in 3 trajectories, observation (0, 2)")

@@ -55,7 +55,7 @@ def without_half(case: Case, form: str) -> Case:
 
 def form_of(case: Case, form: str) -> Any:
     with backends.make("torch") as backend:
-        made = (ted.ted_to_flat if form == "flat" else ted.ted_to_nested)(case.filled(backend))
+        made = ted.to_form(case.filled(backend), form)
     return made
 
 
@@ -93,7 +93,7 @@ def test_what_torchrl_wrote_is_read(case: Case, form: str, tmp_path: Path) -> No
     dumped(storage, tmp_path / "theirs")
     read = ted.h5_combine(tmp_path / "theirs" / "checkpoint.h5") if form == "h5" else ted.load(tmp_path / "theirs")
     assert type(read) is (ted.Flat if form == "flat" else ted.Nested)
-    nested = ted.flat_to_nested(read) if isinstance(read, ted.Flat) else read
+    nested = ted.to_form(read, "nested") if isinstance(read, ted.Flat) else read
     expected = trajectories(case)
     assert len(nested.trajectories) == len(expected)
     for got, steps in zip(nested.trajectories, expected, strict=True):
@@ -101,8 +101,8 @@ def test_what_torchrl_wrote_is_read(case: Case, form: str, tmp_path: Path) -> No
     ours = form_of(case, form)
     assert (read.lanes, read.dtypes, read.shared) == (ours.lanes, ours.dtypes, ours.shared)
     with backends.make("torch") as backend:
-        state = ted.nested_to_ted(nested, backend.rb, spec=case.spec)
-        again = ted.ted_to_nested(state)
+        state = ted.from_form(nested, backend.rb, spec=case.spec)
+        again = ted.to_form(state, "nested")
     for own, other in zip(again.trajectories, nested.trajectories, strict=True):
         same(own, other)
 
@@ -171,11 +171,11 @@ def test_names_and_numbers_as_tensordict_has_them(tmp_path: Path) -> None:
         step["next"] = {**step["next"], "observation": step["observation"], "more": step["more"]}
         step |= {name: torch.zeros_like(step[name]) for name in ("done", "terminated", "truncated")}
         state = backend.add(state, step)
-        ted.save(ted.ted_to_flat(state), tmp_path / "flat")
+        ted.save(ted.to_form(state), tmp_path / "flat")
         loaded = TensorDict.load(tmp_path / "flat")
         for name in (*odd, *more):
             assert loaded.get(name).dtype == step[name].dtype
             assert loaded.get(name)[:1].contiguous().view(torch.uint8).equal(step[name].contiguous().view(torch.uint8))
         assert loaded["nothing"].shape == (3, 0)
         assert loaded["nest", "nothing"].shape == (3, 2, 0)
-        same(ted.load(tmp_path / "flat").data, ted.ted_to_flat(state).data)  # type: ignore[union-attr]  # flat
+        same(ted.load(tmp_path / "flat").data, ted.to_form(state).data)  # type: ignore[union-attr]  # flat

@@ -23,7 +23,7 @@ def test_golden_files_are_read(name: str, form: str) -> None:
     case = dataclasses.replace(CASES[name], half=form != "h5")
     place = GOLDEN / f"{name}_{form}"
     read = ted.h5_combine(place / "checkpoint.h5") if form == "h5" else ted.load(place)
-    nested = ted.flat_to_nested(read) if isinstance(read, ted.Flat) else read
+    nested = ted.to_form(read, "nested") if isinstance(read, ted.Flat) else read
     assert isinstance(read, ted.Flat) == (form == "flat")
     for got, steps in zip(nested.trajectories, trajectories(case), strict=True):
         same(got, trajectory(steps, case.flags, case.half))
@@ -34,7 +34,7 @@ def test_golden_files_are_read(name: str, form: str) -> None:
 def test_directories_are_written_as_torchrl_does(name: str, tmp_path: Path) -> None:
     """The same files with the same bytes, empty rows too; JSON in any order."""
     flat = ours(CASES[name])
-    for form, made in (("flat", flat), ("nested", ted.flat_to_nested(flat))):
+    for form, made in (("flat", flat), ("nested", ted.to_form(flat, "nested"))):
         ted.save(made, tmp_path / form)
         got, expected = contents(tmp_path / form), contents(GOLDEN / f"{name}_{form}")
         assert got.pop("functional_rb.json")["format"] == 1
@@ -52,7 +52,7 @@ def test_hdf5_is_written_as_torchrl_does(name: str, tmp_path: Path) -> None:
 
 def ours(case: Case) -> ted.Flat:
     with backends.make("torch") as backend:
-        return ted.ted_to_flat(case.filled(backend))
+        return ted.to_form(case.filled(backend))
 
 
 def contents(place: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def equals_by_hand(rows: Any, episodes: Any, calls: int, mode: AutoresetMode, ki
 @pytest.mark.parametrize("narrow", [False, True])
 def test_recorded_as_by_hand(mode: AutoresetMode, kind: str, narrow: bool) -> None:
     env = recorded.make(EPISODES, mode, kind, copy=narrow)  # without a copy, the environment writes to its memory again
-    item = frb.item_from_env(env, narrow=True) if narrow else None
+    item = frb.ted.item_from_env(env, narrow=True) if narrow else None
     equals_by_hand(told(env, mode, 16, item), EPISODES, 16, mode, kind, narrow)
 
 
@@ -68,7 +68,9 @@ def test_any_episodes_are_recorded_as_by_hand(its: Any, mode: AutoresetMode, kin
     equals_by_hand(told(recorded.make(its, mode, kind), mode, calls), its, calls, mode, kind, narrow=False)
     if mode == NEXT_STEP:
         env = recorded.make(its, mode, kind, "own")
-        equals_by_hand(told(env, mode, calls, frb.item_from_env(env, narrow=True)), its, calls, mode, kind, narrow=True)
+        equals_by_hand(
+            told(env, mode, calls, frb.ted.item_from_env(env, narrow=True)), its, calls, mode, kind, narrow=True
+        )
 
 
 def test_unmarked_rows_are_in_ted_too() -> None:
@@ -131,7 +133,7 @@ def test_vectorised_environment_into_lanes_and_read_back(library: Backend) -> No
 @pytest.mark.parametrize("kind", ["box", "discrete"])
 def test_plain_environment(library: Backend, kind: str) -> None:
     env = recorded.Numbered(2, EPISODES[0], kind)
-    item = frb.item_from_env(env, narrow=True)
+    item = frb.ted.item_from_env(env, narrow=True)
     state = library.init(frb.BufferSpec(item, 16))
     expected = recorded.by_hand(2, EPISODES[0], 9, DISABLED, kind)
     carry = ted.begin(env.reset()[0])
@@ -147,7 +149,7 @@ def test_plain_environment(library: Backend, kind: str) -> None:
 
 def test_gymnasiums_own_vectorised_cartpole() -> None:
     env = gym.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point", max_episode_steps=12)
-    item = frb.item_from_env(env, narrow=True)
+    item = frb.ted.item_from_env(env, narrow=True)
     observation, _ = env.reset(seed=1)
     carry, recording = ted.begin(observation), []
     for k in range(60):
@@ -201,28 +203,28 @@ def test_dtypes_stay_unless_an_item_says_otherwise() -> None:
 
 def test_items_of_environments() -> None:
     env = recorded.make(EPISODES, NEXT_STEP, "dict")
-    item = frb.item_from_env(env, narrow=False)
+    item = frb.ted.item_from_env(env, narrow=False)
     ted.check(item)
     assert item["position"] == frb.Bounded(-(2**24), 2**24, (2,))
     assert item["inner", "count"].dtype == item["action"].dtype == "int64"
     assert item["action"] == frb.Categorical(recorded.ACTIONS, dtype="int64")
     assert item["next", "reward"].dtype == "float64"
-    assert frb.item_from_env(env.envs[0], narrow=False) == item
-    assert frb.item_from_env(env) == frb.item_from_env(env, narrow=True)
-    assert (frb.item_from_env(env)["next", "reward"].dtype, frb.item_from_env(env)["action"].dtype) == (
+    assert frb.ted.item_from_env(env.envs[0], narrow=False) == item
+    assert frb.ted.item_from_env(env) == frb.ted.item_from_env(env, narrow=True)
+    assert (frb.ted.item_from_env(env)["next", "reward"].dtype, frb.ted.item_from_env(env)["action"].dtype) == (
         "float32",
         "int32",
     )
-    seen = frb.item_from_env(env, observation_key="seen")
+    seen = frb.ted.item_from_env(env, observation_key="seen")
     assert set(seen["seen"]) == {"position", "inner"}
     both = gym.spaces.Tuple((gym.spaces.MultiBinary(3), gym.spaces.Box(0, 1, (2,), bool)))
     env.single_observation_space = both
-    assert frb.item_from_env(env)["observation"] == (frb.Binary((3,), "int8"), frb.Binary((2,)))
+    assert frb.ted.item_from_env(env)["observation"] == (frb.Binary((3,), "int8"), frb.Binary((2,)))
 
 
 def test_two_lines_make_a_buffer_of_any_environment(library: Backend) -> None:
     env = recorded.make(EPISODES, NEXT_STEP, "dict")
-    item = frb.item_from_env(env)
+    item = frb.ted.item_from_env(env)
     state = library.rb.init(frb.BufferSpec(item, 15, lanes=len(EPISODES)))
     carry = ted.begin(env.reset()[0])
     action = np.zeros(len(EPISODES), np.int64)
@@ -232,7 +234,7 @@ def test_two_lines_make_a_buffer_of_any_environment(library: Backend) -> None:
 
 def test_flat_items_of_environments(library: Backend) -> None:
     env = recorded.make(EPISODES, NEXT_STEP, "dict")
-    nested, item = frb.item_from_env(env), frb.item_from_env(env, layout="flat")
+    nested, item = frb.ted.item_from_env(env), frb.ted.item_from_env(env, layout="flat")
     assert list(item) == ["obs", "action", "reward", "next_obs", "terminated", "truncated"]
     assert item["obs"] == item["next_obs"] == frb.Composite({name: nested[name] for name in ("position", "inner")})
     assert (item["action"], item["reward"]) == (nested["action"], nested["next", "reward"])
@@ -240,17 +242,17 @@ def test_flat_items_of_environments(library: Backend) -> None:
     assert sampler.end_keys == ("terminated", "truncated")
     spec = frb.BufferSpec(item, 8, transforms=frb.n_step(2, 0.9))
     assert library.rb.init(spec).spec == spec
-    assert {"seen", "next_seen"} <= set(frb.item_from_env(env, observation_key="seen", layout="flat"))
+    assert {"seen", "next_seen"} <= set(frb.ted.item_from_env(env, observation_key="seen", layout="flat"))
     with pytest.raises(ValueError, match="the name 'reward' has another meaning in the item; give another"):
-        frb.item_from_env(env, observation_key="reward", layout="flat")
+        frb.ted.item_from_env(env, observation_key="reward", layout="flat")
     with pytest.raises(ValueError, match="expected layout as 'ted' or 'flat', got 'rows'"):
-        frb.item_from_env(env, layout="rows")  # type: ignore[arg-type]
+        frb.ted.item_from_env(env, layout="rows")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("given", ["CartPole-v1", None, 3])
 def test_what_has_no_spaces_is_no_environment(given: Any) -> None:
     with pytest.raises(TypeError, match="item_from_env: expected a Gymnasium environment, which has spaces, got"):
-        frb.item_from_env(given)
+        frb.ted.item_from_env(given)
 
 
 def test_final_observations_may_come_as_one_batch(library: Backend) -> None:

@@ -76,7 +76,7 @@ def test_check_accepts_steps_of_either_library(library: Backend) -> None:
 
 
 def test_check_accepts_specs_and_containers() -> None:
-    item = frb.spec_of(recorded.at(STEPS, (0, 0)))
+    item = frb.specs.spec_of(recorded.at(STEPS, (0, 0)))
     for steps in (item, frb.BufferSpec(item, 4), TensorDict(dict(STEPS), [3, 2]), TensorDict.from_dict(STEPS)):
         ted.check(steps)
     with pytest.raises(TypeError, match=r"leaf 'next/done': expected dtype bool, got float32"):
@@ -309,7 +309,7 @@ def test_step_mdp_merges_what_is_nested() -> None:
 
 
 def test_step_mdp_of_specs_and_dataclasses() -> None:
-    item = frb.spec_of(recorded.at(STEPS, (0, 0)))
+    item = frb.specs.spec_of(recorded.at(STEPS, (0, 0)))
     following = ted.step_mdp(item)
     assert isinstance(following, frb.Composite)
     assert set(following) == {"observation", "deep", "policy", *FLAGS}

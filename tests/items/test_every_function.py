@@ -151,6 +151,6 @@ def test_each_function_is_a_value_that_json_and_pickle_keep() -> None:
         again = pickle.loads(pickle.dumps(function))
         assert (again, hash(again)) == (function, hash(function))
         spec = frb.BufferSpec(item, 10, sampler=sampler, transforms=frb.map_items(function))
-        assert frb.from_json(frb.to_json(spec)) == spec
+        assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
         met |= {type(function)}
     assert met == set(KINDS), "every kind is tried"

@@ -87,13 +87,13 @@ def test_leaves_of_several_axes_are_joined_along_one_with_their_bounds() -> None
 @pytest.mark.parametrize("within", ["center", "low", "high"])
 def test_actions_lie_in_their_bin(within: Any) -> None:
     function, given = items.action_discretize([4, 5], SPACE, "u", within), batch(200)
-    assert after(function, ITEM).u == frb.MultiCategorical([4, 5])
+    assert after(function, ITEM).u == frb.specs.MultiCategorical([4, 5])
     numbers = on_numpy(function, ITEM, given, (200,))["u"]
     edges = [np.linspace(-1, 1, 5), np.linspace(0, 10, 6)]
     expected = np.stack([np.clip(np.digitize(given["u"][:, k], edges[k]) - 1, 0, 3 + k) for k in range(2)], -1)
     np.testing.assert_array_equal(numbers, expected)
     back = function.inverse(ITEM)
-    action = on_numpy(back, {"u": frb.MultiCategorical([4, 5])}, {"u": numbers}, (200,))["u"]
+    action = on_numpy(back, {"u": frb.specs.MultiCategorical([4, 5])}, {"u": numbers}, (200,))["u"]
     share = {"center": 0.5, "low": 0.0, "high": 1.0}[within]
     for k, edge in enumerate(edges):
         np.testing.assert_allclose(

@@ -112,8 +112,8 @@ def test_forged_moments_do_not_load(library: Backend, tmp_path: Path, kind: str)
     frb.save({"seen": seen}, tmp_path)
     assert float(frb.load(tmp_path, rb)["seen"].count) == 2.0  # of what is no number the mean is none, that is all
     frb.save({"seen": seen._replace(**{name: library.array(np.array(value, np.float32))})}, tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match=f"Moments: .*{text}"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=f"Moments: .*{text}"):
         frb.load(tmp_path, rb)
     frb.save({"seen": seen._replace(mean=library.array(np.zeros(2, np.int32)))}, tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match="Moments: expected floats"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="Moments: expected floats"):
         frb.load(tmp_path, rb)

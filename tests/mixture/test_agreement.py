@@ -98,6 +98,6 @@ def test_the_same_draws_give_the_same_samples(how: Any) -> None:
             for name, found in arrays(other).items():
                 assert found.dtype == expected[name].dtype
                 np.testing.assert_array_equal(found, expected[name], err_msg=name)
-            assert jax_backend.sizes(changed).tolist() == torch_backend.sizes(after).tolist()
+            assert jax_backend.size(changed, each=True).tolist() == torch_backend.size(after, each=True).tolist()
         assert all(len(set(expected[name].tolist())) > 1 for name in ("weights", "probabilities", "items"))
     assert {0, 1, 3} <= came <= {-1, 0, 1, 3}  # the empty one never

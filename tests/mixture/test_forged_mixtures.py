@@ -61,7 +61,7 @@ def test_a_forged_record_does_not_load(library: Backend, tmp_path: Path, kind: s
     forge(tmp_path, {})
     assert len(frb.load(tmp_path, library.rb)) == 2
     forge(tmp_path, FORGED[kind])
-    with pytest.raises(frb.CorruptCheckpointError, match="what it says of a mixture"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="what it says of a mixture"):
         frb.load(tmp_path, library.rb)
 
 
@@ -77,7 +77,7 @@ SHARES = {
 def test_forged_shares_do_not_load(library: Backend, tmp_path: Path, p: Any) -> None:
     saved(library, tmp_path, library.array(np.array([0.5, 0.5], np.float32)))
     forge(tmp_path, {}, p)
-    with pytest.raises(frb.CorruptCheckpointError, match="what it says of a mixture is of none: Mixture: "):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="what it says of a mixture is of none: Mixture: "):
         frb.load(tmp_path, library.rb)
 
 

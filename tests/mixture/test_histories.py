@@ -53,7 +53,7 @@ class Model:
 
 def check(mixture: Any, model: Model) -> None:
     """What is stored is what the lists have, and only that is drawn."""
-    assert rb.sizes(mixture).tolist() == [len(items) for items in model.items]
+    assert rb.size(mixture, each=True).tolist() == [len(items) for items in model.items]
     handles = [(k, h) for k, items in enumerate(model.items) for h in items]
     if not handles:
         return

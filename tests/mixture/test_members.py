@@ -24,7 +24,7 @@ def test_storages_may_differ(library: Backend, tmp_path: Path) -> None:
     first = library.array(np.array([[0, 0], [3, 2]], np.int32))
     mixture = rb.update(mixture, first, library.array(np.float32([2, 5])), {"x": library.array(np.float32([100, 200]))})
     mixture = rb.add(mixture, {"x": np.full(1, 50, np.float32)}, to=2)
-    assert library.numpy(rb.sizes(mixture)).tolist() == [1, 2, 4, 4]
+    assert library.numpy(rb.size(mixture, each=True)).tolist() == [1, 2, 4, 4]
     seen: dict[tuple[int, ...], float] = {}
     for how in ("exact", "items"):
         for seed in range(4):
@@ -71,7 +71,7 @@ def test_what_all_transforms_tell_is_told(library: Backend) -> None:
 
 
 def test_objects_come_as_they_are(library: Backend) -> None:
-    rb, item = library.rb, {"note": frb.NonTensor(), "x": frb.Unbounded(())}
+    rb, item = library.rb, {"note": frb.specs.NonTensor(), "x": frb.Unbounded(())}
     spec = frb.BufferSpec(item, 4, storage=frb.Objects())
     states: list[Any] = []
     for name in ("a", "b"):

@@ -148,9 +148,9 @@ def test_handles_find_their_buffer(library: Backend, in_place: bool) -> None:
     assert library.numpy(rb.priorities(mixture, wanted)).tolist() == [0, 0, 7, 0, 0, 0, 0, 7]
     # Each stale handle counts in the buffer that it names, and what names nothing in none.
     assert [int(rb.counts(one).stale) for one in mixture] == [1, 1]
-    assert (int(rb.size(mixture)), library.numpy(rb.sizes(mixture)).tolist()) == (9, [5, 4])
+    assert (int(rb.size(mixture)), library.numpy(rb.size(mixture, each=True)).tolist()) == (9, [5, 4])
     mixture = add(mixture, {"x": library.array(np.zeros(2, np.float32))}, to=1)
-    assert library.numpy(rb.sizes(mixture)).tolist() == [5, 6]
+    assert library.numpy(rb.size(mixture, each=True)).tolist() == [5, 6]
     assert bool(rb.can_sample(mixture, 11))
     assert not bool(rb.can_sample(mixture, 12))
 
@@ -189,7 +189,7 @@ def test_a_mixture_in_a_mixture(library: Backend) -> None:
     assert set(library.numpy(rb.priorities(mixture, sample.indices)[5:])) == {9.0}
     mixture = rb.add(mixture, {"x": library.array(np.zeros(1, np.float32))}, to=(1, 1))
     assert [int(rb.size(one)) for one in mixture.buffers] == [3, 5, 5]
-    assert library.numpy(rb.sizes(mixture)).tolist() == [3, 10]
+    assert library.numpy(rb.size(mixture, each=True)).tolist() == [3, 10]
 
 
 @pytest.mark.parametrize("sampler", REMEMBERING, ids=repr)
@@ -221,7 +221,7 @@ def test_what_is_missing_is_masked(library: Backend) -> None:
     found = numbers(library, sample)
     assert found["indices"][6:].tolist() == [[-1, -1]] * 2
     assert found["weights"].tolist() == [1] * 6 + [0] * 2
-    assert library.numpy(library.rb.sizes(mixture)).tolist() == [5, 0]
+    assert library.numpy(library.rb.size(mixture, each=True)).tolist() == [5, 0]
 
 
 def test_slices_come_as_slices(library: Backend) -> None:
@@ -426,7 +426,7 @@ def errors(library: Backend) -> list[tuple[Any, type[Exception], str]]:
         ),
         (lambda: rb.priorities(frb.Mixture([a]), array(np.zeros((1, 2), np.int32))), ValueError, "has no priorities"),
         (lambda: rb.items(mixture), TypeError, r"rb.items\(mixture\[k\]"),
-        (lambda: rb.sizes(a), TypeError, "expected a Mixture, got State"),
+        (lambda: rb.size(a, each=True), TypeError, "expected a Mixture beside each=True, got a State"),
     ]
 
 

@@ -84,7 +84,7 @@ class Program:
 
     # --- the threads
 
-    def collect(self, cell: frb.Cell | frb.Batches, which: int) -> list[int]:
+    def collect(self, cell: frb.Cell | frb.types.Batches, which: int) -> list[int]:
         """Add until the learner is done; the numbers of the batches that were added."""
         numbers: list[int] = []
         while not self.done.is_set():

@@ -226,7 +226,7 @@ def test_of_two_alike_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "LARGE", 100)
     both = rb.jit(lambda expert, agent: rb.add(agent, rb.items(expert)))
     with pytest.warns(
-        frb.LargeCopyWarning, match=r"is given 2 states of one spec and returns 1.*return them all"
+        frb.errors.LargeCopyWarning, match=r"is given 2 states of one spec and returns 1.*return them all"
     ) as told:
         both(expert, agent)
     assert told[0].filename == __file__
@@ -608,18 +608,20 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_large_copy_is_told_of_once(large: None) -> None:
     state = rb.init(SPEC)
-    with pytest.warns(frb.LargeCopyWarning, match=r"rb\.add: copied 0 MB.*state = rb\.add_\(state, \.\.\.\)") as told:
+    with pytest.warns(
+        frb.errors.LargeCopyWarning, match=r"rb\.add: copied 0 MB.*state = rb\.add_\(state, \.\.\.\)"
+    ) as told:
         state = rb.add(state, batch(0))
     assert (len(told), told[0].filename) == (1, __file__)
     state = rb.add(state, batch(3))  # a second time it would be an error
     new = {"n": HANDLES + 7}
-    with pytest.warns(frb.LargeCopyWarning, match=r"rb\.update: copied.*rb\.update_"):
+    with pytest.warns(frb.errors.LargeCopyWarning, match=r"rb\.update: copied.*rb\.update_"):
         state = rb.update(state, HANDLES, PRIORITIES, new)
     state = rb.update(state, HANDLES, PRIORITIES, new)
     assert int(rb.size(state)) == 6
     limited = rb.init(LIMITED, items=batch(0))
     copies.LARGE = 30
-    with pytest.warns(frb.LargeCopyWarning, match=r"rb\.sample: copied.*rb\.sample_"):
+    with pytest.warns(frb.errors.LargeCopyWarning, match=r"rb\.sample: copied.*rb\.sample_"):
         rb.sample(limited, rb.key(0), 2)
 
 
@@ -636,4 +638,4 @@ def test_what_copies_little_or_must_is_not_told_of(large: None) -> None:
 
 def test_the_limit_of_the_warning() -> None:
     assert copies.LARGE == 16 * 2**20
-    assert issubclass(frb.LargeCopyWarning, UserWarning)
+    assert issubclass(frb.errors.LargeCopyWarning, UserWarning)

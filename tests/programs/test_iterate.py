@@ -548,7 +548,7 @@ def test_an_error_keeps_nothing_alive(library: Backend, prefetch: int) -> None:
         gc.enable()
 
 
-def failed(batches: frb.Batches) -> weakref.ref[Failure]:
+def failed(batches: frb.types.Batches) -> weakref.ref[Failure]:
     """The error of the first batch, held by nobody here."""
     try:
         next(batches)
@@ -736,7 +736,7 @@ def test_objects_and_containers_come_through() -> None:
 
     with make("torch") as library:
         example = TensorDict({"a": torch.zeros(4, 2), "name": ["zero", "one", "two", "three"]}, batch_size=[4])
-        state = library.rb.add(library.rb.init(frb.BufferSpec(frb.spec_of(example[0]), capacity=8)), example)
+        state = library.rb.add(library.rb.init(frb.BufferSpec(frb.specs.spec_of(example[0]), capacity=8)), example)
         (sample,) = frb.iterate(library.rb, state, library.rb.key(0), 3, n=1, device="cpu")
     assert isinstance(sample.items, TensorDict)
     assert sample.items.batch_size == (3,)

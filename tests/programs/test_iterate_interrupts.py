@@ -23,7 +23,7 @@ def items(first: int, n: int) -> dict[str, np.ndarray]:
     return {"id": np.arange(first, first + n, dtype=np.int32)}
 
 
-def begun() -> frb.Batches:
+def begun() -> frb.types.Batches:
     spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 8, frb.WithoutReplacement())
     batches = frb.iterate(rb, rb.add(rb.init(spec), items(0, 6)), rb.key(0), batch_size=2, prefetch=2)
     next(batches)
@@ -54,7 +54,7 @@ def ends(work: Callable[[], Any]) -> Any:
     return given[0]
 
 
-@pytest.mark.parametrize("function", [next, apply, assign, frb.Batches.close])
+@pytest.mark.parametrize("function", [next, apply, assign, frb.types.Batches.close])
 def test_at_every_line(function: Any) -> None:
     batches = begun()
     places = interrupts.lines(function, batches)

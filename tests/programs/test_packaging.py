@@ -46,7 +46,7 @@ LATE = {"torch._dynamo", *(f"functional_rb.{name}" for name in ("datasets", "ted
 """What takes long to import, and only some need."""
 
 WHAT_IS_READ = {
-    "functional_rb": "repr(str(frb.load_spec(path)))",
+    "functional_rb": "repr(str(frb.checkpoint.load_spec(path)))",
     "jax_backend": "len(jax.tree.leaves(frb.load(path, rb)))",
     "torch_backend": "len(pytree.tree_leaves(frb.load(path, rb)))",
 }
@@ -65,7 +65,7 @@ class Pair(typing.NamedTuple):
 class Data:
     x: typing.Any
 for item in ({"x": torch.ones(2)}, Pair(torch.ones(2)), Data(torch.ones(2))):
-    state = rb.add(rb.init(frb.BufferSpec(frb.spec_of(item), 4)), item)
+    state = rb.add(rb.init(frb.BufferSpec(frb.specs.spec_of(item), 4)), item)
     assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
 try:
     rb.records.to_tensordict({"x": torch.ones(2)})
@@ -77,14 +77,16 @@ except ImportError as error:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Checkpoints of what modules define that are imported late."""
-    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 4, 2)
-    root = frb.Expansion({"x": torch.zeros(1, 3)}, torch.zeros(1, 2), torch.zeros(1))
-    text = frb.RewardData(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 3, dtype=torch.bool))
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, 4, 2)
+    root = frb.trees.Expansion({"x": torch.zeros(1, 3)}, torch.zeros(1, 2), torch.zeros(1))
+    text = frb.text.RewardData(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 3, dtype=torch.bool))
     values = {
         "tree": torch_backend.trees.init(spec, root),
-        "forest": torch_backend.forests.init(frb.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)),
-        "map": torch_backend.maps.init(frb.MapSpec({"x": frb.Unbounded((3,))}, 4)),
-        "text": frb.PairwiseDataset(text, text),
+        "forest": torch_backend.forests.init(
+            frb.trees.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)
+        ),
+        "map": torch_backend.hash_maps.init(frb.HashMapSpec({"x": frb.Unbounded((3,))}, 4)),
+        "text": frb.text.PairwiseDataset(text, text),
     }
     folder = tmp_path_factory.mktemp("saved")
     for name, value in values.items():
@@ -125,7 +127,7 @@ for path in sys.argv[1:]:
 from functional_rb import *
 from {package} import *
 """
-    read = [frb.load_spec(path) for path in saved]
+    read = [frb.checkpoint.load_spec(path) for path in saved]
     counts = [len(pytree.tree_leaves(frb.load(path, torch_backend))) for path in saved]
     expected = [repr(str(spec)) for spec in read] if package == "functional_rb" else [str(count) for count in counts]
     if package == "torch_backend":

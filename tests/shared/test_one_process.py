@@ -424,7 +424,7 @@ def test_what_cannot_be_shared_is_refused(library: Backend, tmp_path: Path, fiel
 
 def test_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds Python objects"):
-        spec_at(tmp_path / "buffer", item={"x": frb.NonTensor()})
+        spec_at(tmp_path / "buffer", item={"x": frb.specs.NonTensor()})
 
 
 def test_compiled_functions_are_refused(shared: tuple[Backend, Any]) -> None:

@@ -31,13 +31,13 @@ def rows(library: Backend, x: Any, n: int) -> list[bytes]:
 @hypothesis.given(SPECS)
 @hypothesis.settings(max_examples=40)
 @hypothesis.example({"flag": frb.Binary((2,)), "move": frb.Categorical(3, mask=[True, False, True])})
-@hypothesis.example(frb.MultiOneHot([2, 3], mask=[True, True, False, True, True], shape=(2, 5)))
-@hypothesis.example(frb.Text(3, 0, "ab"))
+@hypothesis.example(frb.specs.MultiOneHot([2, 3], mask=[True, True, False, True, True], shape=(2, 5)))
+@hypothesis.example(frb.specs.Text(3, 0, "ab"))
 @hypothesis.example((frb.Bounded([-1, 3], [1, 3], (2,), "int8"), frb.Binary((), "float32")))
 def test_all_values_are_listed_once(spec: Any) -> None:
     from tests.support.backends import make
 
-    n = frb.cardinality(spec)
+    n = frb.specs.cardinality(spec)
     hypothesis.assume(n <= MOST)
     with make("torch") as library:
         rb = library.rb
@@ -52,7 +52,7 @@ def test_both_backends_list_the_same() -> None:
     import jax_backend
     import torch_backend
 
-    spec = {"b": (frb.Categorical(3, dtype="float32"), frb.Text(2, 1, "xy")), "a": frb.Binary((2,))}
+    spec = {"b": (frb.Categorical(3, dtype="float32"), frb.specs.Text(2, 1, "xy")), "a": frb.Binary((2,))}
     by_jax, by_torch = jax_backend.enumerate(spec), torch_backend.enumerate(spec)
     for x, y in ((by_jax["a"], by_torch["a"]), *zip(by_jax["b"], by_torch["b"], strict=True)):
         np.testing.assert_array_equal(np.asarray(x), y.numpy())
@@ -66,16 +66,16 @@ def test_a_cardinality_counts_what_can_be_told_apart(library: Backend) -> None:
     """What varies is counted by its decoded values, over all arrays that it may be stored as."""
     rb = library.rb
     specs = [
-        frb.Sequence(frb.Binary(()), 3),
-        frb.OneOf([frb.Binary(()), frb.Categorical(3)]),
-        frb.Graph(frb.Binary(()), frb.Categorical(2), max_nodes=2, max_edges=1),
-        frb.Graph(frb.Categorical(2), None, max_nodes=3),
+        frb.specs.Sequence(frb.Binary(()), 3),
+        frb.specs.OneOf([frb.Binary(()), frb.Categorical(3)]),
+        frb.specs.Graph(frb.Binary(()), frb.Categorical(2), max_nodes=2, max_edges=1),
+        frb.specs.Graph(frb.Categorical(2), None, max_nodes=3),
     ]
     for spec in specs:
         stored = rb.enumerate(spec.parts)
         good = np.flatnonzero(library.numpy(rb.contains(spec, stored)))
         decoded = rb.decode(spec, stored)
-        assert len({repr(decoded[i]) for i in good}) == frb.cardinality(spec), spec
+        assert len({repr(decoded[i]) for i in good}) == frb.specs.cardinality(spec), spec
 
 
 def test_cardinalities() -> None:
@@ -91,18 +91,18 @@ def test_cardinalities() -> None:
         frb.Binary((3, 2)): 64,
         frb.Categorical(5, shape=(3,)): 125,
         frb.Categorical(3, [[True, False, True], [True, True, True]], (2,)): 6,
-        frb.OneHot(4, [True, True, False, True]): 3,
-        frb.NonTensor(()): math.inf,
-        frb.Text(2, charset="abc"): 12,
-        frb.Stacked([frb.Binary(()), frb.Categorical(3)]): 6,
-        frb.Sequence(frb.Unbounded(()), 2): math.inf,
+        frb.specs.OneHot(4, [True, True, False, True]): 3,
+        frb.specs.NonTensor(()): math.inf,
+        frb.specs.Text(2, charset="abc"): 12,
+        frb.specs.Stacked([frb.Binary(()), frb.Categorical(3)]): 6,
+        frb.specs.Sequence(frb.Unbounded(()), 2): math.inf,
         frb.Composite(a=frb.Binary((8,)), b=frb.Categorical(7)): 2**8 * 7,
     }
-    assert {spec: frb.cardinality(spec) for spec in expected} == expected
-    assert frb.cardinality({}) == frb.cardinality(()) == 1
-    assert frb.cardinality({"huge": frb.Binary((3000,)), "real": frb.Unbounded(())}) == math.inf
+    assert {spec: frb.specs.cardinality(spec) for spec in expected} == expected
+    assert frb.specs.cardinality({}) == frb.specs.cardinality(()) == 1
+    assert frb.specs.cardinality({"huge": frb.Binary((3000,)), "real": frb.Unbounded(())}) == math.inf
     with pytest.raises(TypeError, match=r"^cardinality: leaf 'x': expected a spec"):
-        frb.cardinality({"x": 3})
+        frb.specs.cardinality({"x": 3})
 
 
 def test_too_many_are_refused_by_name(library: Backend) -> None:
@@ -110,8 +110,12 @@ def test_too_many_are_refused_by_name(library: Backend) -> None:
     for spec, kind, message in (
         (frb.Unbounded(()), ValueError, "leaf 'x' has inf values, which makes inf of all, and at most 16777216"),
         (frb.Binary((25,)), ValueError, "leaf 'x' has 33554432 values"),
-        (frb.Sequence(frb.Binary(()), 2), TypeError, "leaf 'x': the values of a Sequence are no arrays of one shape"),
-        (frb.NonTensor(()), TypeError, "leaf 'x': the values of a NonTensor are no arrays"),
+        (
+            frb.specs.Sequence(frb.Binary(()), 2),
+            TypeError,
+            "leaf 'x': the values of a Sequence are no arrays of one shape",
+        ),
+        (frb.specs.NonTensor(()), TypeError, "leaf 'x': the values of a NonTensor are no arrays"),
     ):
         with pytest.raises(kind, match=f"^enumerate: {message}"):
             rb.enumerate({"a": frb.Binary(()), "x": spec})
@@ -139,13 +143,13 @@ def test_ones(library: Backend) -> None:
     [
         lambda dtype: frb.Categorical(5, dtype=dtype),
         lambda dtype: frb.Categorical(5, [True, False, True, False, True], dtype=dtype, start=-2),
-        lambda dtype: frb.MultiCategorical([2, 4], dtype=dtype, start=[-1, 0]),
+        lambda dtype: frb.specs.MultiCategorical([2, 4], dtype=dtype, start=[-1, 0]),
     ],
 )
 def test_choices_may_be_floats(library: Backend, kind: Any, dtype: str) -> None:
     rb, spec = library.rb, kind(dtype)
     listed = rb.enumerate(spec)
-    choices = library.numpy(listed).astype(np.float64).reshape(frb.cardinality(spec), -1)
+    choices = library.numpy(listed).astype(np.float64).reshape(frb.specs.cardinality(spec), -1)
     assert len(np.unique(choices, axis=0)) == len(choices)
     drawn = library.numpy(rb.rand(spec, rb.key(3), 200)).astype(np.float64).reshape(200, -1)
     assert {tuple(row) for row in drawn.tolist()} == {tuple(row) for row in choices.tolist()}
@@ -197,7 +201,7 @@ def test_floats_as_choices_are_numbers_that_the_dtype_has() -> None:
     with pytest.raises(ValueError, match=r"choices from 0 to 2049.* fit into float16 \(-2048 to 2048\); give a wider"):
         frb.Categorical(2**11 + 2, dtype="float16")
     spec = frb.Categorical(3, dtype="float32")
-    assert frb.from_json(frb.to_json(spec)) == spec
-    for convert in (frb.to_gymnasium, frb.to_dm_env):
+    assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
+    for convert in (frb.convert.to_gymnasium, frb.convert.to_dm_env):
         with pytest.raises(TypeError, match=r"has choices as float32; write Categorical\(\.\.\., dtype='int32'\)"):
             convert(spec)

@@ -71,7 +71,7 @@ def test_dicts_in_dataclasses_are_parts_too() -> None:
 
 def test_containers_of_torch_survive() -> None:
     spec = frb.Composite.like(Box, {"a": U((3, 2))}, (3,))
-    for made in (spec[0], spec.expand(2, 3), spec.reshape(1, 3), frb.consolidate(spec), copy.deepcopy(spec)):
+    for made in (spec[0], spec.expand(2, 3), spec.reshape(1, 3), frb.specs.consolidate(spec), copy.deepcopy(spec)):
         assert made._container is Box
     assert eval(repr(spec), NAMESPACE) == spec
     assert pickle.loads(pickle.dumps(spec)) == spec != frb.Composite(a=U((3, 2)), batch_shape=(3,))
@@ -105,10 +105,10 @@ def spec_from(skeleton: Any) -> Any:
         for i, part in enumerate(parts):
             for _ in range(most - len(part.axes)):
                 parts[i] = parts[i].unsqueeze(0)
-        return frb.Stacked(parts)
+        return frb.specs.Stacked(parts)
     kind, inner = skeleton
     made = spec_from(inner)
-    return {"sequence": frb.Sequence(made, 2), "tuple": (made,), "one of": frb.OneOf([made])}[kind]
+    return {"sequence": frb.specs.Sequence(made, 2), "tuple": (made,), "one of": frb.specs.OneOf([made])}[kind]
 
 
 def walk(spec: Any) -> list[Any]:
@@ -117,16 +117,16 @@ def walk(spec: Any) -> list[Any]:
         return [found for part in spec for found in walk(part)]
     below = {
         frb.Composite: lambda: tuple(spec.values()),
-        frb.Stacked: lambda: spec.members,
-        frb.Sequence: lambda: (spec.element,),
-        frb.OneOf: lambda: spec.options,
+        frb.specs.Stacked: lambda: spec.members,
+        frb.specs.Sequence: lambda: (spec.element,),
+        frb.specs.OneOf: lambda: spec.options,
     }.get(type(spec), tuple)()
     return [spec, *walk(below)]
 
 
 def lacks(parts: list[Any]) -> bool:
     """Whether a list of specs side by side has composites of which one has a name that another lacks."""
-    while parts and all(isinstance(part, frb.Stacked) for part in parts):
+    while parts and all(isinstance(part, frb.specs.Stacked) for part in parts):
         parts = list(itertools.chain.from_iterable(part.members for part in parts))
     if not all(isinstance(part, frb.Composite) for part in parts):
         return False
@@ -140,14 +140,14 @@ def lacks(parts: list[Any]) -> bool:
 @given(skeletons())
 def test_keys_of_members(skeleton: Any) -> None:
     spec = spec_from(skeleton)
-    found = [one for one in walk(spec) if isinstance(one, frb.Stacked)]
-    assert frb.has_stacked(spec) == bool(found)
-    assert frb.has_exclusive_keys(spec) == any(lacks(list(one.members)) for one in found)
-    whole = frb.consolidate(spec)
-    assert not frb.has_exclusive_keys(whole)
-    assert frb.consolidate(whole) == whole
-    assert frb.has_stacked(whole) == frb.has_stacked(spec)
-    if not frb.has_exclusive_keys(spec):
+    found = [one for one in walk(spec) if isinstance(one, frb.specs.Stacked)]
+    assert frb.specs.has_stacked(spec) == bool(found)
+    assert frb.specs.has_exclusive_keys(spec) == any(lacks(list(one.members)) for one in found)
+    whole = frb.specs.consolidate(spec)
+    assert not frb.specs.has_exclusive_keys(whole)
+    assert frb.specs.consolidate(whole) == whole
+    assert frb.specs.has_stacked(whole) == frb.specs.has_stacked(spec)
+    if not frb.specs.has_exclusive_keys(spec):
         assert whole == spec
     compare(spec, whole)
 
@@ -163,62 +163,66 @@ def compare(before: Any, after: Any) -> None:
             else:
                 assert all(0 in leaf.shape for leaf in leaves_of(part))
                 assert all(leaf.leading[: len(after.batch_shape)] == after.batch_shape for _, leaf in members(part))
-    elif isinstance(before, frb.Stacked):
+    elif isinstance(before, frb.specs.Stacked):
         assert (before.axis, len(before.members)) == (after.axis, len(after.members))
         for one, other in zip(before.members, after.members, strict=True):
             compare(one, other)
     elif isinstance(before, tuple):
         for one, other in zip(before, after, strict=True):
             compare(one, other)
-    elif isinstance(before, frb.Sequence):
+    elif isinstance(before, frb.specs.Sequence):
         assert dataclasses.replace(after, element=before.element) == before
         compare(before.element, after.element)
-    elif isinstance(before, frb.OneOf):
+    elif isinstance(before, frb.specs.OneOf):
         compare(before.options, after.options)
     else:
         assert before == after
 
 
 def test_consolidate_by_example() -> None:
-    agents = frb.Stacked(
+    agents = frb.specs.Stacked(
         [
             frb.Composite(obs=U((4, 3)), info=frb.Composite(a=U((4,)), batch_shape=(4,)), batch_shape=(4,)),
             frb.Composite(
-                text=frb.Text(5, shape=(4, 5)),
-                talk=frb.Sequence(frb.Unbounded((2,), "int8"), 3, batch_shape=(4,)),
-                team=frb.Stacked([U((4, 2)), frb.Binary((4, 3))], 2),
-                note=frb.NonTensor((4,)),
+                text=frb.specs.Text(5, shape=(4, 5)),
+                talk=frb.specs.Sequence(frb.Unbounded((2,), "int8"), 3, batch_shape=(4,)),
+                team=frb.specs.Stacked([U((4, 2)), frb.Binary((4, 3))], 2),
+                note=frb.specs.NonTensor((4,)),
                 info=frb.Composite(
-                    b=frb.Binary((4, 7, 7)), duo=frb.Stacked([U((4, 7)), U((4, 7), "int8")], 2), batch_shape=(4, 7)
+                    b=frb.Binary((4, 7, 7)),
+                    duo=frb.specs.Stacked([U((4, 7)), U((4, 7), "int8")], 2),
+                    batch_shape=(4, 7),
                 ),
                 batch_shape=(4,),
             ),
         ],
         1,
     )
-    whole = frb.consolidate(agents)
+    whole = frb.specs.consolidate(agents)
     first, second = whole.members
     assert list(first) == list(second) == ["obs", "info", "text", "talk", "team", "note"]
     assert first == frb.Composite(
         obs=U((4, 3)),
         info=frb.Composite(
             a=U((4,)),
-            b=frb.ArraySpec((4, 0), "bool"),
-            duo=frb.Stacked([frb.ArraySpec((4, 0)), frb.ArraySpec((4, 0), "int8")], 1),
+            b=frb.specs.ArraySpec((4, 0), "bool"),
+            duo=frb.specs.Stacked([frb.specs.ArraySpec((4, 0)), frb.specs.ArraySpec((4, 0), "int8")], 1),
             batch_shape=(4,),
         ),
-        text=frb.ArraySpec((4, 0), "int32"),
+        text=frb.specs.ArraySpec((4, 0), "int32"),
         talk=frb.Composite(
-            elements=frb.ArraySpec((4, 0, 0), "int8"), length=frb.ArraySpec((4, 0), "int32"), batch_shape=(4,)
+            elements=frb.specs.ArraySpec((4, 0, 0), "int8"),
+            length=frb.specs.ArraySpec((4, 0), "int32"),
+            batch_shape=(4,),
         ),
-        team=frb.Stacked([frb.ArraySpec((4, 0)), frb.ArraySpec((4, 0), "bool")], 2),
-        note=frb.NonTensor((4, 0)),
+        team=frb.specs.Stacked([frb.specs.ArraySpec((4, 0)), frb.specs.ArraySpec((4, 0), "bool")], 2),
+        note=frb.specs.NonTensor((4, 0)),
         batch_shape=(4,),
     )
-    assert second.obs == frb.ArraySpec((4, 0))
-    assert second.info.a == frb.ArraySpec((4, 7, 0))
+    assert second.obs == frb.specs.ArraySpec((4, 0))
+    assert second.info.a == frb.specs.ArraySpec((4, 7, 0))
     assert second.talk == agents[:, 1].talk
-    assert frb.consolidate({"agents": agents, "t": (agents,)})["t"] == (whole,)
+    assert frb.specs.consolidate({"agents": agents, "t": (agents,)})["t"] == (whole,)
 
 
 # --- in buffers -----------------------------------------------------------------------------------------------------
@@ -227,20 +231,24 @@ def test_consolidate_by_example() -> None:
 ITEM: Any = {
     "leaves": {
         "c": frb.Categorical(5, start=2),
-        "o": frb.OneHot(3, [True, False, True], (2, 3)),
-        "mc": frb.MultiCategorical([[2, 3], [4, 5]], dtype="uint8"),
-        "mo": frb.MultiOneHot([2, 3], dtype="float32"),
-        "t": (frb.Text(4), [frb.Text(3, shape=(2, 3))]),
+        "o": frb.specs.OneHot(3, [True, False, True], (2, 3)),
+        "mc": frb.specs.MultiCategorical([[2, 3], [4, 5]], dtype="uint8"),
+        "mo": frb.specs.MultiOneHot([2, 3], dtype="float32"),
+        "t": (frb.specs.Text(4), [frb.specs.Text(3, shape=(2, 3))]),
         "b": frb.Bounded([0, 1], 2, (2,), "bfloat16"),
     },
     "varying": {
-        "s": frb.Sequence(frb.Composite(x=U((2,)), y=frb.Binary()), 3),
-        "g": frb.Graph(U((2,)), frb.Categorical(4, dtype="uint8"), 3, 2),
-        "one": frb.OneOf([U((2,), "int8"), frb.Sequence(frb.Text(2), 2)], (2,)),
+        "s": frb.specs.Sequence(frb.Composite(x=U((2,)), y=frb.Binary()), 3),
+        "g": frb.specs.Graph(U((2,)), frb.Categorical(4, dtype="uint8"), 3, 2),
+        "one": frb.specs.OneOf([U((2,), "int8"), frb.specs.Sequence(frb.specs.Text(2), 2)], (2,)),
     },
-    "agents": {"agents": frb.consolidate(AGENTS), "raw": AGENTS.expand(2, 2), "pair": Pair(U(), Data(U(), AGENTS))},
-    "batched": frb.Composite(a=U((2, 3)), inner={"b": frb.OneHot(3, shape=(2, 3))}, batch_shape=(2,)),
-    "sequence": frb.Sequence(AGENTS, 2),
+    "agents": {
+        "agents": frb.specs.consolidate(AGENTS),
+        "raw": AGENTS.expand(2, 2),
+        "pair": Pair(U(), Data(U(), AGENTS)),
+    },
+    "batched": frb.Composite(a=U((2, 3)), inner={"b": frb.specs.OneHot(3, shape=(2, 3))}, batch_shape=(2,)),
+    "sequence": frb.specs.Sequence(AGENTS, 2),
 }
 
 
@@ -264,6 +272,6 @@ def test_buffers_hold_every_kind(library: Backend, item: Any) -> None:
 
 def test_buffers_tell_items_apart_that_are_stored_alike() -> None:
     """What an item is decides what validating adds refuses."""
-    sequence = frb.Sequence(U((2,)), 3)
+    sequence = frb.specs.Sequence(U((2,)), 3)
     assert frb.BufferSpec(sequence, 4) == frb.BufferSpec(copy.deepcopy(sequence), 4)
     assert frb.BufferSpec(sequence, 4) != frb.BufferSpec(dict(sequence.parts), 4)

@@ -288,13 +288,13 @@ def test_masked_choices_are_uniform_over_what_is_allowed() -> None:
     x = many(MIXED.vectors, 4)[:, 0].astype(int)
     law = uniform((0, 1, 1, 0, 0), (0, 1, 0, 0, 1))
     assert_law(Counter(map(tuple, x.tolist())), law)
-    assert_law(Counter(many(frb.OneHot(7), 5).argmax(1).tolist()), uniform(*range(7)))
-    x = many(frb.MultiOneHot([2, 3], [True, True, True, False, True]), 11).astype(int)
+    assert_law(Counter(many(frb.specs.OneHot(7), 5).argmax(1).tolist()), uniform(*range(7)))
+    x = many(frb.specs.MultiOneHot([2, 3], [True, True, True, False, True]), 11).astype(int)
     assert_law(Counter(map(tuple, x.tolist())), uniform(*((a, 1 - a, b, 0, 1 - b) for a in (0, 1) for b in (0, 1))))
 
 
 def test_texts_have_all_lengths_and_characters_alike() -> None:
-    spec = frb.Text(3, 1, "ab")
+    spec = frb.specs.Text(3, 1, "ab")
     law = {t: 1 / 3 / 2 ** len(t) for n in (1, 2, 3) for t in map("".join, np.ndindex(*[2] * n) and _words("ab", n))}
     assert_law(Counter(spec.to_host(many(spec, 6))), law)
 
@@ -304,17 +304,17 @@ def _words(characters: str, n: int) -> list[str]:
 
 
 def test_what_varies_is_uniform() -> None:
-    x = many(frb.Sequence((frb.Binary(), frb.Binary()), 1), 12)
+    x = many(frb.specs.Sequence((frb.Binary(), frb.Binary()), 1), 12)
     law = {(0, False, False): 0.5, **uniform_of(0.5, [(1, a, b) for a in (False, True) for b in (False, True)])}
     assert_law(Counter(zip(x["length"].tolist(), *(e[:, 0].tolist() for e in x["elements"]), strict=True)), law)
-    x = many(frb.Sequence(frb.Binary(), 2), 7)
+    x = many(frb.specs.Sequence(frb.Binary(), 2), 7)
     law = {(0, False, False): 1 / 3, **uniform_of(1 / 3, [(1, a, False) for a in (False, True)])}
     law |= uniform_of(1 / 3, [(2, a, b) for a in (False, True) for b in (False, True)])
     assert_law(Counter(zip(x["length"].tolist(), *x["elements"].T.tolist(), strict=True)), law)
-    x = many(frb.OneOf([frb.Categorical(2), frb.Categorical(3)]), 8)
+    x = many(frb.specs.OneOf([frb.Categorical(2), frb.Categorical(3)]), 8)
     law = {(0, 0, 0): 0.25, (0, 1, 0): 0.25, **uniform_of(0.5, [(1, 0, c) for c in range(3)])}
     assert_law(Counter(zip(x["choice"].tolist(), *(o.tolist() for o in x["options"]), strict=True)), law)
-    x = many(frb.Graph(frb.Binary((0,)), frb.Binary((0,)), 3, 1), 9)
+    x = many(frb.specs.Graph(frb.Binary((0,)), frb.Binary((0,)), 3, 1), 9)
     links = x["edge_links"][:, 0].T.tolist()
     law = uniform_of(1 / 2, [(n, 0, 0, 0) for n in (1, 2, 3)])
     for n in (1, 2, 3):
@@ -414,7 +414,7 @@ def test_draws_stay_between_any_bounds(library: Backend) -> None:
     "spec",
     [
         frb.Categorical(5, [True, True, True, False, True], (2,), "int16", -2),
-        frb.OneHot(3, [[True, True, False], [True] * 3], (2, 3), "float32"),
+        frb.specs.OneHot(3, [[True, True, False], [True] * 3], (2, 3), "float32"),
     ],
 )
 def test_masks_of_the_moment(library: Backend, spec: Any) -> None:
@@ -432,7 +432,7 @@ def test_masks_of_the_moment(library: Backend, spec: Any) -> None:
     for key in rb.split(rb.key(0), 60):
         made = library.numpy(draw(key, library.array(mask)))
         assert made.dtype == spec.dtype
-        choices = made.argmax(-1) if isinstance(spec, frb.OneHot) else made.astype(int) - spec.start
+        choices = made.argmax(-1) if isinstance(spec, frb.specs.OneHot) else made.astype(int) - spec.start
         assert library.numpy(rb.contains(spec, library.array(made))).all()
         for at in np.ndindex(6, 2):
             seen[at].add(int(choices[at]))
@@ -451,10 +451,10 @@ def test_masks_of_the_moment_are_uniform() -> None:
 
 def test_masks_of_the_moment_that_do_not_fit(library: Backend) -> None:
     rb, mask = library.rb, np.ones((2, 3), bool)
-    for spec in (frb.MultiCategorical([3, 3]), {"a": frb.Categorical(3)}, frb.Bounded(0, 2, (), "int32")):
+    for spec in (frb.specs.MultiCategorical([3, 3]), {"a": frb.Categorical(3)}, frb.Bounded(0, 2, (), "int32")):
         with pytest.raises(TypeError, match=r"rand: expected a single Categorical or OneHot for a mask"):
             rb.rand(spec, rb.key(0), 2, mask=mask)
     with pytest.raises(ValueError, match=r"rand: expected a mask of shape \(2, 4\), got \(2, 3\)"):
-        rb.rand(frb.OneHot(4), rb.key(0), 2, mask=mask)
+        rb.rand(frb.specs.OneHot(4), rb.key(0), 2, mask=mask)
     with pytest.raises(TypeError, match=r"mask"):
-        rb.rand(frb.OneHot(3), rb.key(0), 2, mask=mask.astype(np.float32))
+        rb.rand(frb.specs.OneHot(3), rb.key(0), 2, mask=mask.astype(np.float32))

@@ -59,22 +59,31 @@ def spaces() -> list[tuple[Any, Any]]:
     spec = frb.Bounded(-1, 1, (2,))
     return [
         (frb.Categorical(5, dtype="int64", start=-3), gym.Discrete(5, start=-3)),
-        (frb.OneHot(5), gym.Discrete(5)),
-        (frb.MultiCategorical([2, 3]), gym.MultiDiscrete([2, 3], dtype=np.int32)),
+        (frb.specs.OneHot(5), gym.Discrete(5)),
+        (frb.specs.MultiCategorical([2, 3]), gym.MultiDiscrete([2, 3], dtype=np.int32)),
         (frb.Binary((3,), "int8"), gym.MultiBinary(3)),
-        (frb.Text(5, 2, "abc"), gym.Text(5, min_length=2, charset="abc")),
-        (frb.Sequence(spec, 3), gym.Sequence(box)),
-        (frb.Sequence(spec, 3, stack=True), gym.Sequence(box, stack=True)),
-        (frb.Sequence({"a": spec, "b": (frb.Text(3),)}, 3), gym.Sequence(gym.Dict(a=box, b=gym.Tuple([gym.Text(3)])))),
+        (frb.specs.Text(5, 2, "abc"), gym.Text(5, min_length=2, charset="abc")),
+        (frb.specs.Sequence(spec, 3), gym.Sequence(box)),
+        (frb.specs.Sequence(spec, 3, stack=True), gym.Sequence(box, stack=True)),
         (
-            frb.Sequence({"a": spec, "b": frb.OneHot(3)}, 3, stack=True),
+            frb.specs.Sequence({"a": spec, "b": (frb.specs.Text(3),)}, 3),
+            gym.Sequence(gym.Dict(a=box, b=gym.Tuple([gym.Text(3)]))),
+        ),
+        (
+            frb.specs.Sequence({"a": spec, "b": frb.specs.OneHot(3)}, 3, stack=True),
             gym.Sequence(gym.Dict(a=box, b=gym.Discrete(3)), stack=True),
         ),
-        (frb.Sequence(frb.Sequence(frb.OneHot(3), 2), 2), gym.Sequence(gym.Sequence(gym.Discrete(3)))),
-        (frb.Graph(spec, None, 3), gym.Graph(box, None)),
-        (frb.Graph(spec, frb.OneHot(3), 3, 2), gym.Graph(box, gym.Discrete(3))),
-        (frb.Graph(frb.OneHot(3), spec, 3, 2), gym.Graph(gym.Discrete(3), box)),
-        (frb.OneOf([frb.OneHot(3), frb.Text(3), spec]), gym.OneOf([gym.Discrete(3), gym.Text(3), box])),
+        (
+            frb.specs.Sequence(frb.specs.Sequence(frb.specs.OneHot(3), 2), 2),
+            gym.Sequence(gym.Sequence(gym.Discrete(3))),
+        ),
+        (frb.specs.Graph(spec, None, 3), gym.Graph(box, None)),
+        (frb.specs.Graph(spec, frb.specs.OneHot(3), 3, 2), gym.Graph(box, gym.Discrete(3))),
+        (frb.specs.Graph(frb.specs.OneHot(3), spec, 3, 2), gym.Graph(gym.Discrete(3), box)),
+        (
+            frb.specs.OneOf([frb.specs.OneHot(3), frb.specs.Text(3), spec]),
+            gym.OneOf([gym.Discrete(3), gym.Text(3), box]),
+        ),
     ]
 
 
@@ -102,7 +111,7 @@ def test_gymnasium_knows_its_values() -> None:
 def spec_length(spec: Any, value: Any) -> int:
     """How long a Gymnasium sequence is, or 99 if one inside of it is too long."""
     if not spec.stack:
-        inner = [spec_length(spec.element, v) for v in value] if isinstance(spec.element, frb.Sequence) else []
+        inner = [spec_length(spec.element, v) for v in value] if isinstance(spec.element, frb.specs.Sequence) else []
         return 99 if any(n > 2 for n in inner) else len(value)
     part = value
     while isinstance(part, dict):
@@ -124,7 +133,7 @@ def test_graphs_need_no_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gymnasium.spaces", None)
     graph.graph_instance.cache_clear()
     try:
-        spec = frb.Graph(frb.Binary(), None, 2)
+        spec = frb.specs.Graph(frb.Binary(), None, 2)
         found = spec.to_host({"nodes": np.array([True, False]), "n_nodes": np.array(1, np.int32)})
         assert type(found) is graph.GraphInstance
         assert found.nodes.tolist() == [True]
@@ -137,30 +146,60 @@ def test_graphs_need_no_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
 EDGE = frb.Binary((), "int8")
 
 
-GRAPH = frb.Graph(frb.Unbounded(), EDGE, 2, 2)
+GRAPH = frb.specs.Graph(frb.Unbounded(), EDGE, 2, 2)
 
 
 REFUSED: list[tuple[Any, Any, Any, type[Exception], str]] = [
-    (frb.OneHot(3), 3, (), ValueError, r"leaf 'the item': expected choices below 3, got 3"),
-    (frb.OneHot(3), -1, (), ValueError, r"got -1"),
-    (frb.OneHot(3, [True, False, True]), [0, 1], (), ValueError, r"that the mask allows, got 1"),
-    (frb.OneHot(3), 1.0, (), TypeError, r"expected numbers that dtype int64 has, got float64"),
-    (frb.OneHot(3, shape=(2, 3)), [1, 2, 0], (), ValueError, r"expected choices of shape \('...', 2\), got \(3,\)"),
-    (frb.OneHot(3), [1, 2, 0], (2,), ValueError, r"expected shape \(2, 3\), got \(3, 3\)"),
-    (frb.MultiOneHot([2, 3]), [1, 3], (), ValueError, r"expected choices below \(2, 3\), got 3"),
-    (frb.Text(3), "abcd", (), ValueError, r"expected 1 to 3 characters, got 4: 'abcd'"),
-    (frb.Text(3), "", (), ValueError, r"expected 1 to 3 characters, got 0"),
-    (frb.Text(3, charset="ab"), "axb", (), ValueError, r"expected characters of the charset, got 'x' in 'axb'"),
-    (frb.Text(3), 5, (), TypeError, r"expected a str, got int"),
-    (frb.Text(3), ["a", "b"], (3,), ValueError, r"expected texts in axes \(3,\), got \(2,\)"),
-    (frb.Text(3, shape=(2, 3)), ["a", "b", "c"], (), ValueError, r"expected texts in axes \(2,\), got \(3,\)"),
-    ({"t": frb.Sequence(EDGE, 2)}, {"t": (1, 0, 1)}, (), ValueError, r"leaf 't': expected 0 to 2 elements, got 3"),
-    (frb.Sequence(EDGE, 2), [(1,), (0,)], (3,), ValueError, r"expected a sequence of 3 values, got 2; tell the batch"),
-    (frb.Sequence(EDGE, 2), 7, (3,), ValueError, r"expected a sequence of 3 values, got a int"),
-    (frb.Sequence(EDGE, 2), 7, (), TypeError, r"expected a tuple of elements, got int"),
-    (frb.Sequence({"a": EDGE}, 2), ({"b": 1},), (), ValueError, r"expected values with the keys of .* without 'a'"),
-    (frb.Sequence({"a": EDGE}, 2, True), {"b": [1]}, (), ValueError, r"expected stacked values of"),
-    (frb.Sequence((EDGE, EDGE), 2, True), ([1], [1, 0]), (), ValueError, r"expected parts of one length, got \[1, 2\]"),
+    (frb.specs.OneHot(3), 3, (), ValueError, r"leaf 'the item': expected choices below 3, got 3"),
+    (frb.specs.OneHot(3), -1, (), ValueError, r"got -1"),
+    (frb.specs.OneHot(3, [True, False, True]), [0, 1], (), ValueError, r"that the mask allows, got 1"),
+    (frb.specs.OneHot(3), 1.0, (), TypeError, r"expected numbers that dtype int64 has, got float64"),
+    (
+        frb.specs.OneHot(3, shape=(2, 3)),
+        [1, 2, 0],
+        (),
+        ValueError,
+        r"expected choices of shape \('...', 2\), got \(3,\)",
+    ),
+    (frb.specs.OneHot(3), [1, 2, 0], (2,), ValueError, r"expected shape \(2, 3\), got \(3, 3\)"),
+    (frb.specs.MultiOneHot([2, 3]), [1, 3], (), ValueError, r"expected choices below \(2, 3\), got 3"),
+    (frb.specs.Text(3), "abcd", (), ValueError, r"expected 1 to 3 characters, got 4: 'abcd'"),
+    (frb.specs.Text(3), "", (), ValueError, r"expected 1 to 3 characters, got 0"),
+    (frb.specs.Text(3, charset="ab"), "axb", (), ValueError, r"expected characters of the charset, got 'x' in 'axb'"),
+    (frb.specs.Text(3), 5, (), TypeError, r"expected a str, got int"),
+    (frb.specs.Text(3), ["a", "b"], (3,), ValueError, r"expected texts in axes \(3,\), got \(2,\)"),
+    (frb.specs.Text(3, shape=(2, 3)), ["a", "b", "c"], (), ValueError, r"expected texts in axes \(2,\), got \(3,\)"),
+    (
+        {"t": frb.specs.Sequence(EDGE, 2)},
+        {"t": (1, 0, 1)},
+        (),
+        ValueError,
+        r"leaf 't': expected 0 to 2 elements, got 3",
+    ),
+    (
+        frb.specs.Sequence(EDGE, 2),
+        [(1,), (0,)],
+        (3,),
+        ValueError,
+        r"expected a sequence of 3 values, got 2; tell the batch",
+    ),
+    (frb.specs.Sequence(EDGE, 2), 7, (3,), ValueError, r"expected a sequence of 3 values, got a int"),
+    (frb.specs.Sequence(EDGE, 2), 7, (), TypeError, r"expected a tuple of elements, got int"),
+    (
+        frb.specs.Sequence({"a": EDGE}, 2),
+        ({"b": 1},),
+        (),
+        ValueError,
+        r"expected values with the keys of .* without 'a'",
+    ),
+    (frb.specs.Sequence({"a": EDGE}, 2, True), {"b": [1]}, (), ValueError, r"expected stacked values of"),
+    (
+        frb.specs.Sequence((EDGE, EDGE), 2, True),
+        ([1], [1, 0]),
+        (),
+        ValueError,
+        r"expected parts of one length, got \[1, 2\]",
+    ),
     (GRAPH, graph([]), (), ValueError, r"expected 1 to 2 nodes, got 0; give the spec another max_nodes"),
     (GRAPH, graph([1, 2, 3]), (), ValueError, r"expected 1 to 2 nodes, got 3"),
     (GRAPH, graph([1], [1, 0, 1], np.zeros((3, 2), int)), (), ValueError, r"expected 0 to 2 edges, got 3"),
@@ -173,8 +212,8 @@ REFUSED: list[tuple[Any, Any, Any, type[Exception], str]] = [
     ),
     (GRAPH, graph([1], [1], [[0.5, 1]]), (), TypeError, r"expected numbers that dtype int32 has"),
     (GRAPH, {"nodes": [1]}, (), TypeError, r"expected a value with \('nodes', 'edges', 'edge_links'\), got dict"),
-    (frb.OneOf([EDGE, GRAPH]), (2, 1), (), ValueError, r"expected the number of one of 2 options, got 2"),
-    (frb.OneOf([EDGE, GRAPH]), 5, (), TypeError, r"expected a pair \(option, value\), got 5"),
+    (frb.specs.OneOf([EDGE, GRAPH]), (2, 1), (), ValueError, r"expected the number of one of 2 options, got 2"),
+    (frb.specs.OneOf([EDGE, GRAPH]), 5, (), TypeError, r"expected a pair \(option, value\), got 5"),
 ]
 
 
@@ -189,10 +228,18 @@ def test_values_that_do_not_fit_are_refused(spec: Any, value: Any, batch: Any, e
 def test_what_is_no_value_is_not_decoded(library: Backend) -> None:
     one = np.int32(1)
     cases = [
-        (frb.Text(2), np.array([97, -1], np.int32), "expected code points of characters"),
-        (frb.Sequence(EDGE, 1), {"elements": np.zeros(1, np.int8), "length": np.int32(2)}, "0 to 1 elements, got 2"),
-        (frb.OneOf([EDGE]), {"choice": one, "options": (np.int8(1),)}, "one of 1 options, got 1"),
-        (frb.Graph(EDGE, None, 1), {"nodes": np.zeros(1, np.int8), "n_nodes": np.int32(2)}, "0 to 1 nodes, got 2"),
+        (frb.specs.Text(2), np.array([97, -1], np.int32), "expected code points of characters"),
+        (
+            frb.specs.Sequence(EDGE, 1),
+            {"elements": np.zeros(1, np.int8), "length": np.int32(2)},
+            "0 to 1 elements, got 2",
+        ),
+        (frb.specs.OneOf([EDGE]), {"choice": one, "options": (np.int8(1),)}, "one of 1 options, got 1"),
+        (
+            frb.specs.Graph(EDGE, None, 1),
+            {"nodes": np.zeros(1, np.int8), "n_nodes": np.int32(2)},
+            "0 to 1 nodes, got 2",
+        ),
     ]
     for spec, x, told in cases:
         with pytest.raises(ValueError, match=f"decode: leaf 'a': .*{told}"):
@@ -201,7 +248,7 @@ def test_what_is_no_value_is_not_decoded(library: Backend) -> None:
 
 def test_a_buffer_that_is_not_full_is_decoded(library: Backend) -> None:
     rb = library.rb
-    item = {"graph": frb.Graph(EDGE, EDGE, 2, 3), "text": frb.Text(3), "either": frb.OneOf([EDGE])}
+    item = {"graph": frb.specs.Graph(EDGE, EDGE, 2, 3), "text": frb.specs.Text(3), "either": frb.specs.OneOf([EDGE])}
     state = rb.add(rb.init(frb.BufferSpec(item, capacity=3)), rb.rand(item, rb.key(0), 2))
     decoded = rb.decode(item, rb.items(state))
     assert [len(graph.nodes) > 0 for graph in decoded["graph"]] == [True, True, False]
@@ -210,10 +257,10 @@ def test_a_buffer_that_is_not_full_is_decoded(library: Backend) -> None:
 
 def test_objects_do_not_vary() -> None:
     for make in (
-        lambda: frb.Sequence(frb.NonTensor(), 2),
-        lambda: frb.Graph({"a": frb.NonTensor()}, None, 2),
-        lambda: frb.Graph(EDGE, frb.NonTensor(), 2),
-        lambda: frb.OneOf([EDGE, frb.NonTensor()]),
+        lambda: frb.specs.Sequence(frb.specs.NonTensor(), 2),
+        lambda: frb.specs.Graph({"a": frb.specs.NonTensor()}, None, 2),
+        lambda: frb.specs.Graph(EDGE, frb.specs.NonTensor(), 2),
+        lambda: frb.specs.OneOf([EDGE, frb.specs.NonTensor()]),
     ):
         with pytest.raises(TypeError, match=r"expected specs of arrays, got NonTensor"):
             make()
@@ -222,8 +269,8 @@ def test_objects_do_not_vary() -> None:
 def test_complex_numbers_are_no_choices() -> None:
     for make in (
         lambda: frb.Binary((), "complex64"),
-        lambda: frb.OneHot(3, dtype="complex64"),
-        lambda: frb.MultiOneHot([3], dtype="complex64"),
+        lambda: frb.specs.OneHot(3, dtype="complex64"),
+        lambda: frb.specs.MultiOneHot([3], dtype="complex64"),
     ):
         with pytest.raises(TypeError, match="got complex64"):
             make()
@@ -231,7 +278,7 @@ def test_complex_numbers_are_no_choices() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint32", "int32"])
 def test_arrays_of_choices_are_clamped(library: Backend, dtype: str) -> None:
-    spec = frb.MultiOneHot([3, 300], np.arange(303) % 3 == 1, (2, 303))
+    spec = frb.specs.MultiOneHot([3, 300], np.arange(303) % 3 == 1, (2, 303))
     least, most = limits(dtype)
     given = np.array([[[1, 1], [0, 2]], [[2, 7], [least, most]], [[1, 100], [most, 3]]], dtype)
     made = library.numpy(library.rb.encode(spec, library.array(given)))

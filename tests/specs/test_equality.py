@@ -98,13 +98,13 @@ def test_choices_are_equal_whatever_they_come_in(data: st.DataObject) -> None:
     nvec = np.array([data.draw(st.integers(1, 3)) for _ in range(math.prod(axes))]).reshape(axes)
     start = np.array([data.draw(st.integers(0, 1)) for _ in range(math.prod(axes))]).reshape(axes)
     specs = [
-        frb.MultiCategorical(data.draw(forms(nvec, False)), None, axes, "int16", data.draw(forms(start, False)))
+        frb.specs.MultiCategorical(data.draw(forms(nvec, False)), None, axes, "int16", data.draw(forms(start, False)))
         for _ in range(3)
     ]
     assert set(specs) == {specs[0]}
-    assert frb.MultiCategorical(nvec + 1, None, axes, "int16", start) not in specs
-    assert frb.MultiCategorical(nvec, None, axes, "int16", start + 1) not in specs
-    assert frb.MultiCategorical(nvec, None, axes, "int32", start) not in specs
+    assert frb.specs.MultiCategorical(nvec + 1, None, axes, "int16", start) not in specs
+    assert frb.specs.MultiCategorical(nvec, None, axes, "int16", start + 1) not in specs
+    assert frb.specs.MultiCategorical(nvec, None, axes, "int32", start) not in specs
     mask = np.array([data.draw(st.booleans()) for _ in range(math.prod(axes) * 3)]).reshape(*axes, 3)
     mask[..., 1] = True
     masked = [frb.Categorical(3, data.draw(forms(mask, True)), axes) for _ in range(3)]
@@ -119,9 +119,9 @@ def test_masks_of_arrays_of_either_library() -> None:
     import torch
 
     for array in (jnp.asarray, torch.tensor, np.asarray, tuple):
-        assert frb.OneHot(3, array([True, False, True])) == frb.OneHot(3, [True, False, True])
-        assert frb.MultiOneHot(array([1, 2]), array([True, True, True])) == frb.MultiOneHot((1, 2))
-        assert frb.MultiCategorical(array([1, 2])).nvec == (1, 2)
+        assert frb.specs.OneHot(3, array([True, False, True])) == frb.specs.OneHot(3, [True, False, True])
+        assert frb.specs.MultiOneHot(array([1, 2]), array([True, True, True])) == frb.specs.MultiOneHot((1, 2))
+        assert frb.specs.MultiCategorical(array([1, 2])).nvec == (1, 2)
 
 
 def test_bounds_that_broadcast() -> None:
@@ -129,15 +129,15 @@ def test_bounds_that_broadcast() -> None:
     assert frb.Bounded(np.broadcast_to([0.0, 1.0], (3, 1, 4, 2)).copy(), 2, (3, 1, 4, 2)).low == (0.0, 1.0)
     assert frb.Bounded([0, 1], 5, (2,)).expand(10**9, 2).low == (0.0, 1.0)
     assert frb.Bounded(-1, 1, (0,)) == frb.Bounded(np.zeros((0,)), [], (0,))
-    assert frb.MultiCategorical(3, shape=(2, 0)) == frb.MultiCategorical(np.zeros((2, 0), int))
+    assert frb.specs.MultiCategorical(3, shape=(2, 0)) == frb.specs.MultiCategorical(np.zeros((2, 0), int))
 
 
 def test_numbers_beyond_int64() -> None:
     top = 2**64 - 1
     for high in ([top, 3], np.array([top, 3], "uint64")):
         assert frb.Bounded([0, 1], high, (2,), "uint64").high == (top, 3)
-    assert frb.MultiCategorical([3], dtype="uint64", start=top - 2).domain.high == top
-    ends = frb.MultiCategorical([3, 3], dtype="uint64", start=[0, top - 2])
+    assert frb.specs.MultiCategorical([3], dtype="uint64", start=top - 2).domain.high == top
+    ends = frb.specs.MultiCategorical([3, 3], dtype="uint64", start=[0, top - 2])
     assert (ends.domain.high, ends[1]) == ((2, top), frb.Categorical(3, dtype="uint64", start=top - 2))
     assert ends.reshape(1, 2)[0] == ends
     with pytest.raises(ValueError, match=f"expected whole numbers from 0 to {top}, as uint64 has them, got {top + 1}"):
@@ -151,7 +151,12 @@ def test_bounds_beyond_a_dtype_are_infinite() -> None:
 
 
 def test_lists_inside_of_specs_do_not_hinder_hashes() -> None:
-    for make in (frb.Composite, lambda a: frb.Sequence(a, 2), lambda a: frb.Graph(a, a, 2), lambda a: frb.OneOf([a])):
+    for make in (
+        frb.Composite,
+        lambda a: frb.specs.Sequence(a, 2),
+        lambda a: frb.specs.Graph(a, a, 2),
+        lambda a: frb.specs.OneOf([a]),
+    ):
         assert len({make(a=[U()]), make(a=[U()]), make(a=[U((2,))])}) == 2
 
 
@@ -163,17 +168,17 @@ def test_short_forms() -> None:
         frb.Bounded(np.float32(0.1), 1, (2,)): "Bounded(0.1, 1.0, (2,))",
         frb.Bounded(np.array([[0.1, 0.2]] * 3), np.inf, (3, 2)): "Bounded((0.1, 0.2), inf, (3, 2))",
         frb.Categorical(4, start=2): "Categorical(4, start=2)",
-        frb.OneHot(4, shape=(2, 4)): "OneHot(4, shape=(2, 4))",
-        frb.MultiCategorical([3, 5]): "MultiCategorical((3, 5))",
-        frb.MultiCategorical([3, 3]): "MultiCategorical(3, shape=(2,))",
-        frb.MultiOneHot([3, 5]): "MultiOneHot((3, 5))",
-        frb.Text(8): "Text(8)",
-        frb.Text(8, 0, "ba"): "Text(8, 0, 'ab')",
-        frb.NonTensor(): "NonTensor()",
-        frb.Sequence(frb.Binary(), 3): "Sequence(Binary(), 3)",
-        frb.Graph(frb.Binary(), None, 3): "Graph(Binary(), None, 3)",
-        frb.OneOf([frb.Binary()]): "OneOf((Binary(),))",
-        frb.Stacked([frb.Binary()]): "Stacked((Binary(),))",
+        frb.specs.OneHot(4, shape=(2, 4)): "OneHot(4, shape=(2, 4))",
+        frb.specs.MultiCategorical([3, 5]): "MultiCategorical((3, 5))",
+        frb.specs.MultiCategorical([3, 3]): "MultiCategorical(3, shape=(2,))",
+        frb.specs.MultiOneHot([3, 5]): "MultiOneHot((3, 5))",
+        frb.specs.Text(8): "Text(8)",
+        frb.specs.Text(8, 0, "ba"): "Text(8, 0, 'ab')",
+        frb.specs.NonTensor(): "NonTensor()",
+        frb.specs.Sequence(frb.Binary(), 3): "Sequence(Binary(), 3)",
+        frb.specs.Graph(frb.Binary(), None, 3): "Graph(Binary(), None, 3)",
+        frb.specs.OneOf([frb.Binary()]): "OneOf((Binary(),))",
+        frb.specs.Stacked([frb.Binary()]): "Stacked((Binary(),))",
         frb.Composite(a=frb.Binary((2,)), batch_shape=(2,)): "Composite({'a': Binary((2,))}, batch_shape=(2,))",
         frb.Composite(p=Pair(frb.Binary(), [])): "Composite({'p': Pair(first=Binary(), second=[])})",
     }
@@ -201,7 +206,7 @@ def test_long_ones_have_several_lines() -> None:
     camera = frb.Composite(rgb=frb.Bounded(0, 255, (84, 84, 3), "uint8"), depth=frb.Unbounded((84, 84)))
     goal = frb.Categorical(4)
     spec = frb.Composite(
-        agents=frb.Stacked([frb.Composite(camera=camera, goal=goal), frb.Composite(goal=goal)]), done=frb.Binary()
+        agents=frb.specs.Stacked([frb.Composite(camera=camera, goal=goal), frb.Composite(goal=goal)]), done=frb.Binary()
     )
     assert repr(spec) == LONG
     assert eval(LONG, NAMESPACE) == spec
@@ -212,7 +217,7 @@ def test_long_tables_are_short_in_str() -> None:
     spec = frb.Composite(a=frb.Bounded(bounds, 1e6, (84, 84, 3)))
     assert str(spec) == "Composite({'a': Bounded(<84x84x3 numbers from 0.0 to 3023.8572>, 1000000.0, (84, 84, 3))})"
     assert eval(repr(spec), NAMESPACE) == spec
-    masked = frb.OneHot(50, np.arange(50) < 20)
+    masked = frb.specs.OneHot(50, np.arange(50) < 20)
     assert f"{masked}" == "OneHot(50, <50 truth values, 20 of them true>)"
 
 

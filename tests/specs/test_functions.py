@@ -73,7 +73,7 @@ def test_what_has_no_name_is_not_saved(variant: backends.Backend, reward: Any) -
         for save in (lambda: frb.save(state, path), lambda: variant.rb.state_dict(state)):
             with pytest.raises(ValueError, match=expected):
                 save()
-        assert frb.checkpoints(path) == []
+        assert frb.checkpoint.checkpoints(path) == []
 
 
 def test_partial_functions_are_saved_and_compare_by_what_they_call(variant: backends.Backend) -> None:
@@ -106,7 +106,7 @@ def test_partial_functions_of_what_cannot_be_compared() -> None:
     assert not isinstance(spec.transforms[0].reward, Partial)  # type: ignore[index,union-attr]  # a tuple of Hindsight
     assert pickle.loads(pickle.dumps(spec)).capacity == 8
     with pytest.raises(TypeError, match=r"keywords/shift: ndarray has no form in JSON"):
-        frb.to_json(spec)
-    damaged = frb.to_json(spec_of(functools.partial(scaled, scale=2.0))).replace('"args": []', '"args": 3')
+        frb.convert.to_json(spec)
+    damaged = frb.convert.to_json(spec_of(functools.partial(scaled, scale=2.0))).replace('"args": []', '"args": 3')
     with pytest.raises(ValueError, match=r"transforms/0/reward: expected a function and its arguments"):
-        frb.from_json(damaged, known=[scaled])
+        frb.convert.from_json(damaged, known=[scaled])

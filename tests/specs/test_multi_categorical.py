@@ -14,17 +14,17 @@ from tests.support.backends import Backend
 
 DTYPES = ["int8", "int32", "float16", "bfloat16", "float32"]
 NVEC, START = np.array([[3, 5], [2, 2]]), np.array([[1, 0], [3, 4]])
-EVEN = frb.MultiCategorical([3, 5], start=[0, 1])
-UNEVEN = frb.MultiCategorical(NVEC, start=START)
+EVEN = frb.specs.MultiCategorical([3, 5], start=[0, 1])
+UNEVEN = frb.specs.MultiCategorical(NVEC, start=START)
 
 
-def of(spec: frb.MultiCategorical, dtype: str) -> frb.MultiCategorical:
-    return frb.MultiCategorical(spec.nvec, None, spec.shape, dtype, spec.start)
+def of(spec: frb.specs.MultiCategorical, dtype: str) -> frb.specs.MultiCategorical:
+    return frb.specs.MultiCategorical(spec.nvec, None, spec.shape, dtype, spec.start)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("whole", [EVEN, UNEVEN], ids=["a row", "rows"])
-def test_each_element_keeps_its_choices(whole: frb.MultiCategorical, dtype: str) -> None:
+def test_each_element_keeps_its_choices(whole: frb.specs.MultiCategorical, dtype: str) -> None:
     """Where a spec of int64, whose tables NumPy has, has them after the same change."""
     spec, wide = of(whole, dtype), of(whole, "int64")
     for change in (
@@ -35,7 +35,7 @@ def test_each_element_keeps_its_choices(whole: frb.MultiCategorical, dtype: str)
         lambda x: x.reshape(-1),
         lambda x: x.reshape(1, *whole.shape),
         lambda x: x.unsqueeze(0).squeeze(0),
-        lambda x: frb.stack([x, x]),
+        lambda x: frb.specs.stack([x, x]),
     ):
         made, expected = change(spec), change(wide)
         assert made.dtype == dtype
@@ -45,7 +45,7 @@ def test_each_element_keeps_its_choices(whole: frb.MultiCategorical, dtype: str)
 
 
 def test_numbers_of_choices_of_rows() -> None:
-    assert frb.MultiCategorical([[3, 5], [3, 5]]).counts == (3, 5)
+    assert frb.specs.MultiCategorical([[3, 5], [3, 5]]).counts == (3, 5)
     for read in ("counts", "choices"):
         with pytest.raises(ValueError, match=r"counts: expected the same numbers of choices in all rows, .* read nvec"):
             getattr(UNEVEN, read)
@@ -74,7 +74,7 @@ def test_values_of_rows_of_their_own_numbers(library: Backend, dtype: str) -> No
 def test_such_leaves_are_stored(library: Backend) -> None:
     item = {"action": of(UNEVEN, "float32"), "other": of(EVEN, "float16")}
     spec = frb.BufferSpec(item, 4)
-    assert frb.from_json(frb.to_json(spec)) == spec
+    assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
     assert dataclasses.replace(spec, capacity=8).item["action"] == item["action"]
     rows = {
         name: np.broadcast_to(leaf.table("start"), (3, *leaf.shape)).astype(leaf.dtype) for name, leaf in item.items()

@@ -35,9 +35,11 @@ def same(spec: Any, change: Callable[[Any], Any], model: Callable[[np.ndarray], 
     if got is ValueError and wanted is not error:  # the only reason to refuse what NumPy can do
         with pytest.raises(ValueError, match="with a mask, the last axis"):
             change(spec)
-        masked = [leaf for leaf in leaves_of(spec) if isinstance(leaf, frb.MultiCategorical) and leaf.mask is not None]
+        masked = [
+            leaf for leaf in leaves_of(spec) if isinstance(leaf, frb.specs.MultiCategorical) and leaf.mask is not None
+        ]
         assert masked
-        assert not isinstance(spec, frb.MultiCategorical) or rows_differ(wanted)
+        assert not isinstance(spec, frb.specs.MultiCategorical) or rows_differ(wanted)
         return
     if wanted is error or got is error:
         assert wanted is got, (spec, wanted, got)
@@ -64,7 +66,7 @@ def rows_differ(table: np.ndarray) -> bool:
 
 
 def test_masked_choices_keep_their_last_axis() -> None:
-    spec = frb.MultiCategorical([2, 3], [True, True, True, False, True], (2, 2))
+    spec = frb.specs.MultiCategorical([2, 3], [True, True, True, False, True], (2, 2))
     assert spec.reshape(4).shape == (4,)
     with pytest.raises(ValueError, match=r"with a mask, the last axis of \(2, 2\) has to stay"):
         spec.reshape(4, 1)
@@ -115,7 +117,7 @@ def test_indices_are_numpys(data: st.DataObject) -> None:
 
 
 def test_an_ellipsis_for_no_axes_tells_arrays_apart() -> None:
-    spec = frb.OneHot(3, np.random.default_rng(0).random((4, 2, 2, 3)) < 2, (4, 2, 2, 3))
+    spec = frb.specs.OneHot(3, np.random.default_rng(0).random((4, 2, 2, 3)) < 2, (4, 2, 2, 3))
     assert spec[:, [0], ..., [1]].axes == np.zeros((4, 2, 2))[:, [0], ..., [1]].shape == (1, 4)
 
 
@@ -140,7 +142,11 @@ def test_iterating_goes_along_the_first_axis(spec: Any) -> None:
         with pytest.raises(TypeError, match=f"{type(spec).__name__} has no first axis"):
             iter(spec)
         return
-    if isinstance(spec, frb.MultiCategorical) and spec.mask is not None and rows_differ(elements(spec)[..., None]):
+    if (
+        isinstance(spec, frb.specs.MultiCategorical)
+        and spec.mask is not None
+        and rows_differ(elements(spec)[..., None])
+    ):
         return
     assert [elements(one).tolist() for one in spec] == elements(spec).tolist()
 
@@ -152,7 +158,7 @@ def test_huge_batches_take_no_memory() -> None:
     masked = frb.Categorical(2, [True, False], (10**15,))
     assert masked[7] == frb.Categorical(2, [True, False])
     with pytest.raises(ValueError, match="forbids all 2"):
-        frb.OneHot(2, [[True, True], [False, False]], (10**15, 2, 2))
+        frb.specs.OneHot(2, [[True, True], [False, False]], (10**15, 2, 2))
 
 
 # --- members side by side -------------------------------------------------------------------------------------------
@@ -226,28 +232,28 @@ def test_members_that_differ() -> None:
     assert list(AGENTS) == list(AGENTS.members)
     assert AGENTS.shape == {"obs": (2, -1), "id": (2,)}
     assert AGENTS["id"] == frb.Categorical(2, shape=(2,))
-    assert AGENTS["obs"] == frb.Stacked([frb.Unbounded((3,)), frb.Unbounded((5,))])
-    uneven = frb.Stacked([frb.Unbounded((3,)), frb.Unbounded((5,))], -1)
+    assert AGENTS["obs"] == frb.specs.Stacked([frb.Unbounded((3,)), frb.Unbounded((5,))])
+    uneven = frb.specs.Stacked([frb.Unbounded((3,)), frb.Unbounded((5,))], -1)
     assert (uneven.axis, uneven.axes, uneven[2, 0], uneven[1:].axes) == (1, (-1, 2), frb.Unbounded(), (-1, 2))
     with pytest.raises(IndexError):
         _ = uneven[4]
     with pytest.raises(TypeError, match=r"no first axis to iterate over, its axes are \(-1, 2\)"):
         iter(uneven)
-    with pytest.raises(KeyError, match=r"'gps': members \[0\] have no such part; frb.consolidate"):
+    with pytest.raises(KeyError, match=r"'gps': members \[0\] have no such part; frb.specs.consolidate"):
         _ = AGENTS["gps"]
     with pytest.raises(IndexError):
         _ = AGENTS[2]
-    nested = frb.Stacked([AGENTS, AGENTS[::-1]])
+    nested = frb.specs.Stacked([AGENTS, AGENTS[::-1]])
     assert nested["id"] == frb.Categorical(2, shape=(2, 2))
     assert nested["obs"][0] == AGENTS["obs"]
     assert nested.common == ("obs", "id")
 
 
 def test_one_size_to_find_does_not_move_the_members() -> None:
-    spec = frb.Stacked([frb.Unbounded((1, 2)), frb.Binary((1, 2))], 2)
+    spec = frb.specs.Stacked([frb.Unbounded((1, 2)), frb.Binary((1, 2))], 2)
     made = spec.reshape(-1, 2, 2)
     assert (made.axis, made.members) == (2, spec.members)
-    uneven = frb.Stacked([frb.Unbounded((2, 3)), frb.Unbounded((2, 5))], 1)
+    uneven = frb.specs.Stacked([frb.Unbounded((2, 3)), frb.Unbounded((2, 5))], 1)
     assert [member.axes for member in uneven.reshape(1, 2, 2, -1).members] == [(1, 2, 3), (1, 2, 5)]
 
 
@@ -258,7 +264,7 @@ def test_members_are_behind_the_batch_of_composites() -> None:
     assert spec.reshape(2, 2).agents["id"].shape == (2, 2, 2)
     with pytest.raises(ValueError, match=r"part 'agents'.*batch_shape \(2,\), got \(\)"):
         frb.Composite(agents=AGENTS, batch_shape=(2,))
-    behind = frb.Stacked([AGENTS, AGENTS], 1)
+    behind = frb.specs.Stacked([AGENTS, AGENTS], 1)
     assert behind.leading == ()
     with pytest.raises(ValueError, match=r"part 'x'.*batch_shape \(2,\), got \(\)"):
         frb.Composite(x=behind, batch_shape=(2,))
@@ -270,8 +276,8 @@ def test_stack_is_one_spec_where_all_are_the_same(data: st.DataObject) -> None:
     one = data.draw(ALL.with_axes(1) | ALL.stacked())
     other = data.draw(st.just(one) | ALL.specs(one.axes))
     axis = data.draw(st.integers(-1, len(one.axes)))
-    made = frb.stack([one, other, one], axis)
+    made = frb.specs.stack([one, other, one], axis)
     assert elements(made).tolist() == np.stack([elements(one), elements(other), elements(one)], axis).tolist()
-    assert (type(made) is frb.Stacked and len(made.members) == 3 and made.axis == axis % (len(one.axes) + 1)) == (
-        one != other or (type(one) is frb.Stacked and made.members == (one,) * 3)
+    assert (type(made) is frb.specs.Stacked and len(made.members) == 3 and made.axis == axis % (len(one.axes) + 1)) == (
+        one != other or (type(one) is frb.specs.Stacked and made.members == (one,) * 3)
     )

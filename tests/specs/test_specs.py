@@ -26,22 +26,22 @@ from tests.support.spec_examples import NAMES
 
 INF = math.inf
 SPECS = [
-    (frb.ArraySpec((3,), "int16"), (3,), "int16", frb.Domain(-32768, 32767, True)),
-    (frb.ArraySpec(), (), "float32", frb.Domain(-INF, INF, False)),
-    (frb.Unbounded((2, 0)), (2, 0), "float32", frb.Domain(-INF, INF, False)),
-    (frb.Unbounded((), "uint64"), (), "uint64", frb.Domain(0, 2**64 - 1, True)),
-    (frb.Unbounded((), "bool"), (), "bool", frb.Domain(0, 1, True)),
-    (frb.Bounded(-1.0, 1.0, (6,)), (6,), "float32", frb.Domain(-1.0, 1.0, False)),
-    (frb.Bounded(0, 255, (2, 2), np.uint8), (2, 2), "uint8", frb.Domain(0, 255, True)),
-    (frb.Bounded([0, -1], 1, (2,), "int8"), (2,), "int8", frb.Domain((0, -1), 1, True)),
+    (frb.specs.ArraySpec((3,), "int16"), (3,), "int16", frb.specs.Domain(-32768, 32767, True)),
+    (frb.specs.ArraySpec(), (), "float32", frb.specs.Domain(-INF, INF, False)),
+    (frb.Unbounded((2, 0)), (2, 0), "float32", frb.specs.Domain(-INF, INF, False)),
+    (frb.Unbounded((), "uint64"), (), "uint64", frb.specs.Domain(0, 2**64 - 1, True)),
+    (frb.Unbounded((), "bool"), (), "bool", frb.specs.Domain(0, 1, True)),
+    (frb.Bounded(-1.0, 1.0, (6,)), (6,), "float32", frb.specs.Domain(-1.0, 1.0, False)),
+    (frb.Bounded(0, 255, (2, 2), np.uint8), (2, 2), "uint8", frb.specs.Domain(0, 255, True)),
+    (frb.Bounded([0, -1], 1, (2,), "int8"), (2,), "int8", frb.specs.Domain((0, -1), 1, True)),
     (
         frb.Bounded(-INF, np.asarray([[1.0], [2.0]]), (2, 2)),
         (2, 2),
         "float32",
-        frb.Domain(-INF, ((1, 1), (2, 2)), False),
+        frb.specs.Domain(-INF, ((1, 1), (2, 2)), False),
     ),
-    (frb.Binary(), (), "bool", frb.Domain(0, 1, True)),
-    (frb.Binary((4,), "float32"), (4,), "float32", frb.Domain(0, 1, True)),
+    (frb.Binary(), (), "bool", frb.specs.Domain(0, 1, True)),
+    (frb.Binary((4,), "float32"), (4,), "float32", frb.specs.Domain(0, 1, True)),
 ]
 COMPOSITE = frb.Composite(
     obs=frb.Composite(pos=frb.Unbounded((3,)), rgb=frb.Unbounded((8, 8), "uint8")), done=frb.Binary()
@@ -88,7 +88,7 @@ def test_composites_give_their_parts() -> None:
     assert dict(spec) == {"obs": spec.obs, "done": frb.Binary()}
     assert spec.shape == {"obs": {"pos": (3,), "rgb": (8, 8)}, "done": ()}
     assert spec.dtype == {"obs": {"pos": "float32", "rgb": "uint8"}, "done": "bool"}
-    assert spec.domain["obs"]["rgb"] == frb.Domain(0, 255, True)
+    assert spec.domain["obs"]["rgb"] == frb.specs.Domain(0, 255, True)
     pair = frb.Composite(p=Pair(frb.Unbounded((2,)), (frb.Binary(),)))
     assert pair.shape == {"p": Pair((2,), ((),))}
     with pytest.raises(AttributeError, match=r"no part 'missing'.*\['obs', 'done'\]"):
@@ -196,7 +196,7 @@ def test_spec_of_arrays(kind: str) -> None:
         "p": Pair(make((3,), "float32"), make((), "bool")),
         "d": Data(make((2, 2), "uint8"), [make((), "int32")]),
     }
-    spec = frb.BufferSpec(frb.spec_of(example), 4)
+    spec = frb.BufferSpec(frb.specs.spec_of(example), 4)
     by_hand = {
         "p": Pair(frb.Unbounded((3,)), frb.Binary()),
         "d": Data(frb.Unbounded((2, 2), "uint8"), [frb.Unbounded((), "int32")]),
@@ -218,7 +218,7 @@ def test_spec_of_tensordict_and_tensorclass() -> None:
 
     frame = Frame(pixels=torch.zeros(4, 4, dtype=torch.uint8), done=torch.tensor(True), batch_size=[])
     example = TensorDict({"frame": frame, "reward": torch.tensor(1.5)}, batch_size=[])
-    spec = frb.spec_of(example)
+    spec = frb.specs.spec_of(example)
     assert spec["frame", "pixels"] == frb.Unbounded((4, 4), "uint8")
     assert spec.frame.done == frb.Binary()
     state = rb.add(rb.init(frb.BufferSpec(spec, 3)), example)
@@ -232,11 +232,11 @@ def test_spec_of_tensordict_and_tensorclass() -> None:
 
 def test_spec_of_says_which_leaf_it_cannot_store() -> None:
     with pytest.raises(TypeError, match=r"leaf 'a/b': dtype.*complex128.*cannot be stored"):
-        frb.spec_of({"a": {"b": np.zeros(3, complex)}})
+        frb.specs.spec_of({"a": {"b": np.zeros(3, complex)}})
     with pytest.raises(TypeError, match="leaf 'a': expected an array, got float; give NumPy, JAX or torch"):
-        frb.spec_of({"a": 1.0})
+        frb.specs.spec_of({"a": 1.0})
     with pytest.raises(TypeError, match="names that are strings, got 0"):
-        frb.spec_of({"a": {0: np.zeros(3)}})
+        frb.specs.spec_of({"a": {0: np.zeros(3)}})
 
 
 def test_a_mapping_that_is_a_dataclass_comes_back_as_one(library: Backend) -> None:
@@ -248,7 +248,7 @@ def test_a_mapping_that_is_a_dataclass_comes_back_as_one(library: Backend) -> No
     assert spec.plan.names == ("reward",)
     given = Step(reward=np.ones(3, np.float32))
     assert isinstance(library.rb.items(library.rb.add(library.rb.init(spec), given)), Step)
-    assert frb.BufferSpec(frb.spec_of(Step(reward=np.float32(1))), 4) == spec
+    assert frb.BufferSpec(frb.specs.spec_of(Step(reward=np.float32(1))), 4) == spec
 
 
 # --- the examples in docstrings -------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ BOUND = (
     "functional_rb.buffer.samples",
     "functional_rb.interop.records",
     "functional_rb.iteration.batches",
-    "functional_rb.maps.functions",
+    "functional_rb.hash_maps.functions",
     "functional_rb.specs.functions",
     "functional_rb.checkpoint.background",
     "functional_rb.checkpoint.listing",

@@ -38,8 +38,8 @@ def test_what_is_kept_of_specs_is_of_these(library: Backend) -> None:
 SMALL = {
     "a": frb.Bounded(-1, 1),
     "b": frb.Categorical(4, [True, False, True, True]),
-    "c": frb.OneHot(3, [False, True, True]),
-    "d": frb.Sequence(frb.Binary(), 2),
+    "c": frb.specs.OneHot(3, [False, True, True]),
+    "d": frb.specs.Sequence(frb.Binary(), 2),
 }
 
 
@@ -92,7 +92,7 @@ def test_under_torch_compile_and_vmap() -> None:
     for seed in (0, 1):
         check_rolled(rolled(rb, rb.key(seed)), step(rb.key(seed)))
     assert len(graphs) == 1
-    table = frb.MultiCategorical([[2, 3], [4, 5]])
+    table = frb.specs.MultiCategorical([[2, 3], [4, 5]])
     look = torch.compile(lambda x: rb.contains(table, x), fullgraph=True, backend="eager")
     assert look(torch.tensor([[[1, 2], [3, 4]], [[0, 3], [0, 0]]], dtype=torch.int32)).tolist() == [True, False]
     x = rb.rand(SMALL, rb.key(0), 3)
@@ -103,7 +103,7 @@ def test_under_torch_compile_and_vmap() -> None:
 
 
 def test_objects_are_left_alone(library: Backend) -> None:
-    spec = {"note": frb.NonTensor(), "x": frb.Bounded(0, 1)}
+    spec = {"note": frb.specs.NonTensor(), "x": frb.Bounded(0, 1)}
     notes = np.asarray(["a", {"b": 1}], object)
     value = {"note": notes, "x": np.float32([0.5, 2])}
     assert library.numpy(library.rb.contains(spec, value)).tolist() == [True, False]
@@ -119,9 +119,9 @@ import torch_backend as rb
 
 spec = {
     "x": frb.Bounded(-1, 1, (2,), "bfloat16"),
-    "one": frb.OneHot(3, dtype="bfloat16"),
-    "some": frb.Sequence(frb.Unbounded((), "bfloat16"), 2),
-    "none": frb.Sequence(frb.Unbounded((), "bfloat16"), 2, stack=True),
+    "one": frb.specs.OneHot(3, dtype="bfloat16"),
+    "some": frb.specs.Sequence(frb.Unbounded((), "bfloat16"), 2),
+    "none": frb.specs.Sequence(frb.Unbounded((), "bfloat16"), 2, stack=True),
 }
 value = rb.encode(spec, {"x": [0.3, 1], "one": 2, "some": (1.5,), "none": []})
 assert bool(rb.contains(spec, value)) and value["x"].tolist() == [0.30078125, 1.0]
@@ -175,9 +175,9 @@ def pairs_with_torchrl(peer: Any) -> list[tuple[Any, Any]]:
         (frb.Binary((4,), "int8"), peer.Binary(4, dtype=torch.int8)),
         (frb.Categorical(5, dtype="int64"), peer.Categorical(5)),
         (frb.Categorical(5, shape=(2,), dtype="int64"), peer.Categorical(5, shape=(2,))),
-        (frb.OneHot(4), peer.OneHot(4)),
-        (frb.MultiCategorical([3, 5], dtype="int64"), peer.MultiCategorical([3, 5])),
-        (frb.MultiOneHot([2, 3]), peer.MultiOneHot([2, 3])),
+        (frb.specs.OneHot(4), peer.OneHot(4)),
+        (frb.specs.MultiCategorical([3, 5], dtype="int64"), peer.MultiCategorical([3, 5])),
+        (frb.specs.MultiOneHot([2, 3]), peer.MultiOneHot([2, 3])),
     ]
 
 
@@ -211,5 +211,5 @@ def test_torchrl_agrees() -> None:
                 continue
             tensor = torch.from_numpy(np.array(value))
             assert bool(rb.contains(spec, tensor)) == bool(other.is_in(tensor)), (spec, value)
-            if not isinstance(spec, frb.OneHot | frb.MultiOneHot | frb.Binary):
+            if not isinstance(spec, frb.specs.OneHot | frb.specs.MultiOneHot | frb.Binary):
                 assert torch.equal(rb.project(spec, tensor), other.project(tensor)), (spec, value)

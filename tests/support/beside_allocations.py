@@ -151,8 +151,8 @@ def iterated(backend: Backend, spec: frb.BufferSpec) -> Bits:
 
 def counted(backend: Backend) -> Bits:
     """What a map tells of keys that come again."""
-    rng, maps = np.random.default_rng(1), backend.rb.maps
-    met = maps.init(frb.MapSpec(frb.Unbounded((WIDE,), "int32"), 10 * BATCH))
+    rng, maps = np.random.default_rng(1), backend.rb.hash_maps
+    met = maps.init(frb.HashMapSpec(frb.Unbounded((WIDE,), "int32"), 10 * BATCH))
     told = []
     for _ in range(STEPS):
         keys = backend.tree(np.repeat(rng.integers(0, BATCH, (BATCH, 1), np.int32), WIDE, axis=1))

@@ -163,7 +163,7 @@ def multi_categorical(draw: Any, axes: tuple[int, ...], dtype: str, masks: bool,
     mask = None
     if masks and nvec.ndim < 2 and math.prod(axes):
         mask = mask_of(draw, axes[:-1], tuple(np.broadcast_to(nvec, axes[-1:]).tolist()))
-    return frb.MultiCategorical(nvec, mask, axes, dtype, start)
+    return frb.specs.MultiCategorical(nvec, mask, axes, dtype, start)
 
 
 # --- nests ----------------------------------------------------------------------------------------------------------
@@ -219,10 +219,10 @@ class Grammar:
     def leaf(self, draw: Any, kind: str, axes: tuple[int, ...], objects: bool) -> Any:
         """Every kind of spec that is no nest, of given axes."""
         if kind == "object":
-            return frb.NonTensor(axes) if objects else frb.Binary(axes)
+            return frb.specs.NonTensor(axes) if objects else frb.Binary(axes)
         if kind == "text":
             most = draw(COUNTS) + 1
-            return frb.Text(most, min(draw(COUNTS), most), draw(CHARSETS), (*axes, most))
+            return frb.specs.Text(most, min(draw(COUNTS), most), draw(CHARSETS), (*axes, most))
         if kind == "multi_categorical" and not axes:
             kind = "categorical"
         dtype = pick(draw, *self.leaves[kind])
@@ -231,14 +231,14 @@ class Grammar:
         if kind == "multi_categorical":
             return multi_categorical(draw, axes, dtype, self.masks, self.starts)
         if kind in ("any", "unbounded", "binary"):
-            return {"any": frb.ArraySpec, "unbounded": frb.Unbounded, "binary": frb.Binary}[kind](axes, dtype)
+            return {"any": frb.specs.ArraySpec, "unbounded": frb.Unbounded, "binary": frb.Binary}[kind](axes, dtype)
         counts = tuple(draw(CHOICES) for _ in range(draw(COUNTS) or 1 if kind == "multi_one_hot" else 1))
         mask = mask_of(draw, axes, counts) if self.masks else None
         if kind == "categorical":
             return frb.Categorical(counts[0], mask, axes, dtype, draw(STARTS[dtype]) if self.starts else 0)
         if kind == "one_hot":
-            return frb.OneHot(counts[0], mask, (*axes, counts[0]), dtype)
-        return frb.MultiOneHot(counts, mask, (*axes, sum(counts)), dtype)
+            return frb.specs.OneHot(counts[0], mask, (*axes, counts[0]), dtype)
+        return frb.specs.MultiOneHot(counts, mask, (*axes, sum(counts)), dtype)
 
     def parts(self, draw: Any) -> int:
         return max(draw(COUNTS), self.least)
@@ -260,11 +260,11 @@ class Grammar:
         # What varies in length or kind is of arrays alone.
         inner = self.nest(draw, (), depth - 1, False)
         if kind == "sequence":
-            return frb.Sequence(inner, *pick(draw, *self.sequences), axes)
+            return frb.specs.Sequence(inner, *pick(draw, *self.sequences), axes)
         other = self.nest(draw, (), depth - 1, False) if draw(BOOLS) else None
         if kind == "graph":
-            return frb.Graph(inner, other, draw(COUNTS) or 3, draw(COUNTS) or 3, axes)
-        return frb.OneOf([inner, other, inner][: draw(CHOICES)] if other else [inner], axes)
+            return frb.specs.Graph(inner, other, draw(COUNTS) or 3, draw(COUNTS) or 3, axes)
+        return frb.specs.OneOf([inner, other, inner][: draw(CHOICES)] if other else [inner], axes)
 
     def spec(self, draw: Any, axes: tuple[int, ...], depth: int, objects: bool = True) -> Any:
         return self.make(draw, self.kind(draw, depth), axes, depth, objects)
@@ -282,7 +282,7 @@ class Grammar:
         if kind == "uneven":
             size = (*batch, *draw(shapes(0, 2, 1)))
             axis = len(batch) + draw(COUNTS) % (len(size) - len(batch) + 1)
-            return frb.Stacked([frb.Unbounded((*size, n)) for n in (draw(CHOICES), 6)], axis)
+            return frb.specs.Stacked([frb.Unbounded((*size, n)) for n in (draw(CHOICES), 6)], axis)
         if kind == "dict":
             return {
                 pick(draw, *self.names): self.nest(draw, batch, depth - 1, objects) for _ in range(self.parts(draw))
@@ -290,7 +290,7 @@ class Grammar:
         a, b = (self.nest(draw, batch, depth - 1, objects) for _ in range(2))
         if kind == "agents":
             members = [frb.Composite({name: x}, batch_shape=batch) for name, x in (("a", a), ("b", b))]
-            return frb.Stacked(members, len(batch))
+            return frb.specs.Stacked(members, len(batch))
         made: Any = {"pair": Pair, "data": Data}.get(kind)
         return made(a, b) if made else {"tuple": tuple, "list": list}[kind]([a, b][: self.parts(draw)])
 
@@ -301,7 +301,7 @@ class Grammar:
         for _ in range(draw(COUNTS) or 1):
             axes = draw(shapes(int(count), int(count), 1)) if inner is None else inner
             parts.append(self.spec(draw, (*batch, *axes), depth, objects))
-        return frb.Stacked(parts, len(batch) + draw(COUNTS) % (len(parts[0].axes) - len(batch) + 1))
+        return frb.specs.Stacked(parts, len(batch) + draw(COUNTS) % (len(parts[0].axes) - len(batch) + 1))
 
 
 @st.composite

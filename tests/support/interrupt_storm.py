@@ -135,7 +135,7 @@ def main(directory: str, backend: str, seconds: float, least: int) -> None:
 
     def save() -> None:
         frb.save(saved.state, place)
-        saves[:] = [frb.save_async(saved.state, place, incremental=True)]
+        saves[:] = [frb.checkpoint.save_async(saved.state, place, incremental=True)]
 
     def share() -> None:
         rb.add(shared.state, shared.batch())

@@ -46,7 +46,7 @@ def save_all(directory: str, way: str, told: int) -> None:
     """The child: save, and tell; never come back."""
     for k in range(STATES):
         if way == "async":
-            frb.save_async(state_at(k), directory, incremental=k % 2 == 0).result()
+            frb.checkpoint.save_async(state_at(k), directory, incremental=k % 2 == 0).result()
         else:
             frb.save(state_at(k), directory, incremental=way == "incremental")
         os.write(told, bytes([k]))
@@ -86,7 +86,7 @@ def kill_one(directory: str, way: str, chance: random.Random) -> int:
     done = -1 if done is None else done
     try:
         found = read(directory)[1]
-    except frb.NoCheckpointError:
+    except frb.errors.NoCheckpointError:
         assert done == -1, "a checkpoint is gone"
         return -1
     k = int(found.counters[CURSOR]) // 100 - 1

@@ -55,9 +55,9 @@ class Game:
         return {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray)}
 
 
-def expansion(tables: Any, state: Any, before: Any, action: Any, discount: float) -> frb.Expansion:
+def expansion(tables: Any, state: Any, before: Any, action: Any, discount: float) -> frb.trees.Expansion:
     """What a model tells of states, reached from others by actions, on any library of arrays."""
-    return frb.Expansion(
+    return frb.trees.Expansion(
         node={"state": state},
         prior=tables["prior"][state],
         value=tables["value"][state],
@@ -199,7 +199,7 @@ class ListTree:
             edge.values.append(value)
             self.seen.append(edge.q)
             here.values.append(returned)
-            if isinstance(score, frb.EXP3):
+            if isinstance(score, frb.trees.EXP3):
                 share = numbers_of(self, here, score, drawn=True)[slot]
                 low, width = scale_of(self, here, score.scale)
                 x = min(max((returned - low) / width, 0.0), 1.0)
@@ -245,7 +245,7 @@ def numbers_of(tree: ListTree, here: Node, score: Any, drawn: bool = False) -> l
         return [p / (1 + edge.visits) if ok else -math.inf for p, edge, ok in shares]
     counts = [edge.visits for edge in here.edges]
     total = sum(counts)
-    if isinstance(score, frb.CompletedQ):
+    if isinstance(score, frb.trees.CompletedQ):
         return _improved(here, score)
     low, width = scale_of(tree, here, score.scale)
     found = []
@@ -254,11 +254,11 @@ def numbers_of(tree: ListTree, here: Node, score: Any, drawn: bool = False) -> l
         n = edge.visits
         if not here.valid[slot]:
             found.append(-math.inf)
-        elif isinstance(score, frb.PUCT):
+        elif isinstance(score, frb.trees.PUCT):
             visits = len(here.values)
             factor = score.c_init + math.log((visits + score.c_base + 1) / score.c_base)
             found.append(q + here.prior[slot] * math.sqrt(visits) / (1 + n) * factor)
-        elif isinstance(score, frb.EXP3):
+        elif isinstance(score, frb.trees.EXP3):
             top = max(e.log_weight for e, ok in zip(here.edges, here.valid, strict=True) if ok)
             weights = [
                 math.exp(e.log_weight - top) if ok else 0.0 for e, ok in zip(here.edges, here.valid, strict=True)
@@ -267,7 +267,7 @@ def numbers_of(tree: ListTree, here: Node, score: Any, drawn: bool = False) -> l
             found.append(share if drawn else 0.0)  # any valid slot may be drawn
         elif n == 0:
             found.append(math.inf)
-        elif isinstance(score, frb.UCB1):
+        elif isinstance(score, frb.trees.UCB1):
             found.append(q + score.c * math.sqrt(math.log(total) / n))
         else:
             variance = max(edge.squares - edge.q**2, 0.0) / width**2

@@ -116,7 +116,7 @@ class Life:
         incremental, keep = bool(self.rng.random() < 0.8), int(self.rng.integers(1, 4))
         expected = bits(state)
         if self.rng.random() < 0.3:
-            self.handles.append(frb.save_async(state, self.path, incremental=incremental, keep=keep))
+            self.handles.append(frb.checkpoint.save_async(state, self.path, incremental=incremental, keep=keep))
         else:
             frb.save(state, self.path, incremental=incremental, keep=keep)
             assert stored_bits(self.path) == expected
@@ -131,7 +131,7 @@ class Life:
         mmap = bool(self.rng.random() < 0.5)
         state = frb.load(self.path, torch_backend, mmap=mmap)
         assert bits(state) == self.newest
-        assert all(found.problem is None for found in frb.checkpoints(self.path))
+        assert all(found.problem is None for found in frb.checkpoint.checkpoints(self.path))
         self.states.append(state)
 
     def other_library(self) -> None:
@@ -202,7 +202,9 @@ class MappedLife(Life):
         incremental, keep = bool(rng.random() < 0.7), int(rng.integers(2, 4))
         expected = self.newest = bits(state)
         if rng.random() < 0.4:
-            self.handles.append((frb.save_async(state, self.path, incremental=incremental, keep=keep), expected))
+            self.handles.append(
+                (frb.checkpoint.save_async(state, self.path, incremental=incremental, keep=keep), expected)
+            )
             return
         self.finish()
         self.saved[frb.save(state, self.path, incremental=incremental, keep=keep).generation] = expected
@@ -220,7 +222,7 @@ class MappedLife(Life):
         there = generations(str(self.path))
         for generation in there:
             self.same(read_back(self.path, generation), self.saved[generation])
-        assert all(found.problem is None for found in frb.checkpoints(self.path))
+        assert all(found.problem is None for found in frb.checkpoint.checkpoints(self.path))
         needed = [read_manifest(str(self.path), generation).undo for generation in there]
         if any(needed):
             assert undo_log.numbers(str(self.path))[0] >= min(number for number in needed if number)
@@ -305,7 +307,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
     spec = dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True))
     try:
         found = loading.read(path, storage=spec.storage, here=True)
-    except frb.NoCheckpointError:
+    except frb.errors.NoCheckpointError:
         return on_host(spec), 0
     made = HostState.of_arrays(found.arrays, found.spec, pinned=False, files=found.files)
     return made, int(found.arrays.counters[CURSOR]) // STEP_ROWS

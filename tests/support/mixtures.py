@@ -16,7 +16,7 @@ REMEMBERING = [
     frb.Queue(),
     frb.WithoutReplacement(),
     frb.WithoutReplacement(shuffle=False),
-    frb.Fifo(max_times_sampled=1),
+    frb.InOrder(max_times_sampled=1),
     frb.Uniform(max_times_sampled=1),
     frb.Prioritized(max_times_sampled=1),
 ]

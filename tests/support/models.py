@@ -90,12 +90,12 @@ class Newer(Law):
 
 
 class InTurn(Law):
-    """`Fifo` and `Lifo`."""
+    """`InOrder`."""
 
     def drawable(self, model: Model) -> list[Step]:
         """The draws that are left, in their order."""
         steps, limit = model.steps(), self.sampler.max_times_sampled
-        if isinstance(self.sampler, frb.Lifo):
+        if self.sampler.newest_first:
             steps = steps[::-1]
         return [step for step in steps for _ in range(1 if limit is None else limit - step.times)]
 
@@ -420,8 +420,7 @@ LAWS: dict[type, Any] = {
     frb.Uniform: Limited,
     frb.Prioritized: Limited,
     frb.Recency: Newer,
-    frb.Fifo: InTurn,
-    frb.Lifo: InTurn,
+    frb.InOrder: InTurn,
     frb.Queue: Consumed,
     frb.WithoutReplacement: Passes,
     frb.Slices: Windows,

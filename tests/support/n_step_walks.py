@@ -138,7 +138,7 @@ def random_sampler(rng: Rng, kind: Kind, lanes: int | None, length: int) -> Any:
         lambda: frb.SlicesWithoutReplacement(**slices, strict_length=False),
     ]
     if lanes is None:
-        some += [frb.Fifo, lambda: frb.Lifo(max_times_sampled=1)]
+        some += [frb.InOrder, lambda: frb.InOrder(newest_first=True, max_times_sampled=1)]
     return pick(rng, some)()
 
 

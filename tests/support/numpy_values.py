@@ -66,10 +66,10 @@ def assert_same(one: Any, other: Any) -> None:
 MIXED = frb.Composite(
     choice=frb.Categorical(5, [False, True, True, False, True], (2,), "int8", -3),
     each=frb.Categorical(3, [[True, False, True], [False, True, True]], (2,), "uint16", 65000),
-    many=frb.MultiCategorical([2, 3], [True, False, False, True, True], (2, 2), "uint32", 2**32 - 3),
-    vector=frb.OneHot(4, [False, True, True, False], dtype="float32"),
-    vectors=frb.MultiOneHot([2, 3], [False, True, True, False, True], (2, 5), "uint8"),
-    text=frb.Text(4, 2, "acz"),
+    many=frb.specs.MultiCategorical([2, 3], [True, False, False, True, True], (2, 2), "uint32", 2**32 - 3),
+    vector=frb.specs.OneHot(4, [False, True, True, False], dtype="float32"),
+    vectors=frb.specs.MultiOneHot([2, 3], [False, True, True, False, True], (2, 5), "uint8"),
+    text=frb.specs.Text(4, 2, "acz"),
     real=frb.Bounded([-3e38, 0.0, -math.inf, -1.0], [3e38, math.inf, 2.0, -1.0], (4,)),
     half=frb.Bounded(-1, 65504, (2,), "float16"),
     normal=frb.Unbounded((2,)),
@@ -79,10 +79,10 @@ MIXED = frb.Composite(
     byte=frb.Bounded(3, 250, (2,), "uint8"),
     flags=frb.Binary((3,)),
     signs=frb.Binary((), "float16"),
-    runs=frb.Sequence({"x": frb.Bounded(1, 2), "in": frb.Sequence(frb.OneHot(3), 2)}, 3),
-    web=frb.Graph(frb.Bounded(0, 9, (), "int16"), frb.Binary((), "uint8"), 3, 2, (2,)),
-    either=frb.OneOf([frb.Bounded(5, 6, (2,)), frb.Text(2)]),
-    agents=frb.Stacked([frb.Unbounded((2,)), frb.Categorical(4, shape=(1,))]),
+    runs=frb.specs.Sequence({"x": frb.Bounded(1, 2), "in": frb.specs.Sequence(frb.specs.OneHot(3), 2)}, 3),
+    web=frb.specs.Graph(frb.Bounded(0, 9, (), "int16"), frb.Binary((), "uint8"), 3, 2, (2,)),
+    either=frb.specs.OneOf([frb.Bounded(5, 6, (2,)), frb.specs.Text(2)]),
+    agents=frb.specs.Stacked([frb.Unbounded((2,)), frb.Categorical(4, shape=(1,))]),
 )
 """Everything that both backends have."""
 

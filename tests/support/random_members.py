@@ -23,8 +23,8 @@ SAMPLERS: dict[str, Callable[[Rng], Any]] = {
     "in order": lambda rng: frb.WithoutReplacement(drop_last=pick(rng, [False, True]), shuffle=False),
     "queue of windows": lambda rng: frb.Queue(pick(rng, [1, 2, 3, 4])),
     "queue": lambda rng: frb.Queue(),
-    "fifo": lambda rng: frb.Fifo(pick(rng, LIMITS)),
-    "lifo": lambda rng: frb.Lifo(pick(rng, LIMITS)),
+    "fifo": lambda rng: frb.InOrder(pick(rng, LIMITS)),
+    "lifo": lambda rng: frb.InOrder(pick(rng, LIMITS), newest_first=True),
 }
 ONE_LANE = ("queue", "fifo", "lifo")
 REDUCTIONS = ["sum", "mean", "max", "min", "median", "median"]

@@ -293,7 +293,7 @@ def record(
 ) -> Recording:
     """Record into a buffer of `length` steps a lane; settings are those of its `BufferSpec` (sampler, ...)."""
     env = make(episodes, mode, kind, vectorised)
-    item = frb.item_from_env(env, narrow=True)
+    item = frb.ted.item_from_env(env, narrow=True)
     spec = frb.BufferSpec(item, length * len(episodes), lanes=len(episodes), **settings)
     state = backend.init(spec)
     for items, mask in stream(env, mode, calls, item):

@@ -12,18 +12,18 @@ from functional_rb.base import nest
 from tests.support.effort import effort
 from tests.support.grammar import Box, Data, Pair
 
-NAMES = {name: getattr(frb, name) for name in frb.__all__}
-"""All public names, which the package itself has only once somebody asks for them."""
+NAMES = {name: getattr(module, name) for module in (frb, frb.specs) for name in module.__all__}
+"""All public names that a spec may show."""
 NAMESPACE = NAMES | {"inf": math.inf, "Pair": Pair, "Data": Data, "Box": Box}
 U = frb.Unbounded
 many = settings(max_examples=effort(50, 200))
 
 
 def leaves_of(spec: Any) -> list[Any]:
-    return nest.flatten(spec, lambda x: isinstance(x, frb.ArraySpec | frb.NonTensor))[0]
+    return nest.flatten(spec, lambda x: isinstance(x, frb.specs.ArraySpec | frb.specs.NonTensor))[0]
 
 
-AGENTS = frb.Stacked(
+AGENTS = frb.specs.Stacked(
     [
         frb.Composite(obs=frb.Unbounded((3,)), id=frb.Categorical(2)),
         frb.Composite(obs=frb.Unbounded((5,)), id=frb.Categorical(2), gps=frb.Unbounded((2,))),

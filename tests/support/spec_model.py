@@ -12,7 +12,7 @@ from tests.support.grammar import Data
 
 def elements(spec: Any) -> np.ndarray:
     """An object array of the spec's axes: what is said of each element, or of each piece of a batch."""
-    if isinstance(spec, frb.Stacked):
+    if isinstance(spec, frb.specs.Stacked):
         return np.stack([elements(member) for member in spec.members], spec.axis)
     table = np.empty(spec.axes, object)
     for place in np.ndindex(*spec.axes):
@@ -28,20 +28,20 @@ def _element(spec: Any, place: tuple[int, ...]) -> Any:
         return kind, spec.dtype, _number(spec.low, spec.axes, place), _number(spec.high, spec.axes, place)
     if isinstance(spec, frb.Categorical):
         return "choice", spec.dtype, spec.n, spec.start, _allowed(spec.mask, spec.axes, spec.n, place)
-    if isinstance(spec, frb.MultiCategorical):
+    if isinstance(spec, frb.specs.MultiCategorical):
         n, start = _number(spec.nvec, spec.axes, place), _number(spec.start, spec.axes, place)
         if spec.mask is None:
             return "choice", spec.dtype, n, start, (True,) * n
         row = [_number(spec.nvec, spec.axes, (*place[:-1], i)) for i in range(spec.axes[-1])]
         begin = sum(row[: place[-1]])
         return "choice", spec.dtype, n, start, _allowed(spec.mask, spec.axes[:-1], sum(row), place[:-1])[begin:][:n]
-    if isinstance(spec, frb.OneHot):
+    if isinstance(spec, frb.specs.OneHot):
         return kind, spec.dtype, spec.n, _allowed(spec.mask, spec.axes, spec.n, place)
-    if isinstance(spec, frb.MultiOneHot):
+    if isinstance(spec, frb.specs.MultiOneHot):
         return kind, spec.dtype, spec.nvec, _allowed(spec.mask, spec.axes, sum(spec.nvec), place)
-    if isinstance(spec, frb.Text):
+    if isinstance(spec, frb.specs.Text):
         return kind, spec.max_length, spec.min_length, spec.charset
-    if isinstance(spec, frb.ArraySpec | frb.NonTensor):
+    if isinstance(spec, frb.specs.ArraySpec | frb.specs.NonTensor):
         return kind, spec.dtype
     return kind, *(getattr(spec, name) for name in spec.arguments[:-1])
 
@@ -56,7 +56,7 @@ def _allowed(mask: Any, axes: tuple[int, ...], n: int, place: tuple[int, ...]) -
 
 def piece(spec: Any, place: tuple[int, ...]) -> Any:
     """What there is of a spec at a place of its leading axes."""
-    if isinstance(spec, frb.Stacked):
+    if isinstance(spec, frb.specs.Stacked):
         return "side by side", spec.axis - len(place), [piece(member, place) for member in spec.members]
     if isinstance(spec, frb.Composite):
         parts = {name: _inner(part, place) for name, part in spec.items()}

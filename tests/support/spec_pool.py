@@ -62,7 +62,7 @@ POOL = [
 """Few, because XLA compiles each anew; on torch specs are drawn freely."""
 
 
-def random_leaf(spec: frb.ArraySpec, n: int, rng: np.random.Generator) -> np.ndarray:
+def random_leaf(spec: frb.specs.ArraySpec, n: int, rng: np.random.Generator) -> np.ndarray:
     """n leaves of random bytes: NaNs of all kinds, subnormals, extremes."""
     if spec.dtype == "bool":
         return rng.random((n, *spec.shape)) < 0.5

@@ -125,7 +125,7 @@ SAMPLERS = {
     "without replacement": frb.WithoutReplacement(),
     "slices without replacement": frb.SlicesWithoutReplacement(2),
     "recency": frb.Recency(),
-    "fifo": frb.Fifo(),
-    "lifo": frb.Lifo(),
+    "fifo": frb.InOrder(),
+    "lifo": frb.InOrder(newest_first=True),
     "queue": frb.Queue(),
 }

@@ -30,7 +30,7 @@ def spoilt(rng: np.random.Generator, spec: Any, value: Any, share: float) -> Any
     """A value of the same shape, in which a share of the numbers is something else."""
 
     def spoil(unit: Any, part: Any) -> Any:
-        if isinstance(unit, frb.ArraySpec):
+        if isinstance(unit, frb.specs.ArraySpec):
             return np.where(rng.random(part.shape) < share, rng.choice(others(unit), part.shape), part)
         return spoilt(rng, unit.parts, part, share)
 
@@ -73,14 +73,14 @@ def table(x: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 def allowed_choices(spec: Any) -> dict[tuple[int, ...], list[int]]:
     """For each choice that a spec has what is allowed, counted from zero: one choice may lie behind another."""
-    several = isinstance(spec, frb.MultiCategorical | frb.MultiOneHot)
+    several = isinstance(spec, frb.specs.MultiCategorical | frb.specs.MultiOneHot)
     axes = spec.shape[:-1] if several else spec.axes
     found = {}
     for at in np.ndindex(axes):
-        if isinstance(spec, frb.MultiCategorical):  # perhaps other numbers of choices in each row
+        if isinstance(spec, frb.specs.MultiCategorical):  # perhaps other numbers of choices in each row
             counts = np.broadcast_to(spec.nvec, spec.shape)[at].tolist()
         else:
-            counts = spec.nvec if isinstance(spec, frb.MultiOneHot) else [spec.n]
+            counts = spec.nvec if isinstance(spec, frb.specs.MultiOneHot) else [spec.n]
         mask = np.broadcast_to(True if spec.mask is None else np.array(spec.mask), (*axes, sum(counts)))
         start = 0
         for i, n in enumerate(counts):
@@ -91,7 +91,7 @@ def allowed_choices(spec: Any) -> dict[tuple[int, ...], list[int]]:
 
 def places(spec: Any) -> list[int]:
     """Where each choice of a vector begins."""
-    counts = [spec.n] if isinstance(spec, frb.OneHot) else spec.nvec
+    counts = [spec.n] if isinstance(spec, frb.specs.OneHot) else spec.nvec
     return [sum(counts[:i]) for i in range(len(counts) + 1)]
 
 
@@ -101,7 +101,7 @@ def pieces(spec: Any, x: np.ndarray) -> dict[tuple[int, ...], list[Any]]:
     ends = places(spec)
     for at in np.ndindex(x.shape[:-1]):
         for i, (start, end) in enumerate(itertools.pairwise(ends)):
-            key = at if isinstance(spec, frb.OneHot) else (*at, i)
+            key = at if isinstance(spec, frb.specs.OneHot) else (*at, i)
             found[key] = [number(v) for v in x[at][start:end]]
     return found
 
@@ -119,27 +119,27 @@ def parts(function: Any, spec: Any, *values: Any) -> list[Any]:
 
 
 def _unit_allows(spec: Any, x: Any) -> bool:
-    if isinstance(spec, frb.Sequence):
+    if isinstance(spec, frb.specs.Sequence):
         return all(
             0 <= n <= spec.max_length
             and all(allows(spec.element, row(spec.element, x["elements"], (*at, i))) for i in range(n))
             for at, n in numbered(x["length"])
         )
-    if isinstance(spec, frb.Graph):
+    if isinstance(spec, frb.specs.Graph):
         return all(_graph_allows(spec, x, at) for at in np.ndindex(spec.batch_shape))
-    if isinstance(spec, frb.OneOf):
+    if isinstance(spec, frb.specs.OneOf):
         return all(
             0 <= k < len(spec.options) and allows(spec.options[k], row(spec.options[k], x["options"][k], at))
             for at, k in numbered(x["choice"])
         )
-    if isinstance(spec, frb.Text):
+    if isinstance(spec, frb.specs.Text):
         return all(_text_allows(spec, [number(c) for c in x[at]]) for at in np.ndindex(spec.axes))
-    if isinstance(spec, frb.OneHot | frb.MultiOneHot):
+    if isinstance(spec, frb.specs.OneHot | frb.specs.MultiOneHot):
         allowed = allowed_choices(spec)
         return all(
             sorted(v) == [0] * (len(v) - 1) + [1] and v.index(1) in allowed[at] for at, v in pieces(spec, x).items()
         )
-    if isinstance(spec, frb.Categorical | frb.MultiCategorical) and spec.mask is not None:
+    if isinstance(spec, frb.Categorical | frb.specs.MultiCategorical) and spec.mask is not None:
         allowed, start = allowed_choices(spec), table(spec.domain.low, spec.shape)
         return all(number(x[at]) - start[at] in allowed[at] for at in np.ndindex(x.shape))
     if spec.dtype == "complex64":
@@ -162,7 +162,7 @@ def row(spec: Any, x: Any, at: tuple[int, ...]) -> Any:
     """One of several values of a nest."""
 
     def one(unit: Any, part: Any) -> Any:
-        if isinstance(unit, frb.ArraySpec):
+        if isinstance(unit, frb.specs.ArraySpec):
             return np.asarray(part[at])
         return row(unit.parts, part, at)
 
@@ -196,7 +196,7 @@ def nearest(spec: Any, x: Any) -> Any:
 
 
 def _unit_nearest(spec: Any, x: Any) -> Any:
-    if isinstance(spec, frb.Sequence):
+    if isinstance(spec, frb.specs.Sequence):
         made = _zeros(spec.parts, x)
         for at, n in numbered(x["length"]):
             made["length"][at] = min(max(n, 0), spec.max_length)
@@ -208,9 +208,9 @@ def _unit_nearest(spec: Any, x: Any) -> Any:
                     nearest(spec.element, row(spec.element, x["elements"], (*at, i))),
                 )
         return made
-    if isinstance(spec, frb.Graph):
+    if isinstance(spec, frb.specs.Graph):
         return _graph_nearest(spec, x)
-    if isinstance(spec, frb.OneOf):
+    if isinstance(spec, frb.specs.OneOf):
         made = _zeros(spec.parts, x)
         for at, k in numbered(x["choice"]):
             made["choice"][at] = k = min(max(k, 0), len(spec.options) - 1)
@@ -218,19 +218,19 @@ def _unit_nearest(spec: Any, x: Any) -> Any:
             _put(option, made["options"][k], at, nearest(option, row(option, x["options"][k], at)))
         return made
     made = np.array(x)
-    if isinstance(spec, frb.Text):
+    if isinstance(spec, frb.specs.Text):
         for at in np.ndindex(spec.axes):
             made[at] = _text_nearest(spec, [number(c) for c in x[at]])
-    elif isinstance(spec, frb.OneHot | frb.MultiOneHot):
+    elif isinstance(spec, frb.specs.OneHot | frb.specs.MultiOneHot):
         ends = places(spec)
         made[...] = 0
         for at, vector in pieces(spec, x).items():
             best = max(
                 allowed_choices(spec)[at], key=lambda k: (-math.inf if vector[k] != vector[k] else vector[k], -k)
             )
-            axes, i = (at, 0) if isinstance(spec, frb.OneHot) else (at[:-1], at[-1])
+            axes, i = (at, 0) if isinstance(spec, frb.specs.OneHot) else (at[:-1], at[-1])
             made[axes][ends[i] + best] = 1
-    elif isinstance(spec, frb.Categorical | frb.MultiCategorical):
+    elif isinstance(spec, frb.Categorical | frb.specs.MultiCategorical):
         start = table(spec.domain.low, spec.shape)
         for at, choices in allowed_choices(spec).items():
             made[at] = min((start[at] + k for k in choices), key=lambda c: (abs(c - number(x[at])), c))
@@ -273,12 +273,14 @@ def _graph_nearest(spec: Any, x: Any) -> Any:
 
 
 def _zeros(spec: Any, x: Any) -> Any:
-    return each(lambda unit, p: np.zeros_like(p) if isinstance(unit, frb.ArraySpec) else _zeros(unit.parts, p), spec, x)
+    return each(
+        lambda unit, p: np.zeros_like(p) if isinstance(unit, frb.specs.ArraySpec) else _zeros(unit.parts, p), spec, x
+    )
 
 
 def _put(spec: Any, into: Any, at: tuple[int, ...], value: Any) -> None:
     def put(unit: Any, target: Any, part: Any) -> None:
-        if isinstance(unit, frb.ArraySpec):
+        if isinstance(unit, frb.specs.ArraySpec):
             target[at] = part
         else:
             _put(unit.parts, target, at, part)

@@ -205,7 +205,7 @@ def test_interleaved_groups_differ_within_a_batch(dtype: str) -> None:
     number = np.arange(20, dtype=np.int32)
     prompts = (number % 4).astype(dtype) * (2**32 if dtype == "int64" else 1) + (number % 5 == 0).astype(dtype)
     spec = frb.BufferSpec(item, 16, frb.Groups(3, "prompt", whole=False, interleaved=True))
-    assert frb.from_json(frb.to_json(spec)) == spec
+    assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
     state = rb.add(rb.init(spec), {"prompt": prompts, "id": number})
     there = {int(prompt): set(number[4:][prompts[4:] == prompt].tolist()) for prompt in prompts[4:]}
     for key in rb.split(rb.key(0), 8).unbind():
@@ -231,7 +231,7 @@ def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
     import torch_backend as rb
 
     spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt"), batch_size=3)
-    assert frb.from_json(frb.to_json(spec)) == spec
+    assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
     state = rb.init(spec)
     one = rb.add(state, {name: leaf[0] for name, leaf in stored_of([1]).items()})
     with pytest.raises(ValueError, match="none of the 1 stored items completes a group of 2 items; add more, or give"):
@@ -283,9 +283,9 @@ def test_pairs_of_records_on_either_backend(library: Backend) -> None:
     rb, array = library.rb, library.array
     ids = array(np.arange(12, dtype=np.int32).reshape(2, 3, 2))
     scores = array(np.float32([[0, 1, -1], [5, 4, 6]]))
-    texts = frb.RewardData(ids, ids >= 0, end_scores=scores)
+    texts = frb.text.RewardData(ids, ids >= 0, end_scores=scores)
     pairs, differ = rb.text.pairs_of_groups(texts, scores)
-    assert type(pairs.chosen_data) is frb.RewardData
+    assert type(pairs.chosen_data) is frb.text.RewardData
     assert pairs.chosen_data.input_ids.tolist() == [[2, 3], [10, 11]]
     assert pairs.rejected_data.end_scores.tolist() == [-1, 4]
     assert differ.tolist() == [True, True]

@@ -303,7 +303,7 @@ def test_an_epoch_is_a_pass_and_the_end_is_a_token(library: Backend, tmp_path: P
     seen: Counter[Any] = Counter()
     lengths = set()
     for k, sample in enumerate(frb.iterate(rb, state, rb.key(0), n=18)):  # three epochs of six batches: without end
-        assert type(sample.items) is frb.PairwiseDataset
+        assert type(sample.items) is frb.text.PairwiseDataset
         found = texts_of(library.numpy, sample.items, sample.mask)
         assert all(text[-1] == END for pair in found for text in pair)  # whatever stands behind it
         seen.update(found)
@@ -393,7 +393,7 @@ def test_a_fixed_length_is_sampled_under_torch_compile_too(
             (states[0], *expected), (states[1], *found) = step(states[0], rb.key(k)), compiled(states[1], rb.key(k))
             pairs = zip(*map(torch.utils._pytree.tree_leaves, (expected, found)), strict=True)
             assert all(torch.equal(one, other) and one.dtype is other.dtype for one, other in pairs)
-            assert type(found[0]) is frb.PairwiseDataset
+            assert type(found[0]) is frb.text.PairwiseDataset
             seen.update(texts_of(torch.Tensor.numpy, found[0]))
         assert seen.keys() <= set(all_of(data))
         if isinstance(sampler, frb.WithoutReplacement):
@@ -435,7 +435,7 @@ def test_torch_compile_asks_for_a_fixed_length(tmp_path: Path) -> None:
 def test_buffers_of_texts_are_sent_saved_and_told(library: Backend, tmp_path: Path) -> None:
     data, rb = prepared(tmp_path / "cache"), library.rb
     spec = data.spec(4, bucket=16)
-    assert frb.from_json(frb.to_json(spec)) == spec == pickle.loads(pickle.dumps(spec))
+    assert frb.convert.from_json(frb.convert.to_json(spec)) == spec == pickle.loads(pickle.dumps(spec))
     state = rb.init(spec, items=data.rows)
     expected = texts_of(library.numpy, rb.sample(state, rb.key(5))[1].items)
     frb.save(state, tmp_path / "saved")
@@ -456,14 +456,14 @@ def test_prompts_are_prompt_data(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
     rows = [{"prompt": "why so", "label": "no"}, {"prompt": "now", "label": "yes yes"}]
     data = frb.text.prompts(rows, of_words(), eos=END, separator=" ", root=tmp_path)
-    state = rb.init(data.spec(2, bucket=3, sampler=frb.Fifo()), items=data.rows)
+    state = rb.init(data.spec(2, bucket=3, sampler=frb.InOrder()), items=data.rows)
     items = rb.sample(state, rb.key(0))[1].items
-    assert type(items) is frb.PromptData
+    assert type(items) is frb.text.PromptData
     assert library.numpy(items.input_ids).tolist() == [[0, 1, 2, END, 0, 0], [6, 3, 3, END, 0, 0]]
     assert library.numpy(items.labels).tolist() == [[-100, -100, 2, END, -100, -100], [-100, 3, 3, END, -100, -100]]
     assert library.numpy(items.prompt_rindex).tolist() == [2, 1]
     alone = frb.text.prompts(rows, of_words(), columns={"reply": None}, root=tmp_path)
-    state = rb.init(alone.spec(2, bucket=3, side="left", pad=9, sampler=frb.Fifo()), items=alone.rows)
+    state = rb.init(alone.spec(2, bucket=3, side="left", pad=9, sampler=frb.InOrder()), items=alone.rows)
     items = rb.sample(state, rb.key(0))[1].items
     assert items.labels is None
     assert library.numpy(items.input_ids).tolist() == [[9, 0, 1], [9, 9, 6]]
@@ -474,7 +474,7 @@ def test_scores_are_those_of_the_end(library: Backend, tmp_path: Path) -> None:
     rows = [{"prompt": "why", "chosen": " yes", "rejected": " no", "a": k, "b": -k} for k in range(3)]
     data = frb.text.preference(rows, of_words(), eos=END, scores=("a", "b"), root=tmp_path)
     rb = library.rb
-    items = rb.sample(rb.init(data.spec(3, sampler=frb.Fifo()), items=data.rows), rb.key(0))[1].items
+    items = rb.sample(rb.init(data.spec(3, sampler=frb.InOrder()), items=data.rows), rb.key(0))[1].items
     assert library.numpy(items.chosen_data.end_scores).tolist() == [0, 1, 2]
     assert library.numpy(items.rejected_data.end_scores).tolist() == [0, -1, -2]
     loss = rb.text.bradley_terry_loss(items.chosen_data.end_scores, items.rejected_data.end_scores)

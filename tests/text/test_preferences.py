@@ -18,7 +18,7 @@ import torch_backend
 from tests.support.backends import Backend
 
 
-def plain_reward_loss(pairs: frb.PairwiseDataset) -> float:
+def plain_reward_loss(pairs: frb.text.PairwiseDataset) -> float:
     """One pair after another, in loops."""
     losses = []
     for row in range(len(pairs.chosen_data.input_ids)):
@@ -46,14 +46,14 @@ def text(tokens: list[int], rewards: Any, length: int, pad: int) -> list[Any]:
     return [np.int32(tokens + [pad] * (length - n)), np.arange(length) < n, full]
 
 
-def dataset(array: Any, rows: list[list[list[int]]], seed: int = 0, pad: int = 0) -> frb.PairwiseDataset:
+def dataset(array: Any, rows: list[list[list[int]]], seed: int = 0, pad: int = 0) -> frb.text.PairwiseDataset:
     rng, length = np.random.default_rng(seed), 4
     sides = []
     for side in (0, 1):
         made = [text(row[side], rng.normal(size=length) * 3, length, pad) for row in rows]
         ids, mask, rewards = (array(np.stack(column)) for column in zip(*made, strict=True))
-        sides.append(frb.RewardData(ids, mask, rewards))
-    return frb.PairwiseDataset(*sides)
+        sides.append(frb.text.RewardData(ids, mask, rewards))
+    return frb.text.PairwiseDataset(*sides)
 
 
 TOKENS = st.lists(st.integers(0, 2), max_size=4)  # 0 is the padding too: an end in the text is no padding
@@ -134,9 +134,9 @@ def test_torchrls_loss_where_it_has_one() -> None:
         ids[~mask] = pad
         rewards = rng.normal(size=(2, 6, 7)).astype(np.float32)
         rewards = np.where(mask, rewards, np.take_along_axis(rewards, lengths - 1, 2))
-        sides = [frb.RewardData(*map(torch.from_numpy, (ids[k], mask[k], rewards[k]))) for k in (0, 1)]
+        sides = [frb.text.RewardData(*map(torch.from_numpy, (ids[k], mask[k], rewards[k]))) for k in (0, 1)]
         theirs = models.GPT2RewardModel.compute_reward_loss(chosen_batch=sides[0], rejected_batch=sides[1])
-        ours = torch_backend.text.reward_loss(frb.PairwiseDataset(*sides))
+        ours = torch_backend.text.reward_loss(frb.text.PairwiseDataset(*sides))
         assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
         ends = models.GPT2RewardModel._compute_end_scores(
             SimpleNamespace(pad_id=pad), sides[0].rewards, sides[0].input_ids
@@ -163,7 +163,7 @@ REFUSED = {
         "rewards: expected dtype float32",
     ),
     "KL of tokens": (
-        lambda t, p: t.update_kl(frb.ConstantKL(0.1), 0.1, p.chosen_data.rewards),
+        lambda t, p: t.update_kl(frb.text.ConstantKL(0.1), 0.1, p.chosen_data.rewards),
         ValueError,
         r"expected kl \[N\], one number for each reply, got shape \(1, 4\); sum over the tokens of each reply",
     ),
@@ -177,7 +177,7 @@ def test_errors(library: Backend, call: Any, kind: type[Exception], message: str
         call(library.rb.text, dataset(library.array, [[[1, 2], [1, 0]]]))
 
 
-CONTROLLER = frb.AdaptiveKL(0.2, target=6.0, horizon=100)
+CONTROLLER = frb.text.AdaptiveKL(0.2, target=6.0, horizon=100)
 
 
 def test_the_coefficient_follows_ziegler_by_the_number_of_replies(library: Backend) -> None:
@@ -198,7 +198,7 @@ def test_the_coefficient_follows_ziegler_by_the_number_of_replies(library: Backe
     assert float(update(CONTROLLER, 0.2, many)) == pytest.approx(0.16)
     bad = library.array(np.float32([np.nan, np.inf, -np.inf]))
     assert float(update(CONTROLLER, 0.2, bad)) == pytest.approx(0.2)
-    assert float(update(frb.ConstantKL(0.3), 0.3, many)) == pytest.approx(0.3)
+    assert float(update(frb.text.ConstantKL(0.3), 0.3, many)) == pytest.approx(0.3)
 
 
 def test_the_coefficient_is_state_under_jit(library: Backend) -> None:
@@ -222,7 +222,7 @@ NAN = float("nan")
 @pytest.mark.parametrize("numbers", [(0.0, 6.0, 10), (0.1, -1.0, 10), (0.1, 6.0, 0), (0.1, NAN, 10), (True, 6.0, 10)])
 def test_numbers_that_make_no_controller(numbers: Any) -> None:
     with pytest.raises(ValueError, match=r"expected .* as a positive number, got"):
-        frb.AdaptiveKL(*numbers)
+        frb.text.AdaptiveKL(*numbers)
     with pytest.raises(ValueError, match="expected initial as a number that is not negative"):
-        frb.ConstantKL(-0.1)
-    assert frb.ConstantKL(0).initial == 0
+        frb.text.ConstantKL(-0.1)
+    assert frb.text.ConstantKL(0).initial == 0

@@ -19,23 +19,23 @@ import jax_backend
 import torch_backend
 from tests.support.backends import Backend
 
-ITEM = frb.RewardData(frb.Unbounded((4,), "int32"), frb.Binary((4,)), None, frb.Unbounded(()))
-PAIRS = frb.BufferSpec(frb.PairwiseDataset(ITEM, ITEM), capacity=6)
+ITEM = frb.text.RewardData(frb.Unbounded((4,), "int32"), frb.Binary((4,)), None, frb.Unbounded(()))
+PAIRS = frb.BufferSpec(frb.text.PairwiseDataset(ITEM, ITEM), capacity=6)
 
 
-@frb.record
+@frb.types.record
 class Mine:
     """A record of the user's."""
 
-    texts: frb.RewardData
+    texts: frb.text.RewardData
     more: Any = None
 
 
-def texts(array: Any, n: int = 3, seed: int = 0) -> frb.RewardData:
+def texts(array: Any, n: int = 3, seed: int = 0) -> frb.text.RewardData:
     rng = np.random.default_rng(seed)
     numbers = rng.integers(0, 9, (n, 4)).astype(np.int32), rng.random((n, 4)) < 0.7, np.float32(rng.normal(size=n))
     ids, mask, scores = map(array, numbers)
-    return frb.RewardData(ids, mask, end_scores=scores)
+    return frb.text.RewardData(ids, mask, end_scores=scores)
 
 
 def same(x: Any, y: Any) -> bool:
@@ -52,12 +52,12 @@ def tree_map(library: Backend, function: Any, *nests: Any) -> Any:
 def test_a_record_is_a_pytree_in_which_none_has_no_leaf(library: Backend) -> None:
     given = Mine(texts(library.array), (library.array(np.ones(2)),))
     made = tree_map(library, lambda x: x[:1], given)
-    assert (type(made), type(made.texts), made.texts.rewards) == (Mine, frb.RewardData, None)
+    assert (type(made), type(made.texts), made.texts.rewards) == (Mine, frb.text.RewardData, None)
     assert made.texts.input_ids.shape == (1, 4)
     assert str(made.texts) == (
         "RewardData(input_ids=int32 [1, 4], attention_mask=bool [1, 4], rewards=None, end_scores=float32 [1])"
     )
-    both = tree_map(library, lambda x, y: x + y, frb.PromptData(1, 2, 3), frb.PromptData(10, 20, 30))
+    both = tree_map(library, lambda x, y: x + y, frb.text.PromptData(1, 2, 3), frb.text.PromptData(10, 20, 30))
     assert (both.input_ids, both.prompt_rindex, both.labels, both.loss) == (11, 33, None, None)
     for other in (copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
         assert same(other.texts, given.texts)
@@ -68,7 +68,7 @@ def test_a_record_is_a_pytree_in_which_none_has_no_leaf(library: Backend) -> Non
 def test_records_are_traced_and_differentiated(library: Backend) -> None:
     given = texts(library.array)
 
-    def loss(data: frb.RewardData) -> Any:
+    def loss(data: frb.text.RewardData) -> Any:
         assert data.rewards is None
         return (data.end_scores * data.end_scores).sum()
 
@@ -78,7 +78,7 @@ def test_records_are_traced_and_differentiated(library: Backend) -> None:
     else:
         compiled = torch.compile(lambda data: tree_map(library, lambda x: x * 2, data), fullgraph=True, backend="eager")
         assert compiled(given).end_scores.tolist() == (given.end_scores * 2).tolist()
-        assert float(torch.func.grad(lambda s: loss(frb.RewardData(0, 0, None, s)))(given.end_scores)[0]) == float(
+        assert float(torch.func.grad(lambda s: loss(frb.text.RewardData(0, 0, None, s)))(given.end_scores)[0]) == float(
             2 * given.end_scores[0]
         )
 
@@ -91,21 +91,21 @@ def test_checks_in_a_constructor_are_refused() -> None:
             assert self.x.shape
 
     with pytest.raises(TypeError, match="Checked has __post_init__, which would be given what stands for arrays"):
-        frb.record(Checked)
+        frb.types.record(Checked)
 
 
 def test_items_of_a_buffer_come_out_as_the_record_that_went_in(backend: Backend) -> None:
-    pairs = frb.PairwiseDataset(texts(backend.array), texts(backend.array, seed=1))
+    pairs = frb.text.PairwiseDataset(texts(backend.array), texts(backend.array, seed=1))
     state = backend.add(backend.init(PAIRS), pairs)
     state, sample = backend.sample(state, backend.rb.key(0), 5)
-    assert type(sample.items) is frb.PairwiseDataset
-    assert (type(sample.items.chosen_data), sample.items.chosen_data.rewards) == (frb.RewardData, None)
+    assert type(sample.items) is frb.text.PairwiseDataset
+    assert (type(sample.items.chosen_data), sample.items.chosen_data.rewards) == (frb.text.RewardData, None)
     rows = sample.indices.tolist()
     for side in ("chosen_data", "rejected_data"):  # a pair stays one, whatever is drawn
         drawn, stored = getattr(sample.items, side), getattr(pairs, side)
         np.testing.assert_array_equal(backend.numpy(drawn.input_ids), backend.numpy(stored.input_ids)[rows])
         np.testing.assert_array_equal(backend.numpy(drawn.end_scores), backend.numpy(stored.end_scores)[rows])
-    assert frb.from_json(frb.to_json(PAIRS)) == PAIRS
+    assert frb.convert.from_json(frb.convert.to_json(PAIRS)) == PAIRS
     one = backend.rb.get(state, sample.indices[:1])
     assert same(one, backend.rb.records.at(sample.items, slice(0, 1)))
 
@@ -125,7 +125,7 @@ def test_files_take_records_whole_mapped_and_by_shape_alone(library: Backend, tm
     frb.save(given, tmp_path)
     for mmap in (False, True):
         assert same(frb.load(tmp_path, other, mmap=mmap), given)
-    spec = frb.load_spec(tmp_path)
+    spec = frb.checkpoint.load_spec(tmp_path)
     shapes = library.rb.zeros(spec) if library.library == "jax" else library.rb.zeros(spec, device="meta")
     assert type(shapes) is Mine
     assert shapes.texts.rewards is None
@@ -133,7 +133,7 @@ def test_files_take_records_whole_mapped_and_by_shape_alone(library: Backend, tm
     assert shapes.more["images"].dtype == given.more["images"].dtype
     for file in tmp_path.glob("*.safetensors"):  # which nothing is read of
         file.unlink()
-    assert frb.load_spec(tmp_path) == spec
+    assert frb.checkpoint.load_spec(tmp_path) == spec
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -156,7 +156,7 @@ def test_a_record_whose_class_has_changed(tmp_path: Path) -> None:
     def written_again(**fields: Any) -> type:
         given = dict.fromkeys(fields, Any)
         named = {"__module__": __name__, "__qualname__": "Again", "__annotations__": given}
-        return frb.record(type("Again", (), named | {k: v for k, v in fields.items() if v is not ...}))
+        return frb.types.record(type("Again", (), named | {k: v for k, v in fields.items() if v is not ...}))
 
     frb.save(written_again(x=..., y=...)(np.zeros(2), np.ones(1)), tmp_path)
     found = frb.load(tmp_path, "torch")
@@ -173,26 +173,26 @@ def test_a_record_whose_class_has_changed(tmp_path: Path) -> None:
 
 
 def test_what_a_file_without_checkpoint_says(tmp_path: Path) -> None:
-    with pytest.raises(frb.NoCheckpointError, match="no checkpoint is there"):
-        frb.load_spec(tmp_path / "none")
+    with pytest.raises(frb.errors.NoCheckpointError, match="no checkpoint is there"):
+        frb.checkpoint.load_spec(tmp_path / "none")
     frb.save(torch_backend.init(PAIRS), tmp_path)
-    assert frb.load_spec(tmp_path) == PAIRS
+    assert frb.checkpoint.load_spec(tmp_path) == PAIRS
     (manifest,) = tmp_path.glob("*.json")
     manifest.write_bytes(manifest.read_bytes()[:-9])
-    with pytest.raises(frb.CorruptCheckpointError):
-        frb.load_spec(tmp_path)
+    with pytest.raises(frb.errors.CorruptCheckpointError):
+        frb.checkpoint.load_spec(tmp_path)
 
 
 def test_rows_are_joined_and_taken_apart_as_arrays_are(library: Backend) -> None:
     records, numpy = library.rb.records, library.numpy
     one, two = texts(library.array), texts(library.array, 2, seed=1)
     assert records.batch_shape(one) == (3,)
-    assert records.batch_shape(frb.PairwiseDataset(one, two)) == ()
+    assert records.batch_shape(frb.text.PairwiseDataset(one, two)) == ()
     assert records.batch_shape((one.input_ids, one.attention_mask)) == (3, 4)
     both = records.cat([one, two])
     for whole, *parts in ((x.input_ids, one.input_ids, two.input_ids) for x in [both]):
         np.testing.assert_array_equal(numpy(whole), np.concatenate([numpy(part) for part in parts]))
-    assert type(both) is frb.RewardData
+    assert type(both) is frb.text.RewardData
     assert both.rewards is None
     for axis in (0, 1):
         stacked = records.stack([one, one, one], axis=axis)
@@ -211,12 +211,12 @@ def test_rows_are_joined_and_taken_apart_as_arrays_are(library: Backend) -> None
 
 def test_named_arrays_come_back_as_the_record(library: Backend) -> None:
     records = library.rb.records
-    given = frb.PairwiseDataset(texts(library.array), texts(library.array, seed=1))
+    given = frb.text.PairwiseDataset(texts(library.array), texts(library.array, seed=1))
     named = records.state_dict(given)
     assert sorted(named) == [
         f"{a}_data/{b}" for a in ("chosen", "rejected") for b in ("attention_mask", "end_scores", "input_ids")
     ]
-    blank = frb.PairwiseDataset(texts(library.array, seed=2), texts(library.array, seed=3))
+    blank = frb.text.PairwiseDataset(texts(library.array, seed=2), texts(library.array, seed=3))
     assert same(records.load_state_dict(blank, named), given)
     named.pop("chosen_data/end_scores")
     with pytest.raises(ValueError, match="expected the names"):
@@ -236,12 +236,12 @@ REFUSED = {
     "no arrays": (lambda r, x: r.unbind(()), TypeError, "expected a record or a nest of arrays, got tuple without any"),
     "no array": (lambda r, x: r.stack([{"x": 1.0}]), TypeError, "leaf 'x': expected an array, got float"),
     "other shapes": (
-        lambda r, x: r.cat([x, frb.RewardData(x.input_ids[:, :2], x.attention_mask, None, x.end_scores)]),
+        lambda r, x: r.cat([x, frb.text.RewardData(x.input_ids[:, :2], x.attention_mask, None, x.end_scores)]),
         ValueError,
         "leaf 'input_ids': the shapes .* do not fit together along axis 0; pad them to one length first",
     ),
     "other fields": (
-        lambda r, x: r.stack([x, frb.RewardData(x.input_ids, x.attention_mask)]),
+        lambda r, x: r.stack([x, frb.text.RewardData(x.input_ids, x.attention_mask)]),
         TypeError,
         "leaf 'end_scores': expected an array, got NoneType",
     ),
@@ -263,13 +263,13 @@ def test_errors_name_the_leaf(library: Backend, call: Any, kind: type[Exception]
 
 def test_tensordicts_and_tensorclasses_both_ways() -> None:
     rb, tensordict = torch_backend, pytest.importorskip("tensordict")
-    given = frb.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
+    given = frb.text.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
     made = rb.records.to_tensordict(given)
     assert isinstance(made, tensordict.TensorDict)
     assert made.batch_size == (3,)
     assert made["chosen_data"].batch_size == (3,)
     assert "rewards" not in made["chosen_data"].keys()  # noqa: SIM118  # of a TensorDict
-    assert same(rb.records.from_tensordict(made, frb.PairwiseDataset), given)
+    assert same(rb.records.from_tensordict(made, frb.text.PairwiseDataset), given)
 
     class Theirs:
         input_ids: torch.Tensor
@@ -279,21 +279,21 @@ def test_tensordicts_and_tensorclasses_both_ways() -> None:
 
     check_class_both_ways(tensordict.tensorclass(Theirs), given)
     with pytest.raises(ValueError, match=r"expected the fields .* of RewardData, got"):
-        rb.records.from_tensordict(made, frb.RewardData)
+        rb.records.from_tensordict(made, frb.text.RewardData)
 
 
-def check_class_both_ways(kind: Any, given: frb.PairwiseDataset) -> None:
+def check_class_both_ways(kind: Any, given: frb.text.PairwiseDataset) -> None:
     rb = torch_backend
     theirs = rb.records.to_tensordict(given.chosen_data, into=kind)
     assert type(theirs) is kind
-    assert same(rb.records.from_tensordict(theirs, frb.RewardData), given.chosen_data)
+    assert same(rb.records.from_tensordict(theirs, frb.text.RewardData), given.chosen_data)
     state = rb.add(rb.init(frb.BufferSpec(ITEM, 4)), theirs)  # the names decide
     assert same(rb.get(state, np.arange(3, dtype=np.int32)), given.chosen_data)
 
 
 def test_torchrls_classes_both_ways() -> None:
     rlhf = pytest.importorskip("torchrl.data")
-    given = frb.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
+    given = frb.text.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
     check_class_both_ways(rlhf.RewardData, given)
 
 

@@ -124,14 +124,14 @@ def test_steps_are_items_of_a_buffer_and_so_are_whole_replies() -> None:
     with backends.make("torch") as library:
         rb, made = library.rb, rolled(library)
     flat = each_leaf(lambda x: x.reshape(-1), made.steps)
-    spec = frb.BufferSpec(frb.spec_of(each_leaf(lambda x: x[0], flat)), capacity=64, sampler=frb.Slices(2))
+    spec = frb.BufferSpec(frb.specs.spec_of(each_leaf(lambda x: x[0], flat)), capacity=64, sampler=frb.Slices(2))
     frb.ted.check(spec)
     state = rb.add(rb.init(spec), flat, mask=made.mask.reshape(-1))
     assert int(rb.size(state)) == library.numpy(made.mask).sum()
     _, sample = rb.sample(state, rb.key(0), 16)
     frb.ted.check(sample.items, time_axis=1)  # windows of two steps, of one reply each
 
-    whole = rb.init(frb.BufferSpec(frb.spec_of(each_leaf(lambda x: x[0], made.steps)), capacity=12))
+    whole = rb.init(frb.BufferSpec(frb.specs.spec_of(each_leaf(lambda x: x[0], made.steps)), capacity=12))
     stored = rb.items(rb.add(whole, made.steps))
     frb.ted.check(stored, time_axis=1, mask=made.mask)
     np.testing.assert_array_equal(library.numpy(stored["action"]), library.numpy(made.steps["action"]))

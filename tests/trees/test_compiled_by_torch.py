@@ -17,13 +17,13 @@ import functional_rb as frb
 import torch_backend as rb
 
 zeros = torch.zeros(3)
-spec = frb.TreeSpec({"x": frb.Unbounded(())}, 4, 2, statistics="squares", chance=True)
-root = frb.Expansion({"x": zeros}, torch.zeros(3, 2), zeros)
+spec = frb.trees.TreeSpec({"x": frb.Unbounded(())}, 4, 2, statistics="squares", chance=True)
+root = frb.trees.Expansion({"x": zeros}, torch.zeros(3, 2), zeros)
 keys = rb.split(rb.key(1), 3)
 
 
 def step(node, action, key):
-    return frb.Expansion({"x": node["x"] + action}, torch.zeros(3, 2), zeros, action.to(torch.float32), 0.9)
+    return frb.trees.Expansion({"x": node["x"] + action}, torch.zeros(3, 2), zeros, action.to(torch.float32), 0.9)
 
 
 def check(simulations, policy, chance_step=None):
@@ -46,11 +46,11 @@ def check(simulations, policy, chance_step=None):
 # What a search remembers belongs to a thread, or to a number of simulations.
 cases = {
     "usual": (1, lambda: None),
-    "tuned": (2, lambda: frb.MuZero(frb.UCB1Tuned())),
-    "gumbel": (3, lambda: frb.GumbelMuZero()),
-    "gumbel, once": (1, lambda: frb.GumbelMuZero()),
-    "chance": (2, lambda: frb.MuZero(), step),
-    "chance, once": (1, lambda: frb.MuZero(), step),
+    "tuned": (2, lambda: frb.trees.MuZero(frb.trees.UCB1Tuned())),
+    "gumbel": (3, lambda: frb.trees.GumbelMuZero()),
+    "gumbel, once": (1, lambda: frb.trees.GumbelMuZero()),
+    "chance": (2, lambda: frb.trees.MuZero(), step),
+    "chance, once": (1, lambda: frb.trees.MuZero(), step),
 }
 for name in sys.argv[1:]:
     thread = threading.Thread(target=check, args=cases[name])

@@ -27,12 +27,12 @@ import jax_backend as rb
 
 BATCH, SLOTS = 16, 3
 ACTION = {"push": frb.Unbounded(())}
-SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, 6, SLOTS, action=ACTION, statistics="squares")
+SPEC = frb.trees.TreeSpec({"x": frb.Unbounded((2,))}, 6, SLOTS, action=ACTION, statistics="squares")
 
 
 def told(x, reward):
     pushes = {"push": x[:, :1] + jnp.arange(3.0)}
-    return frb.Expansion({"x": x}, x[:, :1] * jnp.arange(3.0), x[:, 1], reward, 0.5, actions=pushes)
+    return frb.trees.Expansion({"x": x}, x[:, :1] * jnp.arange(3.0), x[:, 1], reward, 0.5, actions=pushes)
 
 
 def step(node, action, key):
@@ -67,7 +67,7 @@ def check(mesh, policy):
     np.testing.assert_allclose(np.asarray(proposal.weights)[2:4], first[1].weights, rtol=1e-4, atol=1e-5)
 
 
-policies = {"Auto": frb.MuZero(frb.UCB1Tuned()), "Explicit": frb.GumbelMuZero()}
+policies = {"Auto": frb.trees.MuZero(frb.trees.UCB1Tuned()), "Explicit": frb.trees.GumbelMuZero()}
 for kind in sys.argv[1:]:
     check(jax.make_mesh((8,), ("d",), axis_types=(AxisType[kind],)), policies[kind])
 print("divided")

@@ -90,9 +90,9 @@ def steps_of(rows: np.ndarray) -> Any:
 
 
 OBSERVATION = {"at": frb.Unbounded((), "int32"), "sign": frb.Binary()}
-ROOMY = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=8, children=9, hash_bits=2)
-RANDOM = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=6, children=2, outcomes=4, hash_bits=3)
-TIGHT = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=4, children=1, seed=3)
+ROOMY = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=8, children=9, hash_bits=2)
+RANDOM = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=6, children=2, outcomes=4, hash_bits=3)
+TIGHT = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=4, children=1, seed=3)
 ROWS = hnp.arrays(np.int32, (BATCH, 5), elements=st.integers(0, 5), fill=st.nothing()).map(
     lambda rows: rows % np.array([6, 3, 4, 6, 2], np.int32)
 )
@@ -140,7 +140,7 @@ def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, ke
         check()
 
 
-LARGE = frb.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=9, children=9, outcomes=10, seed=1)
+LARGE = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), capacity=9, children=9, outcomes=10, seed=1)
 
 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
@@ -213,9 +213,9 @@ def test_forests_of_other_things_are_refused(library: Backend) -> None:
     one, small = forests.extend(forests.init(ROOMY), steps_of(FULL)), dataclasses.replace(ROOMY, capacity=2, children=1)
     with pytest.raises(ValueError, match=r"forests\.with_spec: expected room for 4 nodes, got a spec for 2; give more"):
         forests.with_spec(one, small)
-    with pytest.raises(TypeError, match=r"forests\.with_spec: expected a ForestSpec, got MapSpec"):
-        forests.with_spec(one, frb.MapSpec(frb.Unbounded(()), 4))
-    other = frb.ForestSpec(OBSERVATION, frb.Categorical(2), capacity=8, children=9)
+    with pytest.raises(TypeError, match=r"forests\.with_spec: expected a ForestSpec, got HashMapSpec"):
+        forests.with_spec(one, frb.HashMapSpec(frb.Unbounded(()), 4))
+    other = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(2), capacity=8, children=9)
     for use in (lambda: forests.with_spec(one, other), lambda: forests.merge(one, forests.init(other))):
         with pytest.raises(ValueError, match="expected the same actions"):
             use()
@@ -232,7 +232,7 @@ def test_steps_come_in_any_shape(library: Backend) -> None:
     steps = steps_of(FULL)
     grid = jax.tree.map(lambda x: x.reshape(2, 2), steps)
     column = {**steps, "next": {**steps["next"], "reward": steps["next"]["reward"][:, None]}}
-    item = frb.spec_of(jax.tree.map(lambda x: x[0], steps))
+    item = frb.specs.spec_of(jax.tree.map(lambda x: x[0], steps))
     buffer = rb.add(rb.init(frb.BufferSpec(item, 6)), steps)
     single = rb.forests.init(ROOMY)
     for k in range(4):
@@ -276,10 +276,10 @@ def test_forests_consume_and_refuse(library: Backend) -> None:
         rb.forests.size(old)
     new = rb.forests.init(ROOMY)
     steps = steps_of(FULL)
-    with pytest.raises(TypeError, match="expected a ForestSpec, got MapSpec"):
-        rb.forests.init(frb.MapSpec(frb.Unbounded(()), 4))
-    with pytest.raises(TypeError, match=r"expected a Forest made by rb\.forests\.init, got Map"):
-        rb.forests.size(rb.maps.init(frb.MapSpec(frb.Unbounded(()), 4)))
+    with pytest.raises(TypeError, match="expected a ForestSpec, got HashMapSpec"):
+        rb.forests.init(frb.HashMapSpec(frb.Unbounded(()), 4))
+    with pytest.raises(TypeError, match=r"expected a Forest made by rb\.forests\.init, got HashMap"):
+        rb.forests.size(rb.hash_maps.init(frb.HashMapSpec(frb.Unbounded(()), 4)))
     others = (torch_backend if library.library == "jax" else jax_backend).forests.init(ROOMY)
     for use in (rb.forests.refused, lambda x: rb.forests.extend(x, steps)):
         with pytest.raises(TypeError, match=r"a forest of this backend; bring it over by rb\.from_dlpack\(forest\)"):
@@ -315,7 +315,7 @@ def test_a_forest_under_jit_and_scan() -> None:
 
 
 def test_in_a_loop_nothing_is_copied() -> None:
-    forests, spec = jax_backend.forests, frb.ForestSpec(OBSERVATION, frb.Categorical(3), 1000, 4)
+    forests, spec = jax_backend.forests, frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), 1000, 4)
     steps = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 3), steps_of(FULL))
 
     def run(forest: Any, steps: Any) -> Any:
@@ -341,6 +341,6 @@ def test_specs_of_forests() -> None:
     nbytes = sum(4 * x.numel() for x in jax.tree.leaves(made)) - 4 * 7  # the counters
     assert ROOMY.node_bytes * ROOMY.capacity == pytest.approx(nbytes, abs=ROOMY.capacity)
     with pytest.raises(ValueError, match="expected at least one element"):
-        frb.ForestSpec(frb.Unbounded((0,)), frb.Categorical(2), 3, 1)
+        frb.trees.ForestSpec(frb.Unbounded((0,)), frb.Categorical(2), 3, 1)
     with pytest.raises(ValueError, match="children: expected 1 to"):
-        frb.ForestSpec(frb.Unbounded(()), frb.Categorical(2), 2**20, 2**10)
+        frb.trees.ForestSpec(frb.Unbounded(()), frb.Categorical(2), 2**20, 2**10)

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 import functional_rb as frb
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import hash_map
-from functional_rb.structures.hash_map import EMPTY, HashMap, MapPlan
+from functional_rb.structures.hash_map import EMPTY, HashTable, MapPlan
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.part_kernels import Jax, Numpy, Torch
@@ -34,13 +34,13 @@ WILD = st.sampled_from([LEAST, -3, -1, 0, 1, 2, 4, 5, 6, 9, 11, 12, 2**20, 2**30
 
 
 @st.composite
-def maps(draw: Any) -> HashMap:
+def maps(draw: Any) -> HashTable:
     """Anything of the right shapes."""
     table, keys, counts, counters = (
         draw(hnp.arrays(np.int32, shape, elements=elements))
         for shape, elements in zip(hash_map.shapes(PLAN), (WILD, st.integers(0, 2), WILD, WILD), strict=True)
     )
-    return HashMap(table, keys, counts, counters)
+    return HashTable(table, keys, counts, counters)
 
 
 def guarded(on: Any, array: np.ndarray) -> tuple[Any, Callable[[], None]]:
@@ -66,19 +66,19 @@ COMPILED = [form(lambda ops, *x: hash_map.insert(ops, PLAN, *x)) for form in (Ja
 
 @hypothesis.settings(max_examples=effort(60, 2000))
 @hypothesis.given(maps(), hnp.arrays(np.int32, (BATCH, 2), elements=st.integers(0, 2)))
-def test_no_map_makes_an_insertion_leave_its_arrays_or_go_on_for_ever(map: HashMap, rows: np.ndarray) -> None:
+def test_no_map_makes_an_insertion_leave_its_arrays_or_go_on_for_ever(map: HashTable, rows: np.ndarray) -> None:
     for on, insert in CARRIERS:
         arrays, checks = zip(*(guarded(on, x) for x in map), strict=True)
-        made, ids, _ = insert(HashMap(*arrays), on.array(rows), None)
+        made, ids, _ = insert(HashTable(*arrays), on.array(rows), None)
         for check in checks:
             check()
         within(PLAN, made, on.numpy(ids))
     for insert in COMPILED:
-        made, ids, _ = insert(HashMap(*(Jax.array(x) for x in map)), Jax.array(rows), None)
+        made, ids, _ = insert(HashTable(*(Jax.array(x) for x in map)), Jax.array(rows), None)
         within(PLAN, made, np.asarray(ids))
 
 
-def within(plan: MapPlan, made: HashMap, ids: np.ndarray) -> None:
+def within(plan: MapPlan, made: HashTable, ids: np.ndarray) -> None:
     assert ((ids >= -1) & (ids < plan.capacity)).all()
     assert tuple(tuple(x.shape) for x in made) == hash_map.shapes(plan)
 
@@ -100,13 +100,13 @@ def test_maps_that_were_made_are_sound_and_each_change_of_what_they_rest_on_is_s
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
-SPEC = frb.MapSpec(frb.Unbounded((2,), "int32"), 6, hash_bits=3)
-FOREST = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), 6, 2)
+SPEC = frb.HashMapSpec(frb.Unbounded((2,), "int32"), 6, hash_bits=3)
+FOREST = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), 6, 2)
 SEEN = np.array([[1, 2], [3, 4], [1, 2]], np.int32)
 
 
 def map_of(rb: Any) -> Any:
-    return rb.maps.insert(rb.maps.init(SPEC), SEEN)[0]
+    return rb.hash_maps.insert(rb.hash_maps.init(SPEC), SEEN)[0]
 
 
 def forest_of(rb: Any) -> Any:
@@ -143,7 +143,7 @@ def test_a_forged_map_does_not_load(library: Backend, tmp_path: Path, kind: str)
     made = map_of(library.rb)
     forged = dataclasses.replace(made, **{name: changed(library, getattr(made, name), at, value)})
     frb.save({"seen": forged}, tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match=f"Map: .*{text}") as caught:
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=f"HashMap: .*{text}") as caught:
         frb.load(tmp_path, library.rb)
     assert caught.value.file.endswith(".json")
 
@@ -152,18 +152,20 @@ def test_maps_of_other_sizes_than_their_spec_do_not_load(library: Backend, tmp_p
     made = map_of(library.rb)
     for name, array in (("table", made.table[:2]), ("keys", made.keys[:, :1]), ("counts", made.counts[None])):
         frb.save(dataclasses.replace(made, **{name: array}), tmp_path)
-        with pytest.raises(frb.CorruptCheckpointError, match=f"Map: ({name}: expected int32|its arrays are stacked)"):
+        with pytest.raises(
+            frb.errors.CorruptCheckpointError, match=f"HashMap: ({name}: expected int32|its arrays are stacked)"
+        ):
             frb.load(tmp_path, library.rb)
 
 
 def test_a_stack_of_maps_loads(library: Backend, tmp_path: Path) -> None:
     made = map_of(library.rb)
-    two = {name: library.array(np.stack([library.numpy(getattr(made, name))] * 2)) for name in HashMap._fields}
+    two = {name: library.array(np.stack([library.numpy(getattr(made, name))] * 2)) for name in HashTable._fields}
     frb.save(dataclasses.replace(made, **two), tmp_path)
-    assert library.rb.maps.size(frb.load(tmp_path, library.rb)).tolist() == [2, 2]
+    assert library.rb.hash_maps.size(frb.load(tmp_path, library.rb)).tolist() == [2, 2]
     two["table"] = changed(library, two["table"], (1, ONE), 9)
     frb.save(dataclasses.replace(made, **two), tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match="Map: its table"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="HashMap: its table"):
         frb.load(tmp_path, library.rb)
 
 
@@ -183,7 +185,7 @@ def forged_forest(library: Backend, kind: str, value: int) -> Any:
     keys[1, column] = value
     other, *_ = hash_map.insert(numpy_ops, plan, hash_map.init(numpy_ops, plan), keys, None)
     assert hash_map.problem(plan, other) is None
-    arrays = made.arrays._replace(**{part: HashMap(*map(library.array, other))})
+    arrays = made.arrays._replace(**{part: HashTable(*map(library.array, other))})
     return dataclasses.replace(made, arrays=arrays)
 
 
@@ -192,7 +194,7 @@ def forged_forest(library: Backend, kind: str, value: int) -> Any:
 def test_a_forged_forest_neither_loads_nor_is_read(library: Backend, tmp_path: Path, kind: str, value: int) -> None:
     forged = forged_forest(library, kind, value)
     frb.save(forged, tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match=f"Forest: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=f"Forest: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
         frb.load(tmp_path, library.rb)
     with pytest.raises(ValueError, match=rf"forests\.tree: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
         library.rb.forests.tree(forged, np.int32(0))
@@ -204,7 +206,7 @@ def test_a_forest_with_a_forged_map_does_not_load(library: Backend, tmp_path: Pa
         map = getattr(made.arrays, part)
         full = map._replace(table=changed(library, map.table, np.s_[:], 0))
         frb.save(dataclasses.replace(made, arrays=made.arrays._replace(**{part: full})), tmp_path)
-        with pytest.raises(frb.CorruptCheckpointError, match=f"Forest: its {part}: its table"):
+        with pytest.raises(frb.errors.CorruptCheckpointError, match=f"Forest: its {part}: its table"):
             frb.load(tmp_path, library.rb)
 
 
@@ -222,7 +224,7 @@ def test_swapped_leaves_of_other_sizes_are_refused(library: Backend) -> None:
         ("counts", np.zeros(6, np.int32), TypeError, "counts: expected int32 of this backend, got ndarray"),
     ):
         forged = dataclasses.replace(made, **{name: array})
-        for use in (rb.maps.insert, rb.maps.insert_, rb.maps.lookup, rb.maps.count):
+        for use in (rb.hash_maps.insert, rb.hash_maps.insert_, rb.hash_maps.lookup, rb.hash_maps.count):
             with pytest.raises(kind, match=text):
                 use(forged, SEEN)
     arrays = forest.arrays._replace(visits=forest.arrays.visits[:3])
@@ -239,7 +241,7 @@ def test_views_of_tensors_in_place_of_leaves(library: Backend) -> None:
     made = map_of(library.rb)
     full = dataclasses.replace(made, table=torch.zeros((), dtype=torch.int32).expand(16))
     turned = dataclasses.replace(made, keys=made.keys.t().contiguous().t())
-    assert library.rb.maps.lookup(full, SEEN).tolist() == [0, -1, 0]
-    assert library.rb.maps.insert(full, SEEN)[1].ids.tolist() == [0, -1, 0]
-    assert library.rb.maps.insert(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
-    assert library.rb.maps.insert_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.hash_maps.lookup(full, SEEN).tolist() == [0, -1, 0]
+    assert library.rb.hash_maps.insert(full, SEEN)[1].ids.tolist() == [0, -1, 0]
+    assert library.rb.hash_maps.insert(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.hash_maps.insert_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]

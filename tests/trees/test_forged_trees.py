@@ -14,7 +14,7 @@ from functional_rb.trees import soundness
 from functional_rb.trees.state import FIELDS
 from tests.support.backends import Backend
 
-SPEC = frb.TreeSpec(
+SPEC = frb.trees.TreeSpec(
     {"x": frb.Unbounded((2,)), "image": frb.Unbounded((40, 40), "uint8")}, 12, 3, frb.Unbounded(()), ("squares",)
 )
 BATCH = 2
@@ -29,7 +29,7 @@ class Model:
     def expansion(self, x: Any) -> Any:
         nothing, slots = x[:, 0] * 0, self.array(np.zeros((BATCH, 3), np.float32))
         node = {"x": x, "image": self.array(np.zeros((BATCH, 40, 40), np.uint8))}
-        return frb.Expansion(node, slots, nothing, nothing + 1, 0.9, actions=slots)
+        return frb.trees.Expansion(node, slots, nothing, nothing + 1, 0.9, actions=slots)
 
     def step(self, node: Any, action: Any, key: Any) -> Any:
         return self.expansion(node["x"] + 1)
@@ -92,7 +92,7 @@ def test_a_forged_tree_neither_loads_nor_is_read(library: Backend, tmp_path: Pat
     assert soundness.problem(on_host(library, tree)) is None
     forged = changed(library, tree, name, at, value)
     frb.save({"tree": forged}, tmp_path)
-    with pytest.raises(frb.CorruptCheckpointError, match=f"Tree: .*{text}"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=f"Tree: .*{text}"):
         frb.load(tmp_path, library.rb)
     with pytest.raises(ValueError, match=rf"frb\.trees: .*{text}.*; the tree was not made by rb\.trees"):
         frb.trees.to_string(forged.at(at if isinstance(at, int) else at[0]))
@@ -108,7 +108,7 @@ def test_trees_of_other_sizes_than_their_spec_do_not_load(library: Backend, tmp_
         ("statistics", {"log_weights": tree.prior}),
     ):
         frb.save(dataclasses.replace(tree, **{name: array}), tmp_path)
-        with pytest.raises(frb.CorruptCheckpointError, match=r"Tree: .*(expected|stacked|by its spec)"):
+        with pytest.raises(frb.errors.CorruptCheckpointError, match=r"Tree: .*(expected|stacked|by its spec)"):
             frb.load(tmp_path, library.rb)
 
 

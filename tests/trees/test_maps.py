@@ -22,10 +22,10 @@ from hypothesis.extra import numpy as hnp
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.maps.functions import problem
+from functional_rb.hash_maps.functions import problem
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import hash_map, key_rows
-from functional_rb.structures.hash_map import EMPTY, HashMap, MapPlan
+from functional_rb.structures.hash_map import EMPTY, HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 from jax_backend import compat
 from tests.support.backends import Backend
@@ -60,7 +60,7 @@ class Listed:
 def carriers(plan: MapPlan) -> list[tuple[Any, Any]]:
     """The library, and `insert` of it, of each way of carrying it out."""
 
-    def insert(ops: Any, arrays: HashMap, rows: Any, mask: Any) -> Any:
+    def insert(ops: Any, arrays: HashTable, rows: Any, mask: Any) -> Any:
         return hash_map.insert(ops, plan, arrays, rows, mask)
 
     made = [(on, form(insert)) for on in (Numpy, Torch) for form in (on.plain, on.kernels)]
@@ -71,7 +71,7 @@ MOST = 2**31 - 1
 """Where counts stay."""
 
 
-def counted(plan: MapPlan, before: int) -> HashMap:
+def counted(plan: MapPlan, before: int) -> HashTable:
     """An empty map, of whose keys each has been counted before, as have keys that were refused."""
     empty = hash_map.init(numpy_ops, plan)
     return empty._replace(counts=empty.counts + before, counters=np.array([0, before], np.int32))
@@ -90,7 +90,7 @@ def test_a_batch_is_as_one_by_one_on_all_carriers(plan: MapPlan) -> None:
     @hypothesis.given(batches(plan), st.sampled_from([0, MOST - 1]))
     def check(given: list[tuple[np.ndarray, np.ndarray]], before: int) -> None:
         law, singly = Listed(plan.capacity), counted(plan, before)
-        maps = [HashMap(*map(on.array, counted(plan, before))) for on, _ in carriers(plan)]
+        maps = [HashTable(*map(on.array, counted(plan, before))) for on, _ in carriers(plan)]
         for rows, mask in given:
             expected = [
                 law.insert(tuple(row)) if marked else (-1, False) for row, marked in zip(rows, mask, strict=True)
@@ -110,7 +110,7 @@ def test_a_batch_is_as_one_by_one_on_all_carriers(plan: MapPlan) -> None:
         for on in (Numpy, Torch):
             for form in (on.plain, on.kernels):
                 found = form(lambda ops, arrays, rows: hash_map.lookup(ops, plan, arrays, rows))(
-                    HashMap(*map(on.array, singly)), on.array(asked)
+                    HashTable(*map(on.array, singly)), on.array(asked)
                 )
                 assert on.numpy(found).tolist() == [*range(len(known)), -1]
 
@@ -169,10 +169,10 @@ def test_one_zero_and_one_nan(library: Backend, dtype: str) -> None:
     values = np.concatenate([np.zeros(1, kind), -np.zeros(1, kind), tiny, -tiny, one, nan, other_nan, -nan])
     values = np.concatenate([values, np.array([np.inf, -np.inf], kind)])
     with compat.enable_x64(dtype == "float64"):
-        rb, spec = library.rb, frb.MapSpec(frb.Unbounded((), dtype), 20)
-        made, inserted = rb.maps.insert(rb.maps.init(spec), library.array(values))
+        rb, spec = library.rb, frb.HashMapSpec(frb.Unbounded((), dtype), 20)
+        made, inserted = rb.hash_maps.insert(rb.hash_maps.init(spec), library.array(values))
         assert inserted.ids.tolist() == [0, 0, 1, 2, 3, 4, 4, 4, 5, 6]
-        stored = library.numpy(rb.maps.keys(made))[:7]
+        stored = library.numpy(rb.hash_maps.keys(made))[:7]
         np.testing.assert_array_equal(stored.astype(np.float64), values[[0, 2, 3, 4, 5, 8, 9]].astype(np.float64))
 
 
@@ -186,18 +186,18 @@ NEST = {
 
 
 def test_keys_are_any_nest_and_come_back(library: Backend) -> None:
-    rb, spec = library.rb, frb.MapSpec(NEST, 6, seed=3)
+    rb, spec = library.rb, frb.HashMapSpec(NEST, 6, seed=3)
     given = rb.rand(NEST, rb.key(1), (2, 2))
-    made, inserted = rb.maps.insert(rb.maps.init(spec), given, mask=np.array([[True, True], [False, True]]))
+    made, inserted = rb.hash_maps.insert(rb.hash_maps.init(spec), given, mask=np.array([[True, True], [False, True]]))
     assert inserted.ids.tolist() == [[0, 1], [-1, 2]]
-    assert rb.maps.lookup(made, given).tolist() == [[0, 1], [-1, 2]]
-    assert rb.maps.count(made, given).tolist() == [[1, 1], [0, 1]]
-    stored = rb.maps.keys(made)
+    assert rb.hash_maps.lookup(made, given).tolist() == [[0, 1], [-1, 2]]
+    assert rb.hash_maps.count(made, given).tolist() == [[1, 1], [0, 1]]
+    stored = rb.hash_maps.keys(made)
     for ours, theirs in zip(jax.tree.leaves(stored), jax.tree.leaves(given), strict=True):
         flat = library.numpy(theirs).reshape(4, *theirs.shape[2:])
         np.testing.assert_array_equal(library.numpy(ours)[:3], flat[[0, 1, 3]])
     single = jax.tree.map(lambda x: x[0, 1], given)
-    assert int(rb.maps.lookup(made, single)) == 1
+    assert int(rb.hash_maps.lookup(made, single)) == 1
     assert spec.rows.words == 4 + 404  # 2 complex numbers; 1 int16, 11 bytes and 1600, padded
     assert spec.nbytes == sum(4 * math.prod(x.shape) for x in (made.table, made.keys, made.counts, made.counters))
 
@@ -215,49 +215,54 @@ def test_each_byte_of_a_key_counts() -> None:
 
 # --- the public functions -------------------------------------------------------------------------------------------
 
-PAIR = frb.MapSpec(frb.Unbounded((2,), "int32"), 8, hash_bits=2)
+PAIR = frb.HashMapSpec(frb.Unbounded((2,), "int32"), 8, hash_bits=2)
 PAIRS = np.array([[1, 2], [3, 4], [1, 2], [5, 6]], np.int32)
 
 
 def test_a_map_is_a_value(library: Backend) -> None:
     rb = library.rb
-    empty = rb.maps.init(PAIR)
-    first, _ = rb.maps.insert(empty, library.array(PAIRS[:2]))
-    second, _ = rb.maps.insert(first, library.array(PAIRS))
-    assert [int(rb.maps.size(x)) for x in (empty, first, second)] == [0, 2, 3]
-    assert rb.maps.count(first, library.array(PAIRS)).tolist() == [1, 1, 1, 0]
+    empty = rb.hash_maps.init(PAIR)
+    first, _ = rb.hash_maps.insert(empty, library.array(PAIRS[:2]))
+    second, _ = rb.hash_maps.insert(first, library.array(PAIRS))
+    assert [int(rb.hash_maps.size(x)) for x in (empty, first, second)] == [0, 2, 3]
+    assert rb.hash_maps.count(first, library.array(PAIRS)).tolist() == [1, 1, 1, 0]
     assert pickle.loads(pickle.dumps(PAIR)) == PAIR
-    assert repr(first) == f"Map({PAIR!r})"
+    assert repr(first) == f"HashMap({PAIR!r})"
 
 
 def test_insert_in_place_consumes(library: Backend) -> None:
     rb = library.rb
-    old, _ = rb.maps.insert(rb.maps.init(PAIR), library.array(PAIRS[:1]))
+    old, _ = rb.hash_maps.insert(rb.hash_maps.init(PAIR), library.array(PAIRS[:1]))
     where = old.keys.unsafe_buffer_pointer() if library.library == "jax" else old.keys.data_ptr()
-    new, inserted = rb.maps.insert_(old, library.array(PAIRS))
+    new, inserted = rb.hash_maps.insert_(old, library.array(PAIRS))
     assert inserted.ids.tolist() == [0, 1, 0, 2]
     assert where == (new.keys.unsafe_buffer_pointer() if library.library == "jax" else new.keys.data_ptr())
-    for use in (rb.maps.size, lambda x: rb.maps.insert(x, PAIRS), lambda x: rb.maps.lookup(x, PAIRS)):
+    for use in (rb.hash_maps.size, lambda x: rb.hash_maps.insert(x, PAIRS), lambda x: rb.hash_maps.lookup(x, PAIRS)):
         with pytest.raises(RuntimeError, match="consumed"):
             use(old)
 
 
 def test_what_does_not_fit_is_refused(library: Backend) -> None:
-    rb, made = library.rb, library.rb.maps.init(PAIR)
-    with pytest.raises(TypeError, match="expected a MapSpec, got BufferSpec"):
-        rb.maps.init(frb.BufferSpec(frb.Unbounded(()), 3))
-    with pytest.raises(TypeError, match=r"expected a Map made by rb.maps.init, got int"):
-        rb.maps.insert(3, PAIRS)
+    rb, made = library.rb, library.rb.hash_maps.init(PAIR)
+    with pytest.raises(TypeError, match="expected a HashMapSpec, got BufferSpec"):
+        rb.hash_maps.init(frb.BufferSpec(frb.Unbounded(()), 3))
+    with pytest.raises(TypeError, match=r"expected a HashMap made by rb.hash_maps.init, got int"):
+        rb.hash_maps.insert(3, PAIRS)
     with pytest.raises(TypeError, match=r"expected (dtype )?int32"):
-        rb.maps.insert(made, PAIRS.astype(np.int64))
-    others = (torch_backend if library.library == "jax" else jax_backend).maps.init(PAIR)
-    for use in (rb.maps.size, rb.maps.keys, lambda x: rb.maps.insert_(x, PAIRS), lambda x: rb.maps.lookup(x, PAIRS)):
+        rb.hash_maps.insert(made, PAIRS.astype(np.int64))
+    others = (torch_backend if library.library == "jax" else jax_backend).hash_maps.init(PAIR)
+    for use in (
+        rb.hash_maps.size,
+        rb.hash_maps.keys,
+        lambda x: rb.hash_maps.insert_(x, PAIRS),
+        lambda x: rb.hash_maps.lookup(x, PAIRS),
+    ):
         with pytest.raises(TypeError, match=r"a map of this backend; bring it over by rb\.from_dlpack\(map\)"):
             use(others)
     with pytest.raises(ValueError, match=r"expected shape \('...', 2\), got \(4, 3\)"):
-        rb.maps.insert(made, np.zeros((4, 3), np.int32))
+        rb.hash_maps.insert(made, np.zeros((4, 3), np.int32))
     with pytest.raises(ValueError, match=r"expected a mask of shape \(4,\), got \(3,\)"):
-        rb.maps.insert(made, PAIRS, mask=np.ones(3, bool))
+        rb.hash_maps.insert(made, PAIRS, mask=np.ones(3, bool))
 
 
 def test_specs_that_make_no_map_are_refused() -> None:
@@ -267,14 +272,14 @@ def test_specs_that_make_no_map_are_refused() -> None:
         ({"capacity": 2.5}, TypeError, "capacity: expected an int, got 2.5"),
         ({"hash_bits": 32}, ValueError, "hash_bits: expected 0 to 31, got 32"),
         ({"key": frb.Unbounded((0,))}, ValueError, "expected at least one element"),
-        ({"key": frb.NonTensor()}, TypeError, "expected a spec of an array, got NonTensor"),
+        ({"key": frb.specs.NonTensor()}, TypeError, "expected a spec of an array, got NonTensor"),
     ):
         with pytest.raises(kind, match=text):
-            frb.MapSpec(**{"key": key, "capacity": 4} | given)
+            frb.HashMapSpec(**{"key": key, "capacity": 4} | given)
 
 
 def test_under_jit_scan_and_vmap() -> None:
-    maps = jax_backend.maps
+    maps = jax_backend.hash_maps
     stacked = jnp.stack([jnp.asarray(PAIRS), jnp.asarray(PAIRS[::-1])])
 
     def insert(made: Any, keys: Any) -> Any:
@@ -292,13 +297,13 @@ def test_under_jit_scan_and_vmap() -> None:
 
 
 def test_in_a_loop_nothing_is_copied() -> None:
-    spec = frb.MapSpec(frb.Unbounded((4,)), 1000)
+    spec = frb.HashMapSpec(frb.Unbounded((4,)), 1000)
 
     def run(made: Any, keys: Any) -> Any:
-        return jax.lax.scan(lambda made, key: (jax_backend.maps.insert(made, key)[0], None), made, keys)[0]
+        return jax.lax.scan(lambda made, key: (jax_backend.hash_maps.insert(made, key)[0], None), made, keys)[0]
 
     keys = jnp.zeros((3, 2, 4))
-    program = jax.jit(run, donate_argnums=0).lower(jax_backend.maps.init(spec), keys).compile(AS_USERS)
+    program = jax.jit(run, donate_argnums=0).lower(jax_backend.hash_maps.init(spec), keys).compile(AS_USERS)
     assert big_copies(program.as_text(), 500) == []
 
 
@@ -306,40 +311,42 @@ def test_in_a_loop_nothing_is_copied() -> None:
 @hypothesis.given(st.lists(st.integers(0, 9), max_size=12), st.lists(st.integers(0, 9), max_size=6))
 def test_a_map_that_grows_is_that_of_all_keys(first: list[int], second: list[int]) -> None:
     """It keeps numbers, counts and what it has refused; and the given one stays as it is."""
-    spec = frb.MapSpec(frb.Unbounded((), "int32"), capacity=5, hash_bits=1)
-    large = frb.MapSpec(frb.Unbounded((), "int32"), capacity=20, seed=3)
+    spec = frb.HashMapSpec(frb.Unbounded((), "int32"), capacity=5, hash_bits=1)
+    large = frb.HashMapSpec(frb.Unbounded((), "int32"), capacity=20, seed=3)
 
     def put(insert: Any, made: Any, keys: list[int], most: int) -> Any:
         """Of one size, so that JAX compiles once."""
         return insert(made, np.array(keys + [0] * (most - len(keys)), np.int32), np.arange(most) < len(keys))[0]
 
     for rb in (torch_backend, jax_backend):
-        made = put(rb.maps.insert, rb.maps.init(spec), first, 12)
-        kept, refused = list(dict.fromkeys(first))[:5], int(rb.maps.refused(made))
-        larger = rb.maps.with_spec(made, large)
+        made = put(rb.hash_maps.insert, rb.hash_maps.init(spec), first, 12)
+        kept, refused = list(dict.fromkeys(first))[:5], int(rb.hash_maps.refused(made))
+        larger = rb.hash_maps.with_spec(made, large)
         assert problem(jax.tree.map(np.asarray, larger)) is None
-        larger = put(rb.maps.insert_, larger, second, 6)
+        larger = put(rb.hash_maps.insert_, larger, second, 6)
         every = [x for x in first if x in kept] + second
         keys = np.arange(10, dtype=np.int32)
-        assert np.asarray(rb.maps.count(larger, keys)).tolist() == [every.count(x) for x in keys]
-        assert np.asarray(rb.maps.keys(larger))[: int(rb.maps.size(larger))].tolist() == list(dict.fromkeys(every))
-        assert int(rb.maps.refused(larger)) == refused == len(first) - len(every) + len(second)
-        assert np.asarray(rb.maps.keys(made))[: len(kept)].tolist() == kept
+        assert np.asarray(rb.hash_maps.count(larger, keys)).tolist() == [every.count(x) for x in keys]
+        assert np.asarray(rb.hash_maps.keys(larger))[: int(rb.hash_maps.size(larger))].tolist() == list(
+            dict.fromkeys(every)
+        )
+        assert int(rb.hash_maps.refused(larger)) == refused == len(first) - len(every) + len(second)
+        assert np.asarray(rb.hash_maps.keys(made))[: len(kept)].tolist() == kept
         if len(kept) > 1:
             with pytest.raises(ValueError, match=rf"expected room for {len(kept)} keys, got a spec for 1; give more"):
-                rb.maps.with_spec(made, dataclasses.replace(spec, capacity=1))
+                rb.hash_maps.with_spec(made, dataclasses.replace(spec, capacity=1))
 
 
 def test_a_map_of_other_keys_is_refused(library: Backend) -> None:
-    made = library.rb.maps.init(PAIR)
+    made = library.rb.hash_maps.init(PAIR)
     with pytest.raises(ValueError, match=r"maps\.with_spec: expected the same key"):
-        library.rb.maps.with_spec(made, frb.MapSpec(frb.Unbounded(()), 4))
-    with pytest.raises(TypeError, match=r"maps\.with_spec: expected a MapSpec, got int"):
-        library.rb.maps.with_spec(made, 4)
+        library.rb.hash_maps.with_spec(made, frb.HashMapSpec(frb.Unbounded(()), 4))
+    with pytest.raises(TypeError, match=r"maps\.with_spec: expected a HashMapSpec, got int"):
+        library.rb.hash_maps.with_spec(made, 4)
 
 
 def test_compiled_by_torch_as_one_graph() -> None:
-    maps = torch_backend.maps
+    maps = torch_backend.hash_maps
 
     def step(made: Any, keys: Any, mask: Any) -> Any:
         made, inserted = maps.insert(made, keys, mask)
@@ -357,17 +364,17 @@ def test_compiled_by_torch_as_one_graph() -> None:
 
 
 def test_torch_vmap_is_refused() -> None:
-    made = torch_backend.maps.init(PAIR)
+    made = torch_backend.hash_maps.init(PAIR)
     with pytest.raises(TypeError, match=r"torch\.vmap cannot map"):
-        torch.vmap(lambda keys: torch_backend.maps.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
+        torch.vmap(lambda keys: torch_backend.hash_maps.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
 
 
 @pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_keys_on_the_cpu_go_where_the_map_is_and_others_are_refused() -> None:
-    made, keys = torch_backend.maps.init(PAIR), torch.from_numpy(PAIRS)
+    made, keys = torch_backend.hash_maps.init(PAIR), torch.from_numpy(PAIRS)
     with pytest.raises(ValueError, match="expected all tensors on one device"):
-        torch_backend.maps.insert(made, keys.to("meta"))
+        torch_backend.hash_maps.insert(made, keys.to("meta"))
     # An accelerator without data: it gets as far as asking whether any key is left to look for.
     for given in (keys, PAIRS):
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta"):
-            torch_backend.maps.insert(torch_backend.maps.init(PAIR, device="meta"), given)
+            torch_backend.hash_maps.insert(torch_backend.hash_maps.init(PAIR, device="meta"), given)

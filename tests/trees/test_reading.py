@@ -22,7 +22,7 @@ from functional_rb.trees.state import FIELDS
 from functional_rb.trees.ways import Ways
 from tests.support.effort import effort
 
-SPEC = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), capacity=300, children=9)
+SPEC = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), capacity=300, children=9)
 SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "cycle": [(0, 0, 1), (1, 0, 2), (2, 0, 0)],
     "self-loop": [(0, 0, 0), (0, 1, 1)],
@@ -172,11 +172,12 @@ def test_rollouts_are_steps_in_ted() -> None:
 
 def test_specs_of_what_is_stored() -> None:
     tree = tree_of("fork")
-    assert trees.full_observation_spec(tree) == {"observation": SPEC.observation}
-    assert trees.full_action_spec(tree) == SPEC.action
-    assert trees.full_reward_spec(tree) == frb.Unbounded(())
-    assert list(trees.full_done_spec(tree)) == ["done", "terminated", "truncated"]
-    assert trees.full_state_spec(tree) == {}
+    specs = trees.full_specs(tree)
+    assert specs["observation"] == {"observation": SPEC.observation}
+    assert specs["action"] == SPEC.action
+    assert specs["reward"] == frb.Unbounded(())
+    assert list(specs["done"]) == ["done", "terminated", "truncated"]
+    assert specs["state"] == {}
 
 
 steps = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), min_size=1, max_size=14)
@@ -215,7 +216,7 @@ def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int,
 
 def calls_to_read(n: int) -> int:
     """How many functions are called to read a way of n steps, each of which leads one back as well."""
-    spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 2)
+    spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 2)
     numbers = np.arange(n, dtype=np.int32)
     before, action = np.concatenate([numbers, numbers + 1]), np.repeat(np.array([0, 1], np.int32), n)
     after, done = np.concatenate([numbers + 1, numbers]), np.zeros(2 * n, bool)
@@ -266,7 +267,7 @@ def test_dense_numbers_are_those_of_the_tree_alone() -> None:
 
 def test_a_long_way_is_read_in_no_recursion() -> None:
     n = 5000
-    spec = frb.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 1)
+    spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), n + 1, 1)
     numbers = np.arange(n, dtype=np.int32)
     done = np.zeros(n, bool)
     transitions = frb.ted.from_transitions(numbers, numbers % 2, np.ones(n, np.float32), numbers + 1, done)
@@ -284,7 +285,7 @@ def test_a_long_way_is_read_in_no_recursion() -> None:
 
 def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
     """A tree whose node k + 1 is stored under `parents[k] % (k + 1)`, in its next slot from behind."""
-    spec = frb.TreeSpec(frb.Unbounded((2,)), capacity, slots)
+    spec = frb.trees.TreeSpec(frb.Unbounded((2,)), capacity, slots)
     n = len(parents) + 1
     arrays: dict[str, Any] = {
         name: np.zeros((capacity, slots) if name in ("children", "reward") else capacity, np.float32) for name in FIELDS
@@ -307,7 +308,7 @@ def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
     arrays |= {"rows": np.arange(2 * capacity, dtype=np.float32).reshape(capacity, 2).view(np.int32), "wide": ()}
     arrays |= {"size": np.int32(size), "reward": np.arange(capacity * slots, dtype=np.float32).reshape(capacity, slots)}
     arrays |= {"action_rows": np.zeros((capacity, slots, 0), np.int32), "action_wide": (), "statistics": {}}
-    return frb.Tree(*(arrays[name] for name in FIELDS), spec)
+    return frb.trees.Tree(*(arrays[name] for name in FIELDS), spec)
 
 
 @hypothesis.settings(max_examples=effort(30, 500))
@@ -328,7 +329,7 @@ def test_search_trees_are_read_level_by_level(parents: list[int]) -> None:
             assert trees.branching_action(seen, node) == tree.slot[own]
             assert seen.steps.reward[node - 1] == tree.reward[tree.parent[own], tree.slot[own]]
             assert seen.vertex[trees.parent(seen, node)] == tree.parent[own]
-    assert trees.full_action_spec(tree) == frb.Categorical(4)
+    assert trees.full_specs(tree)["action"] == frb.Categorical(4)
     assert trees.fully_expanded(tree) == (trees.num_children(tree) == 4)
 
 
@@ -345,7 +346,9 @@ def test_what_is_no_tree_is_refused() -> None:
     with pytest.raises(TypeError, match=r"expected a tree of rb\.forests\.tree or of rb\.trees, got Forest"):
         trees.view(forest_of([(0, 0, 1)]))
     tree = search_tree([0, 1])
-    batch = frb.Tree(*(jax.tree.map(lambda x: np.stack([x] * 2), getattr(tree, name)) for name in FIELDS), tree.spec)
+    batch = frb.trees.Tree(
+        *(jax.tree.map(lambda x: np.stack([x] * 2), getattr(tree, name)) for name in FIELDS), tree.spec
+    )
     with pytest.raises(ValueError, match=r"got a batch \(2,\); read tree\.at\(0\)"):
         trees.view(batch)
 

@@ -15,23 +15,23 @@ START, SURE, COIN, END = range(4)
 """States: 0.2 for sure, or a coin of one or minus one."""
 
 
-def told(library: Backend, state: Any, valid: Any, value: Any = None) -> frb.Expansion:
+def told(library: Backend, state: Any, valid: Any, value: Any = None) -> frb.trees.Expansion:
     prior = library.array(np.zeros((TREES, 2), np.float32))
     value = library.array(np.zeros(TREES, np.float32)) if value is None else value
-    return frb.Expansion({"state": state}, prior, value, valid=valid)
+    return frb.trees.Expansion({"state": state}, prior, value, valid=valid)
 
 
-def world(library: Backend) -> tuple[frb.Expansion, Any, Any]:
+def world(library: Backend) -> tuple[frb.trees.Expansion, Any, Any]:
     """Where all begins, what follows from decisions, and what from chance."""
     table = library.array(np.array([[SURE, COIN], [END, END], [END, END], [END, END]], np.int32))
     outcomes = library.array(np.array([[0.2, 0.0], [0.2, 0.0], [1.0, -1.0], [0.0, 0.0]], np.float32))
     valid = library.array(np.array([[True, True], [True, False], [True, True], [False, False]]))
 
-    def act(node: Any, action: Any, key: Any) -> frb.Expansion:
+    def act(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
         state = table[node["state"], action]
         return told(library, state, valid[state])
 
-    def befall(node: Any, outcome: Any, key: Any) -> frb.Expansion:
+    def befall(node: Any, outcome: Any, key: Any) -> frb.trees.Expansion:
         state = 0 * outcome + END
         return told(library, state, valid[state])._replace(reward=outcomes[node["state"], outcome])
 
@@ -39,16 +39,16 @@ def world(library: Backend) -> tuple[frb.Expansion, Any, Any]:
     return told(library, start, valid[start]), act, befall
 
 
-SPEC = frb.TreeSpec({"state": frb.Unbounded((), "int32")}, 12, 2, chance=True)
+SPEC = frb.trees.TreeSpec({"state": frb.Unbounded((), "int32")}, 12, 2, chance=True)
 
 
 @pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize(
     "policy",
     [
-        frb.MuZero(dirichlet_fraction=0.0, temperature=0.0),
-        frb.GumbelMuZero(scale=0.0),
-        frb.UCB1(),
+        frb.trees.MuZero(dirichlet_fraction=0.0, temperature=0.0),
+        frb.trees.GumbelMuZero(scale=0.0),
+        frb.trees.UCB1(),
     ],
     ids=["muzero", "gumbel", "ucb1"],
 )
@@ -68,7 +68,7 @@ def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
     """And the four steps by themselves take outcomes too."""
     rb, (root, act, befall) = library.rb, world(library)
 
-    def step(node: Any, slot: Any, key: Any) -> frb.Expansion:
+    def step(node: Any, slot: Any, key: Any) -> frb.trees.Expansion:
         by_chance = node["state"] != START
         one, other = befall(node, slot, key), act(node, slot, key)
 
@@ -81,7 +81,7 @@ def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
         return told(library, state, valid)._replace(reward=by_chance * one.reward, chance=~by_chance)
 
     tree = rb.trees.init(SPEC, root)
-    policy = frb.MuZero(dirichlet_fraction=0.0, temperature=0.0)
+    policy = frb.trees.MuZero(dirichlet_fraction=0.0, temperature=0.0)
     expected, _ = rb.trees.search(tree, rb.key(0), act, 8, policy, chance_step=befall)
     found, _ = rb.trees.search(tree, rb.key(0), step, 8, policy)
     by_hand = tree
@@ -107,14 +107,14 @@ def test_where_chance_decides_at_the_root_nothing_is_proposed(library: Backend) 
 
 
 def test_outcomes_are_visited_by_their_prior(library: Backend) -> None:
-    rb, spec = library.rb, frb.TreeSpec((), 8, 3, chance=True)
+    rb, spec = library.rb, frb.trees.TreeSpec((), 8, 3, chance=True)
     shares = np.array([0.5, 0.3, 0.2], np.float32)
     prior = library.array(np.tile(np.log(shares), (TREES, 1)))
     zeros = library.array(np.zeros(TREES, np.float32))
-    root = frb.Expansion((), prior, zeros, chance=True)
+    root = frb.trees.Expansion((), prior, zeros, chance=True)
 
-    def step(node: Any, outcome: Any, key: Any) -> frb.Expansion:
-        return frb.Expansion((), prior, zeros, terminal=True)
+    def step(node: Any, outcome: Any, key: Any) -> frb.trees.Expansion:
+        return frb.trees.Expansion((), prior, zeros, terminal=True)
 
     tree, _ = rb.trees.search(rb.trees.init(spec, root), rb.key(0), step, 100)
     visits = library.numpy(rb.trees.summary(tree).visits)
@@ -123,10 +123,10 @@ def test_outcomes_are_visited_by_their_prior(library: Backend) -> None:
 
 def test_errors_name_what_is_wrong(library: Backend) -> None:
     rb, (root, act, befall) = library.rb, world(library)
-    plain = frb.TreeSpec(SPEC.node, 4, 2)
+    plain = frb.trees.TreeSpec(SPEC.node, 4, 2)
     tree = rb.trees.init(plain, root)
     for function, kind, words in (
-        (lambda: frb.TreeSpec((), 4, 2, chance=1), TypeError, r"TreeSpec\.chance: expected True or False, got 1"),
+        (lambda: frb.trees.TreeSpec((), 4, 2, chance=1), TypeError, r"TreeSpec\.chance: expected True or False, got 1"),
         (
             lambda: rb.trees.search(tree, rb.key(0), act, 3, chance_step=befall),
             ValueError,

@@ -20,8 +20,10 @@ def tables_of(library: Backend, game: Game) -> dict[str, Any]:
     return {name: library.array(x) for name, x in game.tables().items()}
 
 
-def of_states(library: Backend, game: Game, states: Any, capacity: int, statistics: Any = ()) -> frb.Tree:
-    spec = frb.TreeSpec({"state": frb.Unbounded((), "int32")}, capacity, game.value_shape[1], statistics=statistics)
+def of_states(library: Backend, game: Game, states: Any, capacity: int, statistics: Any = ()) -> frb.trees.Tree:
+    spec = frb.trees.TreeSpec(
+        {"state": frb.Unbounded((), "int32")}, capacity, game.value_shape[1], statistics=statistics
+    )
     root = list_tree.expansion(game.tables(), np.asarray(states, np.int32), None, None, 1.0)
     return library.rb.trees.init(spec, root)
 
@@ -29,7 +31,7 @@ def of_states(library: Backend, game: Game, states: Any, capacity: int, statisti
 def step_of(library: Backend, game: Game) -> Any:
     tables = tables_of(library, game)
 
-    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+    def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
         before = node["state"]
         return list_tree.expansion(tables, tables["following"][before, action], before, action, game.discount)
 
@@ -43,7 +45,10 @@ ON_BOTH = ["jax", pytest.param("torch", marks=pytest.mark.long)]
 @pytest.mark.parametrize("library", ON_BOTH, indirect=True)
 @pytest.mark.parametrize(
     ("policy", "lost"),
-    [(frb.GumbelMuZero(scale=0.0), 0.0), pytest.param(frb.UCB1(scale=(-1.0, 1.0)), 0.02, marks=pytest.mark.long)],
+    [
+        (frb.trees.GumbelMuZero(scale=0.0), 0.0),
+        pytest.param(frb.trees.UCB1(scale=(-1.0, 1.0)), 0.02, marks=pytest.mark.long),
+    ],
 )
 def test_tic_tac_toe_never_loses(library: Backend, policy: Any, lost: float) -> None:
     """Against random players, moving first and second, in a batch of games some of which are over before others.
@@ -97,7 +102,7 @@ def test_values_of_a_small_mdp_converge_to_value_iterations(library: Backend) ->
     count = effort(600, 5000)
     tree = of_states(library, game, range(6), count + 1)
     tree, proposal = library.rb.trees.search(
-        tree, library.rb.key(0), step_of(library, game), count, frb.UCB1(c=0.5, scale="siblings"), 12
+        tree, library.rb.key(0), step_of(library, game), count, frb.trees.UCB1(c=0.5, scale="siblings"), 12
     )
     np.testing.assert_array_equal(library.numpy(proposal.slot), q.argmax(-1))
     np.testing.assert_allclose(library.numpy(library.rb.trees.summary(tree).value), q.max(-1), atol=0.1)
@@ -107,7 +112,7 @@ def test_what_is_invalid_is_never_visited_at_any_depth(library: Backend) -> None
     """mctx masks invalid actions at the root alone."""
     game = Table(**vars(Game.random(7, 6, 4, 0.9, ties=True)))
     game.prior[~game.valid] = 50.0  # which a policy that does not know would take at once
-    for policy in (frb.MuZero(), frb.GumbelMuZero()):
+    for policy in (frb.trees.MuZero(), frb.trees.GumbelMuZero()):
         tree = of_states(library, game, [0, 1, 2], 30)
         tree, proposal = library.rb.trees.search(tree, library.rb.key(0), step_of(library, game), 29, policy)
         valid, visits = library.numpy(tree.valid), library.numpy(tree.edge_visits)
@@ -128,7 +133,7 @@ def test_invalid_slots_beside_the_valid_ones_change_nothing(library: Backend) ->
         **{name: x for name, x in small.tables().items() if x.ndim == 1},
         discount=0.9,
     )
-    policy = frb.GumbelMuZero(scale=0.0, considered=3)
+    policy = frb.trees.GumbelMuZero(scale=0.0, considered=3)
     found = []
     for game in (small, wide):
         tree = of_states(library, game, range(6), 20)
@@ -145,10 +150,12 @@ def test_invalid_slots_beside_the_valid_ones_change_nothing(library: Backend) ->
 
 
 def test_ties_are_broken_by_the_key_evenly(library: Backend) -> None:
-    spec, batch = frb.TreeSpec((frb.Unbounded(()),), 2, 5), 2000
+    spec, batch = frb.trees.TreeSpec((frb.Unbounded(()),), 2, 5), 2000
     zeros = np.zeros(batch, np.float32)
     valid = np.tile(np.array([True, True, False, True, True]), (batch, 1))
-    tree = library.rb.trees.init(spec, frb.Expansion((zeros,), np.zeros((batch, 5), np.float32), zeros, valid=valid))
+    tree = library.rb.trees.init(
+        spec, frb.trees.Expansion((zeros,), np.zeros((batch, 5), np.float32), zeros, valid=valid)
+    )
     counts = []
     for seed in (0, 1):
         leaf = library.rb.trees.select(tree, library.rb.key(seed))
@@ -199,17 +206,19 @@ def test_reset_begins_some_anew(library: Backend) -> None:
 def test_actions_may_be_vectors(library: Backend) -> None:
     """Each node has actions of its own, which the step is given."""
     rb = library.rb
-    spec = frb.TreeSpec({"x": frb.Unbounded((2,))}, 8, 3, action={"push": frb.Unbounded((2,))})
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded((2,))}, 8, 3, action={"push": frb.Unbounded((2,))})
     x = library.array(np.arange(4, dtype=np.float32).reshape(2, 2))
 
-    def told(x: Any, reward: Any) -> frb.Expansion:
+    def told(x: Any, reward: Any) -> frb.trees.Expansion:
         pushes = x[:, None] * library.array(np.array([[[1.0], [2.0], [3.0]]], np.float32))
-        return frb.Expansion({"x": x}, pushes[..., 0] * 0, x[:, 0] * 0, reward, 0.5, actions={"push": pushes})
+        return frb.trees.Expansion({"x": x}, pushes[..., 0] * 0, x[:, 0] * 0, reward, 0.5, actions={"push": pushes})
 
-    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+    def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
         return told(node["x"] + action["push"], action["push"][:, 1])
 
-    tree, proposal = rb.trees.search(rb.trees.init(spec, told(x, 0.0)), rb.key(0), step, 7, frb.UCB1(scale=(0.0, 9.0)))
+    tree, proposal = rb.trees.search(
+        rb.trees.init(spec, told(x, 0.0)), rb.key(0), step, 7, frb.trees.UCB1(scale=(0.0, 9.0))
+    )
     slot = library.numpy(proposal.slot)
     np.testing.assert_array_equal(
         library.numpy(proposal.action["push"]), library.numpy(x) * (slot[:, None] + 1).astype(np.float32)
@@ -241,9 +250,9 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
         (lambda: trees.search(tree, key, step, 0), ValueError, "at least 1 simulation"),
         (lambda: trees.search(tree, key, None, 3), TypeError, "expected step as a function"),
         (lambda: trees.search(tree, key, step, 3, "muzero"), TypeError, "expected a policy"),
-        (lambda: trees.search(tree, key, step, 3, frb.EXP3()), ValueError, "statistics='log_weights'"),
+        (lambda: trees.search(tree, key, step, 3, frb.trees.EXP3()), ValueError, "statistics='log_weights'"),
         (lambda: trees.search(tree, 3, step, 3), TypeError, "key: expected"),
-        (lambda: trees.select(tree, key, frb.MuZero()), TypeError, r"expected a score such as frb\.PUCT"),
+        (lambda: trees.select(tree, key, frb.trees.MuZero()), TypeError, r"expected a score such as frb\.PUCT"),
         (lambda: trees.select(tree, key, max_depth=0), ValueError, "max_depth as an int from 1 on"),
         (lambda: trees.subtree(tree.at(0), 0), ValueError, "one batch axis"),
         (lambda: trees.summary(root), TypeError, r"expected a frb\.Tree"),
@@ -261,9 +270,9 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
             r"leaf\.value.*expected dtype float32",
         ),
         (lambda: trees.reset(tree, np.ones(2, np.int32), root), TypeError, "mask"),
-        (lambda: frb.PUCT(scale="all"), ValueError, "expected 'siblings', 'tree'"),
-        (lambda: frb.MuZero(temperature=-1), ValueError, r"MuZero\.temperature: expected a number from 0"),
-        (lambda: frb.GumbelMuZero(frb.PUCT()), TypeError, r"frb\.CompletedQ"),
+        (lambda: frb.trees.PUCT(scale="all"), ValueError, "expected 'siblings', 'tree'"),
+        (lambda: frb.trees.MuZero(temperature=-1), ValueError, r"MuZero\.temperature: expected a number from 0"),
+        (lambda: frb.trees.GumbelMuZero(frb.trees.PUCT()), TypeError, r"frb\.CompletedQ"),
     ):
         with pytest.raises(kind, match=words):
             function()
@@ -299,10 +308,13 @@ def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
 
     game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
     library = Backend("torch", rb, torch.tensor, lambda x: x.numpy())
-    step, policy = step_of(library, game), frb.MuZero(frb.UCB1Tuned(scale=(-3.0, 3.0)), dirichlet_fraction=0.0)
+    step, policy = (
+        step_of(library, game),
+        frb.trees.MuZero(frb.trees.UCB1Tuned(scale=(-3.0, 3.0)), dirichlet_fraction=0.0),
+    )
     tree = of_states(library, game, [0, 1, 2], 2, "squares")
 
-    def search(tree: frb.Tree, key: Any) -> Any:
+    def search(tree: frb.trees.Tree, key: Any) -> Any:
         tree, proposal = rb.trees.search(tree, key, step, 2, policy)
         tree = rb.trees.subtree(tree, proposal.slot)
         return tree.visits, tree.value, tree.statistics["squares"], tree.low, proposal.slot, proposal.weights
@@ -325,8 +337,8 @@ def test_mapped_and_scanned_on_jax() -> None:
     library = Backend("jax", rb, jax.numpy.asarray, np.asarray)
     step = step_of(library, game)
 
-    def turn(tree: frb.Tree, key: Any) -> Any:
-        tree, proposal = rb.trees.search(tree, key, step, 3, frb.GumbelMuZero())
+    def turn(tree: frb.trees.Tree, key: Any) -> Any:
+        tree, proposal = rb.trees.search(tree, key, step, 3, frb.trees.GumbelMuZero())
         return rb.trees.subtree(tree, proposal.slot), proposal.slot
 
     tree = of_states(library, game, [0, 1], 20)

@@ -15,15 +15,17 @@ from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
 
 BATCH, SLOTS, CAPACITY = 4, 3, 2000
-SPEC = frb.TreeSpec({"x": frb.Unbounded((2,))}, CAPACITY, SLOTS, statistics=("squares", "log_weights"), chance=True)
+SPEC = frb.trees.TreeSpec(
+    {"x": frb.Unbounded((2,))}, CAPACITY, SLOTS, statistics=("squares", "log_weights"), chance=True
+)
 
 
-SOME = [frb.MuZero(frb.UCB1Tuned()), frb.GumbelMuZero()]
+SOME = [frb.trees.MuZero(frb.trees.UCB1Tuned()), frb.trees.GumbelMuZero()]
 
 
-def step(node: dict[str, jax.Array], action: jax.Array, key: jax.Array) -> frb.Expansion:
+def step(node: dict[str, jax.Array], action: jax.Array, key: jax.Array) -> frb.trees.Expansion:
     x = jnp.sin(node["x"] + action[:, None])
-    return frb.Expansion({"x": x}, x[:, :1] * jnp.arange(SLOTS), x[:, 1], x[:, 0], 0.9)
+    return frb.trees.Expansion({"x": x}, x[:, :1] * jnp.arange(SLOTS), x[:, 1], x[:, 0], 0.9)
 
 
 def bodies(text: str) -> str:
@@ -33,13 +35,15 @@ def bodies(text: str) -> str:
     return text.replace(entry[0], "")
 
 
-@pytest.mark.parametrize("policy", [*SOME, *effort([], [frb.MuZero(), frb.UCB1(), frb.EXP3()])], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [*SOME, *effort([], [frb.trees.MuZero(), frb.trees.UCB1(), frb.trees.EXP3()])], ids=repr
+)
 def test_nothing_large_is_copied(policy: object) -> None:
-    def program(tree: frb.Tree, key: jax.Array) -> frb.Tree:
+    def program(tree: frb.trees.Tree, key: jax.Array) -> frb.trees.Tree:
         return rb.trees.search(tree, key, step, 8, policy, chance_step=step)[0]
 
     x = jnp.zeros((BATCH, 2))
-    tree = rb.trees.init(SPEC, frb.Expansion({"x": x}, jnp.zeros((BATCH, SLOTS)), x[:, 0]))
+    tree = rb.trees.init(SPEC, frb.trees.Expansion({"x": x}, jnp.zeros((BATCH, SLOTS)), x[:, 0]))
     compiled = jax.jit(program, donate_argnums=0).lower(tree, rb.key(0)).compile(AS_USERS)
     assert big_copies(bodies(compiled.as_text()), CAPACITY // 2) == []
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -36,9 +36,9 @@ def mctx_step(params: Any, key: jax.Array, action: jax.Array, x: jax.Array) -> A
     return told, x
 
 
-def step(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+def step(node: Any, action: jax.Array, key: jax.Array) -> frb.trees.Expansion:
     x, prior, value, reward = model(node["x"], action)
-    return frb.Expansion({"x": x}, prior, value, reward, 0.9)
+    return frb.trees.Expansion({"x": x}, prior, value, reward, 0.9)
 
 
 def ours(policy: Any, noise: jax.Array, valid: np.ndarray | None, max_depth: int | None = None) -> tuple[Any, ...]:
@@ -46,17 +46,17 @@ def ours(policy: Any, noise: jax.Array, valid: np.ndarray | None, max_depth: int
 
     class Given(type(policy)):  # type: ignore[misc]  # the class is known when it runs
         def begin(self, ops: Any, edges: Any, bits: Any) -> Root:
-            gumbel = isinstance(policy, frb.GumbelMuZero)
+            gumbel = isinstance(policy, frb.trees.GumbelMuZero)
             return Root(edges.visits, noise if gumbel else self.noisy(ops, edges, noise))
 
     given = Given(**vars(policy))
     x, prior, value, _ = start()
-    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, SIMULATIONS + 1, SLOTS)
-    tree = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value, valid=valid))
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, SIMULATIONS + 1, SLOTS)
+    tree = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value, valid=valid))
     return rb.trees.search(tree, rb.key(0), step, SIMULATIONS, given, max_depth)
 
 
-def check_same(tree: frb.Tree, theirs: Any) -> None:
+def check_same(tree: frb.trees.Tree, theirs: Any) -> None:
     """mctx has a place for each simulation, and ours are numbered as they were stored: here that is the same."""
     for name, other in (
         ("parent", theirs.parents),
@@ -100,7 +100,7 @@ def test_muzero_equals_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = jax.random.dirichlet(jax.random.key(5), jnp.full(SLOTS, 0.3), (BATCH,))
     monkeypatch.setattr(jax.random, "dirichlet", lambda *_, **__: noise)  # mctx's draw
     theirs = compiled(mctx.muzero_policy, mctx_step, SIMULATIONS)
-    tree, proposal = ours(frb.MuZero(), noise, None)
+    tree, proposal = ours(frb.trees.MuZero(), noise, None)
     # The noise is in mctx's prior of the root, and beside it in ours.
     check_same(tree, theirs.search_tree)
     np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-6)
@@ -124,7 +124,7 @@ def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytes
             use_mixed_value=settings.get("mix", True),
         ),
     )
-    policy = frb.GumbelMuZero(frb.CompletedQ(**settings), considered=4)
+    policy = frb.trees.GumbelMuZero(frb.trees.CompletedQ(**settings), considered=4)
     tree, proposal = ours(policy, noise, valid)
     check_same(tree, theirs.search_tree)
     np.testing.assert_array_equal(proposal.slot, theirs.action)
@@ -134,7 +134,7 @@ def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytes
 @pytest.mark.long
 def test_a_largest_depth_is_mctxs() -> None:
     theirs = compiled(mctx.muzero_policy, mctx_step, SIMULATIONS, max_depth=2, dirichlet_fraction=0.0).search_tree
-    tree, _ = ours(frb.MuZero(dirichlet_fraction=0.0), jnp.zeros((BATCH, SLOTS)), None, max_depth=2)
+    tree, _ = ours(frb.trees.MuZero(dirichlet_fraction=0.0), jnp.zeros((BATCH, SLOTS)), None, max_depth=2)
     np.testing.assert_array_equal(rb.trees.summary(tree).visits, theirs.summary().visit_counts)
     np.testing.assert_allclose(rb.trees.summary(tree).q, theirs.summary().qvalues, atol=1e-5)
     assert int(tree.depth.max()) == 2
@@ -160,16 +160,16 @@ def test_stochastic_muzero_equals_mctx() -> None:
 
     theirs = compiled(mctx.stochastic_muzero_policy, decided, befell, 2 * SIMULATIONS, dirichlet_fraction=0.0)
 
-    def act(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+    def act(node: Any, action: jax.Array, key: jax.Array) -> frb.trees.Expansion:
         x, prior, value = after(node["x"], action)
         nothing = jnp.zeros((BATCH, SLOTS - outcomes))
         valid = jnp.tile(jnp.arange(SLOTS) < outcomes, (BATCH, 1))
-        return frb.Expansion({"x": x}, jnp.concatenate([prior, nothing], 1), value, valid=valid)
+        return frb.trees.Expansion({"x": x}, jnp.concatenate([prior, nothing], 1), value, valid=valid)
 
     x, prior, value, _ = start()
-    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 2 * SIMULATIONS + 1, SLOTS, chance=True)
-    tree = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value))
-    policy = frb.MuZero(dirichlet_fraction=0.0)
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, 2 * SIMULATIONS + 1, SLOTS, chance=True)
+    tree = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
+    policy = frb.trees.MuZero(dirichlet_fraction=0.0)
     tree, proposal = rb.trees.search(tree, rb.key(0), act, 2 * SIMULATIONS, policy, chance_step=step)
     np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-6)
     for name, other in (("parent", theirs.search_tree.parents), ("visits", theirs.search_tree.node_visits)):
@@ -185,13 +185,13 @@ def test_a_search_is_its_simulations() -> None:
     """
     x, prior, value, _ = start()
 
-    def step(node: Any, action: jax.Array, key: jax.Array) -> frb.Expansion:
+    def step(node: Any, action: jax.Array, key: jax.Array) -> frb.trees.Expansion:
         x, prior, value, reward = (jnp.round(64 * y) / 64 for y in model(node["x"], action))
-        return frb.Expansion({"x": x}, prior, value, reward, 0.5)
+        return frb.trees.Expansion({"x": x}, prior, value, reward, 0.5)
 
-    spec = frb.TreeSpec({"x": frb.Unbounded((3,))}, 6, SLOTS)
-    first = rb.trees.init(spec, frb.Expansion({"x": x}, prior, value))
-    policy = frb.trees.policies.MostVisited(frb.PUCT())
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, 6, SLOTS)
+    first = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
+    policy = frb.trees.policies.MostVisited(frb.trees.PUCT())
     ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
     draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))
 
@@ -200,7 +200,7 @@ def test_a_search_is_its_simulations() -> None:
     tree = first
 
     @jax.jit
-    def once(tree: frb.Tree, bits: jax.Array) -> frb.Tree:
+    def once(tree: frb.trees.Tree, bits: jax.Array) -> frb.trees.Tree:
         leaf = core.select_by(ops, tree, policy.score, bits, 100)
         tree, leaf = rb.trees.expand(tree, leaf, step(*rb.trees.content(tree, leaf), None))
         return rb.trees.backup(tree, leaf)

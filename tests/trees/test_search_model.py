@@ -19,14 +19,14 @@ from tests.support.list_tree import Game, ListTree, check_equal, expansion
 
 BATCH, SLOTS, STATES, CAPACITY = 3, 3, 6, 7
 SCORES = {
-    "puct": frb.PUCT(),
-    "puct over the tree": frb.PUCT(scale="tree", c_init=0.5),
-    "puct as it is": frb.PUCT(scale=(0.0, 1.0)),
-    "ucb1": frb.UCB1(),
-    "ucb1 tuned": frb.UCB1Tuned(scale=(-4.0, 4.0)),
-    "exp3": frb.EXP3(gamma=0.3),
-    "completed": frb.CompletedQ(),
-    "completed without mixing": frb.CompletedQ(rescale=False, mix=False, c_scale=1.0),
+    "puct": frb.trees.PUCT(),
+    "puct over the tree": frb.trees.PUCT(scale="tree", c_init=0.5),
+    "puct as it is": frb.trees.PUCT(scale=(0.0, 1.0)),
+    "ucb1": frb.trees.UCB1(),
+    "ucb1 tuned": frb.trees.UCB1Tuned(scale=(-4.0, 4.0)),
+    "exp3": frb.trees.EXP3(gamma=0.3),
+    "completed": frb.trees.CompletedQ(),
+    "completed without mixing": frb.trees.CompletedQ(rescale=False, mix=False, c_scale=1.0),
 }
 USUAL = ["puct over the tree", "ucb1", "ucb1 tuned", "exp3", "completed"]
 
@@ -37,7 +37,7 @@ def functions(library: str, name: str, max_depth: int | None) -> Any:
     rb = importlib.import_module(f"{library}_backend")
     score = SCORES[name]
 
-    def simulation(tables: Any, discount: Any, tree: frb.Tree, key: Any) -> tuple[frb.Tree, Any]:
+    def simulation(tables: Any, discount: Any, tree: frb.trees.Tree, key: Any) -> tuple[frb.trees.Tree, Any]:
         leaf = rb.trees.select(tree, key, score, max_depth)
         node, action = rb.trees.content(tree, leaf)
         before = node["state"]
@@ -52,15 +52,15 @@ def functions(library: str, name: str, max_depth: int | None) -> Any:
     return jax.jit(simulation), jax.jit(rb.trees.subtree)
 
 
-def begun(library: Backend, game: Game, states: list[int], score: Any) -> frb.Tree:
+def begun(library: Backend, game: Game, states: list[int], score: Any) -> frb.trees.Tree:
     node = {"state": frb.Unbounded((), "int32")}
-    spec = frb.TreeSpec(node, CAPACITY, SLOTS, statistics=score.statistics, chance=game.chance is not None)
+    spec = frb.trees.TreeSpec(node, CAPACITY, SLOTS, statistics=score.statistics, chance=game.chance is not None)
     return library.rb.trees.init(spec, expansion(game.tables(), np.array(states, np.int32), None, None, 1.0))
 
 
 def simulate(
-    library: Backend, name: str, game: Game, tree: frb.Tree, models: list[ListTree], count: int, depth: int | None
-) -> frb.Tree:
+    library: Backend, name: str, game: Game, tree: frb.trees.Tree, models: list[ListTree], count: int, depth: int | None
+) -> frb.trees.Tree:
     """Simulations by the library, each of which the model finds allowed, and carries out."""
     simulation, _ = functions(library.library, name, depth)
     tables = {name: library.array(x) for name, x in game.tables().items()}

@@ -12,7 +12,7 @@ import functional_rb as frb
 from functional_rb.trees.state import FIELDS
 from tests.support.backends import Backend
 
-SPEC = frb.TreeSpec(
+SPEC = frb.trees.TreeSpec(
     node={"obs": frb.Unbounded((2,)), "image": frb.Unbounded((1100,), "uint8")},
     capacity=3,
     children=2,
@@ -21,7 +21,7 @@ SPEC = frb.TreeSpec(
 )
 
 
-def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.Tree:
+def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.trees.Tree:
     """A tree whose arrays are all different."""
     words = SPEC.action_content.layout.row_words
     nodes, edges = (*batch, 3), (*batch, 3, 2)
@@ -43,7 +43,7 @@ def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.Tree:
             return tuple(map(array, shape))
         return library.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
 
-    return frb.Tree(*(array(shapes[name]) for name in FIELDS), SPEC)
+    return frb.trees.Tree(*(array(shapes[name]) for name in FIELDS), SPEC)
 
 
 def test_bytes_of_a_node_are_those_of_its_arrays(library: Backend) -> None:
@@ -51,27 +51,27 @@ def test_bytes_of_a_node_are_those_of_its_arrays(library: Backend) -> None:
 
 
 def test_specs_are_equal_by_what_they_say() -> None:
-    again = frb.TreeSpec(SPEC.node, 3, 2, SPEC.action, "squares")
+    again = frb.trees.TreeSpec(SPEC.node, 3, 2, SPEC.action, "squares")
     assert again == SPEC
     assert hash(again) == hash(SPEC)
     assert pickle.loads(pickle.dumps(SPEC)) == SPEC
-    assert frb.TreeSpec(SPEC.node, 3, 2) != SPEC
+    assert frb.trees.TreeSpec(SPEC.node, 3, 2) != SPEC
 
 
 def test_bad_specs_are_refused() -> None:
     obs = frb.Unbounded(())
     with pytest.raises(ValueError, match=r"TreeSpec\.capacity: expected 1 to 2147483647, got 0"):
-        frb.TreeSpec(obs, 0, 2)
+        frb.trees.TreeSpec(obs, 0, 2)
     with pytest.raises(TypeError, match=r"TreeSpec\.children: expected an int, got 2\.0"):
-        frb.TreeSpec(obs, 1, 2.0)
+        frb.trees.TreeSpec(obs, 1, 2.0)
     with pytest.raises(ValueError, match=r"at most 2\^31 - 1 edges"):
-        frb.TreeSpec(obs, 2**20, 2**20)
+        frb.trees.TreeSpec(obs, 2**20, 2**20)
     with pytest.raises(ValueError, match=r"TreeSpec\.statistics: expected some of"):
-        frb.TreeSpec(obs, 1, 2, statistics="cubes")
+        frb.trees.TreeSpec(obs, 1, 2, statistics="cubes")
     with pytest.raises(TypeError, match=r"TreeSpec\.node: leaf 'the item': expected a spec of an array, got NonTensor"):
-        frb.TreeSpec(frb.NonTensor(), 1, 2)
+        frb.trees.TreeSpec(frb.specs.NonTensor(), 1, 2)
     with pytest.raises(TypeError, match=r"TreeSpec\.action"):
-        frb.TreeSpec(obs, 1, 2, action=3)
+        frb.trees.TreeSpec(obs, 1, 2, action=3)
 
 
 def test_trees_are_pytrees(library: Backend) -> None:
@@ -111,20 +111,20 @@ def test_trees_cross_between_backends() -> None:
     back = jax_backend.from_dlpack(there, copy=True)
     assert isinstance(there.children, torch.Tensor)
     for one in (there, back):
-        assert (type(one), one.spec) == (frb.Tree, SPEC)
+        assert (type(one), one.spec) == (frb.trees.Tree, SPEC)
         np.testing.assert_array_equal(np.asarray(one.wide[0]), np.asarray(tree.wide[0]))
         np.testing.assert_array_equal(np.asarray(one.statistics["squares"]), np.asarray(tree.statistics["squares"]))
 
 
 def test_nodes_may_have_no_content(library: Backend) -> None:
     """What a model needs may be the path alone, or nothing, as in a bandit."""
-    rb, spec = library.rb, frb.TreeSpec(node=(), capacity=5, children=2, action=())
+    rb, spec = library.rb, frb.trees.TreeSpec(node=(), capacity=5, children=2, action=())
     zeros, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
-    root = frb.Expansion((), library.array(prior), library.array(zeros), actions=())
+    root = frb.trees.Expansion((), library.array(prior), library.array(zeros), actions=())
     tree = rb.trees.init(spec, root)
     asked = []
 
-    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
+    def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
         asked.append((node, action))
         return root
 
@@ -138,27 +138,27 @@ def test_nodes_may_have_no_content(library: Backend) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_numbers_of_half_precision_are_widened(library: Backend, dtype: str) -> None:
     """As models give them that compute in it."""
-    rb, spec = library.rb, frb.TreeSpec(node=(), capacity=5, children=2)
+    rb, spec = library.rb, frb.trees.TreeSpec(node=(), capacity=5, children=2)
     prior, value = (rb.zeros(frb.Unbounded(shape, dtype), batch=3) + 1.5 for shape in ((2,), ()))
 
-    def step(node: Any, action: Any, key: Any) -> frb.Expansion:
-        return frb.Expansion((), prior, value, reward=value, discount=value - 1)
+    def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
+        return frb.trees.Expansion((), prior, value, reward=value, discount=value - 1)
 
-    tree = rb.trees.init(spec, frb.Expansion((), prior, value))
-    tree, _ = rb.trees.search(tree, rb.key(0), step, 2, frb.GumbelMuZero())
+    tree = rb.trees.init(spec, frb.trees.Expansion((), prior, value))
+    tree, _ = rb.trees.search(tree, rb.key(0), step, 2, frb.trees.GumbelMuZero())
     assert library.numpy(tree.prediction)[0, :3].tolist() == [1.5, 1.5, 1.5]
     assert library.numpy(tree.value)[0, 0] == 1.5 + 0.5 * 1.5 - 0.25  # mean of 1.5 and twice 2.25
     with pytest.raises(TypeError, match="float64"):
-        rb.trees.init(spec, frb.Expansion((), np.zeros((3, 2)), value))
+        rb.trees.init(spec, frb.trees.Expansion((), np.zeros((3, 2)), value))
 
 
 def test_a_model_that_gives_nothing_but_nan_is_searched_and_told_of(library: Backend) -> None:
-    rb, spec = library.rb, frb.TreeSpec(node=(), capacity=9, children=2)
+    rb, spec = library.rb, frb.trees.TreeSpec(node=(), capacity=9, children=2)
     nan = library.array(np.full(3, np.nan, np.float32))
-    told = frb.Expansion((), library.array(np.full((3, 2), np.inf, np.float32)), nan, nan, nan)
+    told = frb.trees.Expansion((), library.array(np.full((3, 2), np.inf, np.float32)), nan, nan, nan)
     tree = rb.trees.init(spec, told._replace(reward=0.0, discount=1.0))
     assert library.numpy(tree.rejected).tolist() == [3, 3, 3]
-    for policy in (frb.MuZero(), frb.GumbelMuZero()):
+    for policy in (frb.trees.MuZero(), frb.trees.GumbelMuZero()):
         searched, proposal = rb.trees.search(tree, rb.key(0), lambda *_: told, 4, policy)
         assert library.numpy(searched.rejected).tolist() == [3 + 4 * 5] * 3
         np.testing.assert_allclose(library.numpy(proposal.weights).sum(-1), 1, rtol=1e-6)

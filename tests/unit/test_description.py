@@ -13,9 +13,9 @@ import functional_rb as frb
 X = {"x": frb.Unbounded((2,)), "y": frb.Unbounded((), "int32")}
 SPECS = {
     "buffer": lambda **more: frb.BufferSpec(X, **{"capacity": 4, "sampler": frb.Prioritized(), "lanes": 2} | more),
-    "map": lambda **more: frb.MapSpec(X, **{"capacity": 4, "seed": 3} | more),
-    "tree": lambda **more: frb.TreeSpec(X, **{"capacity": 4, "children": 2, "statistics": "squares"} | more),
-    "forest": lambda **more: frb.ForestSpec(X, frb.Categorical(2), **{"capacity": 4, "children": 2} | more),
+    "map": lambda **more: frb.HashMapSpec(X, **{"capacity": 4, "seed": 3} | more),
+    "tree": lambda **more: frb.trees.TreeSpec(X, **{"capacity": 4, "children": 2, "statistics": "squares"} | more),
+    "forest": lambda **more: frb.trees.ForestSpec(X, frb.Categorical(2), **{"capacity": 4, "children": 2} | more),
 }
 
 

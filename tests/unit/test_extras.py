@@ -121,15 +121,15 @@ attempt()
 
 def test_what_names_of_missing_libraries_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that names a class of a library is read with it as `known`, and then the library must be there."""
-    text = frb.to_json(frb.Composite({"x": frb.Unbounded(())}))
+    text = frb.convert.to_json(frb.Composite({"x": frb.Unbounded(())}))
     text = text.replace('"batch_shape"', '"container": "tensordict._td:TensorDict", "batch_shape"')
     known = r"names 'tensordict._td:TensorDict', which is not among those known, \[\]; write .*known=\(TensorDict,\)\)"
     with pytest.raises(ValueError, match=rf"{known}$"):
-        frb.from_json(text)
+        frb.convert.from_json(text)
     monkeypatch.setitem(sys.modules, "tensordict", None)
     remedy = r"; tensordict is not installed: pip install '\.\[tensordict\]' in a checkout"
     with pytest.raises(ValueError, match=known + remedy):
-        frb.from_json(text)
+        frb.convert.from_json(text)
 
 
 def test_pages_install_as_errors_say() -> None:

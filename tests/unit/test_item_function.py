@@ -36,7 +36,7 @@ NUMBER, TRIPLE = frb.Unbounded(()), frb.Unbounded((3,))
         Pair(NUMBER, {"x": TRIPLE}),
         Step({"x": TRIPLE}, NUMBER),
         frb.Composite.like(dict, {"x": frb.Unbounded((2, 3))}, (2,)),
-        {"name": frb.Text(4), "any": frb.NonTensor()},
+        {"name": frb.specs.Text(4), "any": frb.specs.NonTensor()},
     ],
     ids=lambda item: type(item).__name__,
 )
@@ -137,4 +137,4 @@ def test_cast_changes_the_named_leaves() -> None:
     assert made["left", "image"].tolist() == [[3, 255]]
     assert made["right",] is given["right",]
     with pytest.raises(ValueError, match=r"cast: leaf 'any': expected a dtype of float or int or bool, got object"):
-        item_after(frb.items.cast("int32", keys="any"), {"any": frb.NonTensor()})
+        item_after(frb.items.cast("int32", keys="any"), {"any": frb.specs.NonTensor()})

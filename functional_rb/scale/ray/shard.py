@@ -421,7 +421,9 @@ def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
     if not writer.in_order or not writer.overwrites:
         raise ValueError(f"BufferSpec.writer: expected frb.RoundRobin() in shards, got {writer}; leave it out")
     if spec.plan.objects:
-        raise ValueError("BufferSpec.item: expected arrays alone in shards, got frb.NonTensor; leave such leaves out")
+        raise ValueError(
+            "BufferSpec.item: expected arrays alone in shards, got frb.specs.NonTensor; leave such leaves out"
+        )
     odd = [name for name, leaf in zip(spec.added.names, spec.added.leaves, strict=True) if leaf.dtype == "bfloat16"]
     if odd:
         raise ValueError(

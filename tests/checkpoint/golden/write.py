@@ -34,7 +34,7 @@ SPECS = {
     "large": frb.BufferSpec({"x": frb.Unbounded((33_000,), "uint8")}, 3),
     "reservoir": frb.BufferSpec(ITEM, 5, frb.WithoutReplacement(), writer=frb.Reservoir()),
 }
-NOTES = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.NonTensor()}, 4)
+NOTES = frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.specs.NonTensor()}, 4)
 VALUES = [None, True, -7, 0.1, "nöte", [1, {"a": [False]}]]
 
 

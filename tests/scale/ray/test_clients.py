@@ -147,7 +147,7 @@ def test_other_arguments_that_do_not_fit_are_refused():
             {},
             r"BufferSpec.writer: expected frb.RoundRobin\(\)",
         ),
-        (frb.BufferSpec({"n": frb.NonTensor()}, 8), {}, "BufferSpec.item: expected arrays alone"),
+        (frb.BufferSpec({"n": frb.specs.NonTensor()}, 8), {}, "BufferSpec.item: expected arrays alone"),
         (frb.BufferSpec({"n": frb.Unbounded((), "bfloat16")}, 8), {}, "leaf 'n': expected a dtype of NumPy"),
         (SPEC, {"save_every": 5}, "start: save_every: expected None without checkpoint"),
         (SPEC, {"shards": 0}, "start: shards"),
@@ -207,7 +207,7 @@ def test_items_of_older_versions_are_masked_and_counted():
         client.add(items([version] * 4), version=version)
     client.flush()
     sample = client.sample(0, 64, oldest=2)
-    assert type(sample) is frb.MaskedSample
+    assert type(sample) is frb.types.MaskedSample
     assert sample.mask.tolist() == [x >= 2 for x in sample.items["x"].tolist()]
     out = ~sample.mask
     assert sample.weights[out].tolist() == sample.probabilities[out].tolist() == [0.0] * int(out.sum())
@@ -254,7 +254,7 @@ def test_slices_are_of_one_client_and_one_shard(lanes):
     first.flush()
     second.flush()
     sample = first.sample(0, 32, exact=True)
-    assert type(sample) is frb.SliceSample
+    assert type(sample) is frb.types.SliceSample
     assert tuple(sample.indices.shape) == (32, 3, 2)
     assert (sample.items["x"].diff(dim=1) == 1).all()
     assert bool(sample.mask.all())

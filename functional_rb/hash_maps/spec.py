@@ -11,12 +11,12 @@ from functional_rb.specs import NonTensor, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map
 from functional_rb.structures.expected import Expected
-from functional_rb.structures.hash_map import HashMap, MapPlan
+from functional_rb.structures.hash_map import HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MapSpec(Description):
+class HashMapSpec(Description):
     """What a map holds: frozen and hashable, without any array.
 
     Attributes:
@@ -36,7 +36,7 @@ class MapSpec(Description):
 
     Example:
         >>> from functional_rb import Unbounded
-        >>> MapSpec(key={"position": Unbounded((2,), "int32")}, capacity=1000).plan.table_size
+        >>> HashMapSpec(key={"position": Unbounded((2,), "int32")}, capacity=1000).plan.table_size
         2048
     """
 
@@ -55,15 +55,15 @@ class MapSpec(Description):
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the arrays once."""
         self._put(
-            capacity=checked_count("MapSpec.capacity", self.capacity, 1, hash_map.MOST),
-            hash_bits=checked_count("MapSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS),
-            seed=checked_count("MapSpec.seed", self.seed, -(2**63), 2**64 - 1),
-            outline=arrays_alone(self.key, "MapSpec.key"),
+            capacity=checked_count("HashMapSpec.capacity", self.capacity, 1, hash_map.MOST),
+            hash_bits=checked_count("HashMapSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS),
+            seed=checked_count("HashMapSpec.seed", self.seed, -(2**63), 2**64 - 1),
+            outline=arrays_alone(self.key, "HashMapSpec.key"),
             key=freeze(self.key),
         )
         self._put(rows=rows_of(self.outline))
         if not self.rows.words:
-            raise ValueError("MapSpec.key: expected at least one element, got none; all keys would be equal")
+            raise ValueError("HashMapSpec.key: expected at least one element, got none; all keys would be equal")
         self._put(plan=MapPlan(self.capacity, self.rows.words, self.seed, self.hash_bits))
         self._put(arrays=expected(self.plan))
         self._seal()
@@ -93,7 +93,7 @@ def arrays_alone(spec: Any, who: str) -> Outline:
 
 def expected(plan: MapPlan, prefix: str = "") -> tuple[Expected, ...]:
     """Shapes and dtypes of a map's arrays, named with a prefix."""
-    named = zip(HashMap._fields, hash_map.shapes(plan), strict=True)
+    named = zip(HashTable._fields, hash_map.shapes(plan), strict=True)
     return tuple(Expected(prefix + name, shape, "int32") for name, shape in named)
 
 

@@ -12,19 +12,19 @@ from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.convert import json
-from functional_rb.maps.spec import MapSpec
+from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary
 from functional_rb.specs.functions import SpecBackend, as_batch, built, outline_of
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.expected import Expected, problem_of_stack
-from functional_rb.structures.hash_map import REFUSED, SIZE, HashMap
+from functional_rb.structures.hash_map import REFUSED, SIZE, HashTable
 from functional_rb.structures.key_rows import KeyRows
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Map:
+class HashMap:
     """A map as a value: an immutable pytree of arrays that carries its spec.
 
     A key's number is its place in the order in which keys first came, from 0 on; nothing is ever taken out. T is
@@ -42,33 +42,33 @@ class Map:
     keys: Array
     counts: Array
     counters: Array
-    spec: MapSpec
+    spec: HashMapSpec
 
     def __repr__(self) -> str:
         """The description, not the arrays."""
-        return f"Map({self.spec!r})"
+        return f"HashMap({self.spec!r})"
 
 
-MAP_FIELDS: Final = HashMap._fields
+MAP_FIELDS: Final = HashTable._fields
 """The arrays of a map, in their order."""
 
 
 def problem(map: Any) -> str | None:
     """Why a map, or a stack of them, of NumPy's arrays cannot be one; or None."""
-    if not isinstance(map.spec, MapSpec):
+    if not isinstance(map.spec, HashMapSpec):
         return f"its spec is that of no map but {map.spec!r:.60}"
     plan, arrays = map.spec.plan, arrays_of(map)
-    return problem_of_stack(map.spec.arrays, arrays, lambda x: hash_map.problem(plan, HashMap(*x)))
+    return problem_of_stack(map.spec.arrays, arrays, lambda x: hash_map.problem(plan, HashTable(*x)))
 
 
-register_record(Map, MAP_FIELDS)
-add_rule(Map, problem)
-json.register_records((MapSpec,), (HashMap,))
+register_record(HashMap, MAP_FIELDS)
+add_rule(HashMap, problem)
+json.register_records((HashMapSpec,), (HashTable,))
 
 
-def arrays_of(map: Map) -> HashMap:
+def arrays_of(map: HashMap) -> HashTable:
     """The arrays of a map as the core has them."""
-    return HashMap(map.table, map.keys, map.counts, map.counters)
+    return HashTable(map.table, map.keys, map.counts, map.counters)
 
 
 class Inserted(NamedTuple):
@@ -111,7 +111,7 @@ class MapBackend(SpecBackend, Protocol):
         ...
 
 
-def init(backend: MapBackend, spec: MapSpec, device: Any = None) -> Map:
+def init(backend: MapBackend, spec: HashMapSpec, device: Any = None) -> HashMap:
     """An empty map.
 
     Args:
@@ -119,27 +119,29 @@ def init(backend: MapBackend, spec: MapSpec, device: Any = None) -> Map:
         device: where its arrays live; the backend's default if None.
 
     Raises:
-        TypeError: for what is no `MapSpec`, or a dtype that the backend lacks.
+        TypeError: for what is no `HashMapSpec`, or a dtype that the backend lacks.
 
     Example:
-        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded((2,), "int32"), capacity=100))
-        >>> int(rb.maps.size(seen))
+        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded((2,), "int32"), capacity=100))
+        >>> int(rb.hash_maps.size(seen))
         0
     """
-    if not isinstance(spec, MapSpec):
-        raise TypeError(f"maps.init: expected a MapSpec, got {type(spec).__name__}; give frb.MapSpec(key, capacity)")
-    outline_of(backend, spec.key, "maps.init")
-    return Map(*hash_map.init(backend.ops, spec.plan, device), spec)  # type: ignore[arg-type]  # each has these operations too
+    if not isinstance(spec, HashMapSpec):
+        raise TypeError(
+            f"hash_maps.init: expected a HashMapSpec, got {type(spec).__name__}; give frb.HashMapSpec(key, capacity)"
+        )
+    outline_of(backend, spec.key, "hash_maps.init")
+    return HashMap(*hash_map.init(backend.ops, spec.plan, device), spec)  # type: ignore[arg-type]  # each has these operations too
 
 
-def insert(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
+def insert(backend: MapBackend, map: HashMap, keys: Any, mask: Any = None) -> tuple[HashMap, Inserted]:
     """Put keys into a map; the result is that of putting them in one by one, in their order.
 
     Two keys are equal if all their elements are, bit for bit, but that -0.0 equals 0.0 and NaN equals NaN.
 
     Args:
         map: stays as it is.
-        keys: a nest like `MapSpec.key`, leaves [*batch, *shape]; a key may come several times in a batch.
+        keys: a nest like `HashMapSpec.key`, leaves [*batch, *shape]; a key may come several times in a batch.
         mask: bool [*batch], which keys to put in; all if None.
 
     Returns:
@@ -150,15 +152,15 @@ def insert(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[
         ValueError: for a structure or shape that does not fit.
 
     Example:
-        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=2))
-        >>> seen, inserted = rb.maps.insert(seen, np.array([7, 5, 7, 9], np.int32))
-        >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.maps.refused(seen))
+        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2))
+        >>> seen, inserted = rb.hash_maps.insert(seen, np.array([7, 5, 7, 9], np.int32))
+        >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.hash_maps.refused(seen))
         ([0, 1, 0, -1], [True, True, False, False], 1)
     """
     return _insert(backend, map, keys, mask, None)
 
 
-def insert_(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple[Map, Inserted]:
+def insert_(backend: MapBackend, map: HashMap, keys: Any, mask: Any = None) -> tuple[HashMap, Inserted]:
     """Do what `insert` does, in the map's own memory: the map that is given is consumed.
 
     Args:
@@ -173,33 +175,33 @@ def insert_(backend: MapBackend, map: Map, keys: Any, mask: Any = None) -> tuple
         RuntimeError: for a map that was consumed before.
 
     Example:
-        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=10))
+        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=10))
         >>> for state in (3, 4, 3):
-        ...     seen, inserted = rb.maps.insert_(seen, np.int32(state))
-        >>> rb.maps.count(seen, np.array([3, 4, 5], np.int32)).tolist()
+        ...     seen, inserted = rb.hash_maps.insert_(seen, np.int32(state))
+        >>> rb.hash_maps.count(seen, np.array([3, 4, 5], np.int32)).tolist()
         [2, 1, 0]
     """
     return _insert(backend, map, keys, mask, (map, "counters"))
 
 
 def _insert(
-    backend: MapBackend, map: Map, keys: Any, mask: Any, consume: tuple[Map, str] | None
-) -> tuple[Map, Inserted]:
-    check_map(backend, map, "maps.insert")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.insert")
+    backend: MapBackend, map: HashMap, keys: Any, mask: Any, consume: tuple[HashMap, str] | None
+) -> tuple[HashMap, Inserted]:
+    check_map(backend, map, "hash_maps.insert")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.insert")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
-    marked = checked_mask(backend, mask, lead, "maps.insert")
+    marked = checked_mask(backend, mask, lead, "hash_maps.insert")
     arrays = arrays_of(map)
-    made: HashMap
+    made: HashTable
     made, ids, fresh = backend.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
-    return Map(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
+    return HashMap(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
 
 
-def _inserted(ops: Ops, spec: MapSpec, arrays: HashMap, rows: Array, mask: Array | None) -> Any:
+def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, rows: Array, mask: Array | None) -> Any:
     return hash_map.insert(ops, spec.plan, arrays, rows, mask)
 
 
-def with_spec(backend: MapBackend, map: Map, spec: MapSpec) -> Map:
+def with_spec(backend: MapBackend, map: HashMap, spec: HashMapSpec) -> HashMap:
     """A map in arrays of another size: with more room for keys, or with less.
 
     Keys keep their numbers and counts.
@@ -212,33 +214,34 @@ def with_spec(backend: MapBackend, map: Map, spec: MapSpec) -> Map:
         The new map.
 
     Raises:
-        TypeError: for what is no map, or no `MapSpec`.
+        TypeError: for what is no map, or no `HashMapSpec`.
         ValueError: for other keys, or too little room; while that is traced, for less of it.
 
     Example:
-        >>> spec = frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=2)
-        >>> seen, _ = rb.maps.insert(rb.maps.init(spec), np.array([7, 5, 9], np.int32))
-        >>> larger = rb.maps.with_spec(seen, frb.MapSpec(key=frb.Unbounded((), "int32"), capacity=100))
-        >>> larger, inserted = rb.maps.insert(larger, np.array([9, 5], np.int32))
-        >>> inserted.ids.tolist(), int(rb.maps.refused(larger))
+        >>> spec = frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2)
+        >>> seen, _ = rb.hash_maps.insert(rb.hash_maps.init(spec), np.array([7, 5, 9], np.int32))
+        >>> larger = rb.hash_maps.with_spec(seen, frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=100))
+        >>> larger, inserted = rb.hash_maps.insert(larger, np.array([9, 5], np.int32))
+        >>> inserted.ids.tolist(), int(rb.hash_maps.refused(larger))
         ([2, 1], 1)
     """
-    check_map(backend, map, "maps.with_spec")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.with_spec")
-    if not isinstance(spec, MapSpec):
-        raise TypeError(f"maps.with_spec: expected a MapSpec, got {type(spec).__name__}")
+    check_map(backend, map, "hash_maps.with_spec")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.with_spec")
+    if not isinstance(spec, HashMapSpec):
+        raise TypeError(f"hash_maps.with_spec: expected a HashMapSpec, got {type(spec).__name__}")
     if spec.outline != map.spec.outline:
-        raise ValueError(f"maps.with_spec: expected the same key, {map.spec.key!r:.200}, got {spec.key!r:.200}")
+        raise ValueError(f"hash_maps.with_spec: expected the same key, {map.spec.key!r:.200}, got {spec.key!r:.200}")
     size = known_size(backend, map.counters, map.spec.capacity)
     if size > spec.capacity:
         raise ValueError(
-            f"maps.with_spec: expected room for {size} keys, got a spec for {spec.capacity}; give more, or begin anew"
+            f"hash_maps.with_spec: expected room for {size} keys, got a spec for {spec.capacity}; "
+            f"give more, or begin anew"
         )
-    made: HashMap = backend.carry_out(_moved, spec, (), arrays_of(map))
-    return Map(*made, spec)
+    made: HashTable = backend.carry_out(_moved, spec, (), arrays_of(map))
+    return HashMap(*made, spec)
 
 
-def _moved(ops: Ops, spec: MapSpec, owned: Any, arrays: HashMap) -> HashMap:
+def _moved(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable) -> HashTable:
     return hash_map.moved(ops, spec.plan, arrays)
 
 
@@ -247,88 +250,88 @@ def known_size(backend: MapBackend, counters: Array, most: int) -> int:
     return most if backend.is_traced(counters) else int(backend.to_numpy(counters)[SIZE])
 
 
-def lookup(backend: MapBackend, map: Map, keys: Any) -> Array:
+def lookup(backend: MapBackend, map: HashMap, keys: Any) -> Array:
     """The numbers of keys.
 
     Args:
         map: to look in.
-        keys: a nest like `MapSpec.key`, leaves [*batch, *shape].
+        keys: a nest like `HashMapSpec.key`, leaves [*batch, *shape].
 
     Returns:
         int32 [*batch], -1 where the map does not have the key.
 
     Example:
-        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Unbounded(()), capacity=10))
-        >>> seen, _ = rb.maps.insert(seen, np.array([0.5, -0.0], np.float32))
-        >>> rb.maps.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
+        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded(()), capacity=10))
+        >>> seen, _ = rb.hash_maps.insert(seen, np.array([0.5, -0.0], np.float32))
+        >>> rb.hash_maps.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
         [1, -1]
     """
-    check_map(backend, map, "maps.lookup")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.lookup")
+    check_map(backend, map, "hash_maps.lookup")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.lookup")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
     ids: Array = backend.carry_out(_looked_up, map.spec, (), arrays, rows)
     return ids.reshape(lead)
 
 
-def _looked_up(ops: Ops, spec: MapSpec, owned: Any, arrays: HashMap, rows: Array) -> Array:
+def _looked_up(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable, rows: Array) -> Array:
     return hash_map.lookup(ops, spec.plan, arrays, rows)
 
 
-def count(backend: MapBackend, map: Map, keys: Any) -> Array:
+def count(backend: MapBackend, map: HashMap, keys: Any) -> Array:
     """How often keys were put in.
 
     Args:
         map: to look in.
-        keys: a nest like `MapSpec.key`, leaves [*batch, *shape].
+        keys: a nest like `HashMapSpec.key`, leaves [*batch, *shape].
 
     Returns:
         int32 [*batch], 0 where the map does not have the key.
 
     Example:
-        >>> seen = rb.maps.init(frb.MapSpec(key=frb.Binary((2,)), capacity=4))
-        >>> seen, _ = rb.maps.insert(seen, np.array([[True, False], [True, False]]))
-        >>> bonus = 1 / np.sqrt(1 + np.asarray(rb.maps.count(seen, np.array([[True, False], [True, True]]))))
+        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Binary((2,)), capacity=4))
+        >>> seen, _ = rb.hash_maps.insert(seen, np.array([[True, False], [True, False]]))
+        >>> bonus = 1 / np.sqrt(1 + np.asarray(rb.hash_maps.count(seen, np.array([[True, False], [True, True]]))))
         >>> bonus.round(2).tolist()
         [0.58, 1.0]
     """
-    check_map(backend, map, "maps.count")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.count")
+    check_map(backend, map, "hash_maps.count")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.count")
     rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
     counts: Array = backend.carry_out(_counted, map.spec, (), arrays, rows)
     return counts.reshape(lead)
 
 
-def _counted(ops: Ops, spec: MapSpec, owned: Any, arrays: HashMap, rows: Array) -> Array:
+def _counted(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable, rows: Array) -> Array:
     ids = hash_map.lookup(ops, spec.plan, arrays, rows)
     nothing = ops.full_like(ids, 0)
     return ops.where(ids < 0, nothing, ops.take(arrays.counts, ops.maximum(ids, nothing)))
 
 
-def size(backend: MapBackend, map: Map) -> Array:
+def size(backend: MapBackend, map: HashMap) -> Array:
     """How many different keys a map has, an int32 scalar."""
-    check_map(backend, map, "maps.size")
+    check_map(backend, map, "hash_maps.size")
     return map.counters[..., SIZE]
 
 
-def refused(backend: MapBackend, map: Map) -> Array:
+def refused(backend: MapBackend, map: HashMap) -> Array:
     """How many keys a full map has refused, an int32 scalar."""
-    check_map(backend, map, "maps.refused")
+    check_map(backend, map, "hash_maps.refused")
     return map.counters[..., REFUSED]
 
 
-def keys(backend: MapBackend, map: Map) -> Any:
-    """All keys of a map by number: a nest like `MapSpec.key`, leaves [capacity, *shape]; zeros behind the last.
+def keys(backend: MapBackend, map: HashMap) -> Any:
+    """All keys of a map by number: a nest like `HashMapSpec.key`, leaves [capacity, *shape]; zeros behind the last.
 
     Example:
-        >>> seen = rb.maps.init(frb.MapSpec(key={"cell": frb.Unbounded((), "int32")}, capacity=3))
-        >>> seen, _ = rb.maps.insert(seen, {"cell": np.array([8, 9, 8], np.int32)})
-        >>> rb.maps.keys(seen)["cell"].tolist()
+        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key={"cell": frb.Unbounded((), "int32")}, capacity=3))
+        >>> seen, _ = rb.hash_maps.insert(seen, {"cell": np.array([8, 9, 8], np.int32)})
+        >>> rb.hash_maps.keys(seen)["cell"].tolist()
         [8, 9, 0]
     """
-    check_map(backend, map, "maps.keys")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "maps.keys")
+    check_map(backend, map, "hash_maps.keys")
+    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.keys")
     spec = map.spec
     return unpacked(backend, spec.outline, spec.rows, map.keys)
 
@@ -340,8 +343,8 @@ def check_map(backend: MapBackend, map: Any, who: str) -> None:
         TypeError: for the one.
         RuntimeError: for the other.
     """
-    if not isinstance(map, Map):
-        raise TypeError(f"{who}: expected a Map made by rb.maps.init, got {type(map).__name__}")
+    if not isinstance(map, HashMap):
+        raise TypeError(f"{who}: expected a HashMap made by rb.hash_maps.init, got {type(map).__name__}")
     check_arrays(backend, map.counters, who, "map")
 
 

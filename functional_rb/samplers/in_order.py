@@ -19,23 +19,26 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fifo(LimitedSampler):
-    """The oldest items, the oldest first; the key is not used.
+class InOrder(LimitedSampler):
+    """The oldest items, the oldest first, or the newest, the newest first; the key is not used.
 
     Without a limit every call gives the same ones until they are overwritten. With `max_times_sampled=1` each item
     is given once, with m it comes m times in a row; what is not there is masked. All weights and probabilities are 1.
 
     Attributes:
         max_times_sampled: how often an item may be drawn, None for no limit.
+        newest_first: begin with the newest item (last in, first out), not with the oldest (first in, first out).
 
     Raises:
         ValueError: if the limit is not positive, for a buffer with lanes, or if the writer does not keep items in
             order.
 
     Example:
-        >>> Fifo(max_times_sampled=1)
-        Fifo(max_times_sampled=1)
+        >>> InOrder(max_times_sampled=1)
+        InOrder(max_times_sampled=1, newest_first=False)
     """
+
+    newest_first: bool = False
 
     def check(self, plan: Plan) -> None:
         """There is one order, and it is read off a ring."""
@@ -92,22 +95,8 @@ class Fifo(LimitedSampler):
         return ops.take(slots, item), place < reach[-1:]
 
     def _turned(self, position: Array, last: Array) -> Array:
-        """Positions counted from this sampler's end, as positions from the oldest."""
-        return position
-
-
-@dataclasses.dataclass(frozen=True)
-class Lifo(Fifo):
-    """The newest items, the newest first; the key is not used. See `Fifo`.
-
-    Example:
-        >>> Lifo()
-        Lifo(max_times_sampled=None)
-    """
-
-    def _turned(self, position: Array, last: Array) -> Array:
-        """The position counted from the newest item: last - position."""
-        return last - position
+        """Positions counted from the end that is drawn first, as positions from the oldest."""
+        return last - position if self.newest_first else position
 
 
 def in_turn(ops: Ops, handles: Array, live: Array) -> Selection:

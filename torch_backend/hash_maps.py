@@ -1,8 +1,8 @@
-"""Maps on torch: `rb.maps`."""
+"""Hash maps on torch: `rb.hash_maps`."""
 
 from __future__ import annotations
 
-from functional_rb.maps import functions
+from functional_rb.hash_maps import functions
 from torch_backend import carried
 from torch_backend.binder import Binder
 

@@ -1,8 +1,8 @@
-"""Maps on JAX: `rb.maps`."""
+"""Hash maps on JAX: `rb.hash_maps`."""
 
 from __future__ import annotations
 
-from functional_rb.maps import functions
+from functional_rb.hash_maps import functions
 from jax_backend import carried
 from jax_backend.binder import Binder
 
