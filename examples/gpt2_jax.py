@@ -5,7 +5,7 @@ before attention and before the two dense layers, and the embedding's transpose 
 
     params = load("model.safetensors")
     step, cache = model(heads=12)
-    rb.text.generate(step, params, prompts, rb.key(0), 20, eos=50256, cache=cache)
+    rb.text.generate(step, params, prompts, rb.key(0), frb.text.Decoding(20, eos=50256), cache=cache)
 """
 
 from collections.abc import Callable

@@ -100,14 +100,9 @@ def make_iterate(config: Config, step: Any, cache: Any, optimizer: optax.Gradien
             run.learner.params,
             prompts,
             k_rollout,
-            ROW - PROMPT,
-            score,
-            reference=reference,
-            kl=run.coefficient,
-            eos=END,
-            pad=END,
+            frb.text.Decoding(ROW - PROMPT, eos=END, pad=END, replies=config.replies),
+            frb.text.Reward(score, reference, run.coefficient),
             cache=cache,
-            replies=config.replies,
         )
         replies = {
             "prompt": jnp.repeat(numbers, config.replies),

@@ -106,14 +106,9 @@ def train(config: Config) -> Iterator[Row]:
             learner.model,
             prompts[i],
             k_rollout,
-            ROW - PROMPT,
-            score,
-            reference=reference,
-            kl=coefficient,
-            eos=END,
-            pad=END,
+            frb.text.Decoding(ROW - PROMPT, eos=END, pad=END, replies=config.replies),
+            frb.text.Reward(score, reference, coefficient),
             cache=learner.lm.cache,
-            replies=config.replies,
         )
         replies = {
             "prompt": numbers[i].repeat_interleave(config.replies),

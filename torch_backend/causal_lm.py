@@ -60,7 +60,8 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
         >>> model = AutoModelForCausalLM.from_config(config).eval()
         >>> step, cache = rb.text.causal_lm(model)
         >>> prompts, mask = np.array([[3, 4, 5], [0, 0, 6]]), np.array([[1, 1, 1], [0, 0, 1]])
-        >>> made = rb.text.generate(step, model, prompts, rb.key(0), 4, eos=1, mask=mask, cache=cache, replies=2)
+        >>> decoding = frb.text.Decoding(4, eos=1, replies=2)
+        >>> made = rb.text.generate(step, model, prompts, rb.key(0), decoding, mask=mask, cache=cache)
         >>> made.tokens.shape
         torch.Size([4, 4])
     """

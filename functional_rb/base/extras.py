@@ -11,6 +11,7 @@ COMMAND: Final = "pip install '.[{}]' in a checkout of functional_rb"
 """How an extra is installed; every error that names one says it in these words."""
 
 EXTRAS: Final = {
+    "crc32c": "datasets",
     "h5py": "hdf5",
     "hypothesis": "testing",
     "jax": "jax",

@@ -1,6 +1,7 @@
 """Text: the data of reinforcement learning from human feedback, as records and pure functions on both backends."""
 
 from functional_rb.convert import json as _json
+from functional_rb.text.decoding import Decoding, Reward
 from functional_rb.text.kl import AdaptiveKL, ConstantKL
 from functional_rb.text.packing import Packed, pack, unpack
 from functional_rb.text.padding import Padded
@@ -13,11 +14,13 @@ _json.register_records((Padded,))
 __all__ = [
     "AdaptiveKL",
     "ConstantKL",
+    "Decoding",
     "Packed",
     "Padded",
     "PairwiseDataset",
     "Prepared",
     "PromptData",
+    "Reward",
     "RewardData",
     "pack",
     "preference",

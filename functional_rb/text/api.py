@@ -5,7 +5,6 @@ A backend binds each of these to itself and takes over its docstring; the exampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from functional_rb.text import advantages, rollouts
 from functional_rb.text import generation as core
 from functional_rb.text.backend import Backend, EmptyCache, Step
 from functional_rb.text.checks import check_callable, law_of, rows_of, settings_of, shaped, unset, whole
+from functional_rb.text.decoding import Decoding, Reward, Score
 from functional_rb.text.generation import Generation, Joined
 
 
@@ -59,23 +59,16 @@ def generate(
     params: Any,
     prompts: Any,
     key: Any,
-    n: int,
-    temperature: Any = 1.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    eos: int | Sequence[int] | None = None,
-    pad: int = 0,
+    decoding: Decoding | int,
     *,
     mask: Any = None,
     cache: EmptyCache | None = None,
-    replies: int = 1,
-    at_once: int | None = None,
 ) -> Generation:
     """Generate replies to prompts, token by token.
 
     The same logits and the same random bits give the same tokens on every backend and device. A reply ends with the
-    first eos, or after n tokens; behind it stands `pad`, which may be an eos or any token else, as masks and lengths
-    say what is a token.
+    first eos, or after `decoding.n` tokens; behind it stands `pad`, which may be an eos or any token else, as masks and
+    lengths say what is a token.
 
     Args:
         step: the model, a pure function `(params, cache, ids, positions) -> (logits, cache)`, of ids int32 [B, T],
@@ -89,21 +82,12 @@ def generate(
         params: of the model, handed to it as they are.
         prompts: integers [B, L].
         key: randomness, from `key(seed)` or `split`.
-        n: the number of tokens of a reply at most.
-        temperature: by which logits are divided; 0 takes the most likely token, of equal ones the first. May be traced.
-        top_k: only so many of the most likely tokens are drawn, of equal ones the first. May be traced.
-        top_p: of these, only the fewest of the most likely ones whose probabilities sum to this at least, of equal ones
-            the first; the least likely of them may be what brings the sum beyond it. May be traced.
-        eos: the token that ends a reply, or several; None for none.
-        pad: what stands where there is no token.
+        decoding: how replies are drawn, or the number of tokens of a reply at most, `Decoding(n)`.
         mask: [B, L], which are tokens of the prompt, bool or integers that are 0 or not; all if None. Padding may be
             anywhere.
         cache: makes an empty cache of so many rows and so many tokens, `cache(rows, tokens)`: a nest of arrays with the
             rows as first axis, and scalars; on torch also objects whose method `take(rows)` gives a copy of rows int32
             [M]. Without it the model gets None, and all tokens at each step.
-        replies: r, how many replies each prompt gets.
-        at_once: how many replies of each prompt are generated together, a divisor of r; r if None. The cache of the
-            prompts is computed once, and held at_once times: with 1, caches take O(B (L + n)) memory, whatever r is.
 
     Returns:
         B * r replies, reply j to prompt b in row b * r + j.
@@ -119,15 +103,16 @@ def generate(
         ...     return params[ids], None
         >>> after = np.log(np.roll(np.eye(4, dtype=np.float32), 1, 1) + 1e-9)
         >>> params = rb.from_dlpack(after, copy=True)
-        >>> made = rb.text.generate(step, params, np.array([[1], [3]], np.int32), rb.key(0), n=3, eos=3, pad=3)
+        >>> decoding = frb.text.Decoding(3, eos=3, pad=3)
+        >>> made = rb.text.generate(step, params, np.array([[1], [3]], np.int32), rb.key(0), decoding)
         >>> made.tokens.tolist(), made.lengths.tolist(), made.terminated.tolist()
         ([[2, 3, 3], [0, 1, 2]], [2, 3], [True, False])
     """
     who = "text.generate"
     check_callable(step, "step", who)
     prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
-    law = law_of(backend, prompts, temperature, top_k, top_p, who)
-    settings = settings_of(n, replies, at_once, eos, pad, who)
+    decoding = decoding if isinstance(decoding, Decoding) else Decoding(decoding)
+    law, settings = law_of(backend, prompts, decoding, who), settings_of(decoding, who)
     if cache is not None:
         check_callable(cache, "cache", who)
     known = backend.values(mask)
@@ -174,7 +159,7 @@ def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = Non
         >>> prompts, mask = np.array([[0, 1], [2, 3]], np.int32), np.array([[False, True], [True, True]])
         >>> def step(params, cache, ids, positions):
         ...     return params[ids], None
-        >>> made = rb.text.generate(step, params, prompts, rb.key(0), n=2, temperature=0, mask=mask)
+        >>> made = rb.text.generate(step, params, prompts, rb.key(0), frb.text.Decoding(2, temperature=0), mask=mask)
         >>> rows = rb.text.join(prompts, made, mask, pad=3)
         >>> rows.ids.tolist(), rows.reply.tolist()
         ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
@@ -322,21 +307,11 @@ def rollout(
     params: Any,
     prompts: Any,
     key: Any,
-    n: int,
-    score: Callable[[Array, Array, Array], Any],
+    decoding: Decoding | int,
+    reward: Reward | Score,
     *,
-    reference: Any = None,
-    reference_step: Step | None = None,
-    kl: Any = 0.0,
-    temperature: Any = 1.0,
-    top_k: Any = None,
-    top_p: Any = None,
-    eos: int | Sequence[int] | None = None,
-    pad: int = 0,
     mask: Any = None,
     cache: EmptyCache | None = None,
-    replies: int = 1,
-    at_once: int | None = None,
 ) -> Rollout:
     """Generate replies, and tell them as steps of episodes in TED.
 
@@ -353,21 +328,10 @@ def rollout(
         params: of the model.
         prompts: integers [B, L].
         key: randomness, from `key(seed)` or `split`.
-        n: the number of tokens of a reply at most.
-        score: the reward model, `score(ids, mask, reply)` of the rows of `join`, each [N, L + n]: float32 [N]. It is
-            called once.
-        reference: the parameters of the model that the policy is to stay near; None for no penalty.
-        reference_step: its function, if that is not `step`.
-        kl: the coefficient of the penalty, a number such as `frb.text.AdaptiveKL` has. May be traced.
-        temperature: as for `generate`, as are all that follow.
-        top_k: as for `generate`.
-        top_p: as for `generate`.
-        eos: as for `generate`.
-        pad: as for `generate`.
+        decoding: as for `generate`; `at_once` bounds how many rows the reference is asked about at a time, too.
+        reward: what a reply is paid, or its score alone, `Reward(score)`.
         mask: as for `generate`.
         cache: as for `generate`.
-        replies: as for `generate`.
-        at_once: as for `generate`; the reference is asked about as many rows at a time.
 
     Returns:
         The steps, with what they were made of.
@@ -384,41 +348,41 @@ def rollout(
         >>> params = rb.from_dlpack(np.log(np.roll(np.eye(4, dtype=np.float32), 1, 1) + 1e-9), copy=True)
         >>> def score(ids, mask, reply):  # how long the reply is
         ...     return reply.sum(1) * np.float32(1)
-        >>> made = rb.text.rollout(step, params, np.array([[0, 1]], np.int32), rb.key(0), 3, score, eos=3)
+        >>> prompts, decoding = np.array([[0, 1]], np.int32), frb.text.Decoding(3, eos=3)
+        >>> made = rb.text.rollout(step, params, prompts, rb.key(0), decoding, score)
         >>> frb.ted.check(made.steps, time_axis=1, mask=made.mask)
         >>> made.steps["next"]["reward"].tolist(), made.steps["action"].tolist(), made.mask.tolist()
         ([[0.0, 0.0, 2.0, 0.0]], [[1, 2, 3, 0]], [[True, True, True, False]])
     """
     who = "text.rollout"
-    check_callable(score, "score", who)
-    if reference is None and reference_step is not None:
-        raise ValueError(f"{who}: reference_step was given without parameters; give reference=... too")
+    decoding = decoding if isinstance(decoding, Decoding) else Decoding(decoding)
+    reward = reward if isinstance(reward, Reward) else Reward(reward)
+    check_callable(reward.score, "score", who)
     prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
     with backend.without_gradients():
-        options = {"mask": mask, "cache": cache, "replies": replies, "at_once": at_once}
-        made = generate(backend, step, params, prompts, key, n, temperature, top_k, top_p, eos, pad, **options)
-        joined = join(backend, prompts, made, mask, pad)
+        made = generate(backend, step, params, prompts, key, decoding, mask=mask, cache=cache)
+        joined = join(backend, prompts, made, mask, decoding.pad)
         rows = (int(joined.ids.shape[0]),)
-        scores = shaped(backend, score(*joined), "float32", rows, "what score gave", who)
+        scores = shaped(backend, reward.score(*joined), "float32", rows, "what score gave", who)
         known = backend.values(scores)
         if known is not None and not np.isfinite(known).all():
             row = int((~np.isfinite(known)).argmax())
             raise ValueError(f"{who}: the score of row {row} is {known[row]}; give a finite one")
         by_reference = None
-        if reference is not None:
-            by_whom = step if reference_step is None else reference_step
-            some = None if at_once is None else int(prompts.shape[0]) * at_once
-            by_reference = backend.log_probs(by_whom, reference, *joined[:2], some, None, None)
+        if reward.reference is not None:
+            by_whom = step if reward.reference_step is None else reward.reference_step
+            some = None if decoding.at_once is None else int(prompts.shape[0]) * decoding.at_once
+            by_reference = backend.log_probs(by_whom, reward.reference, *joined[:2], some, None, None)
             known = backend.values(by_reference)
             if known is not None and np.isnan(known).any():
                 row = int(np.isnan(known).any(1).argmax())
                 raise ValueError(
                     f"{who}: the reference's logits of row {row} are NaN or infinite; look at its parameters"
                 )
-        coefficient = backend.number(kl, "float32", scores)
+        coefficient = backend.number(reward.kl, "float32", scores)
         told = backend.run(rollouts.told, joined, made, scores, by_reference, coefficient)
     steps = from_transitions(told.observation, told.action, told.reward, told.action, told.terminated, told.truncated)
     steps |= {"reply": told.reply, "log_prob": told.log_prob}
-    if reference is not None:
+    if reward.reference is not None:
         steps["reference_log_prob"] = told.reference_log_prob
     return Rollout(steps, told.mask, scores, told.kl, made, joined)

@@ -9,6 +9,7 @@ from typing import Any
 
 from functional_rb.ops.protocol import Array
 from functional_rb.text.backend import Backend
+from functional_rb.text.decoding import Decoding
 from functional_rb.text.generation import Settings
 from functional_rb.text.laws import Law
 
@@ -56,23 +57,24 @@ def whole(value: Any, name: str, least: int, who: str) -> int:
     return number
 
 
-def settings_of(n: Any, replies: Any, at_once: Any, eos: Any, pad: Any, who: str) -> Settings:
+def settings_of(decoding: Decoding, who: str) -> Settings:
     """What is static about generation."""
-    count = whole(replies, "replies", 1, who)
+    eos, at_once = decoding.eos, decoding.at_once
+    count = whole(decoding.replies, "replies", 1, who)
     together = count if at_once is None else whole(at_once, "at_once", 1, who)
     if count % together:
         raise ValueError(f"{who}: expected at_once to divide replies={count}, got {together}")
     ends = () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (eos,)
     ends = tuple(whole(token, "eos", 0, who) for token in ends)
-    return Settings(whole(n, "n", 1, who), count, together, ends, whole(pad, "pad", 0, who))
+    return Settings(whole(decoding.n, "n", 1, who), count, together, ends, whole(decoding.pad, "pad", 0, who))
 
 
-def law_of(backend: Backend, like: Array, temperature: Any, top_k: Any, top_p: Any, who: str) -> Law:
+def law_of(backend: Backend, like: Array, decoding: Decoding, who: str) -> Law:
     """A law whose numbers are scalars, checked where they can be seen."""
     bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
-        ("temperature", temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
-        ("top_k", top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
-        ("top_p", top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
+        ("temperature", decoding.temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
+        ("top_k", decoding.top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
+        ("top_p", decoding.top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
     )
     numbers: list[Any] = []
     for name, value, dtype, expected, fits in bounds:

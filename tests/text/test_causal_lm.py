@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import functional_rb as frb
 import torch_backend as rb
 from tests.support import backends
 from tests.support.causal_models import EOS, KINDS, PAD, TEXTS, VOCABULARY, made, own_log_probs, padded
@@ -35,12 +36,12 @@ def test_greedy_tokens_are_those_of_its_own_generate(models: dict[str, Any], kin
     step, cache = rb.text.causal_lm(model, static=static)
     for side in ("left", "right", "anywhere"):
         ours, where = padded(side)
-        given = (step, model, ours, rb.key(0), N)
-        found = rb.text.generate(*given, temperature=0, eos=EOS, pad=PAD, mask=where, cache=cache)
+        given = (step, model, ours, rb.key(0), frb.text.Decoding(N, temperature=0, eos=EOS, pad=PAD))
+        found = rb.text.generate(*given, mask=where, cache=cache)
         assert found.tokens.tolist() == expected.tolist(), side
         if static:
             continue
-        without = rb.text.generate(*given, temperature=0, eos=EOS, pad=PAD, mask=where)
+        without = rb.text.generate(*given, mask=where)
         assert without.tokens.tolist() == expected.tolist(), side
     assert set(found.terminated.tolist()) == {True, False}
 
@@ -49,10 +50,10 @@ def test_greedy_tokens_are_those_of_its_own_generate(models: dict[str, Any], kin
 def test_log_probs_are_its_own(models: dict[str, Any], kind: str) -> None:
     """Of replies by another law, padded and beside each other, when they are made and when they are given."""
     model, (step, cache) = models[kind], rb.text.causal_lm(models[kind])
-    law, seen = {"temperature": 1.5, "top_k": 7, "replies": 3, "eos": EOS, "pad": EOS}, []
+    decoding, seen = frb.text.Decoding(N, 1.5, top_k=7, replies=3, eos=EOS, pad=EOS), []
     for side in effort(("left", "anywhere"), ("left", "right", "anywhere")):
         prompts, mask = padded(side)
-        found = rb.text.generate(step, model, prompts, rb.key(1), N, **law, mask=mask, cache=cache)
+        found = rb.text.generate(step, model, prompts, rb.key(1), decoding, mask=mask, cache=cache)
         rows = rb.text.join(prompts, found, mask)
         seen.append(found.tokens.tolist())
         told = rb.text.log_probs(step, model, rows.ids, rows.mask).detach()
@@ -124,8 +125,8 @@ def test_all_replies_are_drawn_by_their_probability_beside_longer_prompts() -> N
     expected = np.exp([own_log_probs(model, [2, 4, *reply])[1:].sum() for reply in every])
     assert expected.sum() == pytest.approx(1, abs=1e-5)
     prompts, mask = np.array([[3, 0, 1, 1], [2, 0, 4, 0]]), np.array([[1, 1, 1, 1], [1, 0, 1, 0]])
-    options = {"mask": mask, "cache": cache, "replies": effort(3000, 30000), "at_once": 1500}
-    found = rb.text.generate(step, model, prompts, rb.key(5), 3, **options)
+    decoding = frb.text.Decoding(3, replies=effort(3000, 30000), at_once=1500)
+    found = rb.text.generate(step, model, prompts, rb.key(5), decoding, mask=mask, cache=cache)
     drawn = found.tokens.numpy().reshape(2, -1, 3)[1] @ np.array([25, 5, 1])
     counts = np.bincount(drawn, minlength=125)
     often = expected * len(drawn) >= 5  # the others together
@@ -142,8 +143,8 @@ def test_a_rollout_pays_the_score_once_and_keeps_to_a_reference_of_other_paramet
     other.load_state_dict(reference, strict=False)
     prompts, mask = padded("left")
     rolled = rb.text.rollout(
-        step, model, prompts, rb.key(3), N, lambda ids, mask, reply: reply.sum(1) * 1.0,
-        reference=reference, kl=0.3, eos=EOS, pad=EOS, mask=mask, cache=cache, replies=2, at_once=1,
+        step, model, prompts, rb.key(3), frb.text.Decoding(N, eos=EOS, pad=EOS, replies=2, at_once=1),
+        frb.text.Reward(lambda ids, mask, reply: reply.sum(1) * 1.0, reference, 0.3), mask=mask, cache=cache,
     )  # fmt: skip
     for row in range(len(TEXTS) * 2):
         text = rolled.joined.ids[row][rolled.joined.mask[row]].tolist()
@@ -180,7 +181,8 @@ def test_replies_share_the_cache_of_their_prompt(models: dict[str, Any], at_once
         model.lm_head.register_forward_hook(lambda *given: told.append(tuple(given[2].shape))),
     ]
     prompts, mask = padded("right")
-    rb.text.generate(step, model, prompts, rb.key(0), 2, mask=mask, cache=cache, replies=3, at_once=at_once)
+    decoding = frb.text.Decoding(2, replies=3, at_once=at_once)
+    rb.text.generate(step, model, prompts, rb.key(0), decoding, mask=mask, cache=cache)
     for hook in hooks:
         hook.remove()
     rows = len(TEXTS)
@@ -195,7 +197,7 @@ def test_no_reply_writes_into_the_cache_of_its_prompt(models: dict[str, Any], ki
     prompts, mask = padded("anywhere")
     tokens = [
         rb.text.generate(
-            step, model, prompts, rb.key(0), 4, mask=mask, cache=cache, replies=6, at_once=at_once
+            step, model, prompts, rb.key(0), frb.text.Decoding(4, replies=6, at_once=at_once), mask=mask, cache=cache
         ).tokens.tolist()
         for at_once in (1, 2, 6)
     ]

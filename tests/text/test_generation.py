@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import functional_rb as frb
 from functional_rb.text import generation as core
 from functional_rb.text.generation import Generation
 from functional_rb.text.laws import Law
@@ -36,9 +38,10 @@ HOLES_MASK = np.array([[1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 0, 1]], bool)
 
 def generated(library: Backend, prompts: np.ndarray, mask: Any, seed: int = 0, **options: Any) -> Generation:
     step, cache = gpt2(library)
-    options = {"cache": cache, "replies": REPLIES, "eos": END, "pad": END, **options}
+    cache = options.pop("cache", cache)
+    decoding = frb.text.Decoding(**{"n": N, "replies": REPLIES, "eos": END, "pad": END, **options})
     params = gpt2_params(library)
-    made = library.rb.text.generate(step, params, prompts, library.rb.key(seed), N, mask=mask, **options)
+    made = library.rb.text.generate(step, params, prompts, library.rb.key(seed), decoding, mask=mask, cache=cache)
     return Generation(*map(library.numpy, made))
 
 
@@ -177,7 +180,9 @@ AFTER[[0, 1, 2, 3], [1, 2, 3, 0]] = 0.0
 
 def test_the_end_is_told_though_padding_is_the_same_token(library: Backend) -> None:
     prompts = np.array([[3, 0], [3, 2], [1, 3], [0, 1]], np.int32)  # an eos in a prompt ends nothing
-    made = library.rb.text.generate(table, library.array(AFTER), prompts, library.rb.key(0), n=2, eos=(1, 0), pad=0)
+    made = library.rb.text.generate(
+        table, library.array(AFTER), prompts, library.rb.key(0), frb.text.Decoding(2, eos=(1, 0))
+    )
     made = Generation(*map(library.numpy, made))
     assert made.tokens.tolist() == [[1, 0], [3, 0], [0, 0], [2, 3]]
     assert made.lengths.tolist() == [1, 2, 1, 2]
@@ -223,7 +228,9 @@ def test_a_law_that_changes_is_not_compiled_again() -> None:
 
     @jax.jit
     def both(params: Any, temperature: Any, top_k: Any, top_p: Any) -> Any:
-        return rb.text.generate(step, params, PROMPTS, rb.key(0), 2, temperature, top_k, top_p, mask=MASK)
+        return rb.text.generate(
+            step, params, PROMPTS, rb.key(0), frb.text.Decoding(2, temperature, top_k, top_p), mask=MASK
+        )
 
     params = np.eye(5, dtype=np.float32)
     found = [both(params, t, k, p).tokens for t, k, p in ((1.0, 5, 1.0), (0.1, 2, 0.5), (0.0, 1, 0.1))]
@@ -239,7 +246,7 @@ def test_torch_compiles_it_as_a_whole() -> None:
     params, prompts, mask = torch.tensor(AFTER), torch.tensor(PROMPTS % 4), torch.tensor(MASK)
 
     def both(prompts: torch.Tensor) -> Any:
-        return rb.text.generate(table, params, prompts, rb.key(1), effort(1, 3), eos=3, mask=mask)
+        return rb.text.generate(table, params, prompts, rb.key(1), frb.text.Decoding(effort(1, 3), eos=3), mask=mask)
 
     compiled = torch.compile(both, fullgraph=True, backend="eager")
     for one, other in zip(compiled(prompts), both(prompts), strict=True):
@@ -263,11 +270,11 @@ def test_logits_that_are_no_law_are_refused(library: Backend, bad: float) -> Non
     given = table, failing(library, bad), prompts, library.rb.key(0)
     where = r"token 2 of reply 0 to prompt 1: expected logits .* got NaN, infinity or minus infinity alone"
     with pytest.raises(ValueError, match=rf"text.generate: {where}"):
-        text.generate(*given, 3, temperature=0.0, replies=2)
+        text.generate(*given, frb.text.Decoding(3, temperature=0.0, replies=2))
     with pytest.raises(ValueError, match=rf"text.generate: {where}"):
         text.rollout(*given, 3, lambda ids, mask, reply: reply.sum(1) * np.float32(1))
     assert text.generate(*given, 2).tokens.tolist() == [[1, 2], [2, 3]]
-    assert not library.numpy(text.generate(*given, 3, eos=3, replies=2).rejected).any()
+    assert not library.numpy(text.generate(*given, frb.text.Decoding(3, eos=3, replies=2)).rejected).any()
 
 
 def test_a_reference_that_tells_nan_is_refused(library: Backend) -> None:
@@ -275,7 +282,7 @@ def test_a_reference_that_tells_nan_is_refused(library: Backend) -> None:
     with pytest.raises(ValueError, match="the reference's logits of row 1 are NaN or infinite"):
         text.rollout(
             table, params[0], np.array([[0], [1]], np.int32), library.rb.key(0), 3,
-            lambda ids, mask, reply: reply.sum(1) * np.float32(1), reference=params[1], kl=0.1,
+            frb.text.Reward(lambda ids, mask, reply: reply.sum(1) * np.float32(1), params[1], 0.1),
         )  # fmt: skip
 
 
@@ -287,8 +294,8 @@ def test_compiled_programs_leave_out_what_cannot_go_on(library: Backend) -> None
         return reply.sum(1) * 1.0
 
     def program(params: Any) -> Any:
-        options = {"eos": 0, "pad": 0, "reference": params, "kl": 0.1}
-        return text.rollout(table, params, prompts, key, 3, score, **options)
+        decoding, reward = frb.text.Decoding(3, eos=0), frb.text.Reward(score, params, 0.1)
+        return text.rollout(table, params, prompts, key, decoding, reward)
 
     if library.library == "jax":
         import jax
@@ -314,8 +321,9 @@ def test_compiled_programs_leave_out_what_cannot_go_on(library: Backend) -> None
 @pytest.mark.parametrize(("temperature", "top_p"), [(np.nan, None), (1.0, np.nan), (-1.0, None)])
 def test_laws_that_are_arrays_are_looked_at_too(library: Backend, temperature: float, top_p: float | None) -> None:
     law = [None if x is None else library.array(np.float32(x)) for x in (temperature, top_p)]
+    decoding = frb.text.Decoding(1, law[0], None, law[1])
     with pytest.raises(ValueError, match=r"expected (temperature as a finite number|top_p as a number above 0)"):
-        library.rb.text.generate(table, failing(library, 0.0), PROMPTS % 3, library.rb.key(0), 1, law[0], None, law[1])
+        library.rb.text.generate(table, failing(library, 0.0), PROMPTS % 3, library.rb.key(0), decoding)
 
 
 @pytest.mark.parametrize("with_prefill", [True, False])
@@ -343,8 +351,8 @@ def test_prompts_go_through_the_model_once_and_caches_are_held_for_few(
         return {"x": library.array(np.zeros((rows, tokens), np.float32)), "size": library.array(np.int32(0))}
 
     params = library.array(np.zeros((5, 5), np.float32))
-    options = {"mask": MASK, "cache": cache, "replies": REPLIES, "at_once": at_once}
-    library.rb.text.generate(step, params, PROMPTS, library.rb.key(0), N, **options)
+    decoding = frb.text.Decoding(N, replies=REPLIES, at_once=at_once)
+    library.rb.text.generate(step, params, PROMPTS, library.rb.key(0), decoding, mask=MASK, cache=cache)
     tokens = 1 if library.library == "jax" else N * REPLIES // at_once  # traced once for all
     assert seen == [(3, 4)] + [(3 * at_once, 1)] * tokens
 
@@ -363,7 +371,9 @@ def test_memory_does_not_grow_with_the_number_of_replies() -> None:
     for replies in (2, 32):
 
         def generate(params: Any, key: Any, replies: int = replies) -> Any:
-            return rb.text.generate(step, params, prompts, key, 8, cache=cache, replies=replies, at_once=1)
+            return rb.text.generate(
+                step, params, prompts, key, frb.text.Decoding(8, replies=replies, at_once=1), cache=cache
+            )
 
         compiled = jax.jit(generate).lower(params, rb.key(0)).compile()
         held.append(compiled.memory_analysis().temp_size_in_bytes)
@@ -380,9 +390,18 @@ def test_a_cache_that_cannot_be_copied_is_refused() -> None:
         return params[ids], cache
 
     with pytest.raises(TypeError, match="cache: expected a nest of tensors and numbers, got set in it"):
-        rb.text.generate(kept, torch.zeros(5, 5), PROMPTS, rb.key(0), 1, mask=MASK, cache=lambda *_: set(), replies=2)
+        rb.text.generate(
+            kept,
+            torch.zeros(5, 5),
+            PROMPTS,
+            rb.key(0),
+            frb.text.Decoding(1, replies=2),
+            mask=MASK,
+            cache=lambda *_: set(),
+        )
 
 
+FIELDS = [field.name for field in dataclasses.fields(frb.text.Decoding)]
 ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"prompts": [[1]]}, TypeError, "prompts: expected an array of"),
     ({"prompts": np.zeros(3, np.int32)}, ValueError, r"prompts: expected shape \[rows, tokens\]"),
@@ -407,7 +426,8 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_errors_say_what_was_expected(
     library: Backend, changed: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    given = {"step": table, "params": library.array(np.eye(5, dtype=np.float32)), "prompts": PROMPTS, "n": 2}
-    given |= {"mask": MASK, "key": library.rb.key(0), **changed}
+    given = {"step": table, "params": library.array(np.eye(5, dtype=np.float32)), "prompts": PROMPTS}
+    given |= {"mask": MASK, "key": library.rb.key(0)} | {k: x for k, x in changed.items() if k not in FIELDS}
+    decoding = frb.text.Decoding(**{"n": 2} | {k: x for k, x in changed.items() if k in FIELDS})
     with pytest.raises(error, match=message):
-        library.rb.text.generate(**given)
+        library.rb.text.generate(**given, decoding=decoding)

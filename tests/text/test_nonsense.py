@@ -19,7 +19,7 @@ def generated(rb: Any) -> Any:
         return params[ids], None
 
     params = rb.from_dlpack(np.zeros((4, 4), np.float32), copy=True)
-    return rb.text.generate(step, params, PROMPTS, rb.key(0), n=2, temperature=0)
+    return rb.text.generate(step, params, PROMPTS, rb.key(0), frb.text.Decoding(2, temperature=0))
 
 
 JOINED: list[tuple[Any, type[Exception], str]] = [

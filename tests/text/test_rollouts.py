@@ -25,9 +25,10 @@ def longest_first(ids: Any, mask: Any, reply: Any) -> Any:
 def rolled(library: Backend, score: Any = longest_first, kl: float = 0.5, seed: int = 0) -> Rollout:
     step, cache = gpt2(library)
     params, reference = (gpt2_params(library, seed) for seed in (0, 1))
-    options = {"eos": END, "pad": END, "replies": REPLIES, "mask": MASK, "cache": cache, "temperature": 1.3}
+    decoding = frb.text.Decoding(N, 1.3, eos=END, pad=END, replies=REPLIES)
+    reward = frb.text.Reward(score, reference, kl)
     return library.rb.text.rollout(
-        step, params, PROMPTS, library.rb.key(seed), N, score, reference=reference, kl=kl, **options
+        step, params, PROMPTS, library.rb.key(seed), decoding, reward, mask=MASK, cache=cache
     )
 
 
@@ -91,8 +92,9 @@ def held_by_rollouts(vocabulary: int, batch: int, width: int, **options: Any) ->
 
     def program(params: Any, key: Any) -> Any:
         prompts = np.zeros((batch, width), np.int32)
-        options["cache"] = lambda rows, tokens: jax.numpy.zeros((rows, tokens))
-        return rb.text.rollout(step, params, prompts, key, score=score, eos=END, reference=params, kl=0.1, **options)
+        decoding, reward = frb.text.Decoding(eos=END, **options), frb.text.Reward(score, params, 0.1)
+        cache = lambda rows, tokens: jax.numpy.zeros((rows, tokens))  # noqa: E731
+        return rb.text.rollout(step, params, prompts, key, decoding, reward, cache=cache)
 
     params = np.zeros((vocabulary, vocabulary), np.float32)
     memory = jax.jit(program).lower(params, rb.key(0)).compile().memory_analysis()
@@ -164,8 +166,9 @@ def test_the_divergence_of_replies_is_that_of_all_sequences() -> None:
         told = [library.numpy(rb.text.log_probs(step, x, rows))[:, 1:] for x in params]
         model, reference = (all_replies(x, 1.0, 5, 1.0)[0] for x in told)
         made = rb.text.rollout(
-            step, params[0], rows[:1, :1], rb.key(0), 3, longest_first, reference=params[1], kl=1.0, eos=END, pad=END,
-            cache=cache, replies=effort(2000, 20000),
+            step, params[0], rows[:1, :1], rb.key(0),
+            frb.text.Decoding(3, eos=END, pad=END, replies=effort(2000, 20000)),
+            frb.text.Reward(longest_first, params[1], 1.0), cache=cache,
         )  # fmt: skip
     apart = np.where(model > 0, np.log(np.maximum(model, 1e-30)) - np.log(np.maximum(reference, 1e-30)), 0)
     tokens, kl = library.numpy(made.generation.tokens), library.numpy(made.kl)
@@ -183,7 +186,7 @@ def test_what_the_reference_never_says_is_infinitely_far(library: Backend) -> No
     for kl, expected in ((1.0, {0.0, -np.inf}), (0.0, {0.0})):
         made = library.rb.text.rollout(
             table, params, np.zeros((8, 1), np.int32), library.rb.key(0), 2,
-            lambda ids, mask, reply: np.zeros(8, np.float32), reference=library.array(never), kl=kl,
+            frb.text.Reward(lambda ids, mask, reply: np.zeros(8, np.float32), library.array(never), kl),
         )  # fmt: skip
         rewards = library.numpy(made.steps["next"]["reward"])
         drawn = library.numpy(made.steps["action"])
@@ -207,7 +210,7 @@ def test_scores_that_do_not_fit_are_refused(library: Backend, score: Any, error:
     with pytest.raises(error, match=message):
         library.rb.text.rollout(table, params, prompts, library.rb.key(0), 2, score)
     with pytest.raises(ValueError, match="reference_step was given without parameters"):
-        library.rb.text.rollout(table, params, prompts, library.rb.key(0), 2, longest_first, reference_step=table)
+        frb.text.Reward(longest_first, reference_step=table)
 
 
 # --- advantages -----------------------------------------------------------------------------------------------------
@@ -285,7 +288,7 @@ def test_rollouts_keep_no_gradients() -> None:
     def score(ids: Any, mask: Any, reply: Any) -> Any:  # by a model that is being learned
         return params.sum() + torch.zeros(8)
 
-    made = rb.text.rollout(table, params, prompts, rb.key(0), 2, score, reference=params, kl=1.0)
+    made = rb.text.rollout(table, params, prompts, rb.key(0), 2, frb.text.Reward(score, params, 1.0))
     told = (made.steps["next"]["reward"], made.steps["log_prob"], made.steps["reference_log_prob"], made.scores)
     assert not any(x.requires_grad for x in told)
 

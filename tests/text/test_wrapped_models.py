@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import functional_rb as frb
 import torch_backend as rb
 from tests.support.causal_models import VOCABULARY, made, own_log_probs, padded
 from tests.support.effort import effort
@@ -123,13 +124,13 @@ def test_replies_of_wrapped_models_have_the_log_probs_that_log_probs_tells(wrapp
     mask[:, rng.integers(5)] = True
     with torch.compiler.set_stance("force_eager"), torch.no_grad():
         step, cache = rb.text.causal_lm(model)
-        options: Any = {"mask": mask, "replies": 2, "eos": 1}
-        replies = rb.text.generate(step, model, prompts, rb.key(seed), 4, cache=cache, **options)
+        decoding = frb.text.Decoding(4, replies=2, eos=1)
+        replies = rb.text.generate(step, model, prompts, rb.key(seed), decoding, mask=mask, cache=cache)
         rows = rb.text.join(prompts, replies, mask)
         told = rb.text.log_probs(step, model, rows.ids, rows.mask)
         own = dict(model.named_parameters())
         by_dict = rb.text.log_probs(step, own, rows.ids, rows.mask)
-        again = rb.text.generate(step, own, prompts, rb.key(seed), 4, cache=cache, **options)
+        again = rb.text.generate(step, own, prompts, rb.key(seed), decoding, mask=mask, cache=cache)
         others = {name: x * 0 for name, x in own.items()}  # every token is as likely
         flat = rb.text.log_probs(step, others, rows.ids, rows.mask)[rows.reply]
     assert replies.tokens.tolist() == again.tokens.tolist()

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import regular
-from functional_rb.datasets.formats.crc32c import masked
 
 BEFORE, AFTER = 12, 4
 """Bytes before a record, its length and the checksum of that; and behind it, its checksum."""
@@ -64,6 +64,17 @@ def _framed(file: BinaryIO, path: str) -> Iterator[tuple[int, int, str]]:
             raise DatasetError(f"{where}: expected {length} bytes, and the file is cut before; fetch it again")
         yield at + BEFORE, length, where
         at, number = at + BEFORE + length + AFTER, number + 1
+
+
+def masked(content: memoryview | bytes) -> int:
+    """The checksum CRC-32C as TFRecord files have it: rotated and moved, since a checksum of checksums is weak.
+
+    Example:
+        >>> hex(masked(b"123456789"))
+        '0xc78ab0e5'
+    """
+    crc = imported("crc32c", "datasets: TFRecords").crc32c(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _check(content: memoryview, checksum: memoryview, where: str) -> None:
