@@ -120,3 +120,12 @@ def exponential(first: float, last: float, steps: int, after: int = 0) -> Schedu
         [1.0, 0.3162, 0.1, 0.0316, 0.01]
     """
     return Schedule("exponential", first, last, steps, after)
+
+
+__all__ = [
+    "Schedule",
+    "cosine",
+    "exponential",
+    "linear",
+]
+__dir__ = __all__.copy

@@ -6,3 +6,4 @@ from functional_rb.hash_maps.functions import HashMap, Inserted
 from functional_rb.iteration.batches import Batches
 
 __all__ = ["Batches", "Counts", "Crop", "HashMap", "Inserted", "MaskedSample", "SliceSample", "record"]
+__dir__ = __all__.copy

@@ -30,3 +30,12 @@ def update(moments: Moments, x: Any, mask: Any = None) -> Moments:
 def normalize(moments: Moments, x: Any, eps: float = 1e-4) -> jax.Array:
     made: jax.Array = functions.apply(ops, moments, jnp.asarray(x), eps)
     return made
+
+
+__all__ = [
+    "init",
+    "merge",
+    "normalize",
+    "update",
+]
+__dir__ = __all__.copy

@@ -15,3 +15,14 @@ cat = _binds(records.cat)
 stack = _binds(records.stack)
 unbind = _binds(records.unbind)
 load_state_dict = _binds(records.load_state_dict)
+
+__all__ = [
+    "at",
+    "batch_shape",
+    "cat",
+    "load_state_dict",
+    "stack",
+    "state_dict",
+    "unbind",
+]
+__dir__ = __all__.copy

@@ -161,3 +161,18 @@ pairs_of_groups = _binds(preferences.pairs_of_groups)
 reward_loss = _binds.array(preferences.reward_loss)
 rollout = _binds(api.rollout)
 update_kl = _binds.array(preferences.update_kl)
+
+__all__ = [
+    "bradley_terry_loss",
+    "end_scores",
+    "gae",
+    "generate",
+    "group_advantages",
+    "join",
+    "log_probs",
+    "pairs_of_groups",
+    "reward_loss",
+    "rollout",
+    "update_kl",
+]
+__dir__ = __all__.copy

@@ -19,3 +19,17 @@ count = _binds.array(functions.count)
 size = _binds.array(functions.size)
 refused = _binds.array(functions.refused)
 tree = _binds(forest_tree.tree)
+
+__all__ = [
+    "count",
+    "extend",
+    "extend_",
+    "init",
+    "lookup",
+    "merge",
+    "refused",
+    "size",
+    "tree",
+    "with_spec",
+]
+__dir__ = __all__.copy

@@ -17,3 +17,16 @@ count = _binds.array(functions.count)
 size = _binds.array(functions.size)
 refused = _binds.array(functions.refused)
 keys = _binds(functions.keys)
+
+__all__ = [
+    "count",
+    "init",
+    "insert",
+    "insert_",
+    "keys",
+    "lookup",
+    "refused",
+    "size",
+    "with_spec",
+]
+__dir__ = __all__.copy

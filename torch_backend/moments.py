@@ -32,3 +32,12 @@ def normalize(moments: Moments, x: Any, eps: float = 1e-4) -> torch.Tensor:
 def _beside(moments: Moments, x: Any) -> torch.Tensor:
     """A tensor as it is; what is none, where the moments are."""
     return x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=moments.count.device)
+
+
+__all__ = [
+    "init",
+    "merge",
+    "normalize",
+    "update",
+]
+__dir__ = __all__.copy

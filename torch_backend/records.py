@@ -89,3 +89,17 @@ def from_tensordict(data: Any, into: type[A]) -> A:
     kinds = typing.get_type_hints(into)
     parts = {name: from_tensordict(x, kinds[name]) if kinds[name] in RECORDS else x for name, x in found.items()}
     return into(**parts)
+
+
+__all__ = [
+    "at",
+    "batch_shape",
+    "cat",
+    "from_tensordict",
+    "load_state_dict",
+    "stack",
+    "state_dict",
+    "to_tensordict",
+    "unbind",
+]
+__dir__ = __all__.copy

@@ -144,3 +144,17 @@ def search(
     chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
 ) -> tuple[Tree, Proposal]:
     return api.search(_backend, tree, key, step, simulations, policy, max_depth, chance_step)
+
+
+__all__ = [
+    "backup",
+    "content",
+    "expand",
+    "init",
+    "reset",
+    "search",
+    "select",
+    "subtree",
+    "summary",
+]
+__dir__ = __all__.copy

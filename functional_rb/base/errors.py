@@ -83,3 +83,17 @@ class CheckpointFullError(CheckpointWriteError, StorageFullError):
     """There is no room left for a checkpoint on the device, within the quota, or under the limit on a file's size."""
 
     remedy = "free some room (df; quota; ulimit -f) or give another device; what was there before is as it was"
+
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointFullError",
+    "CheckpointWriteError",
+    "CorruptCheckpointError",
+    "LargeCopyWarning",
+    "NoCheckpointError",
+    "StorageFullError",
+    "StorageInUseError",
+    "StorageLayoutError",
+]
+__dir__ = __all__.copy

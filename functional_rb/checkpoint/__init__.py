@@ -7,3 +7,4 @@ from functional_rb.checkpoint.restoring import load, load_spec
 from functional_rb.checkpoint.saving import Saved
 
 __all__ = ["Checkpoint", "Saved", "Saving", "checkpoints", "load", "load_spec", "save", "save_async"]
+__dir__ = __all__.copy

@@ -18,3 +18,4 @@ __all__ = [
     "to_json",
     "to_torchrl",
 ]
+__dir__ = __all__.copy

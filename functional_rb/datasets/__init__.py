@@ -53,3 +53,4 @@ __all__ = [
     "statistics",
     "verify",
 ]
+__dir__ = __all__.copy

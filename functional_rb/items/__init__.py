@@ -79,3 +79,4 @@ __all__ = [
     "to_image",
     "vec_norm",
 ]
+__dir__ = __all__.copy

@@ -46,3 +46,4 @@ __all__ = [
     "spec_of",
     "stack",
 ]
+__dir__ = __all__.copy

@@ -40,3 +40,4 @@ __all__ = [
     "to_gymnasium",
     "to_transitions",
 ]
+__dir__ = __all__.copy

@@ -27,3 +27,4 @@ __all__ = [
     "prompts",
     "unpack",
 ]
+__dir__ = __all__.copy

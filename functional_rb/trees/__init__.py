@@ -75,3 +75,4 @@ __all__ = [
     "view",
     "visits",
 ]
+__dir__ = __all__.copy

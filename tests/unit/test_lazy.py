@@ -19,6 +19,9 @@ from functional_rb.base import lazy
 ROOT = Path(__file__).parents[2]
 
 
+SUBMODULES = ("forests", "hash_maps", "moments", "records", "text", "trees")
+
+
 def run(program: str) -> subprocess.CompletedProcess[str]:
     """A program in a fresh process."""
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -33,7 +36,14 @@ def test_type_checkers_read_what_the_table_says() -> None:
     assert frb.__all__ == sorted(name for _, name in told)
 
 
-@pytest.mark.parametrize("module", [frb, jax_backend, torch_backend])
+MODULES = [
+    *(frb, jax_backend, torch_backend, frb.checkpoint, frb.convert, frb.datasets, frb.errors, frb.items, frb.schedules),
+    *(frb.specs, frb.ted, frb.text, frb.trees, frb.types),
+    *(getattr(rb, name) for rb in (jax_backend, torch_backend) for name in SUBMODULES),
+]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_all_names_are_listed_and_there(module: ModuleType) -> None:
     assert set(module.__all__) <= set(dir(module))
     assert not [name for name in module.__all__ if getattr(module, name, None) is None]
