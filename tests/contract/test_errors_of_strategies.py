@@ -417,7 +417,7 @@ WRONG_SPECS: Cases = [
     (r"TypeError: BufferSpec.writer: .*; write RoundRobin\(\)", lambda: frb.BufferSpec(LEAF, 4, writer=frb.RoundRobin)),
     ("TypeError: BufferSpec.writer: expected an instance .*got 'ring'", lambda: frb.BufferSpec(LEAF, 4, writer="ring")),
     (
-        r"TypeError: leaf 'a/b': expected a spec such as frb\.Unbounded\(shape\), got ndarray; frb\.spec_of",
+        r"TypeError: leaf 'a/b': expected a spec such as frb\.Unbounded\(shape\), got ndarray; frb\.specs\.spec_of",
         lambda: frb.BufferSpec({"a": {"b": np.zeros(3)}}, 4),
     ),
     ("TypeError: leaf 'a/1': expected a spec .* got int", lambda: frb.BufferSpec({"a": (frb.Unbounded(()), 3)}, 4)),

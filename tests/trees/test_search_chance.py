@@ -145,7 +145,7 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
         (
             lambda: rb.trees.search(rb.trees.init(SPEC, root), rb.key(0), act, 3, chance_step=lambda *_: None),
             TypeError,
-            r"chance_step: expected a frb\.Expansion, got NoneType",
+            r"chance_step: expected a frb\.trees\.Expansion, got NoneType",
         ),
     ):
         with pytest.raises(kind, match=words):
