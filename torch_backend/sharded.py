@@ -58,49 +58,6 @@ def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> C
     return filled
 
 
-def from_shards(spec: BufferSpec, index: State, part: State, sharding: Any) -> ShardedState:
-    """A sharded buffer of what its processes have saved.
-
-    Args:
-        spec: of the whole buffer.
-        index: `state.index`, of any process.
-        part: `state.part` of this process: of the same rank in a group of as many.
-        sharding: the process group, or a mesh of one axis.
-
-    Returns:
-        The buffer that they made together when they saved; the states are its own from now on.
-
-    Raises:
-        TypeError: for what is no state, or no group.
-        ValueError: for buffers of other specs, naming which.
-
-    Example:
-        >>> import tempfile
-        >>> import functional_rb as frb
-        >>> import torch_backend as rb
-        >>> spec = frb.BufferSpec((frb.Unbounded(()),), 8, lanes=2)
-        >>> file = f"file://{tempfile.mkdtemp()}/store"
-        >>> torch.distributed.init_process_group("gloo", init_method=file, rank=0, world_size=1)
-        >>> dealing = deal.deal(spec, 1)
-        >>> whole = torch.distributed.group.WORLD
-        >>> state = rb.from_shards(spec, rb.init(dealing.index), rb.init(dealing.part), whole)
-        >>> state = rb.add(state, (torch.zeros(3, 2),))
-        >>> int(rb.size(state))
-        6
-        >>> torch.distributed.destroy_process_group()
-    """
-    group = group_of(sharding)
-    dealing = deal.deal(spec, torch.distributed.get_world_size(group))
-    for name, given, wanted in (("index", index, dealing.index), ("part", part, dealing.part)):
-        execute.check_state(given, "from_shards")
-        if given.spec != wanted:
-            raise ValueError(
-                f"from_shards: {name}: expected a buffer of {wanted}, got {given.spec}; give what a process saved of "
-                f"this buffer in a group of {dealing.shards}"
-            )
-    return ShardedState(index, part, spec, group)
-
-
 def check_state(state: Any, function: str) -> None:
     """Refuse a state that was consumed, and to trace what processes tell each other."""
     checks.check_state(state, function)
