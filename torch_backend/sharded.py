@@ -21,7 +21,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.scale import asked, deal, local
-from torch_backend import execute, ops, random
+from torch_backend import execute, library, ops, random
 from torch_backend.exchange import exchanged, gathered
 from torch_backend.execute import as_vector as as_vector
 from torch_backend.execute import build_mapping as build_mapping
@@ -269,7 +269,7 @@ def _draw_local(
     """Slots of the index, and their selection."""
     draft = Draft.of(arrays, spec.plan)
     device = draft.counters.ends.sizes.device
-    numbers = random.draws(key, *local.draw_shape(state.dealing, share)).to(device)
+    numbers = library.numbers(key, local.draw_shape(state.dealing, share), device)
     shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
     level = torch.as_tensor(beta, dtype=torch.float32, device=device)
     return local.draw(ops, state.dealing, draft, numbers, level, share, shard)
