@@ -15,6 +15,7 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
 from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
+from functional_rb.scale import regroup
 from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
@@ -24,6 +25,9 @@ from functional_rb.versions.state import held_objects, readable
 from jax_backend import devices, execute, hosted, shared
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.shared import SharedState
+
+dealer = regroup
+"""What knows how lanes are dealt to shards."""
 
 
 def elsewhere(state: State, spec: BufferSpec) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -16,13 +16,13 @@ from functional_rb.buffer import functions
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
+from functional_rb.checkpoint.shards import Dealt
 from functional_rb.core import counters
-from functional_rb.core.counters import Counters
-from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.draft import Arrays
+from functional_rb.scale import regroup
 from functional_rb.scale.deal import Dealing, check, deal
-from functional_rb.structures import row_layout
-from functional_rb.structures.ring import RingState
 from jax_backend import compat, ops, rules
+from jax_backend.members import Members
 
 Axis = str | tuple[str, ...]
 
@@ -84,17 +84,26 @@ class ShardedState(State):
         return f"ShardedState({self.spec!r}, {self.sharding.spec} of {dict(self.sharding.mesh.shape)})"
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
-        """Read the arrays of the buffer put together on one device.
-
-        Raises:
-            ValueError: if the mesh is that of several processes, none of which has all of them.
-        """
-        if not self.counters.is_fully_addressable:
-            raise ValueError(
-                "save: expected a buffer whose shards are all in this process, got one over a mesh of several "
-                "processes; checkpoints are written by one process"
-            )
+        """Read the arrays of the buffer put together on one device."""
         return unshard(self).reader(lasting, snapshot)
+
+    def dealt(self) -> Dealt:
+        """What this process has of it, as checkpoints know it."""
+        self.check_alive()
+        members = Members(self.sharding, self.dealing.shards, once=True)
+        found: Arrays = jax.tree.map(lambda x: x.addressable_data(0), _arrays_of(self))
+        parts = {k: State(*self._part_of(k), self.dealing.part) for k in members.own}
+        return Dealt(self.spec, State(*found, self.dealing.index), parts, members)
+
+    def _part_of(self, shard: int) -> Arrays:
+        """The arrays of a shard on one of this process's devices."""
+
+        def own(x: jax.Array) -> jax.Array:
+            first = shard * x.shape[0] // self.dealing.shards
+            return next(part.data for part in x.addressable_shards if (part.index[0].start or 0) == first)
+
+        found: Arrays = jax.tree.map(own, self.part)
+        return found
 
 
 jax.tree_util.register_dataclass(
@@ -229,9 +238,13 @@ def shard(state: State, sharding: NamedSharding) -> State:
     state.check_alive()
     check_sharding(sharding)
     check(state.spec)
-    if shards_of(sharding) == 1:
-        return _placed(_as_it_is, sharding)(state)
-    return _placed(functools.partial(_dealt, sharding), sharding)(state)
+    count = shards_of(sharding)
+    whole: Arrays = jax.device_get(_arrays_of(state))
+    index, part = regroup.split(state.spec, whole)
+    old, new = deal(state.spec, 1), deal(state.spec, count)
+    own = Members(sharding, count, once=False).own
+    parts = {k: regroup.regrouped(old, index, {0: part}, new, k) for k in own}
+    return of_numpy(state.spec, index, parts, sharding)
 
 
 @rules.transfers
@@ -255,96 +268,54 @@ def unshard(state: State) -> State:
     if not isinstance(state, ShardedState):
         return state
     state.check_alive()
-    first = state.sharding.mesh.devices.flat[0]
-    # By way of the host: what comes off explicit axes by `device_put` still counts as divided along them.
-    with jax.default_device(first):
-        whole: State = jax.jit(_together)(jax.device_get(state))
-    return whole
-
-
-def _as_it_is(state: State) -> State:
-    return state
-
-
-def _lanes_first(numbers: jax.Array, shards: int) -> jax.Array:
-    """Numbers of each shard's lanes, [D, k * lanes_each], as those of all lanes, [k, D * lanes_each], for some k."""
-    return jnp.moveaxis(numbers, 0, 1).reshape(numbers.shape[1], -1)
-
-
-def _together(state: ShardedState) -> State:
-    """The buffer of all lanes, of its index and its parts."""
-    dealing, spec = state.dealing, state.spec
-    index = counters.read(dealing.index.plan, state.counters)
-
-    def whole(array: jax.Array) -> jax.Array:
-        return array[: spec.capacity]
-
-    vectors = state.part.counters.reshape(dealing.shards, -1)
-    own = jax.vmap(lambda vector: counters.read(dealing.part.plan, vector).more)(vectors)
-    more = {}
-    for name, count in spec.plan.counter_names:
-        if name in index.more:
-            more[name] = index.more[name]
-            continue
-        words = count // dealing.lanes
-        split = own[name].reshape(dealing.shards, words, dealing.lanes_each)
-        more[name] = _lanes_first(split, dealing.shards)[:, : dealing.lanes].reshape(-1)
-    numbers = dataclasses.replace(index, more=more)
-    part = state.part
-    auxiliary = {
-        name: state.auxiliary[name] if name in state.auxiliary else whole(part.auxiliary[name])
-        for name in spec.plan.auxiliary
-    }
-    vector = counters.write(ops, spec.plan, numbers)
-    return State(whole(part.rows), tuple(map(whole, part.wide)), state.tree, vector, auxiliary, spec)
-
-
-def _dealt(sharding: NamedSharding, state: State) -> ShardedState:
-    """The inverse of `_together`."""
-    spec = state.spec
-    dealing = deal(spec, shards_of(sharding))
-    known = counters.read(spec.plan, state.counters)
-    index_plan, part_plan = dealing.index.plan, dealing.part.plan
-    missing = dealing.shards * dealing.lanes_each - dealing.lanes
-
-    def padded(array: jax.Array) -> jax.Array:
-        padding = jnp.zeros((dealing.shards * dealing.slots_each - spec.capacity, *array.shape[1:]), array.dtype)
-        return jnp.concatenate([array, padding])
-
-    def of_lanes(numbers: jax.Array) -> jax.Array:
-        """[k * lanes] as [D, k * lanes_each]."""
-        rows = jnp.pad(numbers.reshape(-1, dealing.lanes), ((0, 0), (0, missing)))
-        return jnp.moveaxis(rows.reshape(-1, dealing.shards, dealing.lanes_each), 1, 0).reshape(dealing.shards, -1)
-
-    def vector(cursors: jax.Array, sizes: jax.Array, more: dict[str, jax.Array]) -> jax.Array:
-        nothing = jnp.zeros((), jnp.int32)
-        numbers = Counters(RingState(cursors, sizes), nothing, nothing, nothing, nothing, more)
-        return counters.write(ops, part_plan, numbers)
-
-    with rules.promoting_ranks():
-        index_rows = functions.init(ops, dealing.index)
-        slots = jnp.arange(spec.capacity, dtype=jnp.int32)
-        kept = row_layout.unpack(ops, spec.plan.layout, state.rows, state.wide)
-        draft = Draft.of(index_rows, index_plan)
-        draft.store(ops, slots, None, None, [kept[k] for k in dealing.index_leaves])
-        numbers = dataclasses.replace(known, more={name: known.more[name] for name, _ in index_plan.counter_names})
-        index = Arrays(
-            draft.rows,
-            draft.wide,
-            state.tree,
-            counters.write(ops, index_plan, numbers),
-            {name: state.auxiliary[name] for name in index_plan.auxiliary},
+    if not state.counters.is_fully_addressable:
+        raise ValueError(
+            "unshard: expected a buffer whose shards are all in this process, got one over a mesh of several "
+            "processes; frb.save it, and load it in one: frb.load(path, jax_backend)"
         )
-        ends = known.ends
-        own = {name: of_lanes(known.more[name]) for name, _ in part_plan.counter_names}
-        part = Arrays(
-            padded(state.rows),
-            tuple(map(padded, state.wide)),
-            None,
-            jax.vmap(vector)(of_lanes(ends.cursors % part_plan.ring.limit), of_lanes(ends.sizes), own).reshape(-1),
-            {name: padded(state.auxiliary[name]) for name in part_plan.auxiliary},
-        )
-    return ShardedState(*index, spec, part, sharding)
+    on_host: ShardedState = jax.device_get(state)
+    old, new = state.dealing, deal(state.spec, 1)
+    parts = {k: on_host.part.each(functools.partial(_of_one, old.shards, k)) for k in range(old.shards)}
+    index = _arrays_of(on_host)
+    whole = regroup.join(state.spec, index, regroup.regrouped(old, index, parts, new, 0))
+    placed: Arrays = jax.device_put(whole, state.sharding.mesh.devices.flat[0])
+    return State(*placed, state.spec)
+
+
+def _arrays_of(state: State) -> Arrays:
+    """The arrays of a state, of a sharded one those of its index."""
+    return Arrays(state.rows, state.wide, state.tree, state.counters, state.auxiliary)
+
+
+def _of_one(shards: int, k: int, array: Any) -> Any:
+    """Of arrays of all shards, one behind the other, that of one."""
+    n = array.shape[0] // shards
+    return array[k * n : (k + 1) * n]
+
+
+def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], sharding: NamedSharding) -> State:
+    """A buffer over a mesh, of arrays of NumPy: its index, and the parts of this process's devices by number."""
+    mesh, count, kind = sharding.mesh, shards_of(sharding), sharding.memory_kind
+    whole = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)
+
+    def everywhere(array: Any) -> jax.Array:
+        return jax.make_array_from_callback(array.shape, whole, lambda place: array[place])
+
+    if count == 1:
+        return State(*regroup.join(spec, index, parts[0]).each(everywhere), spec)
+    divided = NamedSharding(mesh, PartitionSpec(axis_of(sharding)), memory_kind=kind)
+
+    def one_behind_the_other(*arrays: Any) -> jax.Array:
+        of_shard = dict(zip(parts, arrays, strict=True))
+        n, *shape = arrays[0].shape
+
+        def of_device(place: Any) -> Any:
+            return of_shard[(place[0].start or 0) // n]
+
+        return jax.make_array_from_callback((count * n, *shape), divided, of_device)
+
+    dealt = jax.tree.map(one_behind_the_other, *parts.values())
+    return ShardedState(*index.each(everywhere), spec, dealt, sharding)
 
 
 # --- between the devices, while something is mapped over them -------------------------------------------------------

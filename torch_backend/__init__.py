@@ -48,7 +48,6 @@ from torch_backend.functions import (
     zeros,
 )
 from torch_backend.random import key, split
-from torch_backend.sharded import from_shards
 
 if TYPE_CHECKING:
     from torch_backend import forests as forests
@@ -72,7 +71,6 @@ __all__ = [
     "epochs",
     "forests",
     "from_dlpack",
-    "from_shards",
     "get",
     "hash_maps",
     "init",

@@ -20,12 +20,13 @@ def gathered(state: ShardedState, tensors: Tensors) -> Tensors:
     """Tensors [n, *shape] of each process as those of all, [D, n, *shape]: one collective."""
     layout = rows.layout_of(tensors)
     words = rows.packed(ops, layout, tensors)
-    told = torch.cat([_mark(state, words.shape[1]), words])
+    mark = _mark(state, words.shape[1])
+    told = torch.cat([mark, words])
     shards = state.dealing.shards
     found = told.new_empty((shards * len(told), told.shape[1]))
     compat.all_gather_single(found, told, state.group)
     found = found.reshape(shards, *told.shape)
-    _check_marks(state, found[:, 0])
+    _check_marks(state, found[:, 0], mark)
     n = len(tensors[0])
     flat = rows.unpacked(ops, layout, found[:, 1:].reshape(-1, words.shape[1]))
     return [x.reshape(shards, n, *x.shape[1:]) for x in flat]
@@ -48,11 +49,12 @@ def exchanged(state: ShardedState, tensors: Tensors, wanted: torch.Tensor, owner
     shards, width = state.dealing.shards, words.shape[1]
     sent = torch.bincount(wanted, minlength=shards)
     received = torch.bincount(owners[owners >= 0], minlength=shards)
-    told = _with_marks(_mark(state, width), words, sent)
+    mark = _mark(state, width)
+    told = _with_marks(mark, words, sent)
     found = told.new_empty((len(owners[owners >= 0]) + shards, width))
     dist.all_to_all_single(found, told, (received + 1).tolist(), (sent + 1).tolist(), group=state.group)
     marks = _places_of_marks(received)
-    _check_marks(state, found[marks])
+    _check_marks(state, found[marks], mark)
     is_row = torch.ones(len(found), dtype=torch.bool, device=found.device)
     is_row[marks] = False
     asked = torch.nonzero(owners >= 0)[:, 0]
@@ -84,8 +86,7 @@ def _mark(state: ShardedState, width: int) -> torch.Tensor:
     return number.to(torch.int32).expand(1, width)
 
 
-def _check_marks(state: ShardedState, marks: torch.Tensor) -> None:
-    own = _mark(state, marks.shape[1])
+def _check_marks(state: ShardedState, marks: torch.Tensor, own: torch.Tensor) -> None:
     if not bool((marks == own).all()):
         others = [k for k, mark in enumerate(marks) if not torch.equal(mark, own[0])]
         raise RuntimeError(

@@ -14,6 +14,7 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
 from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
+from functional_rb.scale import regroup
 from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
@@ -25,6 +26,9 @@ from torch_backend.objects import Table
 from torch_backend.placement import device_of
 from torch_backend.shared import SharedState
 from torch_backend.state import State
+
+dealer = regroup
+"""What knows how lanes are dealt to shards."""
 
 
 def elsewhere(state: core.State, spec: BufferSpec) -> core.State:

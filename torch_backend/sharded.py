@@ -21,7 +21,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.scale import asked, deal, local
-from torch_backend import execute, ops, random
+from torch_backend import execute, library, ops, random
 from torch_backend.exchange import exchanged, gathered
 from torch_backend.execute import as_vector as as_vector
 from torch_backend.execute import build_mapping as build_mapping
@@ -56,49 +56,6 @@ def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> C
     checks.may_start_filled(spec)
     filled: CoreState = add(state, items, None, None, None, validate, True, None, "add_")
     return filled
-
-
-def from_shards(spec: BufferSpec, index: State, part: State, sharding: Any) -> ShardedState:
-    """A sharded buffer of what its processes have saved.
-
-    Args:
-        spec: of the whole buffer.
-        index: `state.index`, of any process.
-        part: `state.part` of this process: of the same rank in a group of as many.
-        sharding: the process group, or a mesh of one axis.
-
-    Returns:
-        The buffer that they made together when they saved; the states are its own from now on.
-
-    Raises:
-        TypeError: for what is no state, or no group.
-        ValueError: for buffers of other specs, naming which.
-
-    Example:
-        >>> import tempfile
-        >>> import functional_rb as frb
-        >>> import torch_backend as rb
-        >>> spec = frb.BufferSpec((frb.Unbounded(()),), 8, lanes=2)
-        >>> file = f"file://{tempfile.mkdtemp()}/store"
-        >>> torch.distributed.init_process_group("gloo", init_method=file, rank=0, world_size=1)
-        >>> dealing = deal.deal(spec, 1)
-        >>> whole = torch.distributed.group.WORLD
-        >>> state = rb.from_shards(spec, rb.init(dealing.index), rb.init(dealing.part), whole)
-        >>> state = rb.add(state, (torch.zeros(3, 2),))
-        >>> int(rb.size(state))
-        6
-        >>> torch.distributed.destroy_process_group()
-    """
-    group = group_of(sharding)
-    dealing = deal.deal(spec, torch.distributed.get_world_size(group))
-    for name, given, wanted in (("index", index, dealing.index), ("part", part, dealing.part)):
-        execute.check_state(given, "from_shards")
-        if given.spec != wanted:
-            raise ValueError(
-                f"from_shards: {name}: expected a buffer of {wanted}, got {given.spec}; give what a process saved of "
-                f"this buffer in a group of {dealing.shards}"
-            )
-    return ShardedState(index, part, spec, group)
 
 
 def check_state(state: Any, function: str) -> None:
@@ -312,7 +269,7 @@ def _draw_local(
     """Slots of the index, and their selection."""
     draft = Draft.of(arrays, spec.plan)
     device = draft.counters.ends.sizes.device
-    numbers = random.draws(key, *local.draw_shape(state.dealing, share)).to(device)
+    numbers = library.numbers(key, local.draw_shape(state.dealing, share), device)
     shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
     level = torch.as_tensor(beta, dtype=torch.float32, device=device)
     return local.draw(ops, state.dealing, draft, numbers, level, share, shard)

@@ -9,8 +9,10 @@ import torch.distributed as dist
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
+from functional_rb.checkpoint.shards import Dealt
 from functional_rb.ops.protocol import Array
 from functional_rb.scale.deal import Dealing, deal
+from torch_backend.members import Members
 from torch_backend.state import State
 
 
@@ -91,16 +93,20 @@ class ShardedState(CoreState):
             "which are ordinary buffers"
         )
 
+    def dealt(self) -> Dealt:
+        """What this process has of it, as checkpoints know it."""
+        self.check_alive()
+        return Dealt(self.spec, self.index, {self.rank: self.part}, Members(self.group))
+
     def reader(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to be saved as one.
+        """Refuse to be read as one.
 
         Raises:
             ValueError: with the remedy.
         """
         raise ValueError(
-            "save: a process has only its own shard of a sharded buffer; let each save its part, "
-            "frb.save(state.index, f'{path}/{rank}/index') and frb.save(state.part, f'{path}/{rank}/part'), and go on "
-            "by rb.from_shards(spec, index, part, group) of what it loads"
+            "a process has only its own shard of a sharded buffer; give state.part, or frb.save the whole, which "
+            "frb.load puts together"
         )
 
 

@@ -73,6 +73,10 @@ class State:
         if _is_deleted(self.counters) or _is_deleted(self.rows):
             raise consumed()
 
+    def dealt(self) -> Any:
+        """What a process has of it, as checkpoints know it, if it is dealt to shards; None of other buffers."""
+        return None
+
     def exported(self) -> Any:
         """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
         return self

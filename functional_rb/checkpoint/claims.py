@@ -19,7 +19,17 @@ LARGEST = 1 << 60
 
 
 def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
-    """The spec that a manifest tells.
+    """The spec that a manifest tells, of a buffer that is dealt to shards that of the whole.
+
+    Raises:
+        CheckpointError: as `spec_in`.
+        ValueError: likewise.
+    """
+    return spec_in(manifest.spec if manifest.shards is None else manifest.shards.spec, known, path)
+
+
+def spec_in(text: str, known: Iterable[Any], path: str) -> BufferSpec:
+    """The spec that a text in a manifest tells.
 
     Raises:
         KnownError: if it names the user's classes, and those known are others; without the file.
@@ -27,7 +37,7 @@ def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
         CorruptCheckpointError: if it is none.
     """
     try:
-        spec = from_json(manifest.spec, known)
+        spec = from_json(text, known)
     except KnownError:
         raise
     except OtherVersionError as error:

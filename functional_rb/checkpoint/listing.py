@@ -9,6 +9,7 @@ import os
 from functional_rb.base.errors import CheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint import places
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 
 
@@ -57,14 +58,19 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
             name, problem = os.path.join(directory, manifests.name_of(generation)), None
             try:
                 manifest = read_manifest(directory, generation)
+                nbytes = manifest.nbytes
             except CheckpointError as error:
                 found.append(Checkpoint(name, generation, 0, 0, 0.0, str(error)))
                 continue
             try:
                 Opened(directory, manifest, stack)
+                of_shards = 0 if manifest.shards is None else len(manifest.shards.parts)
+                for place, part in places.manifests_of(directory, manifest, range(of_shards)).values():
+                    Opened(place, part, stack)
+                    nbytes += part.nbytes
             except CheckpointError as error:
                 problem = str(error)
-            found.append(Checkpoint(name, generation, manifest.items, manifest.nbytes, manifest.time, problem))
+            found.append(Checkpoint(name, generation, manifest.items, nbytes, manifest.time, problem))
     return found
 
 

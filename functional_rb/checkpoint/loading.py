@@ -8,7 +8,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,12 +21,14 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place, records
 from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint import shards as shards_there
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
-from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
+from functional_rb.checkpoint.claims import checked, enough_memory, spec_in
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.manifest import Manifest
+from functional_rb.checkpoint.manifest import Manifest, Shards
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.checkpoint.progress import Progress
+from functional_rb.checkpoint.shards import Dealer, Part
 from functional_rb.convert.json import KnownError
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
@@ -53,6 +55,8 @@ class Content(NamedTuple):
         stamp: see `functional_rb.core.save_history`.
         files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
         generation: the number of the checkpoint.
+        of_shards: whether it was dealt to shards.
+        parts: the parts of the process's own shards, if these were asked for; the arrays are then those of the index.
     """
 
     spec: BufferSpec
@@ -61,6 +65,8 @@ class Content(NamedTuple):
     stamp: str
     files: MappedFiles | None
     generation: int
+    of_shards: bool = False
+    parts: Mapping[int, Part] | None = None
 
 
 def read(
@@ -73,15 +79,21 @@ def read(
     here: bool = False,
     wanted: BufferSpec | None = None,
     number: int | None = None,
+    dealer: Dealer | None = None,
+    own: tuple[int, tuple[int, ...]] | None = None,
+    before: int | None = None,
 ) -> Content:
     """What `load` makes a state of; the arguments that have the same names mean the same.
 
     With `here`, mapped files in this very directory are gone on with, their content rolled back; else nothing is
-    written. `wanted` is the spec that the items will get, `number` that of the only checkpoint to be read.
+    written. `wanted` is the spec that the items will get, `number` that of the only checkpoint to be read, and `before`
+    the largest that is. Buffers that are dealt to shards need the `dealer`; `own` are the number of shards that one is
+    to be dealt to, and which of these are wanted.
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(as_path(path, "load"))
         loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here, wanted, number)
+        loading.dealer, loading.own, loading.before = dealer, own, before
         try:
             return loading.newest(fall_back)
         except BaseException:
@@ -105,11 +117,14 @@ class _Loading:
     number: int | None = None
     files: MappedFiles | None = None
     room: MappedFiles | None = None
+    dealer: Dealer | None = None
+    own: tuple[int, tuple[int, ...]] | None = None
+    before: int | None = None
 
     def newest(self, fall_back: bool) -> Content:
         """The newest checkpoint, or the newest that is whole."""
         for tries in itertools.count():
-            found = there(self.directory)
+            found = [one for one in there(self.directory) if self.before is None or one <= self.before]
             if not found:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
             found = found if self.number is None else [self.number]
@@ -142,12 +157,52 @@ class _Loading:
         os.stat(os.path.join(self.directory, manifests.name_of(generation)))
 
     def content(self, manifest: Manifest) -> Content:
-        """Read and verify all that a checkpoint holds."""
+        """Read and verify all that a checkpoint holds, or all that is wanted of it."""
+        if manifest.shards is None or self.dealer is None:
+            return self.of_one(manifest)
+        return self.of_shards(manifest, manifest.shards, self.dealer)
+
+    def of_shards(self, manifest: Manifest, told: Shards, dealer: Dealer) -> Content:
+        """Of a buffer that is dealt: put together, or dealt anew, of those parts alone that are needed."""
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
+        spec = self.spec_in(told.spec, path)
         try:
-            spec = spec_of(manifest, self.known, path)
+            old = dealer.deal(spec, len(told.parts))
+        except ValueError as error:
+            raise CorruptCheckpointError(path, f"its buffer cannot be dealt to {len(told.parts)}: {error}") from None
+        index = self.beside(self.directory, manifest)
+        if index.spec != old.index:
+            raise CorruptCheckpointError(path, "its index is not that of its spec")
+        own = None if self.wanted is not None else self.own
+        shards, numbers = (1, (0,)) if own is None else own
+        new = dealer.deal(spec, shards)
+        needed = sorted({k for number in numbers for k in dealer.sources(old, new, number)})
+        found = shards_there.parts_of(self.directory, manifest, old, index.arrays, needed, dealer, self.beside)
+        parts = shards_there.regrouped(dealer, old, new, numbers, index.arrays, found)
+        objects = {token: value for content in found.values() for token, value in content.objects.items()}
+        objects |= index.objects
+        if own is not None:
+            return Content(spec, index.arrays, objects, index.stamp, None, manifest.generation, True, parts)
+        if self.wanted is not None:
+            respec.check(spec, self.wanted)
+            respec.check_room(spec, self.wanted, counters.read(old.index.plan, index.arrays.counters).ends.sizes)
+        whole = dealer.join(spec, index.arrays, parts[0].arrays)
+        return Content(spec, whole, objects, index.stamp, None, manifest.generation, True)
+
+    def beside(self, directory: str, manifest: Manifest) -> Content:
+        """What a part of a buffer that is dealt holds, or its index."""
+        return _Loading(directory, self.known, self.mmap, self.progress, self.stack, None, False).of_one(manifest)
+
+    def spec_in(self, text: str, path: str) -> BufferSpec:
+        try:
+            return spec_in(text, self.known, path)
         except KnownError as error:
             raise KnownError(f"{path}: {error}") from None
+
+    def of_one(self, manifest: Manifest) -> Content:
+        """Read and verify all that one directory has of a checkpoint."""
+        path = os.path.join(self.directory, manifests.name_of(manifest.generation))
+        spec = self.spec_in(manifest.spec, path)
         if manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
         if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):

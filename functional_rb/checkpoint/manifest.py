@@ -81,6 +81,19 @@ class Segment:
 
 
 @dataclasses.dataclass(frozen=True)
+class Shards:
+    """Where the parts of a buffer are that is dealt to shards; the checkpoint itself holds its index.
+
+    Attributes:
+        spec: of the whole buffer, as `to_json` writes it.
+        parts: of each shard the number of its part's checkpoint, and the `content` of that.
+    """
+
+    spec: str
+    parts: tuple[tuple[int, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Manifest:
     """A checkpoint.
 
@@ -97,6 +110,7 @@ class Manifest:
         in_place: the arrays whose rows lie in mapped files of the buffer's own, rolled back by undo logs.
         undo: the first of these, by number; 0 if there are none.
         here: whether the path of the spec's storage was the checkpoint's own directory, wherever that is by now.
+        shards: of a buffer that is dealt to shards, where its parts are.
     """
 
     generation: int
@@ -111,6 +125,7 @@ class Manifest:
     in_place: tuple[str, ...] = ()
     undo: int = 0
     here: bool = False
+    shards: Shards | None = None
 
     @property
     def nbytes(self) -> int:
@@ -158,6 +173,8 @@ def encode(manifest: Manifest) -> bytes:
         info["in_place"] = {"undo": manifest.undo, "arrays": manifest.in_place}
     elif manifest.here:
         info["here"] = True
+    if manifest.shards is not None:
+        info["shards"] = {"spec": json.loads(manifest.shards.spec), "parts": manifest.shards.parts}
     body = json.dumps(info, separators=(",", ":"), allow_nan=False).encode()
     return _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL
 
@@ -227,7 +244,14 @@ def _manifest(info: dict[str, Any]) -> Manifest:
         in_place=in_place,
         undo=undo,
         here=bool(undo) or info.get("here") is True,
+        shards=_shards(info["shards"]) if "shards" in info else None,
     )
+
+
+def _shards(info: dict[str, Any]) -> Shards:
+    parts = tuple((_count(number), _text(content)) for number, content in info["parts"])
+    _expect(len(parts) > 0, "no shards")
+    return Shards(json.dumps(info["spec"]), parts)
 
 
 def _in_place(info: dict[str, Any], arrays: dict[str, Stored]) -> tuple[int, tuple[str, ...]]:

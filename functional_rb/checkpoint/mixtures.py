@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
+from functional_rb.base.errors import CorruptCheckpointError
+from functional_rb.checkpoint import places
 from functional_rb.checkpoint.listing import there
 from functional_rb.mixture.value import Mixture, MixtureSpec, specs_of_buffers
 
@@ -34,18 +35,9 @@ def place_of(directory: str, k: int) -> str:
     """The directory of the k-th buffer.
 
     Raises:
-        CheckpointError: if a link has its name. Whoever wrote the directory would choose which other checkpoints are
-            rolled back by a load, and removed by a save.
+        CheckpointError: if a link has its name.
     """
-    above = os.path.join(directory, BUFFERS)
-    path = os.path.join(above, str(k))
-    for place in (above, path):
-        if os.path.islink(place):
-            raise CheckpointError(
-                f"{place}: a symbolic link, which leads out of the mixture's directory; put there what it leads to "
-                f"(mv, cp -a, mount --bind)"
-            )
-    return path
+    return places.inside(directory, BUFFERS, k)
 
 
 def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, int], Any]) -> list[int]:
@@ -145,8 +137,8 @@ def _together(record: Any, directory: str, load: Load, specs: Any) -> Mixture:
         raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
     numbers = told["checkpoints"]
     given = [None] * len(numbers) if specs is None else specs_of_buffers(len(numbers), specs, "load")
-    places = _places(directory, numbers)
-    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(places, given, strict=True)]
+    found = _places(directory, numbers)
+    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(found, given, strict=True)]
     mixture = Mixture(tuple(states), record[NAME].get("p"), spec=_spec(told))
     try:
         mixture.check()
@@ -176,11 +168,11 @@ def specs(described: Any, record: Any, directory: str, spec_at: Callable[[str, i
 
 def _places(directory: str, numbers: Sequence[int]) -> list[tuple[str, int]]:
     """Where the buffers' checkpoints are."""
-    places = [(place_of(directory, k), number) for k, number in enumerate(numbers)]
-    for where, number in places:
+    found = [(place_of(directory, k), number) for k, number in enumerate(numbers)]
+    for where, number in found:
         if number not in there(where):
             raise CorruptCheckpointError(where, f"checkpoint {number} is missing, which the mixture's names")
-    return places
+    return found
 
 
 def _spec(told: dict[str, Any]) -> MixtureSpec:

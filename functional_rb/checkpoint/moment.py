@@ -13,6 +13,7 @@ from functional_rb.buffer.state import State
 from functional_rb.checkpoint import in_place, mixtures, queue, records, saving
 from functional_rb.checkpoint.restoring import nest_at
 from functional_rb.checkpoint.saving import Request, Saved, check_keep, request
+from functional_rb.checkpoint.shards import OfShards
 from functional_rb.mixture.value import Mixture
 
 
@@ -51,6 +52,14 @@ def hold(value: Any, path: Any, how: How) -> Moment:
     """Check what a save is given, and hold it, before anything is touched."""
     if isinstance(value, Mixture):
         return OfMixture(value, os.path.abspath(as_path(path, how.who)), how)
+    dealt = value.dealt() if isinstance(value, State) else None
+    if dealt is not None:
+        if how.lasting:
+            raise ValueError(
+                f"{how.who}: expected a buffer on one device, got one that is dealt to shards, whose processes write "
+                f"together; use frb.save"
+            )
+        return OfShards(dealt, path, how.incremental, how.keep, how.progress, how.who)
     return OfState(records.as_state(value, how.who), path, how)
 
 
@@ -142,8 +151,10 @@ def save(
     checkpoint or the one before. A save of another process to the same directory is waited for.
 
     Args:
-        state: of either backend; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
-            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `HashMap`, a `Forest`, or parameters. Of a nest
+        state: of either backend; of one that is dealt to shards all processes call `save`, with the same directory, and
+            each writes its own; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
+            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `HashMap`, a `Forest`, or parameters. Of a
+            nest
             nothing is written in parts: `incremental` writes all or nothing of it.
         path: a directory, made if it is not there.
         incremental: write only what differs from the newest checkpoint there, whosever that is.

@@ -15,14 +15,15 @@ from typing import Any
 from functional_rb.base import lazy
 from functional_rb.base.containers import Registered
 from functional_rb.base.description import Description
-from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import respec
 from functional_rb.buffer.checks import check_spec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Storage
-from functional_rb.checkpoint import in_place, mixtures, records
+from functional_rb.checkpoint import in_place, mixtures, records, shards
 from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.claims import spec_of
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.loading import TRIES, Content, read
@@ -42,6 +43,7 @@ def load(
     storage: Storage | None = None,
     spec: Description | Sequence[Any] | None = None,
     progress: bool | None = None,
+    sharding: Any = None,
 ) -> Any:
     """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
 
@@ -67,6 +69,9 @@ def load(
             hash map a `HashMapSpec`, for a forest a `ForestSpec`, as for `rb.hash_maps.with_spec` and
             `rb.forests.with_spec`.
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+        sharding: to which shards the lanes of a buffer are dealt, as for `init`, whether or not it was dealt before.
+            All processes call `load` then, with the same directory, and each reads what it needs. Without it a buffer
+            that was dealt is put together.
 
     Returns:
         A state of that backend; or the mixture or the nest that was saved, with arrays of the backend.
@@ -89,6 +94,10 @@ def load(
         1
     """
     directory, known = os.path.abspath(as_path(path, "load")), tuple(known)
+    if sharding is not None:
+        return _load_dealt(
+            directory, backend, mmap, device, known, fall_back, storage, _one_spec(spec), progress, sharding
+        )
 
     def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
         if given is None or isinstance(given, BufferSpec):
@@ -110,6 +119,91 @@ def load(
     if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
         raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
     return mixtures.loaded(directory, one, spec, fall_back)
+
+
+def _one_spec(spec: Any) -> BufferSpec | None:
+    """The other spec of a buffer that is to be dealt.
+
+    Raises:
+        TypeError: for what is none.
+    """
+    if spec is not None and not isinstance(spec, BufferSpec):
+        raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
+    return spec
+
+
+def _load_dealt(
+    directory: str,
+    backend: ModuleType | str,
+    mmap: bool,
+    device: Any,
+    known: tuple[Any, ...],
+    fall_back: bool,
+    storage: Storage | None,
+    wanted: BufferSpec | None,
+    progress: bool | None,
+    sharding: Any,
+) -> Any:
+    """What `load` gives of a buffer that is to be dealt: all processes find the same checkpoint, or none does."""
+    module = lazy.imported(f"{backend_name(backend)}_backend.sharded_files")
+    group: Group = module.group_of(sharding)
+    if wanted is not None:
+        check_spec(wanted, "load")
+        wanted = wanted if storage is None else dataclasses.replace(wanted, storage=storage)
+    own = (group.shards, group.own)
+    contents: list[Content] = []
+
+    def attempt(before: int | None) -> list[Any]:
+        found = read(
+            directory, known, mmap, fall_back, progress, storage, False, wanted, None, module.dealer, own, before
+        )
+        contents[:] = [_parts_for(found, wanted, storage, module.dealer, own)]
+        return [found.generation, found.stamp]
+
+    limit = None
+    while True:
+        told = agreed(group, "load", partial(attempt, limit))
+        limit = min(number for number, _ in told)
+        if all(number == limit for number, _ in told):
+            break
+    if len({stamp for _, stamp in told}) > 1:
+        raise CheckpointError(
+            f"load: {directory}: checkpoint {limit} is another one in different processes; give a directory that "
+            f"all of them share"
+        )
+    states: list[Any] = []
+
+    def restore() -> None:
+        states[:] = [module.restore(contents[0], sharding, device)]
+
+    agreed(group, "load", restore)
+    return states[0]
+
+
+def _parts_for(
+    found: Content, wanted: BufferSpec | None, storage: Storage | None, dealer: shards.Dealer, own: Any
+) -> Content:
+    """The process's own parts of what was read.
+
+    Raises:
+        ValueError: for what is no buffer.
+    """
+    if records.is_record(found.spec):
+        raise ValueError("load: sharding: expected a checkpoint of a buffer, got one of a nest, or of a mixture")
+    if found.parts is not None:
+        return found
+    spec, arrays = found.spec, found.arrays
+    if found.of_shards and wanted is None and storage is not None:
+        wanted = dataclasses.replace(spec, storage=storage)
+    if wanted is not None and wanted != spec:
+        arrays, _ = elsewhere.with_spec(arrays, spec, wanted, in_place.create)
+        spec = wanted
+    if spec.storage.on_host:
+        raise ValueError(
+            f"load: sharding: expected a buffer on devices, got storage={spec.storage}; give storage=frb.Device() too"
+        )
+    index, parts = shards.of_whole(dealer, spec, arrays, *own)
+    return found._replace(spec=spec, arrays=index, parts=parts, stamp="")
 
 
 def _with_spec(value: Any, spec: Description, backend: ModuleType | str) -> Any:
@@ -146,7 +240,10 @@ def _load(
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
-    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number)
+    dealer = module.dealer
+    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number, dealer=dealer)
+    if found.of_shards and spec is None and storage is not None:
+        spec = dataclasses.replace(found.spec, storage=storage)
     if records.is_record(found.spec):
         return records.value_of(found.spec, found.arrays, module, device, mmap), found.generation
     if spec is not None and not respec.same_place(found.spec, spec):
@@ -155,7 +252,12 @@ def _load(
     try:
         with _device_told(found, path, device, storage):
             state = module.restore(
-                found.spec, found.arrays, device, objects=found.objects, stamp=found.stamp, files=found.files
+                found.spec,
+                found.arrays,
+                device,
+                objects=found.objects,
+                stamp=None if found.of_shards else found.stamp,
+                files=found.files,
             )
         state = state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
         return state, found.generation

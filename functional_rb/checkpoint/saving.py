@@ -69,6 +69,7 @@ class Request:
         incremental: whether unchanged blocks are taken from the checkpoint before, as in `save`.
         keep: how many checkpoints stay, as in `save`.
         progress: whether a progress bar is shown, as in `save`.
+        shards: where the parts are of the buffer whose index this is.
     """
 
     spec: str
@@ -77,6 +78,7 @@ class Request:
     incremental: bool
     keep: int
     progress: bool | None
+    shards: manifests.Shards | None = None
 
 
 def request(state: State, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
@@ -112,6 +114,13 @@ def while_held(directory: str, work: Callable[[], Saved]) -> Saved:
     with disk.typed(directory):
         disk.make_directory(directory)
         return disk.while_locked(os.path.join(directory, LOCK), work)
+
+
+def remove_all(directory: str) -> None:
+    """Remove all files of checkpoints in a directory that none needs, manifests first."""
+    found = [match[0] for match in map(_OURS.fullmatch, os.listdir(directory)) if match]
+    for name in sorted(found, key=lambda name: not name.endswith(".json")):
+        disk.unlink(os.path.join(directory, name))
 
 
 class _Save:
@@ -227,7 +236,7 @@ class _Save:
         content = manifests.content_of(stamp, self.asked.spec, numbers, self.arrays, tables)
         undo = 0 if self.reader.in_place is None else self.reader.in_place.number
         here = bool(undo) or in_place.is_here(self.asked.files, self.directory)
-        fields = self.asked.spec, self.arrays, numbers, segments, content, self.in_place, undo, here
+        fields = self.asked.spec, self.arrays, numbers, segments, content, self.in_place, undo, here, self.asked.shards
         return Manifest(generation, stamp, time.time(), items, *fields)
 
     def commit(self, manifest: Manifest) -> int:

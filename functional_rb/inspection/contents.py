@@ -13,10 +13,11 @@ import numpy as np
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.checkpoint import in_place
+from functional_rb.checkpoint import in_place, places
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
-from functional_rb.checkpoint.claims import checked, enough_memory, spec_of
+from functional_rb.checkpoint.claims import checked, enough_memory
+from functional_rb.checkpoint.claims import spec_in as spec_told_in
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.convert.json import KnownError
@@ -82,7 +83,7 @@ def spec_in(directory: str, manifest: Manifest, known: Iterable[Any], files: Fil
     """The spec of a manifest; a text if it cannot be made, which says why; None if it is damaged."""
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     try:
-        return spec_of(manifest, known, path)
+        return spec_told_in(manifest.spec, known, path)
     except CorruptCheckpointError as error:
         files.note(path, error.reason)
         return None
@@ -131,6 +132,22 @@ def read(
         files.note(path, problem)
         return False, None
     return True, Contents(spec, counters.read(spec.plan, vector), reading.tree, reading.rows)
+
+
+def parts_are_whole(directory: str, manifest: Manifest, files: Files) -> bool:
+    """Verify the files of the parts, if it is that of a buffer that is dealt to shards."""
+    of_shards = 0 if manifest.shards is None else len(manifest.shards.parts)
+    whole = True
+    for k in range(of_shards):
+        try:
+            ((place, part),) = places.manifests_of(directory, manifest, [k]).values()
+        except (CheckpointError, OSError) as error:
+            files.note(str(getattr(error, "file", directory)), reason(error))
+            whole = False
+            continue
+        files.note(os.path.join(place, manifests.name_of(part.generation)), None)
+        whole = read(place, part, None, (), files)[0] and whole
+    return whole
 
 
 class _Reading:

@@ -17,7 +17,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.inspection import episodes
-from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, read, spec_in
+from functional_rb.inspection.contents import Array, Contents, Files, manifest_of, parts_are_whole, read, spec_in
 from functional_rb.inspection.episodes import EpisodeLeaves, Episodes
 
 BINS = 10
@@ -40,8 +40,8 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
         - generations: for each checkpoint, the newest first: generation, items, bytes, time, and whether it is whole.
         - files: for each file: name, bytes, and what is wrong with it, None if nothing is.
         - checkpoint: the generation that the rest describes; None if none is whole, and then the rest is missing.
-        - spec: its members and the leaves of the item; None if it names classes that are not among `known`, and then
-          `problem` says so.
+        - spec: its members and the leaves of the item, of a buffer that is dealt to shards those of its index; None if
+          it names classes that are not among `known`, and then `problem` says so.
         - size, sizes, cursors, counters, bytes: numbers.
         - priorities, episodes: distributions; None if there are none. `no_episodes` says why.
 
@@ -76,7 +76,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
         numbers = {"items": manifest.items, "bytes": manifest.nbytes, "time": _time(manifest.time)}
         generations.append({"generation": generation, **numbers, "whole": whole})
     listed = [
-        {"name": os.path.basename(name), "bytes": files.sizes.get(name), "problem": problem}
+        {"name": os.path.relpath(name, directory), "bytes": files.sizes.get(name), "problem": problem}
         for name, problem in sorted(files.problems.items())
     ]
     return {"path": directory, "generations": generations, "files": listed, **(chosen or {"checkpoint": None})}
@@ -93,11 +93,13 @@ def _of_checkpoint(
     found = spec_in(directory, manifest, known, files)
     if found is None:
         return False, {}
+    of_parts = parts_are_whole(directory, manifest, files)
     if not in_detail:
-        return read(directory, manifest, None, (), files)[0], {}
+        return read(directory, manifest, None, (), files)[0] and of_parts, {}
     spec, problem = (None, found) if isinstance(found, str) else (found, None)
     leaves = "no spec" if spec is None else episodes.find(spec)
     whole, contents = read(directory, manifest, spec, leaves.all if isinstance(leaves, EpisodeLeaves) else (), files)
+    whole = whole and of_parts
     if contents is not None:
         return whole, _described(manifest, contents, leaves)
     return whole, {"spec": None, "problem": problem, "size": manifest.items}

@@ -246,6 +246,14 @@ def _descend(tree: Array, capacity: int, draws: Array) -> Kernel | None:
     return Kernel("descend", (tree, draws), ints(batch), [descriptor.encode_tree(capacity)]) if batch else None
 
 
+@stands_in_for(sum_tree.draw_in_span)
+def _draw_in_span(tree: Array, capacity: int, first: Array, end: Array, which: Array, draws: Array) -> Kernel | None:
+    count, batch = first.shape[0], draws.shape[0]
+    results = ints(batch), floats(count), floats(count)
+    encoded = descriptor.encode_tree(capacity)
+    return Kernel("draw_in_span", (tree, first, end, which, draws), results, [encoded]) if batch else None
+
+
 @stands_in_for(sum_tree.set_leaves)
 def _set_leaves(tree: Array, capacity: int, leaves: Array, values: Array, consecutive: bool = False) -> Kernel | None:
     encoded = descriptor.encode_tree(capacity)

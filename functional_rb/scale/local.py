@@ -96,29 +96,22 @@ def _by_tree(
 ) -> tuple[Array, Selection]:
     """By the part of the index's tree that lies above the shard's own slots."""
     sampler, capacity, tree = dealing.spec.sampler, draft.plan.capacity, draft.known_tree
-    shares = shares_of(ops, dealing, draft)
-    own = shares.at(ops, shard.reshape(1))
     slices = isinstance(sampler, Slices | PrioritizedSlices)
-    slots = sum_tree.descend_span(ops, tree, capacity, own, draws[:, :-2] if slices else draws)
+    places = ops.integers(dealing.first_slots(), draft.counters.ends.sizes)
+    bits, which = draws[:, :-2] if slices else draws, shard.reshape(1)
+    slots, totals, smallest = sum_tree.draw_in_span(ops, tree, capacity, places[:-1], places[1:], which, bits)
+    own = ops.take(totals, which)
     values = sum_tree.get_leaves(ops, tree, slots)
-    live = (values > 0) & (own.totals[0] > 0)
-    one = ops.full_like(shares.totals, 1)
+    live = (values > 0) & (own > 0)
     in_proportion = not isinstance(sampler, Slices)  # else each trajectory, or window, is as likely as any other
-    scale = scalars.reciprocal(ops, ops.where(own.totals > 0, own.totals, ops.full_like(own.totals, 1)))
+    scale = scalars.reciprocal(ops, ops.where(own > 0, own, ops.full_like(own, 1)))
     law = _law(ops, dealing, (values if in_proportion else ops.full_like(values, 1)) * scale)
-    least = _least(ops, dealing, shares.totals, shares.smallest if in_proportion else one)
+    least = _least(ops, dealing, totals, smallest if in_proportion else ops.full_like(totals, 1))
     weights = _weights(ops, law, least, beta)
     if isinstance(sampler, Slices | PrioritizedSlices):
         return sampler.cut(ops, draft, slots, draws[:, -2:], weights, law, live)
     selection = draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, law), live)
     return slots, selection._replace(mask=None)
-
-
-def shares_of(ops: Ops, dealing: Dealing, draft: Draft) -> sum_tree.Spans:
-    """What of the index's tree belongs to each shard: [D] spans."""
-    first = dealing.first_slots()
-    numbers = ops.integers(first, draft.counters.ends.sizes)
-    return sum_tree.spans(ops, draft.known_tree, draft.plan.capacity, numbers[:-1], numbers[1:])
 
 
 def _law(ops: Ops, dealing: Dealing, chances: Array) -> Array:

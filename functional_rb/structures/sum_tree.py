@@ -323,6 +323,29 @@ def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array
     return descend(ops, tree, capacity, ops.where(free > 0, draws[:, 1:], led))
 
 
+@replaceable
+def draw_in_span(
+    ops: Ops, tree: Array, capacity: int, first: Array, end: Array, which: Array, draws: Array
+) -> tuple[Array, Array, Array]:
+    """Draw leaves of one among some spans, in proportion to their values.
+
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        first: int32 [n], the first leaf of each span.
+        end: int32 [n], the leaf behind its last one.
+        which: int32 [1], the span to draw from.
+        draws: int32 [B, levels + 1], uniform in [0, 2^31).
+
+    Returns:
+        Leaves, int32 [B], as `descend_span` has them; and of each span what it adds up to and its smallest positive
+        leaf, float32 [n], as `spans` has them.
+    """
+    found = spans(ops, tree, capacity, first, end)
+    leaves = descend_span(ops, tree, capacity, found.at(ops, which), draws)
+    return leaves, found.totals, found.smallest
+
+
 class _Runs(NamedTuple):
     """Two runs of a level: children of the node above the first leaf of a span, and of that above its last one.
 

@@ -114,6 +114,30 @@ def test_descend(on: Any, capacity: int) -> None:
 
 
 @pytest.mark.parametrize(("on", "capacity"), AT_CAPACITIES, indirect=["on"])
+def test_draw_in_span(on: Any, capacity: int) -> None:
+    """Of spans of any length, one without leaves and one of leaves of value 0 among them."""
+    rng = np.random.default_rng(capacity)
+    plain, native = forms(
+        on,
+        lambda ops, tree, first, end, which, draws: sum_tree.draw_in_span(
+            ops, tree, capacity, first, end, which, draws
+        ),
+    )
+    words = np.concatenate([random_draws(rng, 100, capacity), random_draws(rng, 100, capacity)[:, :1]], 1)
+    for tree in (example_tree(capacity), np.zeros_like(example_tree(capacity))):
+        cuts = np.sort(np.concatenate([[0, 0, capacity], rng.integers(0, capacity + 1, 3)])).astype(np.int32)
+        for which in range(len(cuts) - 1):
+            given = [on.array(x) for x in (tree, cuts[:-1], cuts[1:], np.array([which], np.int32), words)]
+            found, expected = native(*given), plain(*given)
+            for one, other in zip(found, expected, strict=True):
+                assert_same(on, one, other)
+            leaves, totals = on.numpy(found[0]), on.numpy(found[1])
+            assert ((leaves >= 0) & (leaves < capacity)).all()
+            if totals[which] > 0:
+                assert ((leaves >= cuts[which]) & (leaves < cuts[which + 1])).all()
+
+
+@pytest.mark.parametrize(("on", "capacity"), AT_CAPACITIES, indirect=["on"])
 def test_set_leaves(on: Any, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     plain, native = forms(

@@ -19,6 +19,12 @@ SKEW = 1e6
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
+def shares_of(dealing: deal.Dealing, draft: Draft) -> sum_tree.Spans:
+    """What of the index's tree belongs to each shard."""
+    first = np.array(dealing.first_slots(), np.int32)
+    return sum_tree.spans(ops, draft.known_tree, draft.plan.capacity, first[:-1], first[1:])
+
+
 def index_of(sampler: Any, seed: int = 0, empty: tuple[int, ...] = ()) -> tuple[deal.Dealing, Draft]:
     """The index of a buffer that has been added to, not in every lane as often; priorities differ by 10^6 and more."""
     item = {"x": frb.Unbounded(()), "done": frb.Binary(())}
@@ -85,7 +91,7 @@ def test_the_law_is_the_stated_one(alpha: float) -> None:
     dealing, draft = index_of(frb.Prioritized(alpha=alpha))
     values = draft.known_tree.reshape(-1)[: draft.plan.capacity].astype(np.float64)
     assert values[values > 0].max() / values[values > 0].min() >= SKEW**alpha * 0.99
-    shares, first = local.shares_of(ops, dealing, draft), dealing.first_slots()
+    shares, first = shares_of(dealing, draft), dealing.first_slots()
     for shard in range(SHARDS):
         own = np.zeros_like(values)
         own[first[shard] : first[shard + 1]] = values[first[shard] : first[shard + 1]]
@@ -99,7 +105,7 @@ def test_the_law_is_the_stated_one(alpha: float) -> None:
 def test_draws_follow_the_law() -> None:
     """Which the other test reads off the tree: here it is what is drawn."""
     dealing, draft = index_of(frb.Prioritized(alpha=1.0))
-    batch, shares = 400_000, local.shares_of(ops, dealing, draft)
+    batch, shares = 400_000, shares_of(dealing, draft)
     for shard in range(SHARDS):
         slots, _ = drawn(dealing, draft, shard, batch)
         expected = law_of(draft, shares.at(ops, np.array([shard]))) * batch
@@ -158,7 +164,7 @@ def test_a_shard_without_items_gives_nothing(sampler: Any) -> None:
 @pytest.mark.parametrize("weighting", ["trajectory", "window"])
 def test_slices_are_alike_within_a_shard(weighting: Any) -> None:
     dealing, draft = index_of(frb.Slices(3, weighting=weighting))
-    shares = local.shares_of(ops, dealing, draft)
+    shares = shares_of(dealing, draft)
     for shard in range(SHARDS):
         slots, selection = drawn(dealing, draft, shard, 64)
         own, mine = deal.own_slots(ops, dealing, slots, np.int32(shard))

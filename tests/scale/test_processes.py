@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -264,32 +265,105 @@ def test_processes_that_have_not_done_the_same(processes: ProcessGroup) -> None:
     assert "ranks [0]" in found[1]
 
 
-def kept(group: Any, folder: str) -> None:
-    rank, spec = dist.get_rank(group), SPECS["n-step"]
+def filled(group: Any, name: str, turns: int = 3) -> tuple[Any, Any]:
+    """A buffer of a few steps, sharded and whole; it is the same whatever the number of processes."""
+    spec = SPECS[name]
     state, whole = rb.init(spec, sharding=group), rb.init(spec)
-    for turn in range(3):
+    for turn in range(turns):
         items = steps(spec, turn)[0]
         state, whole = rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items)
-    with pytest.raises(ValueError, match="let each save its part"):
-        frb.save(state, f"{folder}/{rank}")
-    assert isinstance(state, ShardedState)
-    frb.save(state.index, f"{folder}/{rank}/index")
-    frb.save(state.part, f"{folder}/{rank}/part")
-    index, part = (frb.load(f"{folder}/{rank}/{name}", rb) for name in ("index", "part"))
-    again = rb.from_shards(spec, index, part, group)
-    assert_same_draws(group, again, whole, 7, False)
-    assert int(rb.size(again)) == int(rb.size(whole))
-    with pytest.raises(ValueError, match="from_shards: part: expected"):
-        rb.from_shards(spec, index, index, group)
-    annealed = dataclasses.replace(spec, sampler=frb.Prioritized(alpha=0.3))
-    assert_same_draws(group, rb.with_spec(state, annealed), rb.with_spec(whole, annealed), 8, False)
-    with pytest.raises(ValueError, match="keeps its capacity"):
-        rb.with_spec(state, dataclasses.replace(spec, capacity=2 * LANES * LENGTH))
+    return state, whole
 
 
-def test_parts_are_saved_and_go_on(processes: ProcessGroup) -> None:
+def saved(group: Any, name: str, folder: str) -> Any:
+    state, whole = filled(group, name)
+    if dist.get_rank(group) == 0:
+        frb.save(whole, f"{folder}/whole")
+    info = frb.save(state, f"{folder}/dealt", incremental=True)
+    items = steps(SPECS[name], 3)[0]
+    more = frb.save(rb.add(state, own_lanes(group, SPECS[name], items)), f"{folder}/dealt", incremental=True)
+    assert not more.full
+    assert more.written < info.written, "of each part what is new"
+    return dataclasses.astuple(more)
+
+
+def went_on(group: Any, name: str, folder: str) -> None:
+    """What was saved by two goes on with this number of processes, as a buffer does that was never saved."""
+    spec = SPECS[name]
+    for place, turns in (("whole", 3), ("dealt", 4)):
+        whole = filled(group, name, turns)[1]
+        state = frb.load(f"{folder}/{place}", rb, sharding=group)
+        for turn in range(turns, turns + 2):
+            state, whole, *_ = assert_same_draws(group, state, whole, turn, turn % 2 == 0)
+            items = steps(spec, turn)[0]
+            state, whole = rb.add_(state, own_lanes(group, spec, items)), rb.add_(whole, items)
+        assert list(map(int, rb.counts(state))) == list(map(int, rb.counts(whole)))
+        frb.save(state, f"{folder}/{place}_{dist.get_world_size(group)}", incremental=True)
+        dist.barrier(group)
+        again = frb.load(f"{folder}/{place}_{dist.get_world_size(group)}", rb)
+        assert_same_draws(group, state, again, 9, False)
+
+
+@pytest.mark.parametrize("name", effort(("prioritized", "n-step"), [name for name in SPECS if "stopping" not in name]))
+def test_a_checkpoint_is_dealt_to_any_number_of_processes(processes: ProcessGroup, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        processes.run(2, kept, folder)
+        told = processes.run(2, saved, name, folder)
+        assert told[0] == told[1]
+        for size in (1, 2, 3):
+            processes.run(size, went_on, name, folder)
+
+
+def failed_to_load(group: Any, folder: str) -> str:
+    state, whole = filled(group, "prioritized")
+    frb.save(state, folder)
+    frb.save(rb.add(state, own_lanes(group, state.spec, steps(state.spec, 3)[0])), folder)
+    dist.barrier(group)
+    if dist.get_rank(group) == 1:
+        os.truncate(f"{folder}/shards/1/0000000002.safetensors", 50)
+    dist.barrier(group)
+    with pytest.raises(frb.CheckpointError) as raised:
+        frb.load(folder, rb, sharding=group)
+    again = frb.load(folder, rb, sharding=group, fall_back=True)  # of which the first process finds nothing wrong
+    assert_same_draws(group, again, whole, 5, False)
+    return str(raised.value)
+
+
+def test_what_one_process_cannot_load_none_does(processes: ProcessGroup) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = processes.run(2, failed_to_load, folder)
+    assert "shards/1/0000000002.safetensors" in second
+    assert "process 1 of 2 has failed" in first
+    assert "shards/1/0000000002.safetensors" in first
+
+
+def with_another_sampler(group: Any, folder: str) -> None:
+    state, whole = filled(group, "n-step")
+    annealed = dataclasses.replace(state.spec, sampler=frb.Prioritized(alpha=0.3))
+    assert_same_draws(group, rb.with_spec(state, annealed), rb.with_spec(whole, annealed), 8, False)
+    larger = dataclasses.replace(state.spec, sampler=frb.Slices(2), capacity=2 * LANES * LENGTH)
+    with pytest.raises(ValueError, match="keeps its capacity"):
+        rb.with_spec(state, larger)
+    frb.save(state, folder)
+    assert_same_draws(group, frb.load(folder, rb, sharding=group, spec=larger), rb.with_spec(whole, larger), 8, False)
+    with pytest.raises(TypeError, match="expected a BufferSpec"):
+        frb.load(folder, rb, sharding=group, spec=[larger])
+    with pytest.raises(ValueError, match=r"use frb\.save"):
+        frb.save_async(state, folder)
+    if dist.get_rank(group) == 0:
+        frb.save({"x": torch.zeros(2)}, f"{folder}/nest")
+        frb.save(rb.with_spec(whole, dataclasses.replace(whole.spec, storage=frb.Host())), f"{folder}/host")
+    dist.barrier(group)
+    with pytest.raises(ValueError, match="expected a checkpoint of a buffer"):
+        frb.load(f"{folder}/nest", rb, sharding=group)
+    with pytest.raises(ValueError, match=r"give storage=frb\.Device\(\) too"):
+        frb.load(f"{folder}/host", rb, sharding=group)
+    state = frb.load(f"{folder}/host", rb, sharding=group, storage=frb.Device())
+    assert_same_draws(group, state, whole, 8, False)
+
+
+def test_another_sampler_and_capacity(processes: ProcessGroup) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        processes.run(2, with_another_sampler, folder)
 
 
 def refused(group: Any) -> None:

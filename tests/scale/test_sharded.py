@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support.effort import effort
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,8 +30,9 @@ def test_programs_on_eight_devices() -> None:
     print(run.stdout)
 
 
-def test_two_processes_draw_what_one_device_does() -> None:
-    """By `jax.distributed`, on CPUs: each process has one of the two devices."""
+@pytest.mark.parametrize("count", effort([2], [2, 4]))
+def test_processes_draw_what_one_device_does(count: int, tmp_path: Path) -> None:
+    """By `jax.distributed`, on CPUs: each process has one of the devices."""
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = str(found.getsockname()[1])
@@ -35,21 +40,21 @@ def test_two_processes_draw_what_one_device_does() -> None:
     # A cache that both write would be read half written.
     others = {name: x for name, x in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     environment = others | {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
-    both = [
+    all_of_them = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.two_processes", str(number), port],
+            [sys.executable, "-m", "tests.support.some_processes", str(number), port, str(tmp_path), str(count)],
             env=environment,
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for number in range(2)
+        for number in range(count)
     ]
     try:
-        said = [process.communicate(timeout=120)[0] for process in both]
+        said = [process.communicate(timeout=240)[0] for process in all_of_them]
     finally:
-        for process in both:
+        for process in all_of_them:
             process.kill()
-    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
+    assert [process.returncode for process in all_of_them] == [0] * count, "\n".join(said)
     assert all(f"done {number}" in text for number, text in enumerate(said))

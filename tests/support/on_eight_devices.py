@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -430,6 +431,26 @@ def test_on_one_device_it_is_an_ordinary_buffer() -> None:
     program = jax.shard_map(body, mesh=sharding.mesh, in_specs=(specs, P()), out_specs=P("d"), check_vma=False)
     expected = rb.sample(rb.add(rb.init(state.spec), now.items), rb.key(0), BATCH)[1]
     assert_same_bits(jax.jit(program)(state, rb.key(0)), expected)
+
+
+@pytest.mark.parametrize("name", effort(["n-step slices"], [*SPECS]))
+def test_a_checkpoint_is_dealt_to_any_number_of_devices(name: str, tmp_path: Path) -> None:
+    dealt = filled(name, 3)
+    plain = rb.unshard(dealt)
+    info = frb.save(dealt, tmp_path / "dealt")
+    assert (info.items, len(os.listdir(tmp_path / "dealt" / "shards"))) == (int(rb.size(plain)), 3)
+    frb.save(plain, tmp_path / "whole")
+    for place in ("dealt", "whole"):
+        assert_same_bits(frb.load(tmp_path / place, rb), plain)
+        for shards in (1, 2, 3, 8):
+            state = frb.load(tmp_path / place, rb, sharding=sharding_of(shards))
+            assert isinstance(state, ShardedState) == (shards > 1)
+            assert_same_bits(rb.unshard(state), plain)
+    _, got = rb.sample_(state, rb.key(1), BATCH)
+    assert_same_bits(got, rb.sample(plain, rb.key(1), BATCH)[1])
+    assert frb.save(frb.load(tmp_path / "dealt", rb, sharding=sharding_of(3)), tmp_path / "dealt").generation == 2
+    with pytest.raises(ValueError, match="device and sharding were given"):
+        frb.load(tmp_path / "dealt", rb, device=jax.devices()[0], sharding=sharding_of(3))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include "hash_map.h"
 #include "images.h"
 #include "slices.h"
+#include "spans.h"
 #include "sparse_set.h"
 #include "step_queue.h"
 #include "updates.h"
@@ -99,6 +100,13 @@ inline void descend(const Call& call) {
   const int64_t batch = draws.rows();
   frb::descend(call.in<float>(1), call.in<int32_t>(2), call.out<int32_t>(0), call.record<Plan>(0), batch,
                draws.length() / most<int64_t>(batch, 1));
+}
+
+// plan, tree, first, end [D], which [1], draws [B, words] -> leaves [B], totals, smallest [D].
+inline void draw_in_span(const Call& call) {
+  frb::draw_in_span(call.in<float>(1), call.in<int32_t>(2), call.in<int32_t>(3), *call.in<int32_t>(4),
+                    call.in<int32_t>(5), call.out<int32_t>(0), call.out<float>(1), call.out<float>(2),
+                    call.record<Plan>(0), call.operand(2).length(), call.operand(5).rows());
 }
 
 // plan, tree, leaves, values -> tree.

@@ -32,7 +32,8 @@ const frb::Handler handlers[] = {
     FRB_HANDLER(expand), FRB_HANDLER(following), FRB_HANDLER(extent), FRB_HANDLER(places), FRB_HANDLER(plan_frames),
     FRB_HANDLER(overwritten), FRB_HANDLER(fold_float32), FRB_HANDLER(fold_float64), FRB_HANDLER(plan_line),
     FRB_HANDLER(map_lookup), FRB_HANDLER(map_insert), FRB_HANDLER(below), FRB_HANDLER(fill_draws), FRB_HANDLER(members),
-    FRB_HANDLER(exchanges), FRB_HANDLER(appended), FRB_HANDLER(distinct), FRB_HANDLER(windows), FRB_HANDLER(barrier), {}};
+    FRB_HANDLER(exchanges), FRB_HANDLER(appended), FRB_HANDLER(distinct), FRB_HANDLER(windows), FRB_HANDLER(barrier),
+    FRB_HANDLER(draw_in_span), {}};
 
 const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelRecord), FRB_FIELDS(LeafRecord),
                                      FRB_FIELDS(RingRecord),   FRB_FIELDS(EpochRecord), FRB_FIELDS(ChainRecord),

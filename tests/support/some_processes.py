@@ -1,25 +1,31 @@
-"""A sharded buffer over the devices of two processes: run twice by `tests.scale.test_sharded`, with number and port."""
+"""A sharded buffer over the devices of several processes: run by `tests.scale.test_sharded` for each of them.
+
+Its arguments are the number of the process, the port where they meet, a folder, and how many they are.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 # Else XLA may begin two programs at once, and in each process another one first: then both wait for ever.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
-jax.distributed.initialize(f"localhost:{sys.argv[2]}", num_processes=2, process_id=int(sys.argv[1]))
+jax.distributed.initialize(f"localhost:{sys.argv[2]}", num_processes=int(sys.argv[4]), process_id=int(sys.argv[1]))
 
 import functional_rb as frb  # noqa: E402  # once the processes know each other
 import jax_backend as rb  # noqa: E402
 from tests.support.on_eight_devices import BATCH, SPECS, alone, jitted, log, run, sharding_of  # noqa: E402
+from tests.support.training import assert_same_bits  # noqa: E402
 
 NAME = "prioritized"
-SHARDS = 2
+SHARDS = int(sys.argv[4])
 """One in each process: several in one wait for each other in threads, of which two cores have too few."""
 
 
@@ -34,8 +40,13 @@ def own_places(x: Any) -> list[int]:
     return [(part.index[0].start or 0) * SHARDS // x.shape[0] for part in x.addressable_shards]
 
 
+def sync() -> None:
+    """Wait for the other processes."""
+    multihost_utils.sync_global_devices("here")
+
+
 def main() -> None:
-    assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (2, SHARDS, 1)
+    assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (SHARDS, SHARDS, 1)
     expected, drawn = alone(NAME)
     state = rb.init(SPECS[NAME], sharding=sharding_of(SHARDS))
     after, samples = jitted(run)(state, log(NAME))
@@ -62,7 +73,25 @@ def main() -> None:
         slots = handles[handles >= 0] % state.spec.capacity
         assert (slots // state.dealing.slots_each == place).all()
     with pytest.raises(ValueError, match="several processes"):  # neither has all of the arrays
-        frb.save(state, "never written")
+        rb.unshard(state)
+
+    # Each process writes its own shard, and reads it.
+    folder = sys.argv[3]
+    state = rb.add(rb.init(SPECS[NAME], sharding=sharding_of(SHARDS)), now.items, now.masks, now.given)
+    info = frb.save(state, folder)
+    assert info.items == int(rb.size(plain))
+    assert sorted(os.listdir(f"{folder}/shards")) == [str(k) for k in range(SHARDS)]
+    _, want = rb.sample(plain, rb.key(1), BATCH)
+    again = frb.load(folder, rb, sharding=sharding_of(SHARDS))
+    again, got = rb.sample(again, rb.key(1), BATCH)
+    jax.tree.map(check_own, got, want)
+    assert_same_bits(frb.load(folder, rb), plain)
+    if jax.process_index() == 1:
+        os.truncate(f"{folder}/shards/1/0000000001.safetensors", 50)
+    sync()
+    with pytest.raises(frb.CheckpointError, match=r"shards/1/0000000001\.safetensors") as raised:
+        frb.load(folder, rb, sharding=sharding_of(SHARDS))
+    assert ("process 1 of" in str(raised.value)) == (jax.process_index() != 1)
     print("done", sys.argv[1], flush=True)
 
 

@@ -1,0 +1,150 @@
+"""The arrays of a dealt buffer in memory of NumPy's: put together, taken apart, and dealt to another number of shards.
+
+The index is the same for any number of shards. So only parts are dealt anew, and a shard needs those alone in which its
+lanes lay before. A buffer that is not sharded is its index and a part with all lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core import counters
+from functional_rb.core.counters import REFUSED, Counters
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.ops import numpy_ops
+from functional_rb.ops.protocol import Array
+from functional_rb.scale.deal import Dealing
+from functional_rb.scale.deal import deal as deal
+from functional_rb.structures import row_layout
+from functional_rb.structures.ring import RingState
+
+
+def split(spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
+    """The index of a buffer that is not sharded, and the part that has all of its lanes."""
+    dealing = deal(spec, 1)
+    plan, known = dealing.index.plan, counters.read(spec.plan, whole.counters)
+    kept = row_layout.unpack(numpy_ops, spec.plan.layout, whole.rows, whole.wide)
+    draft = Draft.of(functions.init(numpy_ops, dealing.index), plan)
+    slots = np.arange(spec.capacity, dtype=np.int32)
+    draft.store(numpy_ops, slots, None, None, [kept[k] for k in dealing.index_leaves])
+    numbers = known.replace(more={name: known.more[name] for name, _ in plan.counter_names})
+    vector = counters.write(numpy_ops, plan, numbers)
+    auxiliary = {name: whole.auxiliary[name] for name in plan.auxiliary}
+    index = Arrays(draft.rows, draft.wide, whole.tree, vector, auxiliary)
+    own = {name: known.more[name].reshape(-1, dealing.lanes) for name in _of_lanes(dealing)}
+    auxiliary = {name: whole.auxiliary[name] for name in dealing.part.plan.auxiliary}
+    return index, Arrays(whole.rows, whole.wide, None, _vector(dealing, 0, known.ends, own), auxiliary)
+
+
+def join(spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
+    """The inverse of `split`."""
+    dealing = deal(spec, 1)
+    known = counters.read(dealing.index.plan, index.counters)
+    own = counters.read(dealing.part.plan, part.counters).more
+    more = {name: known.more.get(name, own.get(name)) for name, _ in spec.plan.counter_names}
+    vector = counters.write(numpy_ops, spec.plan, known.replace(more=more))
+    auxiliary = part.auxiliary | index.auxiliary
+    return Arrays(part.rows, part.wide, index.tree, vector, {name: auxiliary[name] for name in spec.plan.auxiliary})
+
+
+def sources(old: Dealing, new: Dealing, shard: int) -> range:
+    """The shards of a dealing in which the lanes of a shard of another one lie.
+
+    Example:
+        >>> from functional_rb import BufferSpec, Unbounded
+        >>> spec = BufferSpec((Unbounded(()),), 15, lanes=5)
+        >>> [list(sources(deal(spec, 2), deal(spec, 3), shard)) for shard in range(3)]
+        [[0], [0, 1], [1]]
+    """
+    first, last = _lanes(new, shard)
+    return range(first // old.lanes_each, -(-last // old.lanes_each)) if first < last else range(0)
+
+
+def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dealing, shard: int) -> Arrays:
+    """The part of a shard, of those in which its lanes lay; that very one, if it is dealt alike.
+
+    Args:
+        old: how the buffer was dealt.
+        index: of it.
+        parts: those that `sources` names, by their numbers.
+        new: how it is dealt now.
+        shard: which part is wanted.
+    """
+    if old.shards == new.shards:
+        return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops, new.part))
+    made = Arrays(*functions.init(numpy_ops, new.part))
+    lanes, length = _lanes(new, shard), new.part.plan.ring.length
+    more = {name: _numbers(new, name) for name in _of_lanes(new)}
+    for k in sources(old, new, shard):
+        part = parts[k]
+        first, last = (min(max(lane, lanes[0]), lanes[1]) for lane in _lanes(old, k))
+        here = slice((first - lanes[0]) * length, (last - lanes[0]) * length)
+        there = slice((first - k * old.lanes_each) * length, (last - k * old.lanes_each) * length)
+        arrays = [made.rows, *made.wide, *made.auxiliary.values()]
+        given = [part.rows, *part.wide, *(part.auxiliary[name] for name in made.auxiliary)]
+        for into, found in zip(arrays, given, strict=True):
+            into[here] = found[there]
+        own = counters.read(old.part.plan, part.counters).more
+        for name, numbers in more.items():
+            of_part = own[name].reshape(-1, old.lanes_each)
+            numbers[:, first:last] = of_part[:, first - k * old.lanes_each : last - k * old.lanes_each]
+    ends = counters.read(new.index.plan, index.counters).ends
+    return made._replace(counters=_vector(new, shard, ends, more))
+
+
+def misfit(dealing: Dealing, index: Arrays, part: Arrays, shard: int) -> str | None:
+    """Why a part cannot be that of a shard, whose lanes' items the index counts too; or None."""
+    ends = counters.read(dealing.index.plan, index.counters).ends
+    own = counters.read(dealing.part.plan, part.counters).ends
+    expected, length = _of_shard(dealing, shard, ends), dealing.part.plan.ring.length
+    if (own.sizes == expected.sizes).all() and ((own.cursors - expected.cursors) % length == 0).all():
+        return None
+    return (
+        f"its lanes hold {own.sizes.tolist()} items, and by the index, which all shards share, "
+        f"{expected.sizes.tolist()}, or end at other places"
+    )
+
+
+def _lanes(dealing: Dealing, shard: int) -> tuple[int, int]:
+    """The lanes of a shard, from the first to before the second."""
+    first, last = shard * dealing.lanes_each, (shard + 1) * dealing.lanes_each
+    return min(first, dealing.lanes), min(last, dealing.lanes)
+
+
+def _of_lanes(dealing: Dealing) -> Iterable[str]:
+    """The counters of a part that each lane has some of; what the writer counts of all lanes, the index counts."""
+    return [name for name, _ in dealing.part.plan.counter_names if name != REFUSED]
+
+
+def _numbers(dealing: Dealing, name: str) -> Array:
+    """Room for a counter of all lanes, int32 [k, lanes]."""
+    count = dict(dealing.part.plan.counter_names)[name] // dealing.lanes_each
+    return np.zeros((count, dealing.lanes), np.int32)
+
+
+def _of_shard(dealing: Dealing, shard: int, ends: RingState) -> RingState:
+    """Where the rings of a shard are, lanes that the buffer does not have among them."""
+    limit = dealing.part.plan.ring.limit
+    return RingState(_own(dealing, shard, ends.cursors % limit), _own(dealing, shard, ends.sizes))
+
+
+def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
+    """Of numbers int32 [..., lanes] those of a shard's lanes, [..., lanes_each]; 0 of lanes that there are not."""
+    first, last = _lanes(dealing, shard)
+    own = np.zeros((*numbers.shape[:-1], dealing.lanes_each), np.int32)
+    own[..., : last - first] = numbers[..., first:last]
+    return own
+
+
+def _vector(dealing: Dealing, shard: int, ends: RingState, more: Mapping[str, Array]) -> Array:
+    """The counters of a part."""
+    nothing = np.int32(0)
+    own = {name: _own(dealing, shard, numbers).reshape(-1) for name, numbers in more.items()}
+    plan = dealing.part.plan
+    own = {name: own.get(name, np.zeros(count, np.int32)) for name, count in plan.counter_names}
+    numbers = Counters(_of_shard(dealing, shard, ends), nothing, nothing, nothing, nothing, own)
+    return counters.write(numpy_ops, plan, numbers)
