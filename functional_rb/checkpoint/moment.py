@@ -154,8 +154,7 @@ def save(
         state: of either backend; of one that is dealt to shards all processes call `save`, with the same directory, and
             each writes its own; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
             arrays (dicts, tuples, NamedTuples, dataclasses), such as a `HashMap`, a `Forest`, or parameters. Of a
-            nest
-            nothing is written in parts: `incremental` writes all or nothing of it.
+            nest nothing is written in parts: `incremental` writes all or nothing of it.
         path: a directory, made if it is not there.
         incremental: write only what differs from the newest checkpoint there, whosever that is.
         keep: so many checkpoints, the newest ones, stay.

@@ -321,7 +321,7 @@ def failed_to_load(group: Any, folder: str) -> str:
     if dist.get_rank(group) == 1:
         os.truncate(f"{folder}/shards/1/0000000002.safetensors", 50)
     dist.barrier(group)
-    with pytest.raises(frb.CheckpointError) as raised:
+    with pytest.raises(frb.errors.CheckpointError) as raised:
         frb.load(folder, rb, sharding=group)
     again = frb.load(folder, rb, sharding=group, fall_back=True)  # of which the first process finds nothing wrong
     assert_same_draws(group, again, whole, 5, False)
@@ -348,7 +348,7 @@ def with_another_sampler(group: Any, folder: str) -> None:
     with pytest.raises(TypeError, match="expected a BufferSpec"):
         frb.load(folder, rb, sharding=group, spec=[larger])
     with pytest.raises(ValueError, match=r"use frb\.save"):
-        frb.save_async(state, folder)
+        frb.checkpoint.save_async(state, folder)
     if dist.get_rank(group) == 0:
         frb.save({"x": torch.zeros(2)}, f"{folder}/nest")
         frb.save(rb.with_spec(whole, dataclasses.replace(whole.spec, storage=frb.Host())), f"{folder}/host")

@@ -117,7 +117,7 @@ def test_what_loads_is_the_whole_on_either_backend(rb: Any, tmp_path: Path) -> N
         assert info.nbytes <= info.written
         for backend in BACKENDS:
             assert_same(backend, frb.load(tmp_path / str(shards), backend), state)
-        assert frb.load_spec(tmp_path / str(shards)) == SPEC
+        assert frb.checkpoint.load_spec(tmp_path / str(shards)) == SPEC
         assert len(os.listdir(tmp_path / str(shards) / "shards")) == shards
 
 
@@ -148,14 +148,14 @@ def test_only_what_has_changed_is_written_and_what_is_named_stays(rb: Any, tmp_p
     assert again.written < first.written
     for seed in (1, 2, 3):
         frb.save(dealt(rb, states[seed]), tmp_path, keep=2)
-    assert [found.generation for found in frb.checkpoints(tmp_path)] == [5, 4]
-    assert [found.items for found in frb.checkpoints(tmp_path)] == [int(rb.size(states[k])) for k in (3, 2)]
+    assert [found.generation for found in frb.checkpoint.checkpoints(tmp_path)] == [5, 4]
+    assert [found.items for found in frb.checkpoint.checkpoints(tmp_path)] == [int(rb.size(states[k])) for k in (3, 2)]
     for k in range(SHARDS):
-        assert [found.generation for found in frb.checkpoints(tmp_path / "shards" / str(k))] == [5, 4, 3], (
+        assert [found.generation for found in frb.checkpoint.checkpoints(tmp_path / "shards" / str(k))] == [5, 4, 3], (
             "the last stays until"
         )
     os.truncate(tmp_path / "shards" / "1" / "0000000005.safetensors", 100)
-    with pytest.raises(frb.CorruptCheckpointError, match=r"shards/1/0000000005\.safetensors"):
+    with pytest.raises(frb.errors.CorruptCheckpointError, match=r"shards/1/0000000005\.safetensors"):
         frb.load(tmp_path, rb)
     assert_same(rb, frb.load(tmp_path, rb, fall_back=True), states[2])
     for _ in range(2):
@@ -195,11 +195,11 @@ def test_a_part_of_another_buffer_or_moment_is_refused(rb: Any, tmp_path: Path) 
     for name in ("0000000001.json", "0000000001.safetensors"):
         shutil.copy(tmp_path / "other" / "shards" / "1" / name, part / name)
     with pytest.raises(
-        frb.CorruptCheckpointError,
+        frb.errors.CorruptCheckpointError,
         match=r"shards/1/0000000001\.json: expected the part of shard 1 .* with the checksum .* found .* put back",
     ):
         frb.load(place, rb)
-    assert "shard 1" in str(frb.checkpoints(place)[0].problem)
+    assert "shard 1" in str(frb.checkpoint.checkpoints(place)[0].problem)
     report = inspect(place)
     assert [one["whole"] for one in report["generations"]] == [False]
     wrong = {file["name"] for file in report["files"] if file["problem"]}
@@ -208,12 +208,14 @@ def test_a_part_of_another_buffer_or_moment_is_refused(rb: Any, tmp_path: Path) 
     assert report["generations"][0]["whole"]
     assert len(report["files"]) == 1 + 1 + 2 * SHARDS
     os.remove(part / "0000000001.json")
-    with pytest.raises(frb.CorruptCheckpointError, match=r"shards/1/0000000001\.json: the file is missing, .*shard 1"):
+    with pytest.raises(
+        frb.errors.CorruptCheckpointError, match=r"shards/1/0000000001\.json: the file is missing, .*shard 1"
+    ):
         frb.load(place, rb)
     os.rename(part, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", part)
     for given in (frb.load, frb.save):
-        with pytest.raises(frb.CheckpointError, match="a symbolic link"):
+        with pytest.raises(frb.errors.CheckpointError, match="a symbolic link"):
             given(*((place, rb) if given is frb.load else (dealt(rb, state), place)))
 
 
@@ -224,26 +226,28 @@ def test_a_manifest_that_lies_is_refused(tmp_path: Path) -> None:
     told = read_manifest(str(tmp_path), 1)
     assert told.shards is not None
     one, two, three = told.shards.parts
-    another = frb.to_json(dataclasses.replace(SPEC, lanes=8))
+    another = frb.convert.to_json(dataclasses.replace(SPEC, lanes=8))
     lies = {
         "of another buffer or moment": dataclasses.replace(told.shards, parts=(two, one, three)),
         "expected a part of": dataclasses.replace(told.shards, parts=(one, two)),
         "its index is not that of its spec": dataclasses.replace(told.shards, spec=another),
         "the file is missing": dataclasses.replace(told.shards, parts=((9, one[1]), two, three)),
         "cannot be dealt": dataclasses.replace(
-            told.shards, spec=frb.to_json(dataclasses.replace(SPEC, storage=frb.Memmap("/nowhere")))
+            told.shards, spec=frb.convert.to_json(dataclasses.replace(SPEC, storage=frb.Memmap("/nowhere")))
         ),
     }
     for reason, lie in lies.items():
         with open(tmp_path / "0000000001.json", "wb") as file:
             file.write(manifests.encode(dataclasses.replace(told, shards=lie)))
-        with pytest.raises(frb.CorruptCheckpointError, match=reason):
+        with pytest.raises(frb.errors.CorruptCheckpointError, match=reason):
             frb.load(tmp_path, rb)
     swapped = dataclasses.replace(told.shards, parts=(two, one, three))
     (tmp_path / "0000000001.json").write_bytes(manifests.encode(dataclasses.replace(told, shards=swapped)))
     for source, name in (("0", "aside"), ("1", "0"), ("aside", "1")):
         os.rename(tmp_path / "shards" / source, tmp_path / "shards" / name)
-    with pytest.raises(frb.CorruptCheckpointError, match=r"shards/0/.* its lanes hold .* items, and by the index"):
+    with pytest.raises(
+        frb.errors.CorruptCheckpointError, match=r"shards/0/.* its lanes hold .* items, and by the index"
+    ):
         frb.load(tmp_path, rb)
 
 
@@ -292,9 +296,9 @@ def test_each_process_writes_its_own_and_all_fail_together(rb: Any, tmp_path: Pa
     place.write_text("no directory")  # which the second process alone meets
     found = in_threads(2, lambda group: frb.save(dealt(rb, new, group), tmp_path))
     assert isinstance(found[1], OSError)
-    assert type(found[0]) is frb.CheckpointError
+    assert type(found[0]) is frb.errors.CheckpointError
     assert "process 1 of 2 has failed" in str(found[0])
-    assert [one.generation for one in frb.checkpoints(tmp_path)] == [1]
+    assert [one.generation for one in frb.checkpoint.checkpoints(tmp_path)] == [1]
     place.unlink()
     saved = in_threads(2, lambda group: frb.save(dealt(rb, new, group), tmp_path))
     assert saved[0].generation == 2
@@ -323,8 +327,8 @@ def test_processes_that_are_not_at_the_same_moment(tmp_path: Path) -> None:
     apart = in_threads(2, lambda group: frb.save(dealt(rb, whole(rb, 0), group), tmp_path / str(group.number)))
     assert "give a directory that all processes share" in str(apart[0])
     assert "process 0 of 2 has failed" in str(apart[1])
-    assert not frb.checkpoints(tmp_path / "0")
+    assert not frb.checkpoint.checkpoints(tmp_path / "0")
     with pytest.raises(ValueError, match=r"use frb\.save"):
-        frb.save_async(dealt(rb, whole(rb, 0)), tmp_path)
-    with contextlib.suppress(frb.NoCheckpointError):
+        frb.checkpoint.save_async(dealt(rb, whole(rb, 0)), tmp_path)
+    with contextlib.suppress(frb.errors.NoCheckpointError):
         assert frb.load(tmp_path / "1", rb) is None

@@ -89,7 +89,7 @@ def main() -> None:
     if jax.process_index() == 1:
         os.truncate(f"{folder}/shards/1/0000000001.safetensors", 50)
     sync()
-    with pytest.raises(frb.CheckpointError, match=r"shards/1/0000000001\.safetensors") as raised:
+    with pytest.raises(frb.errors.CheckpointError, match=r"shards/1/0000000001\.safetensors") as raised:
         frb.load(folder, rb, sharding=sharding_of(SHARDS))
     assert ("process 1 of" in str(raised.value)) == (jax.process_index() != 1)
     print("done", sys.argv[1], flush=True)
