@@ -45,7 +45,7 @@ _HOMES = {
     "functional_rb.maps.functions": ("Inserted", "Map"),
     "functional_rb.maps.spec": ("MapSpec",),
     "functional_rb.mixture.value": ("Mixture",),
-    "functional_rb.scale": ("ray",),
+    "functional_rb.scale": ("ray", "transfer_queue", "verl"),
     "functional_rb.samplers": (
         "Fifo",
         "Groups",

@@ -61,6 +61,8 @@ from functional_rb.samplers import SlicesWithoutReplacement as SlicesWithoutRepl
 from functional_rb.samplers import Uniform as Uniform
 from functional_rb.samplers import WithoutReplacement as WithoutReplacement
 from functional_rb.scale import ray as ray
+from functional_rb.scale import transfer_queue as transfer_queue
+from functional_rb.scale import verl as verl
 from functional_rb.specs import ArraySpec as ArraySpec
 from functional_rb.specs import Binary as Binary
 from functional_rb.specs import Bounded as Bounded
