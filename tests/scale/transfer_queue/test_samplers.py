@@ -18,6 +18,7 @@ import functional_rb as frb
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 MODULE = "functional_rb.scale.transfer_queue.samplers"
+QUEUE = "functional_rb.scale.transfer_queue.queue"
 
 
 class StandIn:
@@ -59,7 +60,7 @@ def samplers() -> Iterator[Any]:
     try:
         yield importlib.import_module(MODULE)
     finally:
-        for name in ("transfer_queue", "transfer_queue.sampler", MODULE):
+        for name in ("transfer_queue", "transfer_queue.sampler", MODULE, QUEUE):
             sys.modules.pop(name, None)
 
 
@@ -158,3 +159,30 @@ def test_what_is_consumed_with_priorities_comes_once(samplers):
         ready = [k for k in ready if k not in done]
     assert sorted(seen) == list(range(9))
     assert np.isfinite([tag["frb_weight"] for tag in partition.custom_meta.values()]).all()
+
+
+def test_rows_have_their_tags_before_they_are_ready(samplers):
+    """As TransferQueue's own `put` does not have it: between its data and its tags a row could be drawn."""
+    pytest.importorskip("tensordict")
+    done: list[str] = []
+
+    class Meta:
+        def update_custom_meta(self, tags: list[dict[str, Any]]) -> None:
+            done.append(f"tags {tags}")
+
+    class Client:
+        def get_meta(self, **asked: Any) -> Meta:
+            assert asked["mode"] == "insert"
+            assert asked["batch_size"] == 2
+            return Meta()
+
+        def set_custom_meta(self, meta: Meta) -> None:
+            done.append("told")
+
+        def put(self, data: Any, metadata: Meta) -> None:
+            done.append("data")
+
+    client = Client()
+    queue = importlib.import_module(QUEUE).Queue(types.SimpleNamespace(get_client=lambda: client))
+    queue.put({"x": np.zeros((2, 3))}, {"uid": ["a", "b"], "version": np.int64(3)})
+    assert done == ["tags [{'uid': 'a', 'version': 3}, {'uid': 'b', 'version': 3}]", "told", "data"]
