@@ -27,7 +27,7 @@ ray = pytest.importorskip("ray", reason="ray is not installed: pip install '.[ra
 SHARDS, CAPACITY, EACH = 4, 1 << 16, 3
 SPEC = frb.BufferSpec({"x": frb.Unbounded((), "int64")}, capacity=SHARDS * CAPACITY, sampler=frb.Prioritized(alpha=1.0))
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(frb.__file__)))
-KILLS = int(os.environ.get("KILLS", "100"))
+KILLS = 100
 
 
 def items(add: int) -> dict[str, np.ndarray]:
