@@ -53,7 +53,7 @@ def main() -> None:
     names, missing = there(given.contenders, given.reverb)
     load = os.getloadavg()[0]
     found: dict[str, Any] = {
-        "command": "python -m benchmarks.service" + (" --quick" if given.quick else ""),
+        "command": command(sys.argv[1:]),
         "machine": machine(), "versions": versions(given.reverb), "rounds": given.rounds, "seconds": given.seconds,
         "missing": missing, "crowd": STEPS.name,
     }  # fmt: skip
@@ -97,6 +97,12 @@ def arguments() -> argparse.Namespace:
         if getattr(given, name) is None:
             setattr(given, name, value)
     return given
+
+
+def command(given: list[str]) -> str:
+    """By which this was run, without where this machine has Reverb."""
+    shown = ["PYTHON" if before == "--reverb" else one for before, one in zip(["", *given], given, strict=False)]
+    return " ".join(["python -m benchmarks.service", *shown])
 
 
 def there(wanted: list[str], reverb: str) -> tuple[list[str], list[str]]:
