@@ -73,7 +73,7 @@ wheel-check: $(VENV)/.installed-dev ## install the wheel in empty environments a
 constraints: | $(bin)/python ## pin the newest versions of everything in constraints.txt
 	rm -rf .venv-pin && $(bin)/python -m venv .venv-pin
 	.venv-pin/bin/python -m pip install $(torch_flags) --no-deps torch
-	.venv-pin/bin/python -m pip install '.[bench,dev,ray]'
+	.venv-pin/bin/python -m pip install '.[bench,dev,ray,transfer-queue]'
 	.venv-pin/bin/python tools/pin.py
 	rm -rf .venv-pin
 

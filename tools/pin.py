@@ -74,7 +74,7 @@ def closure(extras: Iterable[str]) -> dict[str, str]:
 
 def main() -> None:
     """Writes the file."""
-    versions = closure(["bench", "dev", "ray"])
+    versions = closure(["bench", "dev", "ray", "transfer-queue"])
     lines = [f"{name}=={version}\n" for name, version in sorted(versions.items())]
     (ROOT / "constraints.txt").write_text(HEADER + "".join(lines))
     print(f"constraints.txt: {len(lines)} versions pinned")

@@ -1,135 +1,212 @@
-"""Measure: `python -m benchmarks.service`; the figures go to the terminal, as lines of a table of Markdown."""
+"""Measure buffers in other processes: `python -m benchmarks.service`, with `--quick` in a minute or two.
+
+Writes `service.md`, `service.json` and `service.png`. Contenders that are not installed are left out, and it is said
+why.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
+import platform
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks.service import report
+from benchmarks.service.contenders import CONTENDERS, KINDS, STEPS, Ours, Reverb
+from benchmarks.service.measuring import Crowd, compare
+from benchmarks.service.model import Costs, turns_a_second
 
-from benchmarks.service.contenders import CONTENDERS, Ours, batch_of, item_bytes
-
-
-def seconds_of(call: Callable[[], Any], seconds: float, least: int = 5) -> list[float]:
-    """How long each of as many calls took as there is time for."""
-    found: list[float] = []
-    until = time.perf_counter() + seconds
-    while len(found) < least or time.perf_counter() < until:
-        begin = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - begin)
-    return found
-
-
-def measure(contender: Any, kind: str, add: int, draw: int, seconds: float) -> dict[str, float]:
-    """Items a second in and out, of calls that need not wait for each other, and quantiles of single calls that do."""
-    batch, size = batch_of(kind, add), item_bytes(kind)
-    begin, count = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        contender.add(batch)
-        count += add
-    contender.flush()
-    into = count / (time.perf_counter() - begin)
-    begin, batches = time.perf_counter(), 0
-    while time.perf_counter() - begin < seconds:
-        contender.stream(draw, 20)
-        batches += 20
-    out = batches * draw / (time.perf_counter() - begin)
-    adds = np.quantile(seconds_of(lambda: contender.add_and_wait(batch), seconds), [0.5, 0.99]) * 1e3
-    draws = np.quantile(seconds_of(lambda: contender.sample(draw), seconds), [0.5, 0.99]) * 1e3
-    return {
-        "in": into, "in GB/s": into * size / 1e9, "out": out, "out GB/s": out * size / 1e9,
-        "add p50": adds[0], "add p99": adds[1], "sample p50": draws[0], "sample p99": draws[1],
-    }  # fmt: skip
-
-
-def several(made: Ours, kind: str, clients: int, add: int, draw: int, seconds: float) -> tuple[float, float]:
-    """Items a second in and out of several clients at once, each a process, half of which draw."""
-    import ray
-
-    connect = made.clients()
-
-    @ray.remote(num_cpus=0.01)
-    class Worker:
-        def __init__(self) -> None:
-            self.own = connect()
-
-        def ready(self) -> None:
-            pass
-
-        def work(self, draws: bool) -> float:
-            begin, count, batch = time.perf_counter(), 0, batch_of(kind, add)
-            while time.perf_counter() - begin < seconds:
-                if draws:
-                    self.own.stream(draw, 4)
-                    count += 4 * draw
-                else:
-                    self.own.add(batch)
-                    count += add
-            self.own.flush()
-            return count / (time.perf_counter() - begin)
-
-    workers = [Worker.remote() for _ in range(clients)]
-    ray.get([worker.ready.remote() for worker in workers])
-    rates = ray.get([worker.work.remote(k % 2 == 1) for k, worker in enumerate(workers)])
-    for worker in workers:
-        ray.kill(worker)
-    return sum(rates[::2]), sum(rates[1::2])
+BYTES = 150_000_000
+"""So many at most a buffer holds, of which several are there at once."""
+NEEDS = {"torchrl": "torchrl", "TransferQueue": "transfer_queue"}
+DISTRIBUTIONS = {"ray": "ray", "torch": "torch", "torchrl": "torchrl", "transfer_queue": "transferqueue"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--contenders", nargs="*", default=list(CONTENDERS), choices=list(CONTENDERS))
-    parser.add_argument("--kinds", nargs="*", default=["steps", "frames"])
-    parser.add_argument("--shards", nargs="*", type=int, default=[1, 2, 4])
-    parser.add_argument("--capacities", nargs="*", type=int, default=[100_000, 1_000_000])
-    parser.add_argument("--clients", nargs="*", type=int, default=[])
-    parser.add_argument("--add", type=int, default=64)
-    parser.add_argument("--draw", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    given = parser.parse_args()
+    given = arguments()
     warnings.simplefilter("ignore")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TQ_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
+    # Ray lets its workers yield to all other processes, which on a shared machine would be measured in place of them.
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
+    import logging
+
     import ray
     import torch
 
     torch.set_num_threads(1)
+    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    passed = {"PYTHONPATH": path, "TQ_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     ray.init(
-        num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}},
+        num_cpus=64, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        object_store_memory=2 * 2**30, runtime_env={"env_vars": passed},
     )  # fmt: skip
-    print(f"{os.cpu_count()} cores; an add has {given.add} items, a sample {given.draw}; times in ms")
-    print("| buffer | items | shards | capacity | in/s | GB/s | out/s | GB/s | add p50, p99 | sample p50, p99 |")
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    for kind in given.kinds:
-        for name in given.contenders:
-            for shards in given.shards if name != "torchrl" else [1]:
-                for capacity in given.capacities:
-                    if capacity * item_bytes(kind) > 4e9:
-                        continue
-                    made = CONTENDERS[name](kind, capacity, shards)
-                    made.add(batch_of(kind, given.add))
-                    made.flush()
-                    made.sample(given.draw)
-                    found = measure(made, kind, given.add, given.draw, given.seconds)
-                    print(
-                        f"| {made.name} | {kind} | {shards} | {capacity:,} "
-                        f"| {found['in']:,.0f} | {found['in GB/s']:.3f} "
-                        f"| {found['out']:,.0f} | {found['out GB/s']:.3f} | {found['add p50']:.2f}, "
-                        f"{found['add p99']:.2f} | {found['sample p50']:.2f}, {found['sample p99']:.2f} |",
-                        flush=True,
-                    )
-                    if isinstance(made, Ours):
-                        for clients in given.clients:
-                            into, out = several(made, kind, clients, given.add, given.draw, given.seconds)
-                            print(f"|   {clients} clients | {kind} | {shards} | {capacity:,} | {into:,.0f} | "
-                                  f"| {out:,.0f} | | | |", flush=True)  # fmt: skip
-                    made.close()
+    logging.disable(logging.WARNING)
+    Reverb.python = given.reverb
+    names, missing = there(given.contenders, given.reverb)
+    load = os.getloadavg()[0]
+    found: dict[str, Any] = {
+        "command": command(sys.argv[1:]),
+        "machine": machine(), "versions": versions(given.reverb), "rounds": given.rounds, "seconds": given.seconds,
+        "missing": missing, "crowd": STEPS.name,
+    }  # fmt: skip
+    begin = time.time()
+    found["kinds"] = [one_kind(name, names, given, missing) for name in given.kinds]
+    found["clients"], found["shards"] = crowds(names, given)
+    found["model"], found["costs"] = modelled(found["shards"], given)
+    found["state"] = (
+        f"The machine was shared: its load was {load:.1f} before, for {os.cpu_count()} cores, and the run took "
+        f"{(time.time() - begin) / 60:.0f} minutes."
+    )
     ray.shutdown()
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "service.json").write_text(json.dumps(found, indent=1) + "\n")
+    report.draw(found, given.out / "service.png")
+    (given.out / "service.md").write_text(report.markdown(found, "service.png"))
+    print((given.out / "service.md").read_text())
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few points, short: to see that it runs")
+    parser.add_argument("--contenders", nargs="*", choices=list(CONTENDERS), default=["functional_rb", *report.PEERS])
+    parser.add_argument("--kinds", nargs="*", choices=list(KINDS))
+    parser.add_argument("--clients", nargs="*", type=int)
+    parser.add_argument("--shards", nargs="*", type=int)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--reverb", default="", help="an interpreter that has dm-reverb and its TensorFlow")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
+    given = parser.parse_args()
+    usual = {
+        "kinds": list(KINDS),
+        "clients": [1, 2, 4, 8, 16, 32, 64],
+        "shards": [1, 2, 4, 8],
+        "rounds": 3,
+        "seconds": 1.0,
+    }
+    quick = {"kinds": ["steps", "1KB"], "clients": [1, 4], "shards": [1, 2], "rounds": 1, "seconds": 0.2}
+    for name, value in (quick if given.quick else usual).items():
+        if getattr(given, name) is None:
+            setattr(given, name, value)
+    return given
+
+
+def command(given: list[str]) -> str:
+    """By which this was run, without where this machine has Reverb."""
+    shown = ["PYTHON" if before == "--reverb" else one for before, one in zip(["", *given], given, strict=False)]
+    return " ".join(["python -m benchmarks.service", *shown])
+
+
+def there(wanted: list[str], reverb: str) -> tuple[list[str], list[str]]:
+    """Which contenders can be measured, and why others cannot."""
+    missing = [f"{name}: {NEEDS[name]} is not installed." for name in wanted if not is_there(NEEDS.get(name, "ray"))]
+    if "Reverb" in wanted and not reverb:
+        missing.append(
+            "Reverb: dm-reverb 0.14.0 needs TensorFlow 2.15, and so NumPy 1, beside which the others do not run; give "
+            "an interpreter that has it, `--reverb`."
+        )
+    out = {line.partition(":")[0] for line in missing}
+    return [name for name in wanted if name not in out], missing
+
+
+def is_there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def one_kind(name: str, names: list[str], given: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
+    """All contenders with items of one kind."""
+    kind, made = KINDS[name], dict[str, Any]()
+    for contender in names:
+        try:
+            made[contender] = CONTENDERS[contender](kind, kind.capacity(BYTES))
+        except (RuntimeError, OSError) as error:
+            missing.append(f"{contender}, {kind.name}: {error}")
+    try:
+        found = compare(made, kind, given.rounds, given.seconds)
+    finally:
+        for contender in made.values():
+            contender.close()
+    for contender, x in found.items():
+        print(f"{kind.name}: {contender}: {x['in']:,.0f} in, {x['out']:,.0f} out", file=sys.stderr, flush=True)
+    told = {"name": kind.name, "bytes": kind.item_bytes, "add": kind.add, "draw": kind.draw}
+    return {**told, "blob": "data" in kind.leaves, "contenders": found}
+
+
+def crowds(names: list[str], given: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Many clients of each contender, and of ours several shards."""
+    capacity, crowd = STEPS.capacity(BYTES), Crowd(2, STEPS)
+    made = {name: CONTENDERS[name](STEPS, capacity) for name in names if name != "Reverb"}
+    clients: list[Any] = []
+    for count in given.clients:
+        of = {name: crowd.measure(one, count, given.seconds) for name, one in made.items()}
+        clients.append({"clients": count, "contenders": of})
+        print(
+            f"{count} clients: " + ", ".join(f"{n} {x['out']:,.0f}" for n, x in of.items()), file=sys.stderr, flush=True
+        )
+    for one in made.values():
+        one.close()
+    shards: list[Any] = []
+    for count in given.shards if "functional_rb" in names else []:
+        ours = Ours(STEPS, capacity, count)
+        rounds = [crowd.measure(ours, 2, given.seconds) for _ in range(given.rounds)]
+        alone = crowd.measure(ours, 1, given.seconds)
+        best = sorted(rounds, key=lambda x: x["out"])[len(rounds) // 2]
+        shards.append({"shards": count, **best, "alone_ms": STEPS.add / alone["in"] * 1e3})
+        print(f"{count} shards: {best['out']:,.0f}", file=sys.stderr, flush=True)
+        ours.close()
+    crowd.close()
+    return clients, shards
+
+
+def modelled(shards: list[Any], given: argparse.Namespace) -> tuple[list[Any], str]:
+    """What the model says, by the costs of one shard, and of another one more."""
+    if not shards:
+        return [], ""
+    first, last = shards[0], shards[-1]
+    more = max(last["shards"] - first["shards"], 1)
+    call = max(last["shard_ms"] - first["shard_ms"], 0.0) / more / 1e3
+    costs = Costs(
+        first["client_ms"] / 1e3, first["shard_ms"] / 1e3, first["alone_ms"] / 1e3, call, STEPS.draw * STEPS.item_bytes
+    )
+    points = [
+        {"clients": n, "shards": k, "out": STEPS.draw * turns_a_second(costs, n, k)}
+        for k in given.shards for n in given.clients
+    ]  # fmt: skip
+    told = (
+        f"Costs of a turn: {costs.client * 1e3:.2f} ms of a client, {costs.shard * 1e3:.2f} ms of the shard, "
+        f"{costs.call * 1e3:.2f} ms of each shard more, {costs.latency * 1e3:.2f} ms from beginning to end."
+    )
+    return points, told
+
+
+def machine() -> str:
+    """What it ran on."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}, {memory / 2**20:.0f} GB of memory"
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if os.path.exists(path) else []
+
+
+def versions(reverb: str) -> str:
+    """Of all that was measured."""
+    found = [f"Python {platform.python_version()}"]
+    found += [f"{name} {metadata.version(dist)}" for name, dist in DISTRIBUTIONS.items() if is_there(name)]
+    if reverb:
+        program = "from importlib.metadata import version as v; print(v('dm-reverb'), 'on TensorFlow', v('tensorflow'))"
+        said = subprocess.run([reverb, "-c", program], capture_output=True, text=True, check=True).stdout
+        found.append(f"dm-reverb {said.strip()}")
+    return ", ".join(found)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ EXTRAS: Final = {
     "matplotlib": "plot",
     "minari": "datasets",
     "ml_dtypes": "jax",
+    "omegaconf": "transfer-queue",
     "PIL": "datasets",
     "plotly": "trees",
     "pyarrow": "datasets",
@@ -26,6 +27,7 @@ EXTRAS: Final = {
     "torch": "torch",
     "tqdm": "checkpoint",
     "transformers": "text",
+    "transfer_queue": "transfer-queue",
     "xxhash": "checkpoint",
 }
 """The extra of pyproject.toml that brings a module; what is not here is no part of any."""

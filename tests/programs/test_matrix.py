@@ -23,8 +23,8 @@ def test_bounds_are_those_of_the_extras_and_of_the_extras_in_them() -> None:
     found = matrix.bounds(PROJECT, ["tensordict"])
     assert found.keys() == {"numpy", "tensordict", "torch"}
     assert f"torch>={found['torch']}" in PROJECT["optional-dependencies"]["torch"]
-    # Of Ray the newest alone has run, and its tests skip themselves where it is not installed.
-    users = set(PROJECT["optional-dependencies"]) - {"examples", "bench", "dev", "ray"}
+    # Of Ray and TransferQueue the newest alone has run, and their tests skip themselves where they are not installed.
+    users = set(PROJECT["optional-dependencies"]) - {"examples", "bench", "dev", "ray", "transfer-queue"}
     assert set(matrix.EXTRAS) == users
 
 

@@ -150,7 +150,7 @@ def test_extras_are_those_promised() -> None:
     brought = PROJECT["optional-dependencies"]
     assert set(brought) == {
         *("jax", "torch", "tensordict", "checkpoint", "datasets", "hdf5", "plot", "text", "trees", "testing"),
-        *("ray", "examples", "bench", "dev"),
+        *("ray", "transfer-queue", "examples", "bench", "dev"),
     }
     assert names(brought["jax"]) == {"jax"}
     assert names(brought["torch"]) == {"torch"}

@@ -1,0 +1,202 @@
+"""A draw among rows that another system stores, by this library's samplers. It knows nothing of that system.
+
+Of each row only tags are looked at: a small dict that says what it belongs to, who made it, and what it is worth. A
+draw writes them into a buffer of its own, which lives for that draw alone, and so costs O(n) of the rows that are
+ready.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from functional_rb.base.dtypes import checked_count
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.samplers import Groups, Prioritized
+from functional_rb.specs import Unbounded
+
+GROUP = "group"
+"""The leaf of the buffer by which `Groups` tells groups apart: a number for each value of the rows' tag."""
+LEAST_CAPACITY = 64
+"""Capacities are powers of two from here on, so that few specs are planned however many rows are ready."""
+
+Tags = Mapping[str, Any]
+Chances = np.ndarray[Any, np.dtype[np.float32]]
+Places = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Drawn(NamedTuple):
+    """What was drawn.
+
+    Attributes:
+        rows: positions among the rows that were given, group by group where there are groups; none if too few of them
+            can be drawn.
+        probabilities: float32, of each, as of a sample.
+        weights: float32, of each, as of a sample.
+        stale: positions of the rows that are too old ever to be drawn.
+    """
+
+    rows: list[int]
+    probabilities: Chances
+    weights: Chances
+    stale: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """By which law rows are drawn.
+
+    Attributes:
+        sampler: of this library: `Groups` with `interleaved=True`, or `Prioritized`.
+        group_tag: the tag that tells a row's group, of any type that can be hashed; None where groups do not matter.
+            Rows without it are not drawn.
+        priority_tag: the tag that tells a row's priority, before alpha. A row without it, or whose priority is no
+            positive number or 0, counts as new: it has the largest priority of those that can be drawn.
+        version_tag: the tag that tells which version of a policy made a row, an int.
+        max_staleness: rows that are older than so many versions are not drawn, nor are others of their group, and rows
+            without a version wait; None for no limit.
+    """
+
+    sampler: Groups | Prioritized
+    group_tag: str | None = None
+    priority_tag: str = "priority"
+    version_tag: str = "version"
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the limit."""
+        if self.max_staleness is not None:
+            checked_count("max_staleness", self.max_staleness, 0, 2**62)
+
+    def draw(
+        self, tags: Sequence[Tags], n: int, seed: int, version: int | None = None, beta: float | None = None
+    ) -> Drawn:
+        """Draw rows.
+
+        Args:
+            tags: of each row that is ready.
+            n: how many; with groups so many rows in all.
+            seed: of the draw, 64 bits.
+            version: from which age is counted; by default the newest among the rows.
+            beta: overrides that of the sampler.
+
+        Raises:
+            ValueError: if n is no multiple of the rows of a group.
+            TypeError: for a version that is no int.
+        """
+        groups = [tag.get(self.group_tag) for tag in tags] if self.group_tag is not None else None
+        may, stale = self._young(tags, groups, version)
+        rows = self._grouped(may, groups, n) if groups is not None else may
+        if not rows:
+            return _NONE._replace(stale=stale)
+        own = None if groups is None else [groups[k] for k in rows]
+        drawn = self._drawn([tags[k] for k in rows], own, n, seed, beta)
+        return drawn._replace(rows=[rows[k] for k in drawn.rows], stale=stale)
+
+    def stale(self, tags: Sequence[Tags], version: int | None = None) -> list[int]:
+        """Positions of the rows that are too old ever to be drawn; arguments as for `draw`."""
+        groups = None if self.group_tag is None else [tag.get(self.group_tag) for tag in tags]
+        return self._young(tags, groups, version)[1]
+
+    def _young(
+        self, tags: Sequence[Tags], groups: Sequence[Any] | None, version: int | None
+    ) -> tuple[list[int], list[int]]:
+        """Which rows are young enough, and which are too old; those without a version are neither."""
+        everything = range(len(tags))
+        if self.max_staleness is None:
+            return list(everything), []
+        known = {k: _version(tags[k], self.version_tag) for k in everything if self.version_tag in tags[k]}
+        newest = version if version is not None else max(known.values(), default=0)
+        old = {k for k, made in known.items() if newest - made > self.max_staleness}
+        if groups is not None:
+            gone = {groups[k] for k in old} - {None}
+            old |= {k for k in everything if groups[k] in gone}
+        return [k for k in known if k not in old], sorted(old)
+
+    def _grouped(self, rows: list[int], groups: Sequence[Any], n: int) -> list[int]:
+        """The rows of groups, if there are enough whole ones."""
+        assert isinstance(self.sampler, Groups)
+        each = self.sampler.per_group
+        if n % each:
+            raise ValueError(
+                f"batch_size: expected a multiple of per_group={each}, got {n}; {n + each - n % each} would do"
+            )
+        rows = [k for k in rows if groups[k] is not None]
+        sizes: dict[Any, int] = {}
+        for k in rows:
+            sizes[groups[k]] = sizes.get(groups[k], 0) + 1
+        whole = sum(size >= each for size in sizes.values())
+        return rows if whole >= n // each else []
+
+    def buffer(self, tags: Sequence[Tags], groups: Sequence[Any] | None) -> tuple[Any, Places]:
+        """A buffer of rows of these tags and groups, and at which place each of its handles came."""
+        rb = importlib.import_module("torch_backend")
+        capacity = max(1 << (len(tags) - 1).bit_length(), LEAST_CAPACITY)
+        state = rb.init(_spec(self.sampler, capacity))
+        if groups is not None:
+            numbers: dict[Any, int] = {}
+            number = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int32)
+            return rb.add(state, {GROUP: number}), np.arange(len(tags))
+        ranks = _priorities([tag.get(self.priority_tag) for tag in tags])
+        told = ~np.isnan(ranks)
+        if told.any():
+            state = rb.add(state, {GROUP: _zeros(told.sum())}, priorities=ranks[told])
+        if not told.all():  # what an item without a priority gets is the sampler's to say
+            state = rb.add(state, {GROUP: _zeros((~told).sum())})
+        # The buffer was empty and has room for all, so that a handle is the place at which an item was added.
+        return state, np.concatenate([np.flatnonzero(told), np.flatnonzero(~told)])
+
+    def _drawn(
+        self, tags: Sequence[Tags], groups: Sequence[Any] | None, n: int, seed: int, beta: float | None
+    ) -> Drawn:
+        """Draw from a buffer of these rows."""
+        rb = importlib.import_module("torch_backend")
+        state, places = self.buffer(tags, groups)
+        batch = n // self.sampler.per_group if isinstance(self.sampler, Groups) else n
+        distinct = isinstance(self.sampler, Groups) or not self.sampler.replacement
+        if not rb.can_sample(state, batch if distinct else 1):
+            return _NONE
+        more = {} if beta is None or groups is not None else {"beta": beta}
+        _, sample = rb.sample(state, rb.key(seed), batch, **more)
+        mask = getattr(sample, "mask", None)
+        if mask is not None and not mask.all():  # as where a power of a tiny priority is 0
+            return _NONE
+        found = places[sample.indices.numpy().reshape(-1)]
+        each = len(found) // batch
+        chances, weights = (np.repeat(array.numpy(), each) for array in (sample.probabilities, sample.weights))
+        return Drawn(found.tolist(), chances, weights, [])
+
+
+_NONE = Drawn([], np.zeros(0, np.float32), np.zeros(0, np.float32), [])
+
+
+def _zeros(count: Any) -> Any:
+    return np.zeros(int(count), np.int32)
+
+
+@functools.lru_cache(256)
+def _spec(sampler: Groups | Prioritized, capacity: int) -> BufferSpec:
+    return BufferSpec({GROUP: Unbounded((), "int32")}, capacity, sampler=sampler)
+
+
+def _priorities(found: Sequence[Any]) -> Chances:
+    """Priorities float32; NaN for what is none that a buffer takes."""
+    if not set(map(type, found)) <= {int, float}:
+        numbers = int | float | np.number
+        found = [float(x) if isinstance(x, numbers) and not isinstance(x, bool) else math.nan for x in found]
+    with np.errstate(over="ignore"):
+        ranks = np.array(found, np.float64).astype(np.float32)
+    return np.where((ranks >= 0) & (ranks < math.inf), ranks, np.float32(math.nan))
+
+
+def _version(tag: Tags, name: str) -> int:
+    found = tag[name]
+    if isinstance(found, bool) or not isinstance(found, int | np.integer):
+        raise TypeError(f"tag {name!r}: expected an int, the number of a policy's version, got {found!r}")
+    return int(found)
