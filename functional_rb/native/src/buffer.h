@@ -263,6 +263,7 @@ FRB_ENTRY bool draw_in_rings(const float* tree, const int32_t* counters, const i
   } else {
     drawn = draw_uniform_in_rings(ring, counters, draws, words, slots.at, told, batch);
   }
+  if (FRB_FAULT(BEHIND_THE_DRAWS)) slots[batch] = 0;
   load_items(plan, storage, slots.at, batch, leaves);
   return drawn;
 }
