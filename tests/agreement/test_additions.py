@@ -65,7 +65,8 @@ def items(rng: np.random.Generator, first: int, n: int, spec: frb.BufferSpec) ->
 def samplers(draw: st.DrawFn) -> Any:
     """With how many slots a lane may have."""
     priorities = {"alpha": draw(st.sampled_from([0.6, 1.0])), "new_priority": draw(st.sampled_from(["live", "ever"]))}
-    kind = draw(st.sampled_from(["slices", "slices by priority", "epochs", "items by priority", "items", "slices"]))
+    kinds = "slices", "slices by priority", "epochs", "items by priority", "items", "slices", "slices once"
+    kind = draw(st.sampled_from(kinds))
     if kind == "items":
         return frb.Uniform(), [1, 2, 5, 17]
     if kind == "items by priority":
@@ -79,6 +80,10 @@ def samplers(draw: st.DrawFn) -> Any:
     if kind == "slices by priority":
         return frb.PrioritizedSlices(length, span=(False, right), **rule, **priorities), [5, 6, 40]
     weighting = draw(st.sampled_from(["trajectory", "window"]))
+    if kind == "slices once":
+        span, drop_last = (left if weighting == "trajectory" else 0, right), draw(st.booleans(), "drop last")
+        made = frb.SlicesWithoutReplacement(length, span=span, weighting=weighting, drop_last=drop_last, **rule)
+        return made, [5, 6, 40]
     return frb.Slices(length, span=(left, right), weighting=weighting, **rule), [5, 6, 40]
 
 
@@ -133,7 +138,7 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
                 made.append(add(on, alive[at][k], batch, mask, priorities, in_place))
                 assert chain.done == use, chain.calls
         if data.draw(st.booleans(), "draw"):
-            made = drawn(on, made)
+            made = drawn(on, made, data.draw(st.sampled_from([1, 2, 9]), "draws"))
         if in_place:
             alive = []
         alive = [*alive, (*made, peek(made[0]))][-4:]
@@ -146,13 +151,14 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
         ]
 
 
-def drawn(on: Any, states: list[Any]) -> list[Any]:
-    """The states after a draw, which is the same of both."""
+def drawn(on: Any, states: list[Any], draws: int) -> list[Any]:
+    """The states after a draw by the kernel and by the core, which is the same of both."""
     spec, found = states[0].spec, []
-    size = spec.sampler.length * 2 if getattr(spec.sampler, "batch", "") == "steps" else 2
+    size = spec.sampler.length * draws if getattr(spec.sampler, "batch", "") == "steps" else draws
     try:
-        for state in states:
-            after, *parts = on.sample(state, 3, size)
+        for state, use in zip(states, (True, False), strict=True):
+            with frb.kernels(use):
+                after, *parts = on.sample(state, 3, size)
             found.append((after, told(parts)))
     except ValueError:
         return states
@@ -185,7 +191,6 @@ OTHERS: dict[str, Any] = {
     "a writer": {"writer": frb.StopWhenFull()},
     "a limit": {"sampler": frb.Prioritized(max_times_sampled=2), "lanes": 2},
     "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
-    "slices once": {"sampler": frb.SlicesWithoutReplacement(2, end_keys=("done",))},
     "steps that wait": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS)},
     "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
@@ -198,7 +203,15 @@ def test_other_buffers_are_left_to_the_core(name: str) -> None:
     assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
 
 
-@pytest.mark.parametrize("sampler", [frb.WithoutReplacement(), frb.Slices(3, end_keys=()), frb.PrioritizedSlices(2)])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        frb.WithoutReplacement(),
+        frb.Slices(3, end_keys=()),
+        frb.PrioritizedSlices(2),
+        frb.SlicesWithoutReplacement(2, period=2),
+    ],
+)
 def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> None:
     """Any numbers as counters, steps in episodes and a sparse set: something is stored, and nothing is broken."""
     spec, rng = frb.BufferSpec(ITEM, 14, sampler, lanes=2), np.random.default_rng(0)

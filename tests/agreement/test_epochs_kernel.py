@@ -53,13 +53,21 @@ def number(state: Any, name: str) -> int:
 
 
 specs = st.builds(
-    lambda capacity, lanes, drop_last, writer: frb.BufferSpec(
-        ITEM, capacity * (lanes or 1), frb.WithoutReplacement(drop_last=drop_last), writer, lanes=lanes
+    lambda capacity, lanes, drop_last, writer, sampler: frb.BufferSpec(
+        ITEM, capacity * (lanes or 1), dataclasses.replace(sampler, drop_last=drop_last), writer, lanes=lanes
     ),
     st.sampled_from([1, 2, 5, 17]),
     st.sampled_from([None, 2, 3]),
     st.booleans(),
     st.sampled_from([frb.RoundRobin(), frb.StopWhenFull()]),
+    st.sampled_from(
+        [
+            frb.WithoutReplacement(),
+            frb.SlicesWithoutReplacement(2, trajectory_key="id", strict_length=False),
+            frb.SlicesWithoutReplacement(3, end_keys=(), strict_length=False, span=True, period=2),
+            frb.SlicesWithoutReplacement(2, end_keys=(), strict_length=False, weighting="window", flat=True),
+        ]
+    ),
 )
 
 
@@ -68,7 +76,7 @@ specs = st.builds(
 def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
     """Whole histories of short batches, of batches of which some rows count, of epochs that end, and of additions."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs, "spec")
-    assert spec.known.draws is Draws.EPOCH
+    assert spec.known.draws in (Draws.EPOCH, Draws.EPOCH_OF_SLICES)
     states, behind = [on.init(spec), on.init(spec)], data.draw(st.sampled_from([0, 1, 4]), "behind")
     for state in states:  # handles begin anew soon
         first = counters.CURSOR if spec.plan.ring.lanes == 1 else counters.BASE
@@ -239,7 +247,6 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     known = frb.BufferSpec(item, 6, frb.WithoutReplacement())
     others = (
         {"sampler": frb.WithoutReplacement(shuffle=False)},
-        {"sampler": frb.SlicesWithoutReplacement(2, end_keys=("done",))},
         {"writer": frb.Reservoir()},
         {"transforms": frb.n_step(2, 0.9, reward_key="x", terminated_key="done", end_keys=("done",))},
     )

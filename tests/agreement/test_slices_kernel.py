@@ -129,9 +129,9 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)
     spec = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary()}, 6, frb.Slices(2, end_keys=("done",)))
-    by_priority, other = (kind(2, end_keys=("done",)) for kind in (frb.PrioritizedSlices, frb.SlicesWithoutReplacement))
+    by_priority, once = (kind(2, end_keys=("done",)) for kind in (frb.PrioritizedSlices, frb.SlicesWithoutReplacement))
     batch = {"x": np.arange(6, dtype=np.float32), "done": np.zeros(6, bool)}
-    for sampler, expected in ((spec.sampler, 3), (by_priority, 3), (other, 0)):
+    for sampler, expected in ((spec.sampler, 3), (by_priority, 3), (once, 3), (frb.Uniform(max_times_sampled=9), 0)):
         chain.calls.clear()
         state = torch_backend.init(dataclasses.replace(spec, sampler=sampler))
         state = torch_backend.add(state, batch)
