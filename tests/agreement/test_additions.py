@@ -18,6 +18,7 @@ from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.storage.host_state import ENGINE
 from functional_rb.structures.episode_windows import LONGEST
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting, check_books, peek
 from tests.support.effort import effort
@@ -203,6 +204,7 @@ def test_other_buffers_are_left_to_the_core(name: str) -> None:
     assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
 
 
+@needs_native
 @pytest.mark.parametrize(
     "sampler",
     [

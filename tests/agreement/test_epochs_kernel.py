@@ -19,6 +19,7 @@ from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
 from functional_rb.structures.stored_arrays import auxiliary_name
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
@@ -198,6 +199,7 @@ def test_a_function_that_fails_leaves_a_state_as_it_was() -> None:
     assert len(set(rest.tolist())) == 5
 
 
+@needs_native
 def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
     """A sparse set of wrong slots, and counts beyond its capacity: something comes, and nothing is broken."""
     spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 7, frb.WithoutReplacement())
@@ -240,6 +242,7 @@ def test_threads_draw_each_item_once() -> None:
     assert sorted(seen) == list(range(300))
 
 
+@needs_native
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)

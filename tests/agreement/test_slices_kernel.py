@@ -14,6 +14,7 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
@@ -125,6 +126,7 @@ def test_items_that_are_not_plain_are_read(kind: str) -> None:
     assert found[0] == found[1]
 
 
+@needs_native
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)

@@ -15,6 +15,9 @@ typedef unsigned long long uintptr_t;
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#ifdef FRB_FAULTS
+#include <unistd.h>
+#endif
 #endif
 
 #if defined(__CUDACC__)
