@@ -232,3 +232,15 @@ def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> No
             state = torch_backend.add(state, items(rng, 0, int(rng.choice([2, 8, 30])), spec))
             assert all((x[:64] == -5).all() and (x[78:] == -5).all() for x in around.values())
     assert chain.done == 20
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_kept_for_older_versions_is_bounded_also_as_writes_get_larger(native: bool) -> None:
+    """A write that saves more than the oldest version gives up: several get copies of their own then."""
+    spec, rng, stored = frb.BufferSpec(ITEM, 15, frb.Uniform(), lanes=3), np.random.default_rng(0), 0
+    alive = [torch_backend.init(spec)]
+    with frb.kernels(native):
+        for rows in (3, 3, 3, 3, 27, 150):
+            alive = [*alive, torch_backend.add(alive[-1], items(rng, stored, rows, spec))][-4:]
+            stored += rows
+            check_books(alive[-1])
