@@ -22,10 +22,11 @@ import pytest
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import shared_control as control
+from functional_rb.native.switch import switch
 from functional_rb.shared import engine, files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
-from tests.support.backends import Backend
+from tests.support.backends import Backend, needs_native
 
 ROOT = Path(__file__).parents[2]
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary()}
@@ -52,6 +53,8 @@ def stored(library: Backend, state: Any) -> list[int]:
 @contextlib.contextmanager
 def the_plain_way_closed() -> Iterator[None]:
     """What is not carried out by one call of the native code fails."""
+    if not switch.on:
+        pytest.skip("FUNCTIONAL_RB_NATIVE=0 turns off what would do it in one call")
 
     def closed(*args: Any, **named: Any) -> Any:
         raise AssertionError("it went the plain way")
@@ -290,6 +293,7 @@ print("done")
 """
 
 
+@needs_native
 def test_who_dies_at_a_step_of_a_whole_call_is_repaired(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DEATHS, str(tmp_path / "buffer")]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=200)
