@@ -11,7 +11,14 @@ from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.core import episodes
 from functional_rb.core.plan import Plan
 from functional_rb.core.strategy import Transform
-from functional_rb.samplers import Prioritized, PrioritizedSlices, Slices, Uniform, WithoutReplacement
+from functional_rb.samplers import (
+    Prioritized,
+    PrioritizedSlices,
+    Slices,
+    SlicesWithoutReplacement,
+    Uniform,
+    WithoutReplacement,
+)
 from functional_rb.writers import Immutable, RoundRobin
 
 
@@ -22,13 +29,14 @@ class Draws(enum.IntEnum):
     ITEMS = 1
     SLICES = 2
     EPOCH = 3
+    EPOCH_OF_SLICES = 4
 
 
 class Known(NamedTuple):
     """What of a buffer the native code does whole.
 
     Attributes:
-        draws: single items by position or priority, slices, or items without replacement.
+        draws: single items by position or priority, slices, or either without replacement.
         buffer: all of it, with a single lane: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
         appends: additions to rings, of any number of lanes, with what the sampler keeps.
@@ -56,7 +64,8 @@ def is_ring(writer: Any) -> bool:
 
 def keeps_of_new_items(plan: Plan, sampler: Any) -> bool:
     """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
-    if type(sampler) not in (Uniform, Prioritized, Slices, PrioritizedSlices, WithoutReplacement):
+    slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
+    if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, *slices):
         return False
     if getattr(sampler, "max_times_sampled", None) is not None or not getattr(sampler, "shuffle", True):
         return False
@@ -83,6 +92,8 @@ def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]
         draws = Draws.SLICES
     elif type(sampler) is WithoutReplacement and sampler.shuffle and writer.in_order and plain:
         draws = Draws.EPOCH
+    elif type(sampler) is SlicesWithoutReplacement and plain:
+        draws = Draws.EPOCH_OF_SLICES
     has_updates = type(sampler) is PrioritizedSlices or (
         type(sampler) is Prioritized and sampler.max_times_sampled is None
     )

@@ -22,8 +22,9 @@ from functional_rb.native import descriptor
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
+from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs
 from functional_rb.samplers.prioritized_slices import VALUE
+from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import stored_arrays
 from functional_rb.structures.stored_arrays import auxiliary_name
 from functional_rb.versions import version as versions
@@ -128,13 +129,20 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     may_rewrite = not isinstance(spec.writer, Immutable)
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
-    sliced = sampler if isinstance(sampler, Slices | PrioritizedSlices) else None
-    in_rings = sliced is not None or known.updates or known.appends or known.draws is Draws.ITEMS
-    ring = descriptor.encode_rings(spec) if in_rings else NO_RECORD
-    is_epoch = isinstance(sampler, WithoutReplacement) and (known.draws is Draws.EPOCH or known.appends)
+    sliced = sampler if isinstance(sampler, Trajectories) else None
+    is_epoch = isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
     epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
     return _native.KnownBuffer(
-        *(spec, descriptor.encode(spec), ring, epoch, leaves, given, spec.draw_shape(1)[1], batch_size),
+        *(
+            spec,
+            descriptor.encode(spec),
+            descriptor.encode_rings(spec),
+            epoch,
+            leaves,
+            given,
+            spec.draw_shape(1)[1],
+            batch_size,
+        ),
         *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
         *(sampler.has_priorities, whole, may_rewrite, known.appends, known.updates),
         appends and spec.on_add is None and spec.writer.overwrites and may_rewrite,
@@ -160,8 +168,7 @@ def _copied(memory: Memory) -> Memory:
 
 def _part(version: Version, memory: Memory) -> None:
     """Keep what is saved for older versions within bounds; what cannot be is an error before anything is written."""
-    if memory.retains_too_much:
-        versions.part_with_oldest(memory)
+    versions.part_with_oldest(memory)
 
 
 def _apart(spec: BufferSpec, items: Any) -> list[Any]:

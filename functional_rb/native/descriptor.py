@@ -11,8 +11,9 @@ import numpy as np
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes
 from functional_rb.ops import fixed_point
-from functional_rb.samplers import PrioritizedSlices, Slices, WithoutReplacement, epochs
+from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs, slices_without_replacement
 from functional_rb.samplers.importance import Priorities
+from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import episode_windows, ring, sum_tree
 from functional_rb.structures.episode_windows import Rule
 from functional_rb.structures.frame_ring import Chain
@@ -109,13 +110,14 @@ def _buffer(settings: dict[str, int], levels: tuple[sum_tree.Level, ...] = (), l
 def encode_epoch(spec: BufferSpec) -> Vector:
     """The epochs of a buffer that is drawn without replacement."""
     plan, sampler = spec.plan, spec.sampler
-    assert isinstance(sampler, WithoutReplacement)
-    remaining, done = counters.place(plan, epochs.REMAINING), counters.place(plan, epochs.EPOCHS_DONE)
-    assert remaining is not None
-    assert done is not None
-    cursors = counters.CURSOR if plan.ring.lanes == 1 else counters.BASE
-    places = {"counters": counters.length(plan), "cursors": cursors, "remaining": remaining, "epochs_done": done}
-    return _read_only(record("EpochRecord", **places, lanes=plan.ring.lanes, drop_last=sampler.drop_last))
+    assert isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
+    named = {
+        "count": slices_without_replacement.COUNT,
+        "remaining": epochs.REMAINING,
+        "epochs_done": epochs.EPOCHS_DONE,
+    }
+    places = {field: counters.place(plan, name) or counters.SIZE for field, name in named.items()}  # all items count
+    return _read_only(record("EpochRecord", **places, drop_last=sampler.drop_last))
 
 
 # --- rings and windows ----------------------------------------------------------------------------------------------
@@ -137,8 +139,8 @@ def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
 def encode_rings(spec: BufferSpec) -> Vector:
     """The rings of a buffer, and its windows if slices are drawn from it: else their length is 0."""
     plan, sampler, windows, ends = spec.plan, spec.sampler, dict[str, int](), list[int]()
-    if isinstance(sampler, Slices | PrioritizedSlices):
-        windows = _windows(sampler.rule, isinstance(sampler, Slices) and sampler.by_trajectory)
+    if isinstance(sampler, Trajectories):
+        windows = _windows(sampler.rule, sampler.by_trajectory)
     if plan.boundaries is not None:
         marks, trajectory = episodes.leaves_of(plan)
         ends, windows["ends"], windows["id"] = [*marks], len(marks), next(iter(trajectory), 0)

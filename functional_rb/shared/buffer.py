@@ -157,30 +157,6 @@ class SharedBuffer(_native.Shared):
             some = handles[part], new, leaves if replacements else []
             self._check(self.write(len(some[0]), None, *some))
 
-    def _stand_in(self, step: str, size: int, mask: Any, handles: Any, priorities: Any, leaves: Any) -> None:
-        """Call what a test has put in place of a step of a write, with what the step takes."""
-        handles, priorities = (None if x is None else x.cast("i") for x in (handles, priorities))
-        words, what = (self._control, self._plan), (self._storage, self._tree, self._journal)
-        given = (
-            self._tree,
-            *self._vectors(),
-            mask if handles is None else handles,
-            priorities,
-            None,
-            None,
-            self._storage,
-        )
-        saved = 0, np.empty(1, np.int64)  # nothing
-        arguments = {
-            "shared_note_add": (*words, size if mask is None else np.count_nonzero(mask)),
-            "shared_note_update": (*words, *what, handles, bool(leaves)),
-            "shared_begin": words[:1],
-            "add": (*given, leaves, self._plan, size, *saved),
-            "update": (*given, leaves, self._plan, size, len(leaves), *saved),
-            "shared_commit": (self._control, 0),
-        }
-        getattr(_native, step)(*arguments[step])
-
     def clear(self) -> None:
         """Take all items out; where the process dies meanwhile, either all or none are."""
         self.exclusively(self._clear)

@@ -128,12 +128,11 @@ class Version:
         memory.history.append((weakref.ref(self), nbytes))
         memory.retained += nbytes
         forget_dead(memory)
-        if memory.retains_too_much:
-            try:
-                part_with_oldest(memory)
-            except OSError:
-                self.roll_back()
-                raise
+        try:
+            part_with_oldest(memory)
+        except OSError:
+            self.roll_back()
+            raise
 
     def _forget_count(self, memory: Memory) -> None:
         if memory.history and memory.history[-1][0]() is self:
@@ -158,12 +157,17 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
 
 
 def part_with_oldest(memory: Memory) -> None:
-    """Give the oldest of the older versions a copy of its own."""
-    oldest = memory.history[0][0]()
-    if oldest is not None and oldest.memory is None:
-        oldest._rebuild()
-    del oldest
-    forget_dead(memory)
+    """Give the oldest of the older versions copies of their own, until no more is saved than the storage takes.
+
+    The newest of them keeps what was saved for it, unless it is the only one.
+    """
+    single = len(memory.history) == 1
+    while memory.retains_too_much and (single or len(memory.history) > 1):
+        oldest = memory.history[0][0]()
+        if oldest is not None and oldest.memory is None:
+            oldest._rebuild()
+        del oldest
+        forget_dead(memory)
 
 
 def part_with_older(memory: Memory) -> None:

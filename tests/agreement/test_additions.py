@@ -18,6 +18,7 @@ from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.storage.host_state import ENGINE
 from functional_rb.structures.episode_windows import LONGEST
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting, check_books, peek
 from tests.support.effort import effort
@@ -65,7 +66,8 @@ def items(rng: np.random.Generator, first: int, n: int, spec: frb.BufferSpec) ->
 def samplers(draw: st.DrawFn) -> Any:
     """With how many slots a lane may have."""
     priorities = {"alpha": draw(st.sampled_from([0.6, 1.0])), "new_priority": draw(st.sampled_from(["live", "ever"]))}
-    kind = draw(st.sampled_from(["slices", "slices by priority", "epochs", "items by priority", "items", "slices"]))
+    kinds = "slices", "slices by priority", "epochs", "items by priority", "items", "slices", "slices once"
+    kind = draw(st.sampled_from(kinds))
     if kind == "items":
         return frb.Uniform(), [1, 2, 5, 17]
     if kind == "items by priority":
@@ -79,6 +81,10 @@ def samplers(draw: st.DrawFn) -> Any:
     if kind == "slices by priority":
         return frb.PrioritizedSlices(length, span=(False, right), **rule, **priorities), [5, 6, 40]
     weighting = draw(st.sampled_from(["trajectory", "window"]))
+    if kind == "slices once":
+        span, drop_last = (left if weighting == "trajectory" else 0, right), draw(st.booleans(), "drop last")
+        made = frb.SlicesWithoutReplacement(length, span=span, weighting=weighting, drop_last=drop_last, **rule)
+        return made, [5, 6, 40]
     return frb.Slices(length, span=(left, right), weighting=weighting, **rule), [5, 6, 40]
 
 
@@ -133,7 +139,7 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
                 made.append(add(on, alive[at][k], batch, mask, priorities, in_place))
                 assert chain.done == use, chain.calls
         if data.draw(st.booleans(), "draw"):
-            made = drawn(on, made)
+            made = drawn(on, made, data.draw(st.sampled_from([1, 2, 9]), "draws"))
         if in_place:
             alive = []
         alive = [*alive, (*made, peek(made[0]))][-4:]
@@ -146,13 +152,14 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
         ]
 
 
-def drawn(on: Any, states: list[Any]) -> list[Any]:
-    """The states after a draw, which is the same of both."""
+def drawn(on: Any, states: list[Any], draws: int) -> list[Any]:
+    """The states after a draw by the kernel and by the core, which is the same of both."""
     spec, found = states[0].spec, []
-    size = spec.sampler.length * 2 if getattr(spec.sampler, "batch", "") == "steps" else 2
+    size = spec.sampler.length * draws if getattr(spec.sampler, "batch", "") == "steps" else draws
     try:
-        for state in states:
-            after, *parts = on.sample(state, 3, size)
+        for state, use in zip(states, (True, False), strict=True):
+            with frb.kernels(use):
+                after, *parts = on.sample(state, 3, size)
             found.append((after, told(parts)))
     except ValueError:
         return states
@@ -185,7 +192,6 @@ OTHERS: dict[str, Any] = {
     "a writer": {"writer": frb.StopWhenFull()},
     "a limit": {"sampler": frb.Prioritized(max_times_sampled=2), "lanes": 2},
     "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
-    "slices once": {"sampler": frb.SlicesWithoutReplacement(2, end_keys=("done",))},
     "steps that wait": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS)},
     "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
@@ -198,7 +204,16 @@ def test_other_buffers_are_left_to_the_core(name: str) -> None:
     assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
 
 
-@pytest.mark.parametrize("sampler", [frb.WithoutReplacement(), frb.Slices(3, end_keys=()), frb.PrioritizedSlices(2)])
+@needs_native
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        frb.WithoutReplacement(),
+        frb.Slices(3, end_keys=()),
+        frb.PrioritizedSlices(2),
+        frb.SlicesWithoutReplacement(2, period=2),
+    ],
+)
 def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> None:
     """Any numbers as counters, steps in episodes and a sparse set: something is stored, and nothing is broken."""
     spec, rng = frb.BufferSpec(ITEM, 14, sampler, lanes=2), np.random.default_rng(0)
@@ -217,3 +232,15 @@ def test_arrays_that_others_have_made_are_not_written_beyond(sampler: Any) -> No
             state = torch_backend.add(state, items(rng, 0, int(rng.choice([2, 8, 30])), spec))
             assert all((x[:64] == -5).all() and (x[78:] == -5).all() for x in around.values())
     assert chain.done == 20
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_kept_for_older_versions_is_bounded_also_as_writes_get_larger(native: bool) -> None:
+    """A write that saves more than the oldest version gives up: several get copies of their own then."""
+    spec, rng, stored = frb.BufferSpec(ITEM, 15, frb.Uniform(), lanes=3), np.random.default_rng(0), 0
+    alive = [torch_backend.init(spec)]
+    with frb.kernels(native):
+        for rows in (3, 3, 3, 3, 27, 150):
+            alive = [*alive, torch_backend.add(alive[-1], items(rng, stored, rows, spec))][-4:]
+            stored += rows
+            check_books(alive[-1])

@@ -28,6 +28,7 @@ from functional_rb.structures.episode_windows import Lanes
 from functional_rb.structures.ring import Ring, RingState
 from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms import returns
+from tests.support.backends import needs_native
 from tests.support.spec_pool import random_leaf
 from torch_backend import cpu_kernels, custom_ops
 from torch_backend.compat import IS_TRACED
@@ -256,6 +257,7 @@ CALLED = {
 needs_tracing = pytest.mark.skipif(not IS_TRACED, reason="this torch calls the functions rather than trace them")
 
 
+@needs_native
 @needs_tracing
 @pytest.mark.parametrize("name", CALLED)
 def test_compiled_steps_call_kernels(name: str) -> None:

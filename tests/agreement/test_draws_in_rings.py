@@ -15,6 +15,7 @@ import functional_rb as frb
 import jax_backend
 from functional_rb.buffer.known import Draws
 from tests.support import backends
+from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.histories import beginning_at
@@ -67,6 +68,7 @@ def test_draws_are_the_cores(name: str, data: st.DataObject) -> None:
                 state = backend.update(state, found.indices, new)
 
 
+@needs_native
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=["uniform", "prioritized"])
 def test_on_jax_a_draw_is_one_kernel_after_its_bits(sampler: Any) -> None:
     """Whatever the capacity, and with nothing copied."""

@@ -19,6 +19,7 @@ from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
 from functional_rb.structures.stored_arrays import auxiliary_name
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
@@ -53,13 +54,21 @@ def number(state: Any, name: str) -> int:
 
 
 specs = st.builds(
-    lambda capacity, lanes, drop_last, writer: frb.BufferSpec(
-        ITEM, capacity * (lanes or 1), frb.WithoutReplacement(drop_last=drop_last), writer, lanes=lanes
+    lambda capacity, lanes, drop_last, writer, sampler: frb.BufferSpec(
+        ITEM, capacity * (lanes or 1), dataclasses.replace(sampler, drop_last=drop_last), writer, lanes=lanes
     ),
     st.sampled_from([1, 2, 5, 17]),
     st.sampled_from([None, 2, 3]),
     st.booleans(),
     st.sampled_from([frb.RoundRobin(), frb.StopWhenFull()]),
+    st.sampled_from(
+        [
+            frb.WithoutReplacement(),
+            frb.SlicesWithoutReplacement(2, trajectory_key="id", strict_length=False),
+            frb.SlicesWithoutReplacement(3, end_keys=(), strict_length=False, span=True, period=2),
+            frb.SlicesWithoutReplacement(2, end_keys=(), strict_length=False, weighting="window", flat=True),
+        ]
+    ),
 )
 
 
@@ -68,7 +77,7 @@ specs = st.builds(
 def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
     """Whole histories of short batches, of batches of which some rows count, of epochs that end, and of additions."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs, "spec")
-    assert spec.known.draws is Draws.EPOCH
+    assert spec.known.draws in (Draws.EPOCH, Draws.EPOCH_OF_SLICES)
     states, behind = [on.init(spec), on.init(spec)], data.draw(st.sampled_from([0, 1, 4]), "behind")
     for state in states:  # handles begin anew soon
         first = counters.CURSOR if spec.plan.ring.lanes == 1 else counters.BASE
@@ -190,6 +199,7 @@ def test_a_function_that_fails_leaves_a_state_as_it_was() -> None:
     assert len(set(rest.tolist())) == 5
 
 
+@needs_native
 def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
     """A sparse set of wrong slots, and counts beyond its capacity: something comes, and nothing is broken."""
     spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 7, frb.WithoutReplacement())
@@ -232,6 +242,7 @@ def test_threads_draw_each_item_once() -> None:
     assert sorted(seen) == list(range(300))
 
 
+@needs_native
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)
@@ -239,7 +250,6 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     known = frb.BufferSpec(item, 6, frb.WithoutReplacement())
     others = (
         {"sampler": frb.WithoutReplacement(shuffle=False)},
-        {"sampler": frb.SlicesWithoutReplacement(2, end_keys=("done",))},
         {"writer": frb.Reservoir()},
         {"transforms": frb.n_step(2, 0.9, reward_key="x", terminated_key="done", end_keys=("done",))},
     )

@@ -14,6 +14,7 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
@@ -125,13 +126,14 @@ def test_items_that_are_not_plain_are_read(kind: str) -> None:
     assert found[0] == found[1]
 
 
+@needs_native
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)
     spec = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary()}, 6, frb.Slices(2, end_keys=("done",)))
-    by_priority, other = (kind(2, end_keys=("done",)) for kind in (frb.PrioritizedSlices, frb.SlicesWithoutReplacement))
+    by_priority, once = (kind(2, end_keys=("done",)) for kind in (frb.PrioritizedSlices, frb.SlicesWithoutReplacement))
     batch = {"x": np.arange(6, dtype=np.float32), "done": np.zeros(6, bool)}
-    for sampler, expected in ((spec.sampler, 3), (by_priority, 3), (other, 0)):
+    for sampler, expected in ((spec.sampler, 3), (by_priority, 3), (once, 3), (frb.Uniform(max_times_sampled=9), 0)):
         chain.calls.clear()
         state = torch_backend.init(dataclasses.replace(spec, sampler=sampler))
         state = torch_backend.add(state, batch)

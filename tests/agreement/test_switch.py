@@ -18,6 +18,7 @@ from functional_rb import _native
 from functional_rb.base import extras
 from functional_rb.native import switch
 from functional_rb.versions import version
+from tests.support.backends import needs_native
 from torch_backend.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
@@ -99,6 +100,7 @@ def used_with_and_without(rb: Any, spec: frb.BufferSpec, called: list[str]) -> s
     return with_kernels
 
 
+@needs_native
 @pytest.mark.parametrize(
     ("spec", "kernels"),
     [(SPEC, {"add", "sample", "update"}), (SLICES, {"add", "sample"}), (FULL, {"store"})],

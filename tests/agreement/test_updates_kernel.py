@@ -19,6 +19,7 @@ from functional_rb.buffer import functions
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
+from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES
 from tests.support.chain_programs import Noting
 from tests.support.compiled_programs import big_copies
@@ -110,6 +111,7 @@ def bits(state: frb.State) -> list[bytes]:
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(state)]
 
 
+@needs_native
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_on_jax_an_update_is_one_step(sampler: Any) -> None:
     """In a program that takes the state over nothing is copied, sorted or scattered, whatever the capacity."""
@@ -143,6 +145,7 @@ def test_a_stack_of_buffers_is_updated_in_one_call() -> None:
         assert bits(jax.tree.map(lambda x, k=k: x[k], found)) == bits(alone)
 
 
+@needs_native
 def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)

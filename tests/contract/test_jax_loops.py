@@ -13,6 +13,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
+from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
@@ -83,6 +84,7 @@ ALIKE |= {"uniform in lanes", "without replacement", "n steps", "compact stacks"
 """Others have the same arrays, and more."""
 
 
+@needs_native
 @pytest.mark.parametrize("name", [name for name in LOOPS if name not in effort(ALIKE, set[str]())])
 def test_nothing_large_is_copied(name: str) -> None:
     sampler, others = LOOPS[name]
@@ -109,6 +111,7 @@ def test_nothing_large_is_copied(name: str) -> None:
 STACKED = ("without replacement", "prioritized slices")
 
 
+@needs_native
 @pytest.mark.parametrize("name", effort(STACKED, ("prioritized", "uniform in lanes", *STACKED)))
 def test_nothing_large_is_copied_of_stacked_buffers(name: str) -> None:
     """One program for several seeds: a loop of a step under `vmap`."""

@@ -18,6 +18,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.base import extras
+from functional_rb.native.switch import switch
 from jax_backend import compat
 from tests.support import backends, lives
 from tests.support.effort import effort
@@ -43,10 +44,11 @@ def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def step_on_jax(spec: frb.BufferSpec) -> Any:
-    """The step as one program of the kernels, compiled once for all tests with `same_draws`.
+def step_on_jax(spec: frb.BufferSpec, kernels: bool) -> Any:
+    """The step as one program, with kernels or without, compiled once for all tests with `same_draws`.
 
-    JAX before 0.10 compiles it anew where a test has switched torch's kernels off and on.
+    The switch is a part of what JAX finds programs by, and variants of torch turn it while they are in force. JAX
+    before 0.10 compiles it anew where a test has switched torch's kernels off and on.
     """
     chex.clear_trace_counter()
     with backends.make("jax") as home:
@@ -145,7 +147,7 @@ def test_all_variants_give_the_same_bits_also_on_a_journey(member: Member, same_
     if member not in ON_JAX.values():
         return
     with backends.make("jax") as home, backends.make("torch") as abroad:
-        step = step_on_jax(spec)
+        step = step_on_jax(spec, switch.on)
         state = traveller = lives.begin(home, spec)
         for k, given in enumerate(lives.inputs(spec)):
             state, now = step(state, given, lives.keys(home, k))
@@ -265,7 +267,7 @@ def test_scanned_and_vmapped_lives_equal_single_ones(name: str, same_draws: None
     seeds = np.random.default_rng(0).permutation(2 * lives.STEPS).reshape(lives.STEPS, 2)
     keys = jax.vmap(jax_backend.key)(np.stack([seeds, seeds[::-1]]).reshape(-1)).reshape(2, lives.STEPS, 2)
     with backends.make("jax") as backend:
-        step = step_on_jax(spec)
+        step = step_on_jax(spec, switch.on)
 
         def life(keys: Any) -> Any:
             return jax.lax.scan(

@@ -18,6 +18,7 @@ import torch_backend.ops
 from functional_rb.mixture import drawing, sampling
 from functional_rb.ops import numpy_ops
 from jax_backend import compile
+from tests.support.backends import needs_native
 from tests.support.effort import effort
 from tests.support.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM
 from torch_backend import mixtures
@@ -54,6 +55,7 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
             assert all(torch.equal(mine.auxiliary[name], theirs.auxiliary[name]) for name in mine.auxiliary)
 
 
+@needs_native
 @pytest.mark.usefixtures("tensors_of_the_cpu")
 @pytest.mark.parametrize("p", [None, [0.3, 0.0, 0.7], [0.3, 0.65, 0.05]])
 @pytest.mark.parametrize("given", [False, True])
@@ -166,6 +168,7 @@ def test_kernels_that_draw_only_what_counts_give_the_rows_of_the_core() -> None:
         assert some[: max(wanted, 1)].tolist() == every[: max(wanted, 1)].tolist()
 
 
+@needs_native  # else XLA copies in the branches
 def test_shares_that_are_plain_numbers_are_drawn_without_the_rest() -> None:
     """Outside of kernels: the same rows as by shares that are known while running alone, also where one is empty."""
     rb = jax_backend

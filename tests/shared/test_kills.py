@@ -29,7 +29,7 @@ def scenarios(path: Path, *names: str, before: tuple[str, ...] = ()) -> list[dic
 def test_processes_die_at_each_step(tmp_path: Path) -> None:
     names = "few_descriptors", "protocol", "held_lock", "stopped", "making", "removing", "lockless_child"
     few, protocol, held, *_ = scenarios(tmp_path, *names)
-    assert protocol["cases"] == 148
+    assert protocol["cases"] == 109
     assert max(protocol["slowest"], held["slowest"]) < LONG
     assert len(few["refused"]) == 5
     assert min(few["refused"].values()) > 3, "at each file that is opened once"

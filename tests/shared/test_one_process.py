@@ -459,23 +459,29 @@ def numbers(*values: int) -> list[np.ndarray]:
     return [np.array(values, np.int32)]
 
 
-def test_an_interrupted_write_is_taken_back_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = light(tmp_path)
-    shared.add(numbers(1, 2, 3), 3, None, None)
+NO_MEMORY = """
+import resource, sys, numpy as np, functional_rb as frb
+from functional_rb.shared.buffer import SharedBuffer
+storage, many = frb.Memmap(sys.argv[1], shared=True), 1 << 24
+spec = frb.BufferSpec((frb.Unbounded((), "uint8"),), 6, frb.Prioritized(alpha=1.0), storage=storage)
+shared = SharedBuffer.open(spec)
+shared.add([np.arange(3, dtype=np.uint8)], 3, None, None)
+leaves, priorities = np.zeros(many, np.uint8), np.ones(many, np.float32)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + many, resource.RLIM_INFINITY))  # the kernel asks for four times as much
+try:
+    shared.add([leaves], many, None, priorities)
+except MemoryError:
+    print(shared.files.control[0] % 2, shared.counters()[:2], shared.lost(), shared.files.tree.any())
+shared.add([np.array([7], np.uint8)], 1, None, None)
+print(shared.get(np.array([3], np.int32))[0])
+"""
 
-    def interrupt(*args: Any) -> None:
-        shared.files.rows[3:5] = 77
-        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("functional_rb._native.add", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            shared.add(numbers(4, 5), 2, None, None)
-    assert shared.files.control[control.SEQUENCE] % 2 == 0
-    assert shared.files.rows[:, 0].tolist() == [1, 2, 3, 0, 0, 0]
-    assert shared.lost().tolist() == [2]
-    shared.add(numbers(6), 1, None, None)
-    assert shared.get(np.array([3], np.int32))[0].tolist() == [6]
+def test_a_write_that_fails_is_taken_back_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NO_MEMORY, str(tmp_path / "buffer")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "0 [3 0] [6] False\n[7]\n", done.stderr
 
 
 def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,7 +491,7 @@ def test_a_signal_handler_may_not_write_within_a_write(tmp_path: Path, monkeypat
         shared.add(numbers(1), 1, None, None)
 
     with monkeypatch.context() as patch:
-        patch.setattr("functional_rb._native.shared_begin", raised)
+        patch.setattr(files.SharedFiles, "reserve", raised)
         with pytest.raises(RuntimeError, match="do not use it in a signal handler"):
             shared.add(numbers(1), 1, None, None)
     shared.add(numbers(2), 1, None, None)
@@ -728,9 +734,9 @@ state = rb.add(state, {"id": np.arange(2, dtype=np.int32), "x": np.ones((2, 3), 
 state, sample = rb.sample(state, rb.key(0), 8)
 rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
 assert int(rb.size(state)) == 5, rb.size(state)
-import os, signal
-from functional_rb import _native
-_native.shared_commit = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+from tests.support.children import die
+from tests.support.touched import before_writing
+before_writing([state.buffer.files.tree], die)
 rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
 """
 

@@ -22,10 +22,11 @@ import pytest
 import functional_rb as frb
 from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import shared_control as control
+from functional_rb.native.switch import switch
 from functional_rb.shared import engine, files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
-from tests.support.backends import Backend
+from tests.support.backends import Backend, needs_native
 
 ROOT = Path(__file__).parents[2]
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary()}
@@ -52,12 +53,14 @@ def stored(library: Backend, state: Any) -> list[int]:
 @contextlib.contextmanager
 def the_plain_way_closed() -> Iterator[None]:
     """What is not carried out by one call of the native code fails."""
+    if not switch.on:
+        pytest.skip("FUNCTIONAL_RB_NATIVE=0 turns off what would do it in one call")
 
     def closed(*args: Any, **named: Any) -> Any:
         raise AssertionError("it went the plain way")
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("add", "sample", "update", "_stand_in", "exclusively", "_of_one_moment"):
+        for name in ("add", "sample", "update", "exclusively", "_of_one_moment"):
             patch.setattr(SharedBuffer, name, closed)
         for name in ("add", "add_", "sample", "sample_", "update", "update_"):
             patch.setattr(engine.Engine, name, closed)
@@ -246,53 +249,51 @@ def test_a_full_disk_is_an_error_before_anything_is_written(
 
 
 DEATHS = """
-import os, signal, sys, numpy as np, torch
+import os, signal, sys, torch
 import functional_rb as frb, torch_backend as rb
-from functional_rb import _native
 from functional_rb.shared.buffer import SharedBuffer
+from tests.support.children import die
+from tests.support.touched import before_writing
 torch.set_num_threads(1)
 storage = frb.Memmap(sys.argv[1], shared=True)
 spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.Prioritized(alpha=1.0), storage=storage)
 state = rb.init(spec)
 SharedBuffer.add = SharedBuffer.update = SharedBuffer.sample = None  # the plain way is closed
-items = {"n": torch.arange(3, dtype=torch.int32)}
-add = lambda: rb.add(state, items)
-new = {"n": torch.full((2,), 9, dtype=torch.int32)}
-update = lambda: rb.update(state, rb.newest(state, 2), torch.full((2,), 5.0), new)
-for work, last, names in (
-    (add, "add", ("shared_note_add", "shared_begin", "add", "shared_commit")),
-    (update, "update", ("shared_note_update", "shared_begin", "update", "shared_commit")),
-):
-    for name in names:
-        for after in (False, True):
-            rb.clear(state)
-            add()
-            before = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist(), int(rb.counts(state).lost)
-            child = os.fork()
-            if not child:
-                step = getattr(_native, name)
-                def dies(*args):
-                    if after:
-                        step(*args)
-                    os.kill(os.getpid(), signal.SIGKILL)
-                setattr(_native, name, dies)
-                work()
-                os._exit(1)
-            assert os.waitpid(child, 0)[1] == signal.SIGKILL, name
-            lost, size = int(rb.counts(state).lost) - before[2], int(rb.size(state))
-            begun = name == last or name == "shared_begin" and after or name == "shared_commit" and not after
-            done = name == "shared_commit" and after
-            if work is add:
-                assert (size, lost) == (6 if done else 3, 3 if begun else 0), (name, after, size, lost)
-            else:
-                assert (size, lost) == (3, 0), (name, after)
-                now = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist()
-                assert (now == before[:2]) == (not done), (name, after)
-                assert not done or now[0].count(9) == 2 and now[1].count(5) == 2
+add = lambda: rb.add(state, {"n": torch.arange(turn, turn + 3, dtype=torch.int32)})
+update = lambda: rb.update(state, rb.newest(state, 2), torch.full((2,), 5.0), {"n": torch.full((2,), -turn).int()})
+files, turn = state.buffer.files, 1
+control, rows, tree, journal = [files.control], [files.rows], [files.tree], files.journal
+for work, moments in ((add, (control, rows, tree, None)), (update, (journal, control, rows, tree, None))):
+    for moment in moments:
+        rb.clear(state)
+        add()
+        turn += 3
+        written = files.rows.tolist()
+        before = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist(), int(rb.counts(state).lost)
+        child = os.fork()
+        if not child:
+            if moment:
+                before_writing(moment, die)
+            work()
+            die()
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL, len(moment)
+        begun, done = moment is rows or moment is tree, moment is None
+        # In this order: what is noted, that it begins, the rows, the tree, and last that it has ended.
+        assert files.control[0] % 2 == begun
+        assert (files.rows.tolist() != written) == (done or moment is tree)
+        lost, size = int(rb.counts(state).lost) - before[2], int(rb.size(state))
+        if work is add:
+            assert (size, lost) == (6 if done else 3, 3 if begun else 0), (size, lost)
+        else:
+            assert (size, lost) == (3, 0)
+            now = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist()
+            assert (now == before[:2]) == (not done)
+            assert not done or now[0].count(-turn) == 2 and now[1].count(5) == 2
 print("done")
 """
 
 
+@needs_native
 def test_who_dies_at_a_step_of_a_whole_call_is_repaired(tmp_path: Path) -> None:
     command = [sys.executable, "-c", DEATHS, str(tmp_path / "buffer")]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=200)

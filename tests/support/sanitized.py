@@ -7,8 +7,10 @@ many random ones to carry out on that chain.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -28,10 +30,17 @@ def use(path: str) -> None:
 
 
 def threads(fault: int) -> None:
-    """Two threads at a time add to, draw from and update a buffer each, and draw from one that they share."""
+    """Two threads at a time add to, draw from and update a buffer each, and draw from one that they share.
+
+    Each also draws from one of several lanes, and writes to one in shared memory, of which a batch is so large that the
+    GIL is let go of: only the buffer's own lock keeps the two apart. Nobody reads that without the lock meanwhile: who
+    does finds out later that a writer came between, which is a race to the sanitizer.
+    """
     import functional_rb as frb
     from functional_rb import _native
     from functional_rb.native import descriptor
+    from functional_rb.shared.buffer import SharedBuffer
+    from functional_rb.storage import host_state
 
     item = {"x": frb.Unbounded((3,)), "image": frb.Bounded(0, 255, (70,), "uint8"), "done": frb.Binary()}
     spec = frb.BufferSpec(item, 300, frb.Prioritized())
@@ -56,13 +65,20 @@ def threads(fault: int) -> None:
         _native.sample(tree, counters, handles, weights, chances, rows, leaves, plan, key, words, 0.4, batch)
         return handles
 
-    common = made()
+    def write(shared: SharedBuffer) -> None:
+        with contextlib.suppress(*[Exception] if fault else []):  # what two writers at once make of the files
+            shared.add([np.ones((batch, 1700), np.uint8)], batch, None, None)
+            shared.update(np.arange(batch, dtype=np.int32), np.ones(batch, np.float32), {})
+
+    common, lanes = made(), host_state.init(frb.BufferSpec({"x": frb.Unbounded(())}, 99, lanes=3), None)
     for _ in range(3):
         add(*common, count)
+        lanes = host_state.ENGINE.add(lanes, [np.ones(12, np.float32)], 12, None, None, None)
     _native.plant(fault)
 
     def work(seed: int) -> None:
         own, rng, saved = made(), np.random.default_rng(seed), np.zeros(1, np.int64)
+        other = host_state.Bits(rng.integers(2**31, size=lanes.spec.draw_shape(batch), dtype=np.int32))
         for turn in range(20):
             add(*own, saved)
             handles, bits = sample(*own, seed + turn), rng.random(batch, np.float32)
@@ -71,8 +87,13 @@ def threads(fault: int) -> None:
             _native.update(tree, counters, new, handles, bits, None, None, rows, [], plan, batch, 0, 0, saved)
             assert (sample(*common, turn) < 120).all()
             assert (sample(*own, turn) >= 0).all()
+            assert (host_state.ENGINE.sample(lanes, other, batch, 0.0)[1][0] == 1).all()
+            write(shared)
 
-    with ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(2) as pool:
+        storage = frb.Memmap(f"{directory}/buffer", shared=True)
+        large = {"image": frb.Unbounded((1700,), "uint8")}
+        shared = SharedBuffer.open(frb.BufferSpec(large, 50, frb.Prioritized(), storage=storage))
         list(pool.map(work, range(2)))
 
 

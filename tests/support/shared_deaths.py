@@ -1,10 +1,10 @@
-"""Writers of a shared buffer that die at each step of the protocol, before, after and amid it."""
+"""Writers of a shared buffer that die at each step of the protocol, and amid it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.structures import sum_tree
 from tests.support.children import die, ended, forked
 from tests.support.shared_items import PRIORITIZED, Model, make, spec_at
+from tests.support.touched import before_writing
 
 
 def dies_after(module: Any, name: str, after: bool) -> None:
@@ -30,8 +31,8 @@ def dies_after(module: Any, name: str, after: bool) -> None:
     setattr(module, name, last)
 
 
-def dies_within(shared: SharedBuffer, module: Any, name: str, slots: np.ndarray, rows: bool, seed: int) -> None:
-    """A step is left half done: of all that it may write, some has been written, in part."""
+def torn(shared: SharedBuffer, slots: np.ndarray, rows: bool, seed: int) -> Callable[..., None]:
+    """Leaves a step half done: of all that it may write, some has been written, in part."""
     rng, mapped = np.random.default_rng(seed), shared.files
 
     def half(*args: Any) -> None:
@@ -51,26 +52,25 @@ def dies_within(shared: SharedBuffer, module: Any, name: str, slots: np.ndarray,
         vector.view(np.int32)[rng.random(control.SLOT) < 0.5] = rng.integers(0, 2**31 - 1)
         die()
 
-    setattr(module, name, half)
+    return half
 
 
-ADD_STEPS = [
-    (files.SharedFiles, "reserve"),
-    (_native, "shared_note_add"),
-    (_native, "shared_begin"),
-    (_native, "add"),
-    (_native, "shared_commit"),
-]
-UPDATE_STEPS = [
-    (_native, "shared_note_update"),
-    (_native, "shared_begin"),
-    (_native, "update"),
-    (_native, "shared_commit"),
-]
+class Moment(NamedTuple):
+    """When a writer dies.
+
+    Attributes:
+        name: of the moment.
+        begun: whether the write has begun by then, and not ended.
+        arm: called before the write with the slots that it writes, in the process that is to die.
+    """
+
+    name: str
+    begun: bool
+    arm: Callable[[np.ndarray], object]
 
 
 class Deaths:
-    """A buffer and its model; children die at each step of the protocol in turn."""
+    """A buffer and its model; children die at each moment of a write in turn."""
 
     def __init__(self, path: str, sampler: Any, capacity: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -93,26 +93,48 @@ class Deaths:
         self.write(*batch)
         self.model.add(0, *batch)
 
-    def steps(self, kinds: list[tuple[Any, str]], torn: str) -> Iterator[tuple[str, bool, Callable[..., None]]]:
-        """Name, whether the write has begun (and not ended), and what makes it the last."""
-        for module, name in kinds:
-            for after in (False, True):
-                begun = (name == "shared_begin" and after) or name in (torn, "shared_commit")
-                ended = name == "shared_commit" and after
-                yield f"{name} {after}", begun and not ended, lambda *_, m=module, n=name, a=after: dies_after(m, n, a)
+    def moments(self, adds: bool, rows: bool = True, values: bool = True) -> Iterator[Moment]:
+        """Before a write and amid it, as each file is first written to, and at its end.
+
+        Args:
+            adds: whether rows are added, else items updated.
+            rows: whether rows are written, else priorities alone.
+            values: whether priorities are written, if the buffer has any.
+        """
+        mapped = self.shared.files
+        first = [mapped.rows, *mapped.wide] if rows else [mapped.tree]
+        for after in (False, True) if adds else ():
+            yield Moment("reserve", False, lambda _, a=after: dies_after(files.SharedFiles, "reserve", a))
+        if not adds:
+            yield Moment("journal", False, lambda _: before_writing(mapped.journal, die))
+        yield Moment("control", False, lambda _: before_writing([mapped.control], die))
+        yield Moment("first", True, lambda _: before_writing(first, die))
+        if rows and values and self.prioritized:
+            yield Moment("tree", True, lambda _: before_writing([mapped.tree], die))
         for seed in range(3):
-            yield (
-                f"torn {seed}",
-                True,
-                lambda slots, rows, s=seed: dies_within(self.shared, _native, torn, slots, rows, s),
-            )
+            yield Moment("torn", True, lambda slots, s=seed: before_writing(first, torn(self.shared, slots, rows, s)))
+        yield Moment("last", True, lambda _: None)
+        yield Moment("ended", False, lambda _: None)
+
+    def dies(self, moment: Moment, slots: np.ndarray, write: Callable[[], None]) -> None:
+        """Let a child write that dies then."""
+
+        def work() -> None:
+            moment.arm(slots)
+            write()
+            if moment.name == "last":  # all that a write does after that is to count on by one
+                self.shared.files.control[control.SEQUENCE] -= 1
+            if moment.name in ("last", "ended"):
+                die()
+
+        ended(forked(work), killed=True)
 
     def follow(self, seed: int, slots: np.ndarray, rows: bool) -> None:
         """Others die while they repair, then the survivors go on: now a reader comes first, now a writer."""
         for turn in range(seed % 3):
 
             def repair(turn: int = turn) -> None:
-                dies_within(self.shared, _native, "shared_repair", slots, rows, seed + turn)
+                _native.shared_repair = torn(self.shared, slots, rows, seed + turn)  # type: ignore[assignment]
                 self.shared.exclusively(lambda: None)
 
             ended(forked(repair), killed=True)
@@ -127,32 +149,28 @@ class Deaths:
     def adds(self, before: int, count: int) -> int:
         """Every death of an add of so many items, after so many others."""
         cases = 0
-        for name, begun, arm in self.steps(ADD_STEPS, "add"):
+        for moment in self.moments(adds=True):
             self.live_add(before)
             batch = self.add(count)
             skipped = max(count - self.capacity, 0)
             slots = np.arange(self.model.cursor + skipped, self.model.cursor + count) % self.capacity
             cut = self.model.items.copy()
 
-            def work(arm: Any = arm, slots: np.ndarray = slots, batch: Any = batch) -> None:
-                arm(slots, True)
-                self.write(*batch)
-
-            ended(forked(work), killed=True)
-            if begun:
+            self.dies(moment, slots, lambda batch=batch: self.write(*batch))  # type: ignore[misc]
+            if moment.begun:
                 self.model.cut_short(count)
-            elif name == "shared_commit True":
+            elif moment.name == "ended":
                 self.model.add(0, *batch)
             else:
                 assert cut == self.model.items
             cases += 1
-            self.follow(cases if begun else 0, slots, True)
+            self.follow(cases if moment.begun else 0, slots, True)
         return cases
 
     def updates(self, rows: bool, values: bool) -> int:
         """Every death of an update."""
         cases = 0
-        for name, begun, arm in self.steps(UPDATE_STEPS, "update"):
+        for moment in self.moments(False, rows, values):
             self.live_add(self.capacity)
             live = np.array(list(self.model.items), np.int32)
             handles = np.concatenate([self.rng.choice(live, 5), live[:1], [-1, 0, self.model.cursor + 3]]).astype(
@@ -161,16 +179,11 @@ class Deaths:
             new = self.rng.choice(np.array([0, 3, 7], np.float32), handles.size) if values else None
             items = dict(enumerate(self.renamed(handles, 50 + cases))) if rows else {}
             slots = handles[:6] % self.capacity
-
-            def work(arm: Any = arm, args: Any = (handles, new, items), slots: np.ndarray = slots) -> None:
-                arm(slots, rows)
-                self.shared.update(*args)
-
-            ended(forked(work), killed=True)
-            if name == "shared_commit True":
+            self.dies(moment, slots, lambda given=(handles, new, items): self.shared.update(*given))  # type: ignore[misc]
+            if moment.name == "ended":
                 self.model.update(handles, new, 50 + cases if rows else None)
             cases += 1
-            self.follow(cases if begun else 0, slots, rows)
+            self.follow(cases if moment.begun else 0, slots, rows)
         return cases
 
     def renamed(self, handles: np.ndarray, version: int) -> list[np.ndarray]:
@@ -180,7 +193,7 @@ class Deaths:
 
 
 def protocol(path: str) -> dict[str, Any]:
-    """A writer dies before and after each step, and within those that write."""
+    """A writer dies at each moment of a write."""
     cases, slowest = 0, 0.0
     for k, sampler in enumerate((PRIORITIZED, frb.Uniform())):
         deaths = Deaths(f"{path}/adds{k}", sampler, 37, k)

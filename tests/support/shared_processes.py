@@ -27,9 +27,9 @@ from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.storage import mapped
 from tests.support.children import die, ended, forked
 from tests.support.effort import effort
-from tests.support.shared_deaths import dies_after
 from tests.support.shared_deaths import protocol as protocol
 from tests.support.shared_items import ITEM, PRIORITIZED, Rng, check_items, make, numbers, rebuilt, spec_at
+from tests.support.touched import before_writing
 
 MOST = 200
 """Items of the largest add."""
@@ -175,7 +175,7 @@ def held_lock(path: str) -> dict[str, Any]:
     def parent() -> None:
         mine = SharedBuffer.attach(shared.spec, path)
         asleep.numbers[0] = forked(lambda: time.sleep(60), survives=True)
-        dies_after(_native, "shared_begin", True)
+        before_writing([mine.files.rows], die)
         mine.add(make(0, np.arange(3), 0), 3, None, None)
 
     ended(forked(parent), killed=True)
@@ -262,14 +262,11 @@ def stopped(path: str) -> dict[str, Any]:
     shared.add(make(0, np.arange(8), 0), 8, None, None)
 
     def halfway() -> None:
-        add = _native.add
-
-        def half(*args: Any) -> None:
+        def half() -> None:
             shared.files.rows[:4] = -1
             os.kill(os.getpid(), signal.SIGSTOP)
-            add(*args)
 
-        _native.add = half
+        before_writing([shared.files.rows], half)
         shared.add(make(0, np.arange(8, 12), 0), 4, None, None)
 
     process = forked(halfway)

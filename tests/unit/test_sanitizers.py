@@ -18,8 +18,10 @@ FLAGS = {
     "thread": ("-fsanitize=thread", "-Wno-tsan"),  # it knows no fences, of which readers of shared buffers have two
 }
 LIBRARIES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
-AGREEMENT = ["tests/agreement/test_part_kernels.py", "-k", "Numpy"]
-MORE = ["tests/agreement", "tests/shared/test_one_process.py", "-k", "not jax and not Jax and not allocate"]
+AGREEMENT = ["tests/agreement/test_part_kernels.py", "tests/agreement/test_draws_in_rings.py"]
+AGREEMENT += ["-k", "Numpy or (draws_are and torch)"]
+MORE = ["tests/agreement", *(f"tests/shared/test_{name}.py" for name in ("one_process", "whole_calls", "interrupts"))]
+MORE += ["-k", "not jax and not Jax and not allocate and not dies and not forks and not interpreters_end and not fails"]
 
 
 def library(name: str) -> str:
@@ -102,6 +104,8 @@ def test_threads_report_nothing(kind: str, built: Callable[[str], tuple[Path, di
         ("address", 2, "heap-use-after-free"),
         ("address", 3, "signed integer overflow"),
         ("thread", 4, "data race"),
+        ("address", 5, "heap-buffer-overflow"),
+        ("thread", 6, "data race"),
     ],
 )
 def test_a_planted_fault_is_reported(

@@ -1,5 +1,7 @@
 // `add` of buffers whose items lie in rings, of any number of lanes, whole: with what samplers keep of new items.
 #pragma once
+#include <algorithm>
+
 #include "episode_windows.h"
 #include "epochs.h"
 #include "exports.h"
@@ -33,7 +35,7 @@ class Addition {
         room(least<int64_t>(c.batch / lanes, ring->length) * lanes), slots(room), source(room), written(lanes),
         live(room), steps(ring->next ? c.batch : 0), values(c.priorities ? c.batch : 0),
         entries(ring->window_length ? 3 * room + lanes : 0), numbers(entries.size), left(entries.size),
-        leaving(c.order ? room : 0), work(c.order ? 5 * room : 0) {
+        most_leaving(!c.order ? 0 : most(room, entries.size)), leaving(most_leaving), work(6 * most_leaving + 2 * lanes) {
     choose();
     if (ring->next) count_steps();
     if (c.priorities) make_values(plan, c.priorities, values.at, c.batch);
@@ -42,7 +44,7 @@ class Addition {
   void carry_out() {
     const int32_t by_default = bits_of(new_value(plan, c.tree, c.counters));
     save();
-    if (c.order) renew();
+    if (c.order && !ring->window_length) renew_items();
     store();
     for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
     if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
@@ -126,6 +128,7 @@ class Addition {
     for (int64_t k = 0; k < size; k += 2) changed_ones += lanes * (ranges[k + 1] - ranges[k]);
     changed(c.new_counters + ring->cursors, c.new_counters + ring->sizes, c.in_episode, nullptr, nullptr, entries.at,
             numbers.at, ring, {ranges, size}, changed_ones);
+    if (c.order) return renew_starts(changed_ones / lanes);
     for (int64_t i = 0; i < changed_ones; ++i) {
       const int32_t slot = entries[i];
       if (c.saved_slots) c.saved_slots[count + i] = slot, c.saved_values[count + i] = c.tree[slot];
@@ -134,23 +137,64 @@ class Addition {
     c.saved_count[1] = changed_ones;
     set_leaves(c.tree, entries.at, left.at, plan, changed_ones);
   }
-  // Let new items be in the sparse set, but not in this epoch: `WithoutReplacement.added`.
-  void renew() {
-    const Deck deck = deck_of(c);
-    const int64_t size = c.counters[SIZE], remaining = c.counters[epoch->remaining];
-    int32_t* positions = work.at + 4 * room;
-    int64_t gone = 0, drawable = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const int32_t at = c.place[slots[i]];
-      if (at >= size || c.order[bounded(at, plan->capacity)] != slots[i]) continue;
-      leaving[gone++] = slots[i];
-      if (at < remaining) positions[drawable++] = at;
+  bool is_member(int32_t slot) const {
+    const int64_t at = c.place[slot];
+    return at < c.counters[epoch->count] && c.order[bounded(at, plan->capacity)] == slot;
+  }
+  // Let new items be in the sparse set in place of those that lay there: `WithoutReplacement.added`.
+  void renew_items() {
+    int64_t gone = 0;
+    for (int64_t i = 0; i < count; ++i)
+      if (is_member(slots[i])) leaving[gone++] = slots[i];
+    renew(gone, slots.at, count, 0);
+  }
+  // Let what begins where steps have come be in the sparse set; the trajectory that goes on in a lane keeps its position as
+  // its last start moves: `SlicesWithoutReplacement.added`.
+  void renew_starts(int64_t each) {
+    enum { LEAVES = 1, COMES = 2 };
+    int32_t *coming = work.at + 5 * most_leaving, *moves = coming + most_leaving;
+    int64_t gone = 0, come = 0, moved = 0;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const int32_t* own = entries.at + lane * each;
+      int32_t* what = numbers.at + lane * each;
+      const int64_t head = short_mod(c.new_counters[ring->cursors + lane], ring->length);
+      const auto back = [&](int64_t i) { return back_of(ring, head, own[i] - lane * ring->length); };
+      int64_t source = -1, target = -1;
+      for (int64_t i = 0; i < each; ++i) {
+        const bool old = is_member(own[i]), now = what[i] > 0, fresh = back(i) <= written[lane];
+        // The oldest step, which comes last, may be among the others.
+        const bool single = i + 1 < each || std::find(own, own + i, own[i]) == own + i;
+        what[i] = !single ? 0 : (old && (fresh || !now) ? LEAVES : 0) | (now && (fresh || !old) ? COMES : 0);
+        if (what[i] & LEAVES && !fresh) source = i;
+      }
+      for (int64_t i = 0; ring->by_trajectory && source >= 0 && i < each; ++i)  // as far apart as their steps are
+        if (what[i] & COMES && int64_t(c.in_episode[own[i]]) - c.in_episode[own[source]] == back(source) - back(i)) target = i;
+      if (target >= 0) {
+        what[source] &= ~LEAVES, what[target] &= ~COMES;
+        moves[moved] = own[source], moves[lanes + moved++] = own[target];
+      }
+      for (int64_t i = 0; i < each; ++i) {
+        if (what[i] & LEAVES) leaving[gone++] = own[i];
+        if (what[i] & COMES) coming[come++] = own[i];
+      }
     }
+    renew(gone, coming, come, moved);
+    c.new_counters[epoch->count] = int32_t(c.counters[epoch->count] - gone + come);
+  }
+  // Let slots leave the sparse set, others take positions over, and new ones come, which are not in this epoch.
+  void renew(int64_t gone, const int32_t* coming, int64_t come, int64_t moved) {
+    const Deck deck = deck_of(c);
+    const int64_t size = c.counters[epoch->count], remaining = c.counters[epoch->remaining];
+    int32_t *positions = work.at + 4 * most_leaving, *moves = work.at + 6 * most_leaving;
+    int64_t drawable = 0;
+    for (int64_t i = 0; i < gone; ++i)
+      if (const int32_t at = c.place[leaving[i]]; at < remaining) positions[drawable++] = at;
     if (remaining >= drawable) deck.move(remaining - drawable, positions, drawable, work.at);
     for (int64_t i = 0; i < gone; ++i) positions[i] = c.place[leaving[i]];
     if (size >= gone) deck.move(size - gone, positions, gone, work.at);
-    for (int64_t i = 0; i < count; ++i)
-      if (const int64_t at = size - gone + i; at >= 0 && at < plan->capacity) deck.put(at, slots[i]);
+    for (int64_t i = 0; i < moved; ++i) deck.put(bounded(c.place[moves[i]], plan->capacity), moves[lanes + i]);
+    for (int64_t i = 0; i < come; ++i)
+      if (const int64_t at = size - gone + i; at >= 0 && at < plan->capacity) deck.put(at, coming[i]);
     const bool emptied = remaining > 0 && remaining == drawable;
     c.new_counters[epoch->remaining] = int32_t(remaining - drawable);
     c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + emptied);
@@ -166,6 +210,7 @@ class Addition {
   Scratch<uint8_t> live;
   Scratch<int32_t> steps, values, entries, numbers;
   Scratch<float> left;
+  const int64_t most_leaving;  // or coming
   Scratch<int32_t> leaving, work;
 };
 

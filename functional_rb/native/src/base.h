@@ -15,6 +15,9 @@ typedef unsigned long long uintptr_t;
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#ifdef FRB_FAULTS
+#include <unistd.h>
+#endif
 #endif
 
 #if defined(__CUDACC__)
@@ -43,7 +46,7 @@ FRB_ENTRY void plant(int64_t fault) { planted = fault; }
 #else
 #define FRB_FAULT(fault) false
 #endif
-enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE };
+enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE, BEHIND_THE_DRAWS, UNLOCKED };
 
 constexpr int64_t INT32_MOST = 2147483647;
 // No item that can be drawn has a smaller probability: 2^-126.

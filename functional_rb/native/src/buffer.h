@@ -89,6 +89,9 @@ FRB_ENTRY void add(float* tree, const int32_t* counters, int32_t* new_counters, 
     if (written > head) refresh_range(plan, tree, 0, written - head);
   }
   if (FRB_FAULT(OVERFLOWN)) peak += int32_t(INT32_MOST);
+#ifdef FRB_FAULTS
+  if (FRB_FAULT(UNLOCKED)) usleep(5000);  // without the GIL: so others write with nothing in between
+#endif
   saved_count[0] = written;
   new_counters[CURSOR] = int32_t(floor_mod(int64_t(counters[CURSOR]) + marked, plan->modulus));
   new_counters[SIZE] = int32_t(least(int64_t(counters[SIZE]) + marked, capacity));
@@ -263,6 +266,7 @@ FRB_ENTRY bool draw_in_rings(const float* tree, const int32_t* counters, const i
   } else {
     drawn = draw_uniform_in_rings(ring, counters, draws, words, slots.at, told, batch);
   }
+  if (FRB_FAULT(BEHIND_THE_DRAWS)) slots[batch] = 0;
   load_items(plan, storage, slots.at, batch, leaves);
   return drawn;
 }

@@ -167,7 +167,8 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   FRB_TRY(write.check_owner());
   const Place* place = turn.place();
   const int64_t capacity = known->plan()->capacity, n = batch.rows < capacity ? batch.rows : capacity;
-  const int64_t more = ring && ring->window_length ? 3 * n + lanes : 0, moves = place->beside<int32_t>(ORDER) ? 5 * n : 0;
+  const int64_t more = ring && ring->window_length ? 3 * n + lanes : 0;
+  const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * (more ? more : n) + lanes : 0;
   const bool steps = ring && ring->next;
   FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps}));
   return written(turn, write, batch, ring ? kernels.add_to_rings : kernels.add);
@@ -261,7 +262,7 @@ bool is_written(const Turn& turn) { return attribute(turn.memory.get(), names.wr
 
 template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   if (!is_written(turn)) return not_here();
-  return turn.known()->draws == EPOCH ? draw_epoch(turn, draw, in_place, finish) : draw_only(turn, draw, finish);
+  return turn.known()->remembers() ? draw_epoch(turn, draw, in_place, finish) : draw_only(turn, draw, finish);
 }
 
 // The same value under another name, with the given state consumed.
@@ -280,7 +281,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   const Ref target = attribute(turn.state(), names._target);
   if (!target) return nullptr;
   const KnownBuffer* known = turn.known();
-  const bool remembers = known->draws == EPOCH;
+  const bool remembers = known->remembers();
   Draw draw;
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's.
   if (!known->samples || (remembers && known->given.empty()) || !target.is(Py_None) ||

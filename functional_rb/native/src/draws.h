@@ -30,7 +30,7 @@ class Drawn {
       : known_(known), draws_(draws), steps_(draws * known->length), told_(bytes_told()), items_(bytes_of_items()) {
     if (!told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
-    if (known->draws == SLICES) slots_ = told_.take<int32_t>(4 * steps_);
+    if (known->slices()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(known->leaves[k].bytes * steps_));
   }
@@ -74,19 +74,19 @@ class Drawn {
     if (!items || !given || !extras || PyTuple_SetItem(given.get(), 0, Py_NewRef(items.get())) ||
         !put_columns(chain, given, 1) || PyTuple_SetItem(given.get(), 1 + columns(), extras.give()))
       return Ref();
-    const Given kind = known_->draws == SLICES ? SLICE_SAMPLE : known_->draws == EPOCH ? MASKED_SAMPLE : SAMPLE;
+    const Given kind = known_->slices() ? SLICE_SAMPLE : known_->remembers() ? MASKED_SAMPLE : SAMPLE;
     return Ref(PyObject_CallObject(chain->given[kind], given.get()));
   }
 
  private:
   enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS };
 
-  int columns() const { return known_->draws == SLICES ? MOST_COLUMNS : known_->draws == EPOCH ? MASK + 1 : MASK; }
+  int columns() const { return known_->slices() ? MOST_COLUMNS : known_->remembers() ? MASK + 1 : MASK; }
   size_t leaves() const { return known_->reads ? known_->leaves.size() : 0; }
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
   int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
   int64_t bytes_told() const {
-    int64_t sum = known_->draws == SLICES ? whole_lines(4 * steps_) : 0;
+    int64_t sum = known_->slices() ? whole_lines(4 * steps_) : 0;
     for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
     return sum;
   }
@@ -99,7 +99,7 @@ class Drawn {
 
   // The leading axes of a batch.
   int lead(int64_t* shape) const {
-    const bool divided = known_->draws == SLICES && !known_->flat;
+    const bool divided = known_->slices() && !known_->flat;
     shape[0] = divided ? draws_ : steps_;
     if (divided) shape[1] = known_->length;
     return 1 + divided;

@@ -1,4 +1,4 @@
-// Whole draws of epochs: `samplers.epochs.EpochKeeper.draw`, and what is read and told of it.
+// Draws of epochs: `samplers.epochs.EpochKeeper.draw`, and what is told of it.
 //
 // They write to the sparse set itself, and save what they overwrite for older versions.
 #pragma once
@@ -6,16 +6,6 @@
 #include "sparse_set.h"
 
 FRB_BEGIN
-
-// The handle of what lies in a slot: `ring.handle_of_slot`.
-FRB_INLINE int64_t handle_of(const Epoch& epoch, const int32_t* counters, int64_t capacity, int64_t slot) {
-  const int64_t lanes = epoch->lanes, length = capacity / lanes, limit = INT32_MOST / capacity * length;
-  const int64_t cursor = counters[epoch->cursors + slot / length];
-  const int64_t back = floor_mod(cursor, length) - 1 - slot % length;
-  int64_t number = cursor - (back >= 0 ? back : back + length) - 1;
-  if (number < 0) number += limit;
-  return lanes == 1 ? number : floor_div(number, length) * capacity + slot;
-}
 
 // A sparse set that is written to. Each write is noted with what was there: the position, the slot that lay there, the slot
 // that comes, and its position before, with `room` for so many of each.
@@ -38,29 +28,25 @@ struct Deck {
   }
 };
 
-// Draw without replacement, by random bits int32 [batch, 2], or by a key if there are none; whether anything was.
-FRB_ENTRY bool draw_epoch(const int32_t* counters, int32_t* new_counters, const int32_t* words,
-                       int32_t* handles, float* weights, float* probabilities, uint8_t* mask, Addresses storage,
-                       Addresses leaves, Plan plan, Epoch epoch, int64_t key, int64_t batch, const Deck& deck) {
-  Scratch<int32_t> made(words ? 0 : 2 * batch), positions(batch, true), slots(batch), work(4 * batch);
-  if (!words) fill_random(key, made.at, 2 * batch);
+// Draw slots without replacement, by random bits int32 [batch, words] of which two are taken; whether any were. Those behind
+// the live ones are just in bounds.
+FRB_ENTRY bool draw_epoch(const int32_t* counters, int32_t* new_counters, const int32_t* draws, int64_t words, int32_t* slots,
+                       float* weights, float* probabilities, uint8_t* live, Plan plan, Epoch epoch, int64_t batch,
+                       const Deck& deck) {
+  Scratch<int32_t> positions(batch, true), work(4 * batch);
   const int64_t capacity = plan->capacity;
   const int64_t whole = epoch->drop_last ? batch : 1;
   const int64_t remaining = counters[epoch->remaining];
-  const int64_t left = least(most<int64_t>(remaining < whole ? counters[SIZE] : remaining, 0), capacity);
+  const int64_t left = least(most<int64_t>(remaining < whole ? counters[epoch->count] : remaining, 0), capacity);
   const int64_t given = left < whole ? 0 : left, taken = least(given, batch);
-  shuffle(words ? words : made.at, given, positions.at, taken);
-  for (int64_t i = 0; i < batch; ++i) slots[i] = int32_t(bounded(deck.order[positions[i]], capacity));
+  shuffle(draws, words, given, positions.at, taken);
   for (int64_t i = 0; i < batch; ++i) {
-    const bool live = i < taken;
-    mask[i] = live;
-    weights[i] = live ? 1.0f : 0.0f;
-    probabilities[i] = live ? 1.0f / float(most<int64_t>(left - i, 1)) : 0.0f;
-    handles[i] = live ? int32_t(handle_of(epoch, counters, capacity, slots[i])) : -1;
+    slots[i] = int32_t(bounded(deck.order[positions[i]], capacity));
+    live[i] = i < taken;
+    weights[i] = live[i] ? 1.0f : 0.0f;
+    probabilities[i] = live[i] ? 1.0f / float(most<int64_t>(left - i, 1)) : 0.0f;
   }
-  load_items(plan, storage, slots.at, batch, leaves);
   deck.move(given - taken, positions.at, taken, work.at);
-  for (int64_t k = 0; k < epoch->counters; ++k) new_counters[k] = counters[k];
   if (given) {  // else nothing changes
     const int64_t after = given - taken, done = (after < whole) + (0 < remaining && remaining < whole);
     new_counters[epoch->remaining] = after < whole ? 0 : int32_t(after);

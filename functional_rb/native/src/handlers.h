@@ -305,7 +305,7 @@ inline void appended(const Call& call) {
 
 // draws [B, 2], n -> chosen [B].
 inline void distinct(const Call& call) {
-  shuffle(call.in<int32_t>(0), call.in<int32_t>(1)[0], call.out<int32_t>(0), call.result(0).length());
+  shuffle(call.in<int32_t>(0), 2, call.in<int32_t>(1)[0], call.out<int32_t>(0), call.result(0).length());
 }
 
 // bytes of a pixel, images [n, H, W, k], top, left -> windows [n, rows, columns, k].

@@ -16,7 +16,7 @@ namespace {
 PyMethodDef methods[] = {
     FRB_KERNEL(add), FRB_KERNEL(update), FRB_KERNEL(sample), FRB_KERNEL(draw), FRB_KERNEL(longest), FRB_KERNEL(pad_rows),
     FRB_KERNEL(shared_begin), FRB_KERNEL(shared_commit), FRB_KERNEL(shared_unchanged), FRB_KERNEL(shared_read_counters),
-    FRB_KERNEL(shared_note_add), FRB_KERNEL(shared_note_update), FRB_KERNEL(shared_note_clear), FRB_KERNEL(shared_empty),
+    FRB_KERNEL(shared_note_add), FRB_KERNEL(shared_note_clear), FRB_KERNEL(shared_empty),
     FRB_KERNEL(shared_problem_of_control), FRB_KERNEL(shared_repair), FRB_KERNEL(shared_draw), FRB_KERNEL(shared_fetch),
     FRB_KERNEL(shared_can_draw),
 #ifdef FRB_FAULTS
@@ -114,10 +114,25 @@ int draw_slices_of_buffer(const frb::BufferCall& c) {
 }
 int draw_epoch_of_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
-    const bool drawn =
-        frb::draw_epoch(c.counters, c.new_counters, c.draws, c.handles, c.weights, c.probabilities, c.drawn, storage_of(c),
-                        items_of(c), plan_of(c), record_of<frb::Epoch>(c.epoch), c.key, c.batch, frb::deck_of(c));
-    return drawn ? frb::DONE : frb::NONE_DRAWN;
+    const frb::Ring ring = ring_of(c);
+    const frb::Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
+    frb::Scratch<int32_t> made(c.draws ? 0 : c.batch * c.words), found(c.batch);
+    frb::Scratch<uint8_t> live(c.batch);
+    if (!c.draws) frb::fill_random(c.key, made.at, made.size);
+    const int32_t* draws = c.draws ? c.draws : made.at;
+    if (!frb::draw_epoch(c.counters, c.new_counters, draws, c.words, found.at, c.weights, c.probabilities, live.at,
+                         plan_of(c), record_of<frb::Epoch>(c.epoch), c.batch, frb::deck_of(c)))
+      return frb::NONE_DRAWN;
+    if (c.slots)  // where slices begin
+      frb::cut(ring, lanes, c.in_episode, c.counters + ring->next, found.at, draws + 2, c.words, live.at,
+               {c.slots, c.handles, c.drawn, c.is_first, c.is_last, c.truncated}, c.batch);
+    for (int64_t i = 0; i < c.batch; ++i) {
+      if (!c.slots) c.drawn[i] = live[i], c.handles[i] = live[i] ? frb::handle_in_ring(ring, lanes, found[i]) : -1;
+      else if (!c.drawn[i * ring->window_length]) c.weights[i] = c.probabilities[i] = 0;
+    }
+    frb::load_items(plan_of(c), storage_of(c), c.slots ? c.slots : found.at, c.batch * (c.slots ? ring->window_length : 1),
+                    items_of(c));
+    return frb::DONE;
   });
 }
 

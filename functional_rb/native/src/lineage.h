@@ -19,8 +19,8 @@ struct Leaf {
   int64_t bytes;
 };
 
-// What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or items that are left of an epoch.
-enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH };
+// What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch.
+enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES };
 
 // A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, ring, epoch, leaves, given, words, batch_size, unit,
 // lanes, draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, beta)`. What `writes`
@@ -47,6 +47,8 @@ struct KnownBuffer {
     return plan;
   }
   int64_t arrays() const { return 1 + plan()->wide; }
+  bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
+  bool remembers() const { return draws == EPOCH || draws == EPOCH_OF_SLICES; }  // what has been drawn
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
 };
 
@@ -136,7 +138,7 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     new (&made->given) std::vector<int>();
     made->spec = Py_NewRef(of);
     made->words = words, made->batch_size = batch_size, made->unit = unit, made->draws = draws, made->beta = beta;
-    made->length = draws == SLICES ? made->rings()->window_length : 1;
+    made->length = made->slices() ? made->rings()->window_length : 1;
     made->lanes = lanes, made->appends = appends;
     made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites, made->updates = updates;
     made->adds = adds, made->samples = samples, made->reads = reads, made->in_numpy = in_numpy, made->flat = flat;

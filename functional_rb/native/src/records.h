@@ -30,8 +30,8 @@ FRB_RECORD(LeafRecord, storage, offset, bytes);
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
            counters, cursors, sizes, next, newest, id, ends);
 
-// The epochs of draws without replacement: places among the counters, and settings.
-FRB_RECORD(EpochRecord, counters, cursors, remaining, epochs_done, lanes, drop_last);
+// The epochs of draws without replacement: places among the counters, and a setting.
+FRB_RECORD(EpochRecord, count, remaining, epochs_done, drop_last);
 
 // Frames that are stored once: `step` and `jump` say how far on the newest frame is that is asked for.
 FRB_RECORD(ChainRecord, length, room, limit, depth, paired, item_limit, stack, step, jump);

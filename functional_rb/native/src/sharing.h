@@ -32,6 +32,7 @@ class Holding {
     PyThread_release_lock(threads_);
   }
   bool take(Lock* lock) {
+    if (FRB_FAULT(UNLOCKED)) return true;
     if (lock->fd < 0 || lock->holder == PyThread_get_thread_ident())
       return called_method(reinterpret_cast<PyObject*>(lock), names.refuse), false;  // with an error
     threads_ = lock->threads;  // the child of a fork has another one
@@ -127,32 +128,6 @@ struct Shared {
   }
 };
 
-// A step of a write is a function of the module, so that a test can put another in its place, where the process dies.
-struct Step {
-  PyObject *name, *own;
-};
-inline PyObject* native;
-inline Step note_add, note_update, begin, add_step, update_step, commit;
-
-// Take a step of a write; or call what stands in its place, by way of Python, which gets views of what is given.
-template <class Work> bool step(Shared* of, const BufferCall& call, const Step& which, Work work) {
-  const Ref now = attribute(native, which.name);
-  if (now.is(which.own)) return work(), !PyErr_Occurred();
-  const auto view = [&call](const void* at, int64_t bytes) {
-    char* first = static_cast<char*>(const_cast<void*>(at));
-    return Ref(at ? PyMemoryView_FromMemory(first, Py_ssize_t(call.batch * bytes), PyBUF_READ) : Py_NewRef(Py_None));
-  };
-  const Ref size(PyLong_FromLongLong(call.batch)), mask = view(call.mask, 1), handles = view(call.given_handles, 4),
-            priorities = view(call.priorities, 4), leaves(PyList_New(0));
-  for (int64_t k = 0; leaves && k < call.given; ++k) {
-    const Ref leaf = view(place(call.items[k]), of->plan().leaf(k).bytes);
-    if (!leaf || PyList_Append(leaves.get(), leaf.get())) return false;
-  }
-  return now && size && mask && handles && priorities && leaves &&
-         called_method(of->self(), names._stand_in, which.name, size.get(), mask.get(), handles.get(), priorities.get(),
-                       leaves.get());
-}
-
 // Begin a turn under the lock, on a buffer that is repaired if somebody has died in a write: SOUND, or what is damaged, or
 // FAILED with an error.
 constexpr int64_t FAILED = -1;
@@ -164,17 +139,17 @@ inline int64_t enter(Shared* of, Holding& holding) {
 
 // Have room on the disk, and note in the journal what will be written.
 inline bool noted(Shared* of, const BufferCall& call, int64_t marked) {
-  if (call.given_handles)
-    return step(of, call, note_update, [&] {
-      apart_if(call.given, [&] {
-        return shared_note_update(call.control, of->plan(), of->parts->storage.get(), {call.tree, 0},
-                                  of->parts->journal.get(), {call.given_handles, call.batch}, call.given > 0);
-      });
-    });
   const int64_t capacity = of->plan()->capacity;
+  if (call.given_handles) {
+    apart_if(call.given, [&] {
+      return shared_note_update(call.control, of->plan(), of->parts->storage.get(), {call.tree, 0}, of->parts->journal.get(),
+                                {call.given_handles, call.batch}, call.given > 0);
+    });
+    return true;
+  }
   const Ref end(PyLong_FromLongLong(least(call.counters[CURSOR] % capacity + marked, capacity)));
   return end && called_method(of->parts->files.get(), names.reserve, end.get()) &&
-         step(of, call, note_add, [&] { shared_note_add(call.control, of->plan(), marked); });
+         (shared_note_add(call.control, of->plan(), marked), true);
 }
 
 // A whole write: handles are of items to be updated, else rows are added. Returns as `enter`; one that is cut short is
@@ -189,14 +164,12 @@ inline int64_t written(Shared* of, BufferCall call) {
   const int64_t sequence = word(call.control, SEQUENCE);
   call.counters = counters_at(call.control, sequence), call.new_counters = counters_at(call.control, sequence + 2);
   call.saved_count = saved, call.item_count = call.given;
-  const auto write = [&] {
-    const auto kernel = call.given_handles ? kernels.update : kernels.add;
-    if (run(kernel, call, call.batch) == NO_MEMORY) PyErr_NoMemory();
-  };
-  if (noted(of, call, marked) && step(of, call, begin, [&] { shared_begin(call.control); }) &&
-      step(of, call, call.given_handles ? update_step : add_step, write) &&
-      step(of, call, commit, [&] { shared_commit(call.control, 0); }))
-    return SOUND;
+  if (noted(of, call, marked)) {
+    shared_begin(call.control);
+    const int outcome = run(call.given_handles ? kernels.update : kernels.add, call, call.batch);
+    if (outcome == DONE) return shared_commit(call.control, 0), SOUND;
+    PyErr_NoMemory();
+  }
   const KeptError kept;
   called_method(of->self(), names._repair);
   return FAILED;
@@ -258,13 +231,7 @@ inline bool add_shared_types(PyObject* module) {
   const unsigned flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE;
   static PyType_Spec lock_spec = {"functional_rb._native.Lock", sizeof(Lock), 0, flags, lock};
   static PyType_Spec shared_spec = {"functional_rb._native.Shared", sizeof(Shared), 0, flags, shared};
-  native = module;
-  const auto find = [module](Step& of, const char* name) {
-    return (of.name = PyUnicode_InternFromString(name)) && (of.own = PyObject_GetAttr(module, of.name));
-  };
-  return made_type(module, "Lock", lock_spec) && (shared_type = made_type(module, "Shared", shared_spec)) &&
-         find(note_add, "shared_note_add") && find(note_update, "shared_note_update") && find(begin, "shared_begin") &&
-         find(add_step, "add") && find(update_step, "update") && find(commit, "shared_commit");
+  return made_type(module, "Lock", lock_spec) && (shared_type = made_type(module, "Shared", shared_spec));
 }
 
 }  // namespace frb

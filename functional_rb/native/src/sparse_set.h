@@ -64,8 +64,8 @@ FRB_ENTRY int64_t appended(const int32_t* count, const int32_t* slots, const uin
   return found;
 }
 
-// Choose distinct numbers below n, by a Fisher-Yates shuffle that stores only what moves; draws are int32 [count, 2].
-FRB_ENTRY void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t count) {
+// Choose distinct numbers below n, by a Fisher-Yates shuffle that stores only what moves; draws are int32 [count, words].
+FRB_ENTRY void shuffle(const int32_t* draws, int64_t words, int64_t n, int32_t* chosen, int64_t count) {
   int64_t size = 4;
   while (size < 4 * count) size *= 2;
   Scratch<int64_t> keys(size), values(size);
@@ -82,7 +82,7 @@ FRB_ENTRY void shuffle(const int32_t* draws, int64_t n, int32_t* chosen, int64_t
       chosen[i] = 0;
       continue;
     }
-    const int64_t j = below(draws + 2 * i, left), last = seek(left - 1);
+    const int64_t j = below(draws + words * i, left), last = seek(left - 1);
     const int64_t moved = keys[last] == left - 1 ? values[last] : left - 1, taken = seek(j);
     chosen[i] = int32_t(keys[taken] == j ? values[taken] : j);
     keys[taken] = j, values[taken] = moved;
