@@ -61,7 +61,8 @@ switch = Switch()
 def kernels(on: bool) -> AbstractContextManager[None]:
     """Use compiled kernels where there are any, or the array operations of JAX, torch or NumPy alone.
 
-    The results are the same, bit for bit. Without kernels most functions take several times as long on a CPU; but
+    The results are the same, bit for bit, except that XLA's own operations may make a quiet NaN of a signaling one in
+    bfloat16. Without kernels most functions take several times as long on a CPU; but
     `jax.export` takes every program, and profilers and debuggers see array operations only.
 
     The setting is that of the whole process; for JAX it belongs to what a program is compiled for. It begins as the
