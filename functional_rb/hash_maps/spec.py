@@ -40,7 +40,7 @@ class HashMapSpec(Description):
         2048
     """
 
-    part = "maps"
+    part = "hash_maps"
 
     key: Any
     capacity: int

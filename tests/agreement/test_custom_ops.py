@@ -23,7 +23,7 @@ from functional_rb.ops import numpy_ops, random_bits
 from functional_rb.ops.part_kernels import using
 from functional_rb.samplers.importance import Priorities
 from functional_rb.storage import host_kernels
-from functional_rb.structures import episode_windows, hash_map, sparse_set
+from functional_rb.structures import episode_windows, hash_map, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Lanes
 from functional_rb.structures.ring import Ring, RingState
 from functional_rb.structures.sparse_set import SparseSet
@@ -185,6 +185,7 @@ def use_other_parts() -> None:
         sparse_set.members(torch_ops, SparseSet(at, at), at[1], at, marked)
         sparse_set.distinct(torch_ops, draws, at[1])
         random_bits.below(torch_ops, draws, at[1])
+        sum_tree.draw_in_span(torch_ops, torch.ones((2, 16)), 8, at, at + 1, at[:1], draws)
         episode_windows.extent(torch_ops, lanes, torch.arange(4, dtype=torch.int32), at)
     custom_ops.draws(rb.key(0), 3, 2)
 

@@ -83,10 +83,10 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
     frb.save(made, tmp_path)
     found = frb.load(tmp_path, other)
     assert (found["seen"].spec, found["forest"].spec) == (SPEC, FOREST)
-    assert other.maps.count(found["seen"], keys).tolist() == [2, 1, 2]
-    seen, inserted = other.maps.insert(found["seen"], {"at": np.array([[9, 9], [3, 4]], np.int32)})
+    assert other.hash_maps.count(found["seen"], keys).tolist() == [2, 1, 2]
+    seen, inserted = other.hash_maps.insert(found["seen"], {"at": np.array([[9, 9], [3, 4]], np.int32)})
     assert inserted.ids.tolist() == [2, 1]
-    assert int(other.maps.size(seen)) == 3
+    assert int(other.hash_maps.size(seen)) == 3
     trees = other.forests.tree(found["forest"], np.int32(0)), rb.forests.tree(made["forest"], np.int32(0))
     assert frb.trees.to_string(trees[0]) == frb.trees.to_string(trees[1])
 
@@ -110,7 +110,7 @@ def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: 
             frb.load(tmp_path / name, rb, spec=given)
     for given in (3, frb.trees.TreeSpec(frb.Unbounded(()), capacity=4, children=2)):
         with pytest.raises(
-            TypeError, match=r"expected a BufferSpec as spec \(of a map a HashMapSpec.*got (int|TreeSpec)"
+            TypeError, match=r"expected a BufferSpec as spec \(of a hash map a HashMapSpec.*got (int|TreeSpec)"
         ):
             frb.load(tmp_path / "map", rb, spec=given)
 

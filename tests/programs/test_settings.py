@@ -108,7 +108,6 @@ CALLS: dict[str, Call] = {
     "sample_": lambda s, _, key: rb.sample_(rb.init(s.spec, items=batch()), key, 2, beta=1),
     "shard": lambda s, _, key: rb.shard(rb.init(one_device()[0]), one_device()[1]),
     "size": lambda s, _, key: rb.size(s),
-    "sizes": lambda s, passing, key: rb.size(frb.Mixture([s, passing]), each=True),
     "split": lambda s, _, key: (rb.split(key, 3), rb.split(np.array([0, 1], np.uint32))),
     "state_dict": lambda s, _, key: rb.state_dict(s),
     "unshard": lambda s, _, key: rb.unshard(rb.init(one_device()[0], sharding=one_device()[1])),

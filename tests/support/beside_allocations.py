@@ -22,14 +22,19 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
+import torch_backend.ops as torch_ops
 from functional_rb import _native
+from functional_rb.ops.part_kernels import Table, using
+from functional_rb.structures import sum_tree
 from functional_rb.text.padding import Padded
 from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import LANES, MEMBERS
+from torch_backend import cpu_kernels
 
 WIDE = 64
 BATCH = 516
@@ -52,7 +57,7 @@ FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unboun
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
-    *("sums of steps, float64", "prioritized, with a limit", "slices without replacement"),
+    *("sums of steps, float64", "prioritized, with a limit", "slices of frames"),
 )
 """Members that call every kernel; all others in `make test-all`."""
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
@@ -88,6 +93,7 @@ def specs(directory: Path) -> dict[str, frb.BufferSpec]:
     wide["shifted"] = dataclasses.replace(plain, item=images, transforms=frb.map_items(frb.items.random_shift(2)))
     frames = {"id": STORED["id"], "done": STORED["done"], **FRAMES}
     wide["frames"] = dataclasses.replace(plain, item=frames, compact=frb.Compact(), lanes=LANES)
+    wide["slices of frames"] = dataclasses.replace(wide["frames"], sampler=frb.SlicesWithoutReplacement(4))
     np.arange(TOKENS, dtype=np.uint16).tofile(directory / "tokens")
     padded = frb.map_items(Padded(str(directory / "tokens"), "uint16", 2, side="left", length=LENGTH))
     wide["texts"] = dataclasses.replace(plain, item=ROWS, sampler=frb.WithoutReplacement(), transforms=padded)
@@ -161,6 +167,24 @@ def counted(backend: Backend) -> Bits:
     return told
 
 
+def spanned(backend: Backend, table: Table) -> Bits:
+    """What is drawn from one of three spans of a tree, as shards draw among their own items."""
+    capacity, told = 10 * BATCH, []
+    rng = np.random.default_rng(2)
+    rows, levels = sum_tree.geometry(capacity).rows, len(sum_tree.geometry(capacity).levels)
+    with using(table):
+        for k in range(STEPS):
+            tree = torch.zeros((rows, sum_tree.FANOUT))
+            values = torch.from_numpy(rng.random(capacity).astype(np.float32))
+            tree = sum_tree.set_leaves(torch_ops, tree, capacity, torch.arange(capacity, dtype=torch.int32), values)
+            cuts = torch.tensor([0, 3 * BATCH, 5 * BATCH, capacity], dtype=torch.int32)
+            words = torch.from_numpy(rng.integers(0, 2**31, (BATCH, levels + 1), np.int32))
+            which = torch.tensor([k % 3], dtype=torch.int32)
+            drawn = sum_tree.draw_in_span(torch_ops, tree, capacity, cuts[:-1], cuts[1:], which, words)
+            told.append(lives.bits(backend, drawn))
+    return told
+
+
 def allocate(stop: threading.Event) -> None:
     """Take blocks that are too small for the fence, write to them, and free them."""
     rng = random.Random(0)
@@ -209,6 +233,7 @@ def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], direc
     """All of them, wherever they may lie; once before, so that kernels are loaded, which leaves free blocks behind."""
     with backends.make("torch-core") as core:
         drawn, numbers = iterated(core, wanted["prioritized, plain"]), counted(core)
+        among = spanned(core, {})
 
     def run(everywhere: bool = True) -> None:
         with backends.make("torch") as kernels:
@@ -218,6 +243,7 @@ def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], direc
             again = wanted["prioritized, plain"]
             compare("iterate", again, drawn, iterated(kernels, again))
             assert counted(kernels) == numbers
+            assert spanned(kernels, cpu_kernels.TABLE) == among
 
     run(everywhere=False)
     with_allocations(run)

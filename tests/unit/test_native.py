@@ -100,7 +100,7 @@ def test_a_record_has_its_fields_in_their_order() -> None:
 
 def test_a_field_that_the_native_code_does_not_know_is_refused() -> None:
     with pytest.raises(TypeError, match=r"EpochRecord has no fields \['age'\]; rebuild the extension: python tools/"):
-        descriptor.record("EpochRecord", lanes=1, age=2)
+        descriptor.record("EpochRecord", age=2)
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

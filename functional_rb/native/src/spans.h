@@ -108,6 +108,9 @@ FRB_INLINE void find_runs(const Plan& plan, const float* tree, const Edge* edges
   }
 }
 
+// A sum that wraps around, as that of arrays does: of runs without any draw, to which nothing is led.
+FRB_INLINE int32_t after(int32_t a, int32_t b) { return int32_t(uint32_t(a) + uint32_t(b)); }
+
 // The draws by which `descend` goes to a run, drawn by the first of `words`, and below it any; `sum_tree._ways`.
 FRB_INLINE void lead(const Runs& runs, int levels, int run, const int32_t* words, int32_t* led) {
   const int height = run / 2, side = run % 2;
@@ -115,9 +118,9 @@ FRB_INLINE void lead(const Runs& runs, int levels, int run, const int32_t* words
   const bool every = low < 0 && high == 0x7FFFFFFF;
   for (int depth = 0; depth < levels; ++depth) {
     const int k = levels - 1 - depth;
-    led[depth] = k > height    ? runs.below[2 * k + side][2] + 1
+    led[depth] = k > height            ? after(runs.below[2 * k + side][2], 1)
                  : k < height || every ? words[1 + depth]
-                               : low + 1 + high_product(words[1 + depth], high - low);
+                                       : after(after(low, 1), high_product(words[1 + depth], high - low));
   }
 }
 
