@@ -22,7 +22,7 @@ import functional_rb as frb
 import jax_backend
 from jax_backend import copies
 from tests.support import backends, gpu, lives
-from tests.support.backends import Backend
+from tests.support.backends import Backend, needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.lives import live_on_torch
 from tests.support.members import LANES, MEMBERS, Member
@@ -143,6 +143,7 @@ def test_jit_without_donation_leaves_the_state(sampler: Any) -> None:
     chex.assert_trees_all_equal(jax.tree.map(np.asarray, state), before)
 
 
+@needs_native
 @pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized()], ids=repr)
 def test_nothing_of_the_storage_is_copied(sampler: Any) -> None:
     def step(run: TrainState, key: Any) -> tuple[TrainState, Any]:

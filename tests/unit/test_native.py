@@ -24,6 +24,7 @@ from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.storage.host_state import NUMPY
 from functional_rb.structures import episode_windows, hash_map, ring, sum_tree
 from tests.support import headers, native_life
+from tests.support.backends import needs_native
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,6 +248,7 @@ def test_kernels_run_without_the_lock_of_the_interpreter() -> None:
 # --- sets of instructions, and none ----------------------------------------------------------------------------------
 
 
+@needs_native
 @pytest.mark.parametrize(
     ("variable", "given", "expected"),
     [
