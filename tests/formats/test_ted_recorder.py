@@ -246,7 +246,7 @@ def test_flat_items_of_environments(library: Backend) -> None:
     with pytest.raises(ValueError, match="the name 'reward' has another meaning in the item; give another"):
         frb.ted.item_from_env(env, observation_key="reward", layout="flat")
     with pytest.raises(ValueError, match="expected layout as 'ted' or 'flat', got 'rows'"):
-        frb.ted.item_from_env(env, layout="rows")  # type: ignore[arg-type]
+        frb.ted.item_from_env(env, layout="rows")  # type: ignore[arg-type]  # refused
 
 
 @pytest.mark.parametrize("given", ["CartPole-v1", None, 3])

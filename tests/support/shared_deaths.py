@@ -134,7 +134,7 @@ class Deaths:
         for turn in range(seed % 3):
 
             def repair(turn: int = turn) -> None:
-                _native.shared_repair = torn(self.shared, slots, rows, seed + turn)  # type: ignore[assignment]
+                _native.shared_repair = torn(self.shared, slots, rows, seed + turn)  # type: ignore[assignment]  # to be seen at work
                 self.shared.exclusively(lambda: None)
 
             ended(forked(repair), killed=True)
@@ -156,7 +156,7 @@ class Deaths:
             slots = np.arange(self.model.cursor + skipped, self.model.cursor + count) % self.capacity
             cut = self.model.items.copy()
 
-            self.dies(moment, slots, lambda batch=batch: self.write(*batch))  # type: ignore[misc]
+            self.dies(moment, slots, lambda batch=batch: self.write(*batch))  # type: ignore[misc]  # of this turn
             if moment.begun:
                 self.model.cut_short(count)
             elif moment.name == "ended":
@@ -179,7 +179,7 @@ class Deaths:
             new = self.rng.choice(np.array([0, 3, 7], np.float32), handles.size) if values else None
             items = dict(enumerate(self.renamed(handles, 50 + cases))) if rows else {}
             slots = handles[:6] % self.capacity
-            self.dies(moment, slots, lambda given=(handles, new, items): self.shared.update(*given))  # type: ignore[misc]
+            self.dies(moment, slots, lambda given=(handles, new, items): self.shared.update(*given))  # type: ignore[misc]  # of this turn
             if moment.name == "ended":
                 self.model.update(handles, new, 50 + cases if rows else None)
             cases += 1

@@ -61,6 +61,10 @@ class Law:
         version_tag: the tag that tells which version of a policy made a row, an int.
         max_staleness: rows that are older than so many versions are not drawn, nor are others of their group, and rows
             without a version wait; None for no limit.
+
+    Raises:
+        TypeError: for another sampler.
+        ValueError: for groups that are not interleaved or have no tag, or a tag without them, or a negative limit.
     """
 
     sampler: Groups | Prioritized
@@ -70,7 +74,17 @@ class Law:
     max_staleness: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the limit."""
+        """Check what can be known before any row is there."""
+        if not isinstance(self.sampler, Groups | Prioritized):
+            raise TypeError(f"Law: expected frb.Groups or frb.Prioritized, got {self.sampler!r}")
+        grouped = isinstance(self.sampler, Groups)
+        if grouped != (self.group_tag is not None) or (
+            isinstance(self.sampler, Groups) and not self.sampler.interleaved
+        ):
+            raise ValueError(
+                f"Law: expected frb.Groups(..., interleaved=True) with a group_tag, or frb.Prioritized without one, got "
+                f"{self.sampler!r} and group_tag={self.group_tag!r}"
+            )
         if self.max_staleness is not None:
             checked_count("max_staleness", self.max_staleness, 0, 2**62)
 

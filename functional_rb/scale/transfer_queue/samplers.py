@@ -19,7 +19,7 @@ from functional_rb.scale.transfer_queue.law import Law
 WHO = "transfer_queue"
 extras.imported("transfer_queue", WHO)  # whose error tells what to install
 
-from transfer_queue.sampler import BaseSampler  # noqa: E402
+from transfer_queue.sampler import BaseSampler  # noqa: E402  # after the remedy for those who have it not
 
 PROBABILITY, WEIGHT = "frb_probability", "frb_weight"
 """The tags that a draw writes: floats, as of `sample.probabilities` and `sample.weights`."""

@@ -151,3 +151,17 @@ def test_a_draw_follows_from_its_seed():
     law, tags = Law(frb.Prioritized()), [{"priority": float(k + 1)} for k in range(100)]
     assert law.draw(tags, 20, seed=5).rows == law.draw(tags, 20, seed=5).rows
     assert law.draw(tags, 20, seed=5).rows != law.draw(tags, 20, seed=6).rows
+
+
+@pytest.mark.parametrize(
+    ("sampler", "tag", "error"),
+    [
+        (frb.Uniform(), None, TypeError),
+        (frb.Prioritized(), "uid", ValueError),
+        (BY_UID, None, ValueError),
+        (frb.Groups(2, "group"), "uid", ValueError),
+    ],
+)
+def test_laws_that_cannot_be_are_refused(sampler: Any, tag: str | None, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^Law: expected frb.Groups.* or frb.Prioritized.* got "):
+        Law(sampler, tag)

@@ -28,7 +28,7 @@ class StandIn:
         self._states: dict[Any, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.sample(*args, **kwargs)  # type: ignore[attr-defined]
+        return self.sample(*args, **kwargs)  # type: ignore[attr-defined]  # a stand-in
 
     def save_checkpoint(self) -> dict[str, Any]:
         return {"_states": self._states}
@@ -55,7 +55,7 @@ def samplers() -> Iterator[Any]:
         yield importlib.import_module(MODULE)
         return
     package, inner = types.ModuleType("transfer_queue"), types.ModuleType("transfer_queue.sampler")
-    inner.BaseSampler = StandIn  # type: ignore[attr-defined]
+    inner.BaseSampler = StandIn  # type: ignore[attr-defined]  # a stand-in
     sys.modules |= {"transfer_queue": package, "transfer_queue.sampler": inner}
     try:
         yield importlib.import_module(MODULE)
