@@ -77,10 +77,8 @@ class Law:
         """Check what can be known before any row is there."""
         if not isinstance(self.sampler, Groups | Prioritized):
             raise TypeError(f"Law: expected frb.Groups or frb.Prioritized, got {self.sampler!r}")
-        grouped = isinstance(self.sampler, Groups)
-        if grouped != (self.group_tag is not None) or (
-            isinstance(self.sampler, Groups) and not self.sampler.interleaved
-        ):
+        is_whole = self.sampler.interleaved if isinstance(self.sampler, Groups) else True
+        if not is_whole or isinstance(self.sampler, Groups) != (self.group_tag is not None):
             raise ValueError(
                 f"Law: expected frb.Groups(..., interleaved=True) with a group_tag, or frb.Prioritized without one, got "
                 f"{self.sampler!r} and group_tag={self.group_tag!r}"
