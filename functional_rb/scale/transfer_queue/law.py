@@ -80,7 +80,7 @@ class Law:
         is_whole = self.sampler.interleaved if isinstance(self.sampler, Groups) else True
         if not is_whole or isinstance(self.sampler, Groups) != (self.group_tag is not None):
             raise ValueError(
-                f"Law: expected frb.Groups(..., interleaved=True) with a group_tag, or frb.Prioritized without one, got "
+                f"Law: expected frb.Groups(..., interleaved=True) with a group_tag, or frb.Prioritized without, got "
                 f"{self.sampler!r} and group_tag={self.group_tag!r}"
             )
         if self.max_staleness is not None:
