@@ -18,6 +18,7 @@ from hypothesis import stateful
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.native import gpu
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu, headers
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
@@ -288,7 +289,8 @@ def test_where_nothing_can_be_compiled_torch_does_the_work(monkeypatch: pytest.M
     def missing(device: int) -> Any:
         raise OSError(f"no library for cuda:{device}")
 
-    monkeypatch.setattr(driver, "_loaded", missing)
+    monkeypatch.setattr(gpu, "loaded", missing)
+    monkeypatch.setattr(gpu, "_ready", {})
     monkeypatch.setattr(TORCH, "gpu", kernels.Kernels(driver.Driver(), "cpu"))
     monkeypatch.setattr(TORCH, "chain", programs.NotHere())
     spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8)
@@ -311,13 +313,13 @@ def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: py
         return architecture.encode()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(driver, "_compiler", Compiler)
-    monkeypatch.setattr(driver, "_compile", compile_it)
-    assert [driver.compiled(x) for x in ("sm_90", "sm_90", "sm_80")] == [b"sm_90", b"sm_90", b"sm_80"]
+    monkeypatch.setattr(gpu, "_compiler", lambda newest: Compiler())
+    monkeypatch.setattr(gpu, "_compile", compile_it)
+    assert [gpu.compiled(x) for x in ("sm_90", "sm_90", "sm_80")] == [b"sm_90", b"sm_90", b"sm_80"]
     assert made == ["sm_90", "sm_80"]
-    monkeypatch.setattr(driver, "FLAGS", ())
-    driver.compiled("sm_90")
+    monkeypatch.setattr(gpu, "FLAGS", ())
+    gpu.compiled("sm_90")
     assert made == ["sm_90", "sm_80", "sm_90"]
     (tmp_path / "functional_rb" / "kernels").chmod(0o777)
-    driver.compiled("sm_90")
+    gpu.compiled("sm_90")
     assert made == ["sm_90", "sm_80", "sm_90", "sm_90"]

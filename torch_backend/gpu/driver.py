@@ -1,55 +1,22 @@
-"""CUDA's driver, and the compiler that torch's builds for CUDA bring along, without a header of either.
-
-What is compiled is kept in the user's folder of caches, under a name that tells of all that it is made of.
-"""
+"""The kernels for GPUs on torch's own streams and memory; `functional_rb.native.gpu` compiles them."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import importlib.util
-import os
-import stat
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
-from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
-from pathlib import Path
-from typing import Any, Final
+from ctypes import byref, c_void_p
+from typing import Any
 
 import torch
 
-import functional_rb
-
-SOURCES: Final = Path(functional_rb.__file__).parent / "native" / "src"
-HEADERS: Final = ("gpu.h", "records.h", "base.h", "tables.h")
-FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
-KERNELS: Final = ("rank", "add", "update", "sample")
+from functional_rb.native import gpu
 
 
 class Driver:
     """The kernels on the GPUs of this process."""
 
-    def __init__(self) -> None:
-        """Nothing is compiled yet."""
-        self._ready: dict[int, bool] = {}
-
     def ready(self, device: int) -> bool:
         """Whether kernels can be carried out on a device; a warning says once why they cannot."""
-        if device not in self._ready:
-            try:
-                _loaded(device)
-                self._ready[device] = True
-            except (RuntimeError, OSError, AssertionError) as error:
-                self._ready[device] = False
-                warnings.warn(
-                    f"on cuda:{device} functional_rb goes on by torch's operations, many times as slow as its kernels: "
-                    f"{error}; functional_rb.kernels(False) says that this is meant",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        return self._ready[device]
+        return gpu.ready(device, "torch")
 
     def launch(
         self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
@@ -61,136 +28,18 @@ class Driver:
         Raises:
             RuntimeError: if the driver refuses, in whose words it is told.
         """
-        context, kernels = _loaded(device)
-        cuda, before = _cuda(), c_void_p()
+        there = gpu.loaded(device)
+        cuda, before = gpu.cuda(), c_void_p()
         cuda.cuCtxGetCurrent(byref(before))
-        if before.value != context.value:  # a new thread has none, and several devices take turns
-            _check(cuda.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")
+        if before.value != there.context:  # a new thread has none, and several devices take turns
+            gpu.check(cuda.cuCtxPushCurrent_v2(c_void_p(there.context)), "cuCtxPushCurrent")
         try:
             stream = c_void_p(torch._C._cuda_getCurrentRawStream(device))
             pointers = (c_void_p * 1)(ctypes.addressof(call))
-            given = (kernels[name], *grid, 1, threads, 1, 1, 0, stream, pointers, None)
+            given = (c_void_p(there.kernels[name]), *grid, 1, threads, 1, 1, 0, stream, pointers, None)
             # Python looks for interrupts between two steps of its own, and all of this is one.
             done.extend(map(cuda.cuLaunchKernel, *[(each,) for each in given]))
-            _check(done[-1], f"{name} on cuda:{device}")
+            gpu.check(done[-1], f"{name} on cuda:{device}")
         finally:
-            if before.value != context.value:
+            if before.value != there.context:
                 cuda.cuCtxPopCurrent_v2(byref(c_void_p()))
-
-
-@functools.cache
-def _cuda() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _check(status: int, what: str) -> None:
-    if status:
-        told = c_char_p()
-        _cuda().cuGetErrorString(status, byref(told))
-        raise RuntimeError(f"CUDA refused {what}: {(told.value or b'').decode()} ({status})")
-
-
-@functools.cache
-def _loaded(device: int) -> tuple[c_void_p, dict[str, c_void_p]]:
-    """The context that torch uses on a device, and the kernels, which are compiled if they have not been."""
-    cuda, handle, context, library = _cuda(), c_int(), c_void_p(), c_void_p()
-    torch.empty(0, device=torch.device("cuda", device))  # torch has begun
-    _check(cuda.cuDeviceGet(byref(handle), device), "cuDeviceGet")  # both heed CUDA_VISIBLE_DEVICES
-    _check(cuda.cuDevicePrimaryCtxRetain(byref(context), handle), "cuDevicePrimaryCtxRetain")
-    major, minor = torch.cuda.get_device_capability(device)
-    image = compiled(f"sm_{major}{minor}")
-    nothing = (None, None, 0, None, None, 0)
-    _check(cuda.cuLibraryLoadData(byref(library), image, *nothing), "cuLibraryLoadData")
-    kernels = {}
-    for name in KERNELS:
-        kernels[name] = c_void_p()
-        _check(cuda.cuLibraryGetKernel(byref(kernels[name]), library, f"frb_{name}".encode()), f"the kernel {name}")
-    return context, kernels
-
-
-def compiled(architecture: str) -> bytes:
-    """The kernels for an architecture, as in `sm_90`; those in the user's cache if they were made of the same."""
-    sources = {name: (SOURCES / name).read_bytes() for name in ("gpu.cu", *HEADERS)}
-    compiler = _compiler()
-    version = (c_int(), c_int())
-    compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
-    made_of = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
-    folder = _cache()
-    path = None if folder is None else folder / f"{hashlib.sha256(made_of.encode()).hexdigest()}.cubin"
-    if path is not None and path.is_file():
-        return path.read_bytes()
-    image = _compile(compiler, sources, architecture)
-    if path is not None:
-        _keep(path, image)
-    return image
-
-
-def _compile(compiler: Any, sources: dict[str, bytes], architecture: str) -> bytes:
-    program, headers = c_void_p(), [(name.encode(), text) for name, text in sources.items() if name != "gpu.cu"]
-    names, texts = ((c_char_p * len(headers))(*column) for column in zip(*headers, strict=True))
-    compiler.nvrtcCreateProgram(byref(program), sources["gpu.cu"], b"gpu.cu", len(headers), texts, names)
-    flags = [*FLAGS, f"--gpu-architecture={architecture}"]
-    status = compiler.nvrtcCompileProgram(program, len(flags), (c_char_p * len(flags))(*[x.encode() for x in flags]))
-    if status:
-        log = _bytes_of(compiler.nvrtcGetProgramLogSize, compiler.nvrtcGetProgramLog, program)
-        raise RuntimeError(f"the kernels cannot be compiled for {architecture} ({status}): {log.decode()}")
-    image = _bytes_of(compiler.nvrtcGetCUBINSize, compiler.nvrtcGetCUBIN, program)
-    compiler.nvrtcDestroyProgram(byref(program))
-    return image
-
-
-def _bytes_of(size_of: Callable[..., int], read: Callable[..., int], program: c_void_p) -> bytes:
-    size = c_size_t()
-    size_of(program, byref(size))
-    found = ctypes.create_string_buffer(size.value)
-    read(program, found)
-    return found.raw
-
-
-@functools.cache
-def _compiler() -> Any:
-    """NVRTC, as torch's builds for CUDA bring it, or the system has it."""
-    for path in _places():
-        try:
-            # It looks for its other half by name, and does not look beside itself: so that has to be there before.
-            for half in sorted(Path(path).parent.glob("libnvrtc-builtins.so*")):
-                ctypes.CDLL(str(half))
-            return ctypes.CDLL(path)
-        except OSError:
-            continue
-    raise RuntimeError(
-        "expected NVRTC, CUDA's compiler at run time, which torch's builds for CUDA bring along; install "
-        "nvidia-cuda-nvrtc"
-    )
-
-
-def _places() -> Iterator[str]:
-    major = (torch.version.cuda or "").partition(".")[0]
-    spec = importlib.util.find_spec("nvidia")
-    folders = [*(spec.submodule_search_locations or ())] if spec is not None else []
-    for folder in (*folders, str(Path(torch.__file__).parent / "lib")):
-        yield from (str(path) for path in sorted(Path(folder).rglob(f"libnvrtc.so.{major}*")))
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    yield from (f"libnvrtc.so.{major}", f"{home}/lib64/libnvrtc.so.{major}", "libnvrtc.so")
-
-
-def _cache() -> Path | None:
-    """The folder, which nobody else may write to, as what lies there is carried out; None if there is no such one."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "functional_rb" / "kernels"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-    except OSError:
-        return None
-    safe = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if safe else None
-
-
-def _keep(path: Path, image: bytes) -> None:
-    """Put a file there at once; where that cannot be, it is compiled again the next time."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as made:
-            made.write(image)
-        os.replace(made.name, path)
-    except OSError:
-        pass
