@@ -50,24 +50,43 @@ struct Block {
 };
 
 template <class F> void launched(int64_t columns, int64_t lines, int64_t order, const F& kernel) {
-  std::vector<int32_t> drawn(256);
+  std::vector<int32_t> drawn(frb::gpu::MOST_DRAWS);
   for (int64_t k = 0; k < columns * lines; ++k) {
     const int64_t block = turn(k, columns * lines, order);
     kernel(Block{block % columns, block / columns, lines, order, drawn.data()});
   }
 }
 
+#define FRB_CARRIED_OUT(name, threads) \
+  [](const Block& block, const frb::gpu::Call& call) { frb::gpu::name(block, call); },
+using Kernel = void (*)(const Block&, const frb::gpu::Call&);
+const Kernel kernels[] = {FRB_GPU_KERNELS(FRB_CARRIED_OUT)};
+
+struct Launched {
+  int64_t kernel, columns, lines;
+};
+std::vector<Launched> all;
+int64_t order = FORWARD;
+
 }  // namespace
 
 extern "C" {
-#define FRB_EMULATED(name)                                                                               \
-  int frb_##name(const frb::gpu::Call* call, int64_t columns, int64_t lines, int64_t order) {            \
-    launched(columns, lines, order, [&](const Block& block) { frb::gpu::name(block, *call); });          \
-    return 0;                                                                                            \
-  }
-FRB_EMULATED(rank)
-FRB_EMULATED(add)
-FRB_EMULATED(update)
-FRB_EMULATED(sample)
-int64_t frb_call_bytes() { return sizeof(frb::gpu::Call); }
+// As cuLaunchKernel is called; kernels are numbered from 1 on.
+int frb_launch(void* kernel, unsigned x, unsigned y, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** arguments,
+               void**) {
+  const int64_t number = reinterpret_cast<int64_t>(kernel) - 1;
+  const frb::gpu::Call& call = *static_cast<const frb::gpu::Call*>(arguments[0]);
+  all.push_back({number, x, y});
+  launched(x, y, order, [&](const Block& block) { kernels[number](block, call); });
+  return 0;
+}
+void frb_in_order(int64_t wanted) { order = wanted; }
+// The launches since the last call: how many, and (kernel, columns, lines) of each where there is room.
+int64_t frb_launched(int64_t* told, int64_t room) {
+  const int64_t count = int64_t(all.size());
+  for (int64_t k = 0; k < count && k < room; ++k)
+    told[3 * k] = all[size_t(k)].kernel, told[3 * k + 1] = all[size_t(k)].columns, told[3 * k + 2] = all[size_t(k)].lines;
+  if (told) all.clear();
+  return count;
+}
 }

@@ -9,40 +9,33 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from tests.support.chain_programs import NotHere
+from functional_rb import _native
 from tools.native_build import SOURCES, compiler
-from torch_backend.gpu.kernels import FIELDS, Kernels
-from torch_backend.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
+BLOCKS, SHARE = 1024, 4096
 
 
 class Emulated:
-    """Carries kernels out at once, on tensors of the CPU; tells what was launched, and on how many blocks.
+    """The emulator while it is at work.
 
     Attributes:
         launched: the names of kernels with their grids, the oldest first.
     """
 
-    def __init__(self, order: str) -> None:
-        """Have threads and blocks take turns in an order."""
-        self._library, self._order = library(), ORDERS[order]
+    def __init__(self) -> None:
+        """Nothing was launched yet."""
         self.launched: list[tuple[str, tuple[int, int]]] = []
 
-    def ready(self, device: int) -> bool:
-        """Always."""
-        return True
-
-    def launch(
-        self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
-    ) -> None:
-        """Carry a kernel out."""
-        self.launched.append((name, grid))
-        numbers = [ctypes.c_int64(x) for x in (*grid, self._order)]
-        given = (ctypes.byref(call), *numbers)
-        done.extend(map(getattr(self._library, f"frb_{name}"), *[(each,) for each in given]))
+    def note(self) -> None:
+        """Take what was launched since the last time."""
+        found = library()
+        count = found.frb_launched(None, 0)
+        told = (ctypes.c_int64 * (3 * count))()
+        found.frb_launched(told, count)
+        kernels = [told[k : k + 3] for k in range(0, 3 * count, 3)]
+        self.launched += [(_native.GPU_KERNELS[kernel], (columns, lines)) for kernel, columns, lines in kernels]
 
 
 @functools.cache
@@ -51,19 +44,28 @@ def library() -> ctypes.CDLL:
     source = Path(__file__).with_suffix(".cpp")
     with tempfile.TemporaryDirectory() as folder:
         made = f"{folder}/emulated.so"
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas", f"-I{SOURCES}"]
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", f"-I{SOURCES}"]
         subprocess.run([*compiler(), *flags, str(source), "-o", made], check=True)
         loaded = ctypes.CDLL(made)
-    assert loaded.frb_call_bytes() == 8 * len(FIELDS), "Python packs the record as C++ declares it"
+    loaded.frb_launched.restype = ctypes.c_int64
+    loaded.frb_launched.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    loaded.frb_in_order.argtypes = [ctypes.c_int64]
     return loaded
 
 
 @contextlib.contextmanager
-def using(launcher: Emulated) -> Iterator[None]:
-    """Let states on the CPU be worked on as if they were on a GPU."""
-    before = TORCH.gpu, TORCH.chain
-    TORCH.gpu, TORCH.chain = Kernels(launcher, "cpu"), NotHere()
+def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
+    """Let states on the CPU be worked on as if they were on a GPU, threads and blocks taking turns in an order."""
+    found, emulated = library(), Emulated()
+    launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
+    assert launch is not None
+    _native.gpu_driver((launch, 0, 0, 0), blocks, share)
+    _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
+    found.frb_in_order(ORDERS[order])
+    found.frb_launched((ctypes.c_int64 * 0)(), 0)
+    _native.emulate_gpu(True)
     try:
-        yield
+        yield emulated
     finally:
-        TORCH.gpu, TORCH.chain = before
+        _native.emulate_gpu(False)
+        emulated.note()

@@ -23,9 +23,11 @@ typedef unsigned long long uintptr_t;
 #if defined(__CUDACC__)
 #define FRB_INLINE __device__ __forceinline__
 #define FRB_TABLE static __device__ const
+#define FRB_UNROLL _Pragma("unroll")
 #else
 #define FRB_INLINE inline __attribute__((always_inline))
 #define FRB_TABLE constexpr
+#define FRB_UNROLL
 #endif
 // A kernel: compiled once, though both Python and XLA call it.
 #define FRB_ENTRY inline __attribute__((noinline))

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "launches.h"
 #include "sharing.h"
 
 // The states, versions and memories are Python's (`functional_rb.versions`), so that what is unusual finds them as it left
@@ -393,6 +394,14 @@ PyObject* turn(PyObject* self, PyObject* on) {
   Py_RETURN_NONE;
 }
 
+// emulate_gpu(on): have the kernels for GPUs, where there are any, do the work on the host's memory, for tests.
+PyObject* emulate_gpu(PyObject*, PyObject* on) {
+  kernels = kernels_of_the_host;
+  if (PyObject_IsTrue(on) == 1) gpu::replace(kernels);
+  Py_RETURN_NONE;
+}
+PyMethodDef functions[] = {{"emulate_gpu", emulate_gpu, METH_O, nullptr}, {}};
+
 #define FRB_FAST(name, function) \
   {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr}
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
@@ -412,9 +421,9 @@ PyType_Spec spec = {"functional_rb._native.Chain", sizeof(VersionChain), 0, Py_T
 }  // namespace
 
 bool add_chain(PyObject* module, const BufferKernels& of) {
-  kernels = of;
+  kernels = kernels_of_the_host = of;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { ++generation; });
-  return registered == 0 && names.intern() && add_lineage_types(module) && add_shared_types(module) && made_type(module, "Chain", spec);
+  return registered == 0 && names.intern() && PyModule_AddFunctions(module, functions) == 0 && add_lineage_types(module) && add_shared_types(module) && made_type(module, "Chain", spec);
 }
 
 }  // namespace frb

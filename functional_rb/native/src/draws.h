@@ -42,7 +42,7 @@ class Drawn {
   }
 
   // What draws rows of it; of single items also some rows, from the first on.
-  BufferCall described(const Turn& turn, const Seen& counters, int64_t draws, int64_t first) {
+  BufferCall described(Turn& turn, const Seen& counters, int64_t draws, int64_t first) {
     return described(call_on(turn, counters), draws, first);
   }
   BufferCall described(BufferCall call, int64_t draws, int64_t first) {

@@ -7,6 +7,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "buffer_call.h"
+
 namespace frb {
 
 struct Handler {
@@ -16,43 +18,6 @@ struct Handler {
 struct RecordFields {
   const char* name;
   const char* fields;
-};
-// What the version chain tells the kernels of a buffer; what is not given is null.
-struct BufferCall {
-  const int32_t *plan, *ring, *epoch;  // records
-  const int64_t* storage;
-  float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
-  int32_t *order, *place;              // of a sparse set
-  int32_t* in_episode;
-  const int32_t* counters;
-  int32_t* new_counters;
-  const int64_t* items;  // addresses of leaves, and behind them those of rows to save in
-  int64_t arrays, given, item_count, batch, row_bytes;
-  const uint8_t* mask;
-  const int32_t *priorities, *given_handles;
-  int32_t* saved_slots;
-  float *saved_values, *saved_kept;
-  int32_t *saved_steps, *saved_deck;
-  int64_t room, deck_room;
-  int64_t* saved_count;  // of slots, of leaves of the tree behind these, and of writes to a sparse set
-  int64_t key, words;
-  const int32_t* draws;  // in place of the key
-  int64_t* control;      // of a buffer that processes share
-  float beta;
-  int32_t *handles, *slots;
-  float *weights, *probabilities;
-  uint8_t *drawn, *is_first, *is_last, *truncated;
-};
-enum Outcome { DONE, NONE_DRAWN, NO_MEMORY, DRAWN_TORN };
-struct BufferKernels {
-  int (*add)(const BufferCall&);
-  int (*add_to_rings)(const BufferCall&);
-  int (*update)(const BufferCall&);
-  int (*update_priorities)(const BufferCall&);
-  int (*sample)(const BufferCall&);
-  int (*draw_slices)(const BufferCall&);
-  int (*draw_epoch)(const BufferCall&);
-  int (*sample_shared)(const BufferCall&);
 };
 struct Exports {
   PyMethodDef* methods;          // ends with an empty one

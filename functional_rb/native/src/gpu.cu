@@ -3,7 +3,9 @@
 
 namespace {
 
-constexpr int THREADS = 256, THREADS_OF_ONE = 1024, MOST_DRAWS = 64;
+using frb::gpu::MOST_DRAWS;
+using frb::gpu::THREADS;
+using frb::gpu::THREADS_OF_ONE;
 constexpr int WARP = 32;
 constexpr unsigned ALL = 0xFFFFFFFFu;  // threads of a warp
 
@@ -70,7 +72,4 @@ struct Block {
     __shared__ int32_t drawn[MOST_DRAWS];                                                                     \
     frb::gpu::name(Block{shared, drawn}, call);                                                               \
   }
-FRB_KERNEL(rank, THREADS_OF_ONE)
-FRB_KERNEL(add, THREADS)
-FRB_KERNEL(update, THREADS_OF_ONE)
-FRB_KERNEL(sample, THREADS)
+FRB_GPU_KERNELS(FRB_KERNEL)

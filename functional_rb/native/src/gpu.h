@@ -5,40 +5,31 @@
 // (`gpu.cu`), or one that is emulated (`tests/support/emulated_gpu.cpp`), whose order of turns tests choose.
 #pragma once
 #include "records.h"
+#include "buffer_call.h"
 #include "tables.h"
 
 FRB_BEGIN
 
 namespace gpu {
 
-// Leaves of an item, and arrays that they lie in, that a call can name.
-constexpr int MOST = 40;
+// Leaves of an item, and arrays that they lie in, that a call can name; and numbers of the records.
+constexpr int MOST = 40, PLAN = 288, RINGS = 64, EPOCHS = 4;
 
-// What a kernel is called with; eight bytes each, so that Python packs them one after the other. What is not given is null.
-struct Call {
-  const int32_t* plan;
-  float* tree;
-  const int32_t* counters;
-  int32_t* new_counters;
-  char* storage[MOST];   // rows, and wide arrays
-  char* leaves[MOST];    // of the items that are added, or that are drawn
-  char* saved[MOST];     // rows to save in, as the arrays of the storage have them
-  int32_t* saved_slots;
-  float* saved_values;
-  int64_t saved_arrays;  // how many of `saved` there are
-  const uint8_t* mask;
-  const int32_t* priorities;
-  const int32_t* handles_given;
+// What a kernel is called with: the records and the addresses that lie with the host elsewhere are in it, so that a GPU
+// reads all of it as constants. No larger than the 4,096 bytes that every GPU takes.
+struct Call : BufferCall {
+  int32_t plan[PLAN], ring[RINGS], epoch[EPOCHS];
+  char* storage[MOST];    // rows, and wide arrays
+  char* items[2 * MOST];  // leaves that are added, or that are drawn; and behind them rows to save in
   int32_t* scratch;
   int64_t scratch_size;
-  int64_t batch;
-  const int64_t* key_at;  // in place of the key, where that is on the GPU
-  int64_t key, words;
-  int64_t beta;           // the bits of a float32
-  int32_t* handles;
-  float *weights, *probabilities;
   int64_t tile;           // so many draws, or rows, are a block's
+  FRB_INLINE char* const* saved() const { return items + given; }
+  FRB_INLINE int64_t saved_arrays() const { return item_count - given; }
 };
+static_assert(sizeof(Call) <= 4096, "as every GPU takes it");
+
+FRB_INLINE Plan plan_of(const Call& call) { return Plan{{reinterpret_cast<const BufferRecord*>(call.plan)}}; }
 
 // --- numbers, one at a time: see `numbers.h` ------------------------------------------------------------------------
 
@@ -101,12 +92,22 @@ FRB_INLINE uint64_t mix(uint64_t x) {
   return x ^ (x >> SHIFT_3);
 }
 
-// The random words of a call.
+// The random words of a call: those that are given, or those of the key.
 struct Words {
+  const int32_t* given;
   uint64_t base;
-  FRB_INLINE explicit Words(const Call& call) : base(mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW)) {}
-  FRB_INLINE int32_t operator()(int64_t k) const { return int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33); }
+  FRB_INLINE explicit Words(const Call& call)
+      : given(call.draws), base(mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW)) {}
+  FRB_INLINE int32_t operator()(int64_t k) const {
+    return given ? given[k] : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
+  }
 };
+
+FRB_INLINE float beta_of(const Call& call) { return call.beta_at ? *call.beta_at : call.beta; }
+// How many rows are drawn: as many as are asked for, but at least one.
+FRB_INLINE int64_t asked(const Call& call) {
+  return call.wanted_at ? most<int64_t>(1, least<int64_t>(*call.wanted_at, call.batch)) : call.batch;
+}
 
 // --- the sum tree: see `sum_tree.h` ---------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ struct Children {
   float at[FANOUT];
   // Rows of a tree begin at multiples of their size.
   FRB_INLINE explicit Children(const float* row) {
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < FANOUT; k += 4) {
       const Four four = *reinterpret_cast<const Four*>(row + k);
       at[k] = four.at[0], at[k + 1] = four.at[1], at[k + 2] = four.at[2], at[k + 3] = four.at[3];
@@ -125,21 +126,21 @@ struct Children {
   // Halves onto halves.
   FRB_INLINE float sum() const {
     float eight[8], four[4];
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < 8; ++k) eight[k] = at[k] + at[k + 8];
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < 4; ++k) four[k] = eight[k] + eight[k + 4];
     return (four[0] + four[2]) + (four[1] + four[3]);
   }
   FRB_INLINE float smallest() const {
     uint32_t found = 0xFFFFFFFFu;
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < FANOUT; ++k) found = least(found, uint32_t(bits_of(at[k])) - 1u);
     return float_of(int32_t(found + 1u));
   }
   FRB_INLINE float largest() const {
     int32_t found = 0;
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < FANOUT; ++k) found = most(found, bits_of(at[k]));
     return float_of(found);
   }
@@ -147,14 +148,14 @@ struct Children {
   FRB_INLINE int32_t pick(int32_t draw) const {
     const uint32_t moved = ((127 + 29) - (uint32_t(bits_of(sum())) >> 23)) << 23;
     int32_t reach[FANOUT], total = 0, passed = 0;
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < FANOUT; ++k) {
       const int32_t bits = bits_of(at[k]), scaled = int32_t(uint32_t(bits) + moved);
       if (bits > 0) total += int32_t(float_of(most(scaled, bits_of(1.0f))));
       reach[k] = total;
     }
     const int32_t target = int32_t(uint64_t(uint32_t(total)) * uint32_t(draw) >> POINT);
-#pragma unroll
+    FRB_UNROLL
     for (int k = 0; k < FANOUT; ++k) passed += reach[k] <= target;
     return passed;
   }
@@ -217,8 +218,8 @@ FRB_INLINE void copy_leaf(const Block& block, const Call& call, const Plan& plan
   const LeafRecord& leaf = plan.leaf(k);
   const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
   char* stored = call.storage[leaf.storage] + leaf.offset;
-  char* rows = call.leaves[k] + first * bytes;
-  if (!bytes || !call.leaves[k]) return;
+  char* rows = call.items[k] + first * bytes;
+  if (!bytes || !call.items[k]) return;
   const uint64_t alignment = unit_of(aligned(stored, stride, rows, bytes));
   auto in_batch = [&](int64_t i) { return rows + i * bytes; };
   auto in_storage = [&](int64_t i) { return stored + slot(i) * stride; };
@@ -231,10 +232,10 @@ FRB_INLINE void copy_leaf(const Block& block, const Call& call, const Plan& plan
 // Save whole items from `slot(i)` in rows from `first` on.
 template <class Block, class Slot>
 FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count, const Slot& slot) {
-  for (int64_t k = 0; k < call.saved_arrays; ++k) {
+  for (int64_t k = 0; k < call.saved_arrays(); ++k) {
     const int64_t bytes = plan.stored_bytes(k);
     if (!bytes) continue;
-    char *stored = call.storage[k], *rows = call.saved[k] + first * bytes;
+    char *stored = call.storage[k], *rows = call.saved()[k] + first * bytes;
     copy_each(block, count, bytes, unit_of(aligned(stored, bytes, rows, bytes)),
               [&](int64_t i) { return rows + i * bytes; }, [&](int64_t i) { return stored + slot(i) * bytes; });
   }
@@ -245,7 +246,7 @@ FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& pla
 // Which row of a masked batch goes to each place behind the cursor, -1 for none, int32 [scratch_size], and behind that
 // how many rows are marked. By one block, before `add`.
 template <class Block> FRB_INLINE void rank(const Block& block, const Call& call) {
-  const Plan plan{{reinterpret_cast<const BufferRecord*>(call.plan)}};
+  const Plan plan = plan_of(call);
   int32_t* source = call.scratch;
   const int64_t places = call.scratch_size;
   block.each(places, [&](int64_t i) { source[i] = -1; });
@@ -262,7 +263,7 @@ struct Added {
   Plan plan;
   const int32_t* source;
   int64_t marked, skipped, first, written;
-  FRB_INLINE explicit Added(const Call& call) : plan{{reinterpret_cast<const BufferRecord*>(call.plan)}}, source(call.mask ? call.scratch : nullptr) {
+  FRB_INLINE explicit Added(const Call& call) : plan(plan_of(call)), source(call.mask ? call.scratch : nullptr) {
     marked = source ? int64_t(source[call.scratch_size]) : call.batch;
     skipped = most<int64_t>(marked - plan->capacity, 0);
     first = floor_mod(int64_t(call.counters[CURSOR]) + skipped, plan->capacity);
@@ -330,7 +331,7 @@ template <class Block> FRB_INLINE void add(const Block& block, const Call& call)
     const LeafRecord& leaf = batch.plan.leaf(k);
     const int64_t bytes = leaf.bytes, stride = batch.plan.stored_bytes(leaf.storage);
     if (!bytes) continue;
-    char *stored = call.storage[leaf.storage] + leaf.offset, *rows = call.leaves[k];
+    char *stored = call.storage[leaf.storage] + leaf.offset, *rows = call.items[k];
     copy_each(block, kept, bytes, unit_of(aligned(stored, stride, rows, bytes)),
               [&](int64_t i) { return stored + slot(i) * stride; },
               [&](int64_t i) { return rows + batch.row(begin + i) * bytes; });
@@ -354,19 +355,19 @@ FRB_INLINE int32_t find(const Plan& plan, const int32_t* counters, int32_t handl
 // the slot and the value of each row, int32 [batch] each, and a table of who writes a slot: slots and rows, int32
 // [scratch_size] each, a power of two of at least 2 * batch. For a handle that names nothing the first slot is saved.
 template <class Block> FRB_INLINE void update(const Block& block, const Call& call) {
-  const Plan plan{{reinterpret_cast<const BufferRecord*>(call.plan)}};
+  const Plan plan = plan_of(call);
   const int64_t batch = call.batch, size = call.scratch_size;
   float* tree = call.tree;
   int32_t *slots = call.scratch, *values = slots + batch, *keys = values + batch, *last = keys + size;
   block.each(size, [&](int64_t i) { keys[i] = last[i] = -1; });
   block.each(batch, [&](int64_t i) {
-    slots[i] = find(plan, call.counters, call.handles_given[i]);
+    slots[i] = find(plan, call.counters, call.given_handles[i]);
     values[i] = slots[i] < 0 ? BAD : value_of(plan, call.priorities[i]);
     if (!call.saved_slots) return;
     const int32_t slot = most(slots[i], 0);
     call.saved_slots[i] = slot, call.saved_values[i] = tree[slot];
   });
-  const int64_t stale = block.total(batch, [&](int64_t i) { return int64_t(slots[i] < 0 && call.handles_given[i] != -1); });
+  const int64_t stale = block.total(batch, [&](int64_t i) { return int64_t(slots[i] < 0 && call.given_handles[i] != -1); });
   const int64_t rejected = block.total(batch, [&](int64_t i) { return int64_t(slots[i] >= 0 && values[i] < 0); });
   const int32_t peak = most(call.counters[PEAK], block.largest(batch, [&](int64_t i) { return most(values[i], 0); }));
   auto entry = [&](int32_t slot) { return (uint32_t(slot) * 2654435769u >> 8) & uint32_t(size - 1); };
@@ -435,16 +436,16 @@ FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Wo
   const int64_t capacity = plan->capacity, cursor = call.counters[CURSOR], next = floor_mod(cursor, capacity);
   const int64_t behind = node < next ? next - node : next - node + capacity;
   tell(call, i, int32_t(behind <= cursor ? cursor - behind : cursor - behind + plan->modulus),
-       weight_of(value, smallest, float_of(int32_t(call.beta))), most(value * (1.0f / total), LEAST_CHANCE));
+       weight_of(value, smallest, beta_of(call)), most(value * (1.0f / total), LEAST_CHANCE));
   return node;
 }
 
 // Draw by random words of the key: each block of a column `tile` items. The blocks of the first row tell which; of wide
 // items each row of blocks reads a share of the leaves' bytes, for which each draws them again.
 template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
-  const Plan plan{{reinterpret_cast<const BufferRecord*>(call.plan)}};
+  const Plan plan = plan_of(call);
   const Words words(call);
-  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
   int32_t* slots = block.slots();
   block.each(here, [&](int64_t i) {
     const bool tells = block.y() == 0;
@@ -455,7 +456,7 @@ template <class Block> FRB_INLINE void sample(const Block& block, const Call& ca
     const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
     if (!bytes) continue;
     const char* stored = call.storage[leaf.storage] + leaf.offset;
-    char* rows = call.leaves[k] + begin * bytes;
+    char* rows = call.items[k] + begin * bytes;
     const int64_t unit = int64_t(unit_of(aligned(stored, stride, rows, bytes) | uint64_t(bytes)));
     const int64_t share = (bytes / unit + block.rows() - 1) / block.rows() * unit, from = block.y() * share;
     const int64_t width = least(share, bytes - from);
@@ -464,6 +465,10 @@ template <class Block> FRB_INLINE void sample(const Block& block, const Call& ca
                 [&](int64_t i) { return stored + int64_t(slots[i]) * stride + from; });
   }
 }
+
+// The kernels, and threads of a block: of one of many, or of the only one.
+constexpr int THREADS = 256, THREADS_OF_ONE = 1024, MOST_DRAWS = 64;
+#define FRB_GPU_KERNELS(X) X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(sample, THREADS)
 
 }  // namespace gpu
 

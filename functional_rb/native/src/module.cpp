@@ -2,6 +2,7 @@
 //
 // CPython's limited API of 3.11, so that one file serves all Pythons since.
 #include "chain.h"
+#include "launches.h"
 #include "setting.h"
 
 #include <cstdlib>
@@ -93,7 +94,7 @@ int fill(PyObject* module) {
   }
   const Choice choice = chosen();
   const bool done = PyModule_AddFunctions(module, choice.exports->methods) == 0 &&
-                    frb::add_chain(module, choice.exports->buffers) && frb::add_setting(module) &&
+                    frb::add_chain(module, choice.exports->buffers) && frb::add_setting(module) && frb::gpu::add_launches(module) &&
                     put(module, "INSTRUCTIONS", PyUnicode_FromString(choice.name)) &&
                     put(module, "RECORDS", records_of(choice.exports)) &&
                     put(module, "HANDLERS", handlers_of(choice.exports));

@@ -1,5 +1,7 @@
 // A call on a state: the chain of its library, the lineage's lock, and what values are made of.
 #pragma once
+#include <memory>
+
 #include "batch.h"
 
 namespace frb {
@@ -22,7 +24,7 @@ struct VersionChain {
 constexpr int64_t LARGE = 65536;  // bytes of a batch from which on other threads may go on meanwhile
 constexpr int64_t LEAST = 16384;  // as `versions.memory.LEAST`
 
-inline BufferKernels kernels;
+inline BufferKernels kernels, kernels_of_the_host;
 
 // Do some work, without the GIL if it takes long.
 template <class Work> auto apart_if(bool takes_long, Work work) {
@@ -86,10 +88,19 @@ class Turn {
   Place* place() const { return reinterpret_cast<Place*>(place_.get()); }
   const KnownBuffer* known() const { return reinterpret_cast<const KnownBuffer*>(known_.get()); }
 
+  // Memory for kernels, as long as this lives.
+  Scratches scratches() { return {take_scratch, this}; }
+
   Ref version, spec, memory;
   bool pinned = false;
 
  private:
+  static int32_t* take_scratch(void* of, int64_t count) {
+    auto& taken = static_cast<Turn*>(of)->scratch_;
+    taken.emplace_back(new (std::nothrow) int32_t[size_t(count)]);
+    return taken.back().get();
+  }
+
   Found find_place() {
     const Ref held = attribute(memory.get(), names.pinned), files = attribute(memory.get(), names.files);
     if (!held || !files) return Found::FAILED;
@@ -115,6 +126,7 @@ class Turn {
   VersionChain* chain_;
   PyObject* state_;
   Ref lock_, place_, known_;
+  std::vector<std::unique_ptr<int32_t[]>> scratch_;
 };
 
 #define FRB_TRY(found)                                                                     \
@@ -165,7 +177,7 @@ inline Ref new_state(Turn& turn, PyObject* version, PyObject* counters, PyObject
 }
 
 // What kernels are told of a state, whatever they do with it.
-inline BufferCall call_on(const Turn& turn, const Seen& counters) {
+inline BufferCall call_on(Turn& turn, const Seen& counters) {
   const Place* place = turn.place();
   const KnownBuffer* known = turn.known();
   BufferCall call{};
@@ -175,6 +187,7 @@ inline BufferCall call_on(const Turn& turn, const Seen& counters) {
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
   call.counters = reinterpret_cast<const int32_t*>(counters.data);
+  call.scratches = turn.scratches();
   return call;
 }
 

@@ -1,0 +1,40 @@
+// Launches of the kernels of `gpu.h`: what `kernels.cpp` does on the CPU, on arrays that lie on a GPU.
+#pragma once
+#include "gpu.h"
+#include "python.h"
+
+FRB_BEGIN
+namespace gpu {
+
+#define FRB_NUMBER(name, threads) name##_kernel,
+enum Kernel { FRB_GPU_KERNELS(FRB_NUMBER) KERNELS };
+#undef FRB_NUMBER
+
+// CUDA's driver as far as it is called here, or who emulates it.
+struct Driver {
+  int (*launch)(void* kernel, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
+                unsigned threads_z, unsigned shared_bytes, void* stream, void** arguments, void** more);
+  int (*current)(void** context);  // null where there are no contexts
+  int (*push)(void* context);
+  int (*pop)(void** context);
+};
+
+// The kernels as they were loaded for a device; null as long as they were not.
+struct Device {
+  void* context;
+  void* kernels[KERNELS];
+};
+
+// Put those of the kernels in place of others that there are for GPUs.
+void replace(BufferKernels& others);
+
+// How many leaves and arrays, and numbers of a plan, a call can name.
+inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) {
+  return leaves <= MOST && arrays <= MOST && numbers <= PLAN && ring <= RINGS;
+}
+
+// Add functions to the module by which Python tells of the driver and of devices; false with an error.
+bool add_launches(PyObject* module);
+
+}  // namespace gpu
+FRB_END
