@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 SOURCES: Final = Path(__file__).parent / "src"
-HEADERS: Final = ("gpu.h", "records.h", "base.h", "tables.h")
+HEADERS: Final = ("gpu.h", "buffer_call.h", "records.h", "base.h", "tables.h")
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
-KERNELS: Final = ("rank", "add", "update", "sample")
+BLOCKS, SHARE = 1024, 4096
+"""So many blocks are enough for any GPU, which has up to 150 multiprocessors; bytes of an item that one block reads."""
 MAJOR, MINOR = 75, 76
 """Of the compute capability, among a device's attributes."""
 
@@ -43,6 +44,7 @@ class Loaded(NamedTuple):
 
 
 _ready: dict[int, bool] = {}
+_there: dict[int, Loaded] = {}
 
 
 def ready(device: int, library: str) -> bool:
@@ -54,7 +56,8 @@ def ready(device: int, library: str) -> bool:
     """
     if device not in _ready:
         try:
-            loaded(device)
+            _there[device] = loaded(device)
+            tell()
             _ready[device] = True
         except (RuntimeError, OSError) as error:
             _ready[device] = False
@@ -65,6 +68,19 @@ def ready(device: int, library: str) -> bool:
                 stacklevel=2,
             )
     return _ready[device]
+
+
+def tell() -> None:
+    """Tell the extension how to launch, and of the kernels on each device."""
+    from functional_rb import _native
+
+    if _there:
+        library = cuda()
+        names = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"
+        addresses = tuple(ctypes.cast(getattr(library, name), c_void_p).value for name in names)
+        _native.gpu_driver(addresses, BLOCKS, SHARE)
+    for device, there in _there.items():
+        _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
 
 
 @functools.cache
@@ -92,11 +108,6 @@ def check(status: int, what: str) -> None:
         told = c_char_p()
         cuda().cuGetErrorString(status, byref(told))
         raise RuntimeError(f"CUDA refused {what}: {(told.value or b'').decode()} ({status})")
-
-
-def launch_address() -> int:
-    """Of `cuLaunchKernel`."""
-    return ctypes.cast(cuda().cuLaunchKernel, c_void_p).value or 0
 
 
 @functools.cache
@@ -131,10 +142,12 @@ def loaded(device: int) -> Loaded:
 
 @functools.cache
 def _library(architecture: str, newest: int) -> dict[str, int]:
+    from functional_rb import _native
+
     library, kernels = c_void_p(), {}
     image = compiled(architecture, newest)
     check(cuda().cuLibraryLoadData(byref(library), image, None, None, 0, None, None, 0), "cuLibraryLoadData")
-    for name in KERNELS:
+    for name in _native.GPU_KERNELS:
         kernel = c_void_p()
         check(cuda().cuLibraryGetKernel(byref(kernel), library, f"frb_{name}".encode()), f"the kernel {name}")
         kernels[name] = kernel.value or 0

@@ -1,0 +1,40 @@
+"""What JAX has of kernels for GPUs, on the CPU: their handlers are XLA's own calls there, and the launches emulated."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+
+import jax
+import pytest
+from jax.interpreters import mlir
+
+from functional_rb import _native
+from jax_backend import custom_call, gpus
+from tests.support import emulated_gpu
+from tests.support.emulated_gpu import BLOCKS, ORDERS, SHARE, Emulated
+
+
+@contextlib.contextmanager
+def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
+    """Let what is compiled meanwhile call kernels for GPUs, threads and blocks taking turns in an order."""
+    found, emulated = emulated_gpu.library(), Emulated()
+    launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
+    assert launch is not None
+    _native.gpu_driver((launch, 0, 0, 0), blocks, share)
+    _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
+    found.frb_in_order(ORDERS[order])
+    found.frb_launched((ctypes.c_int64 * 0)(), 0)
+    gpus.register("cpu")
+    jax.clear_caches()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        patch.setattr(gpus, "ready", lambda: True)
+        mlir.register_lowering(custom_call._work, custom_call.lower_on_gpu, platform="cpu")
+        try:
+            yield emulated
+        finally:
+            mlir.register_lowering(custom_call._work, custom_call._lower_on_cpu, platform="cpu")
+            jax.clear_caches()
+            emulated.note()
