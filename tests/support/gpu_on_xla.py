@@ -11,6 +11,7 @@ import pytest
 from jax.interpreters import mlir
 
 from functional_rb import _native
+from functional_rb.native import gpu
 from jax_backend import custom_call, gpus
 from tests.support import emulated_gpu
 from tests.support.emulated_gpu import BLOCKS, ORDERS, SHARE, Emulated
@@ -28,7 +29,7 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     found.frb_launched((ctypes.c_int64 * 0)(), 0)
     gpus.register("cpu")
     jax.clear_caches()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, jax.default_device(jax.devices("cpu")[0]):
         patch.setattr(jax, "default_backend", lambda: "gpu")
         patch.setattr(gpus, "ready", lambda: True)
         mlir.register_lowering(custom_call._work, custom_call.lower_on_gpu, platform="cpu")
@@ -38,3 +39,4 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
             mlir.register_lowering(custom_call._work, custom_call._lower_on_cpu, platform="cpu")
             jax.clear_caches()
             emulated.note()
+            gpu.tell()
