@@ -21,61 +21,40 @@ from typing import Any, Final
 import torch
 
 import functional_rb
+from functional_rb import _native
 
 SOURCES: Final = Path(functional_rb.__file__).parent / "native" / "src"
-HEADERS: Final = ("gpu.h", "records.h", "base.h", "tables.h")
+HEADERS: Final = ("gpu.h", "buffer_call.h", "records.h", "base.h", "tables.h")
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
-KERNELS: Final = ("rank", "add", "update", "sample")
+BLOCKS: Final = 1024
+"""So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
+SHARE: Final = 4096
+"""Bytes of an item that the threads of one block read together; of more several blocks."""
+_READY: dict[int, bool] = {}
 
 
-class Driver:
-    """The kernels on the GPUs of this process."""
-
-    def __init__(self) -> None:
-        """Nothing is compiled yet."""
-        self._ready: dict[int, bool] = {}
-
-    def ready(self, device: int) -> bool:
-        """Whether kernels can be carried out on a device; a warning says once why they cannot."""
-        if device not in self._ready:
-            try:
-                _loaded(device)
-                self._ready[device] = True
-            except (RuntimeError, OSError, AssertionError) as error:
-                self._ready[device] = False
-                warnings.warn(
-                    f"on cuda:{device} functional_rb goes on by torch's operations, many times as slow as its kernels: "
-                    f"{error}; functional_rb.kernels(False) says that this is meant",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-        return self._ready[device]
-
-    def launch(
-        self, device: int, name: str, call: ctypes.Array[Any], grid: tuple[int, int], threads: int, done: list[int]
-    ) -> None:
-        """Have a kernel carried out on a device, on torch's current stream there, by a copy of its record.
-
-        What CUDA says, 0 for all is well, is put into `done` at once: an interrupt comes before both or after both.
-
-        Raises:
-            RuntimeError: if the driver refuses, in whose words it is told.
-        """
-        context, kernels = _loaded(device)
-        cuda, before = _cuda(), c_void_p()
-        cuda.cuCtxGetCurrent(byref(before))
-        if before.value != context.value:  # a new thread has none, and several devices take turns
-            _check(cuda.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")
+def ready(device: int) -> bool:
+    """Whether kernels can be launched on a device; a warning says once why they cannot."""
+    if device not in _READY:
         try:
-            stream = c_void_p(torch._C._cuda_getCurrentRawStream(device))
-            pointers = (c_void_p * 1)(ctypes.addressof(call))
-            given = (kernels[name], *grid, 1, threads, 1, 1, 0, stream, pointers, None)
-            # Python looks for interrupts between two steps of its own, and all of this is one.
-            done.extend(map(cuda.cuLaunchKernel, *[(each,) for each in given]))
-            _check(done[-1], f"{name} on cuda:{device}")
-        finally:
-            if before.value != context.value:
-                cuda.cuCtxPopCurrent_v2(byref(c_void_p()))
+            _native.gpu_device(device, *_loaded(device))
+            _native.gpu_driver(_functions(), BLOCKS, SHARE)
+            _READY[device] = True
+        except (RuntimeError, OSError, AssertionError) as error:
+            _READY[device] = False
+            warnings.warn(
+                f"on cuda:{device} functional_rb goes on by torch's operations, many times as slow as its kernels: "
+                f"{error}; functional_rb.kernels(False) says that this is meant",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return _READY[device]
+
+
+def _functions() -> tuple[int, ...]:
+    """The addresses of the driver's functions that are called from C++."""
+    names = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuGetErrorString"
+    return tuple(ctypes.cast(getattr(_cuda(), name), c_void_p).value or 0 for name in names)
 
 
 @functools.cache
@@ -90,8 +69,7 @@ def _check(status: int, what: str) -> None:
         raise RuntimeError(f"CUDA refused {what}: {(told.value or b'').decode()} ({status})")
 
 
-@functools.cache
-def _loaded(device: int) -> tuple[c_void_p, dict[str, c_void_p]]:
+def _loaded(device: int) -> tuple[int, tuple[int, ...]]:
     """The context that torch uses on a device, and the kernels, which are compiled if they have not been."""
     cuda, handle, context, library = _cuda(), c_int(), c_void_p(), c_void_p()
     torch.empty(0, device=torch.device("cuda", device))  # torch has begun
@@ -101,11 +79,12 @@ def _loaded(device: int) -> tuple[c_void_p, dict[str, c_void_p]]:
     image = compiled(f"sm_{major}{minor}")
     nothing = (None, None, 0, None, None, 0)
     _check(cuda.cuLibraryLoadData(byref(library), image, *nothing), "cuLibraryLoadData")
-    kernels = {}
-    for name in KERNELS:
-        kernels[name] = c_void_p()
-        _check(cuda.cuLibraryGetKernel(byref(kernels[name]), library, f"frb_{name}".encode()), f"the kernel {name}")
-    return context, kernels
+    kernels = []
+    for name in _native.GPU_KERNELS:
+        kernel = c_void_p()
+        _check(cuda.cuLibraryGetKernel(byref(kernel), library, f"frb_{name}".encode()), f"the kernel {name}")
+        kernels.append(kernel.value or 0)
+    return context.value or 0, tuple(kernels)
 
 
 def compiled(architecture: str) -> bytes:
