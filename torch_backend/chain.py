@@ -11,7 +11,7 @@ from torch.utils.dlpack import from_dlpack
 from functional_rb.native.chain import Chains, dlpack_dtype
 from torch_backend import ops
 from torch_backend.convert import build_mapping
-from torch_backend.gpu import ON_GPU
+from torch_backend.gpus import ON_GPU
 from torch_backend.library import TORCH
 from torch_backend.shared import SharedState
 from torch_backend.state import State

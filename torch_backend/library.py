@@ -22,7 +22,7 @@ from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
 from torch_backend import modes, ops, random
 from torch_backend.convert import is_batched
-from torch_backend.gpu import Gpus
+from torch_backend.gpus import Gpus
 from torch_backend.memory import Memory
 from torch_backend.objects import Table as Objects
 

@@ -17,7 +17,7 @@ from functional_rb import _native
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.versions.memory import Memory
 from tools.native_build import SOURCES, compiler
-from torch_backend.gpu import Gpus, keywords
+from torch_backend.gpus import Gpus, keywords
 from torch_backend.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}

@@ -115,6 +115,7 @@ class Turn {
 
   // Have the GPU's stream that torch uses now wait for the one that worked on the arrays before; false with an error.
   bool find_stream() {
+    if (place()->where.device.type == dlpack::CPU) return true;  // which emulates a GPU
     const Ref number(PyLong_FromLong(place()->where.device.id));
     const Ref found = number ? called(chain_->given[STREAM], number.get()) : Ref();
     if (!found) return false;

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.native import gpu
 from functional_rb.versions.memory import Memory
 from torch_backend import modes, ops
-from torch_backend.gpu import driver
 
 NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
 
@@ -22,7 +22,7 @@ class Gpus:
         device = memory.rows.device
         if not (device.type == "cuda" and memory.fits and all(map(memory.is_plain_array, memory.arrays))):
             return None
-        if not driver.ready(device.index):
+        if not gpu.ready(device.index, "torch"):
             return None
         return keywords(device, spec)
 
@@ -39,11 +39,6 @@ def empty_outside_inference(size: tuple[int, ...], **given: Any) -> torch.Tensor
         return torch.empty(size, **given)
 
 
-def stream(device: int) -> int:
-    """The handle of torch's current stream on a GPU."""
-    return torch._C._cuda_getCurrentRawStream(device)
-
-
 def cross(memory: Memory, before: int) -> None:
     """Have torch's current stream wait for another one, which worked on a memory's arrays before.
 
@@ -58,5 +53,6 @@ def cross(memory: Memory, before: int) -> None:
             array.record_stream(now)  # else torch's allocator could give the memory away before that stream is done
 
 
-ON_GPU = torch.empty, empty_outside_inference, torch.is_inference_mode_enabled, stream, cross
+_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, its handle
+ON_GPU = torch.empty, empty_outside_inference, torch.is_inference_mode_enabled, _stream, cross
 """What the version chain asks; see `functional_rb.native.chain.Chains.make`."""
