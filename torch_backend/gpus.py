@@ -33,10 +33,15 @@ def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, Any], ..
     return tuple({"dtype": dtype, "device": device} for dtype in (*NUMBERS, *leaves))
 
 
-def empty_outside_inference(size: tuple[int, ...], **given: Any) -> torch.Tensor:
+def prototype(given: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
+    """An array of a shape with one element, in place of all."""
+    return torch.empty(1, **given).expand(shape)
+
+
+def like_outside_inference(array: torch.Tensor) -> torch.Tensor:
     """An array that may be written to later, also outside of inference mode."""
     with modes.outside_inference():
-        return torch.empty(size, **given)
+        return torch.empty_like(array)
 
 
 def cross(memory: Memory, before: int) -> None:
@@ -47,12 +52,13 @@ def cross(memory: Memory, before: int) -> None:
     """
     device = memory.rows.device
     if not torch.cuda.is_current_stream_capturing():
-        now, other = torch.cuda.current_stream(device), torch.cuda.ExternalStream(before, device)
+        now = torch.cuda.current_stream(device)
+        other = torch.cuda.ExternalStream(before, device) if before else torch.cuda.default_stream(device)
         now.wait_event(other.record_event())
         for array in memory.arrays:
             array.record_stream(now)  # else torch's allocator could give the memory away before that stream is done
 
 
 _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, its handle
-ON_GPU = torch.empty, empty_outside_inference, torch.is_inference_mode_enabled, _stream, cross
+ON_GPU = prototype, torch.empty_like, like_outside_inference, torch.is_inference_mode_enabled, _stream, cross
 """What the version chain asks; see `functional_rb.native.chain.Chains.make`."""

@@ -198,7 +198,7 @@ class Chains:
         arrays: Sequence[Any],
         has_exchange: bool = True,
         shared: type | None = None,
-        on_gpu: Sequence[Any] = (None,) * 5,
+        on_gpu: Sequence[Any] = (None,) * 6,
     ) -> _native.Chain:
         """The chain of a library's states.
 
@@ -208,9 +208,9 @@ class Chains:
                 capsule, say whether one is to be negated, and to be conjugated, and copy one as kernels read it.
             has_exchange: whether DLPack's C interface may be used.
             shared: the class of the library's handles of shared buffers, if it calls the chain on such.
-            on_gpu: if the library has arrays on GPUs: functions that make an array of a shape there, one that is a
-                state's, say whether the former would be unfit for that, tell a device's current stream, and have it
-                wait for another one that a memory was worked on by.
+            on_gpu: if the library has arrays on GPUs: functions that make an array of a shape there as a prototype,
+                one like it, and one that is a state's, say whether the former would be unfit for that, tell a
+                device's current stream, and have it wait for another one that a memory was worked on by.
         """
         samples = Sample, MaskedSample, SliceSample
         types = state, shared, Version, SavedBlock, *samples, *arrays, INT32, FLOAT32, np.dtype(np.bool_), *on_gpu

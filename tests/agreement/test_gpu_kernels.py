@@ -23,7 +23,6 @@ from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
-from torch_backend.library import TORCH
 
 ORDERS = list(emulated_gpu.ORDERS)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -223,6 +222,20 @@ def test_each_function_is_one_launch() -> None:
     assert [name for name, _ in emulated.launched] == ["add", "sample", "update", "rank", "add"]
 
 
+def test_a_state_that_is_made_in_inference_mode_is_written_to_outside_of_it() -> None:
+    spec, items = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.Prioritized()), {"n": torch.arange(3).int()}
+    with emulated_gpu.using("forward") as emulated:
+        with torch.inference_mode():
+            older = rb.add(rb.init(spec), items)
+            state = rb.add(older, items)
+        states = older, rb.update_(state, torch.arange(3, dtype=torch.int32), torch.full((3,), 2.0))
+        with frb.kernels(False):
+            states = *states, rb.add_(rb.add(states[1], items), items)
+    assert [int(rb.size(each)) for each in states] == [3, 6, 8]
+    assert not any(each._counters.is_inference() for each in states)
+    assert [name for name, _ in emulated.launched] == ["add", "add", "update"]
+
+
 @pytest.mark.filterwarnings("ignore:.*ynchroniz")
 @pytest.mark.gpu
 @cuda
@@ -282,18 +295,16 @@ def test_a_graph_of_cuda() -> None:
     assert programs.bits(sample.indices) == programs.bits(rb.sample(other, rb.key(1), 32)[1].indices)
 
 
-def test_where_nothing_can_be_compiled_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_compiled_that_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(device: int) -> Any:
         raise OSError(f"no library for cuda:{device}")
 
     monkeypatch.setattr(gpu, "loaded", missing)
     monkeypatch.setattr(gpu, "_ready", {})
-    monkeypatch.setattr(TORCH, "gpus", OnTheCpu())
-    spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8)
     with pytest.warns(RuntimeWarning, match=r"no library for cuda:0; functional_rb\.kernels\(False\)") as told:
-        states = [rb.add(rb.init(spec), {"n": torch.arange(3, dtype=torch.int32)}) for _ in range(2)]
+        found = [gpu.ready(0, "torch") for _ in range(2)]
     assert len(told) == 1
-    assert [int(rb.size(state)) for state in states] == [3, 3]
+    assert found == [False, False]
 
 
 def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

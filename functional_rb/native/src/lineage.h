@@ -59,6 +59,14 @@ enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, BESIDE };
 // What arrays are made of on a GPU: numbers, masks, bytes, and each leaf.
 enum Maker { INT32S, FLOAT32S, BOOLS, BYTES, LEAVES };
 
+// An array of a shape, with hardly any memory, like which torch makes others in half the time that it takes by their shape.
+struct Prototype {
+  int maker;
+  std::vector<int64_t> shape;
+  Ref array;
+};
+constexpr size_t MOST_PROTOTYPES = 128;
+
 // Where the arrays of a memory lie. Whoever has it keeps these alive.
 struct Place {
   PyObject_HEAD
@@ -70,6 +78,7 @@ struct Place {
   uint64_t generation;  // of the process that made this: in its forks there are none, and they make places of their own
   Where where;
   PyObject* makers;  // on a GPU: with which dtypes and device arrays are made there, see `Maker`; else null
+  std::vector<Prototype> prototypes;
   void* stream;      // on a GPU: the one that worked on the arrays last
 
   template <class T> T* beside(Beside which) const { return reinterpret_cast<T*>(others[which]); }
@@ -186,6 +195,7 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
   const Ref place(reinterpret_cast<PyObject*>(made));
   made->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), made->generation = generation;
   made->where = ON_THE_HOST, made->stream = NO_STREAM;
+  new (&made->prototypes) std::vector<Prototype>();
   bool found = PyTuple_Size(storage) == made->known->arrays();
   if (found && makers != Py_None) {
     Seen rows;
@@ -207,6 +217,7 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
 inline void free_place(PyObject* self) {
   Py_XDECREF(reinterpret_cast<PyObject*>(reinterpret_cast<Place*>(self)->known));
   Py_XDECREF(reinterpret_cast<Place*>(self)->makers);
+  reinterpret_cast<Place*>(self)->prototypes.~vector();
   released(self);
 }
 

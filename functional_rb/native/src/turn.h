@@ -1,5 +1,7 @@
 // A call on a state: the chain of its library, the lineage's lock, and what values are made of.
 #pragma once
+#include <algorithm>
+
 #include "batch.h"
 
 namespace frb {
@@ -7,7 +9,7 @@ namespace frb {
 // What a chain is given by its library, in this order.
 enum Given {
   STATE, SHARED_STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, READY,
-  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, EMPTY, EMPTY_OF_STATE, IS_INFERENCE, STREAM, CROSS, PLACE_OF, KNOWN_OF, OWN, COPY,
+  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PROTOTYPE, LIKE, LIKE_OF_STATE, IS_INFERENCE, STREAM, CROSS, PLACE_OF, KNOWN_OF, OWN, COPY,
   MAKE_ROOM, PART, APART, TOGETHER, GIVEN
 };
 
@@ -99,16 +101,12 @@ class Turn {
   // An array on the GPU, and where it begins; null if there is none, with an error or, where one of torch's modes makes
   // others, without. Of a state's no mode may know, as states outlive it.
   Ref array(int maker, int ndim, const int64_t* shape, char** at, bool of_state = false) const {
-    const Ref sizes(PyTuple_New(ndim));
-    for (int k = 0; sizes && k < ndim; ++k)
-      if (PyTuple_SetItem(sizes.get(), k, PyLong_FromLongLong(shape[k]))) return Ref();
-    const Ref args(sizes ? PyTuple_Pack(1, sizes.get()) : nullptr);
+    PyObject* like = prototype(maker, ndim, shape);
     const Ref in_mode(of_state ? called(chain_->given[IS_INFERENCE]) : Ref::to(Py_False));
-    if (!args || !in_mode) return Ref();
-    PyObject* make = chain_->given[in_mode.is(Py_True) ? EMPTY_OF_STATE : EMPTY];
-    Ref made(PyObject_Call(make, args.get(), PyTuple_GetItem(place()->makers, maker)));
+    if (!like || !in_mode) return Ref();
+    Ref made = called(chain_->given[in_mode.is(Py_True) ? LIKE_OF_STATE : LIKE], like);
     Seen seen;
-    if (!made || !chain_->arrays.see(made.get(), seen, place()->where)) return Ref();
+    if (!made || !chain_->arrays.see(made.get(), seen, place()->where) || !seen.contiguous()) return Ref();
     *at = seen.data;
     return made;
   }
@@ -136,6 +134,21 @@ class Turn {
   bool pinned = false;
 
  private:
+  // One of the place's; null with an error.
+  PyObject* prototype(int maker, int ndim, const int64_t* shape) const {
+    std::vector<Prototype>& known = place()->prototypes;
+    for (const Prototype& each : known)
+      if (each.maker == maker && each.shape.size() == size_t(ndim) && std::equal(shape, shape + ndim, each.shape.begin()))
+        return each.array.get();
+    const Ref sizes(PyTuple_New(ndim));
+    for (int k = 0; sizes && k < ndim; ++k)
+      if (PyTuple_SetItem(sizes.get(), k, PyLong_FromLongLong(shape[k]))) return nullptr;
+    Ref made = sizes ? called(chain_->given[PROTOTYPE], PyTuple_GetItem(place()->makers, maker), sizes.get()) : Ref();
+    if (!made) return nullptr;
+    if (known.size() >= MOST_PROTOTYPES) known.clear();
+    known.push_back({maker, {shape, shape + ndim}, std::move(made)});
+    return known.back().array.get();
+  }
   static int32_t* take_scratch(void* of, int64_t count) {
     char* at = nullptr;
     auto& taken = static_cast<Turn*>(of)->scratch_;
