@@ -23,8 +23,12 @@ from typing import Any, Final, NamedTuple
 SOURCES: Final = Path(__file__).parent / "src"
 HEADERS: Final = ("gpu.h", "buffer_call.h", "records.h", "base.h", "tables.h")
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
-BLOCKS, SHARE = 1024, 4096
-"""So many blocks are enough for any GPU, which has up to 150 multiprocessors; bytes of an item that one block reads."""
+BLOCKS: Final = 1024
+"""So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
+SHARE: Final = 4096
+"""Bytes of an item that the threads of one block read together; of more several blocks."""
+FUNCTIONS: Final = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuGetErrorString"
+"""Those of the driver that are called from C++."""
 MAJOR, MINOR = 75, 76
 """Of the compute capability, among a device's attributes."""
 
@@ -75,10 +79,8 @@ def tell() -> None:
     from functional_rb import _native
 
     if _there:
-        library = cuda()
-        names = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"
-        addresses = tuple(ctypes.cast(getattr(library, name), c_void_p).value for name in names)
-        _native.gpu_driver(addresses, BLOCKS, SHARE)
+        functions = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
+        _native.gpu_driver(functions, BLOCKS, SHARE)
     for device, there in _there.items():
         _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
 

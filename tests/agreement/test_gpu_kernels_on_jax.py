@@ -1,4 +1,4 @@
-"""Launches of kernels for GPUs as custom calls of JAX beside the core, to the bit: emulated, and on a GPU where one is."""
+"""Launches of kernels for GPUs as custom calls of JAX beside the core, to the bit: emulated, and on a GPU."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ PROGRAMS: dict[str, Callable[[frb.BufferSpec], Any]] = {
 
 
 def otherwise() -> AbstractContextManager[None]:
-    """Without kernels for GPUs: by the core, or by those of the CPU, which others hold to it and which take no second."""
+    """Without kernels for GPUs: by the core, or by those of the CPU, which others hold to it and which are fast."""
     return frb.kernels(False) if GPU or effort(False, True) else contextlib.nullcontext()
 
 
@@ -363,14 +363,14 @@ def test_a_device_without_kernels_is_an_error(emulated: Emulated) -> None:
 
 def test_a_launch_that_is_refused_is_an_error(emulated: Emulated) -> None:
     refuse = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 719)
-    _native.gpu_driver((ctypes.cast(refuse, ctypes.c_void_p).value, 0, 0, 0), 4, 500)
-    with pytest.raises(Exception, match=r"CUDA refused a launch \(719\)"):
+    _native.gpu_driver((ctypes.cast(refuse, ctypes.c_void_p).value or 0, 0, 0, 0, 0), 4, 500)
+    with pytest.raises(Exception, match="CUDA refused a launch"):
         added_once(of("uniform"))
 
 
 def test_the_stream_is_asked_of_xla(emulated: Emulated) -> None:
     """Which has none on a CPU, and says so."""
     none = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda place: 0)
-    _native.gpu_driver((1, ctypes.cast(none, ctypes.c_void_p).value, 0, 0), 4, 500)
+    _native.gpu_driver((1, ctypes.cast(none, ctypes.c_void_p).value or 0, 0, 0, 0), 4, 500)
     with pytest.raises(Exception, match=r"(?i)stream|GPU"):
         added_once(of("uniform"))

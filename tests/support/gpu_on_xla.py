@@ -23,7 +23,7 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     found, emulated = emulated_gpu.library(), Emulated()
     launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
     assert launch is not None
-    _native.gpu_driver((launch, 0, 0, 0), blocks, share)
+    _native.gpu_driver((launch, 0, 0, 0, 0), blocks, share)
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
     found.frb_in_order(ORDERS[order])
     found.frb_launched((ctypes.c_int64 * 0)(), 0)

@@ -50,16 +50,21 @@ int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines
   return status ? -status : DONE;
 }
 
+// All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
+int saved(const BufferCall& c, int64_t count, int outcome) {
+  if (c.saved_count) c.saved_count[0] = outcome == DONE ? count : 0;
+  return outcome;
+}
+
 int add(const BufferCall& c) {
   Call call = record_of(c);
   const int64_t capacity = plan_of(call)->capacity, places = std::min(c.batch, capacity);
   call.tile = parts(places, most_blocks), call.scratch_size = places;
-  if (c.saved_count) c.saved_count[0] = places;  // also what a mask leaves as it is
   if (c.mask) {
     if (!take_scratch(call, places + 1)) return NO_MEMORY;
     if (const int failed = launch(call, rank_kernel, THREADS_OF_ONE, 1)) return failed;
   }
-  return launch(call, add_kernel, THREADS, 1 + parts(places, call.tile));
+  return saved(c, places, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile)));
 }
 
 int update(const BufferCall& c) {
@@ -67,9 +72,8 @@ int update(const BufferCall& c) {
   int64_t size = 1;
   while (size <= 2 * c.batch) size *= 2;
   call.scratch_size = size;
-  if (c.saved_count) c.saved_count[0] = c.batch;
   if (!take_scratch(call, 2 * c.batch + 2 * size)) return NO_MEMORY;
-  return launch(call, update_kernel, THREADS_OF_ONE, 1);
+  return saved(c, c.batch, launch(call, update_kernel, THREADS_OF_ONE, 1));
 }
 
 int sample(const BufferCall& c) {
@@ -86,7 +90,7 @@ int sample(const BufferCall& c) {
 
 void* pointer(PyObject* of, Py_ssize_t k) { return PyLong_AsVoidPtr(PyTuple_GetItem(of, k)); }
 
-// gpu_driver((launch, current context, push, pop), most blocks, share): addresses of CUDA's functions, 0 for none.
+// gpu_driver((launch, current context, push, pop, words), most blocks, share): addresses of CUDA's functions, 0 for none.
 PyObject* take_driver(PyObject*, PyObject* args) {
   PyObject* functions;
   long long blocks, bytes;
@@ -94,7 +98,8 @@ PyObject* take_driver(PyObject*, PyObject* args) {
   driver = {reinterpret_cast<decltype(driver.launch)>(pointer(functions, 0)),
             reinterpret_cast<decltype(driver.current)>(pointer(functions, 1)),
             reinterpret_cast<decltype(driver.push)>(pointer(functions, 2)),
-            reinterpret_cast<decltype(driver.pop)>(pointer(functions, 3))};
+            reinterpret_cast<decltype(driver.pop)>(pointer(functions, 3)),
+            reinterpret_cast<decltype(driver.words)>(pointer(functions, 4))};
   most_blocks = blocks, share = bytes;
   return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
 }
@@ -121,11 +126,17 @@ int64_t device_here() {
   void* context = nullptr;
   if (driver.current) driver.current(&context);
   for (size_t k = 0; k < devices.size(); ++k)
-    if (devices[k].context == context) return int64_t(k);
+    if (devices[k].kernels[0] && devices[k].context == context) return int64_t(k);
   return -1;
 }
 
-void replace(BufferKernels& others) { others.add = add, others.update = update, others.sample = sample; }
+const BufferKernels buffers{add, nullptr, update, nullptr, sample, nullptr, nullptr, nullptr};
+
+const char* problem(int outcome) {
+  const char* text = nullptr;
+  if (driver.words) driver.words(-outcome, &text);
+  return text ? text : "unknown";
+}
 
 bool add_launches(PyObject* module) {
 #define FRB_NAME(name, threads) #name,

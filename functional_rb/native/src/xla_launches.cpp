@@ -13,8 +13,6 @@ FRB_BEGIN
 namespace gpu {
 namespace {
 
-BufferKernels launches;
-
 // A call of XLA's, and of it what launches are told.
 struct Asked {
   const frb::Call& frame;
@@ -63,7 +61,7 @@ int add(Asked& asked) {
   call.tree = asked.out<float>(1 + wide), call.new_counters = asked.out<int32_t>(2 + wide);
   call.counters = asked.in<int32_t>(2 + wide), call.mask = asked.in<uint8_t>(3 + wide);
   call.priorities = asked.in<int32_t>(4 + wide);
-  return launches.add(call);
+  return buffers.add(call);
 }
 
 // plan, words; rows, *wide, tree, counters, key, beta, wanted -> *leaves, handles, weights, probabilities, counters.
@@ -78,7 +76,7 @@ int sample(Asked& asked) {
   call.wanted_at = asked.in<int32_t>(5 + wide);
   call.handles = asked.out<int32_t>(last), call.weights = asked.out<float>(last + 1);
   call.probabilities = asked.out<float>(last + 2), call.new_counters = asked.out<int32_t>(last + 3);
-  return launches.sample(call);
+  return buffers.sample(call);
 }
 
 // plan, rings; tree, kept, counters, handles, priorities, in_episode -> tree, kept, counters.
@@ -88,7 +86,7 @@ int update(Asked& asked) {
   call.tree = asked.out<float>(0), call.new_counters = asked.out<int32_t>(2);
   call.counters = asked.in<int32_t>(2), call.given_handles = asked.in<int32_t>(3);
   call.priorities = asked.in<int32_t>(4);
-  return launches.update(call);
+  return buffers.update(call);
 }
 
 template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
@@ -103,8 +101,10 @@ template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
       const frb::Call one{frame, number};
       Asked asked(one);
       asked.call.stream = stream.stream, asked.call.device = device;
-      if (const int outcome = F(asked)) {
-        const std::string message = "functional_rb: CUDA refused a launch (" + std::to_string(-outcome) + ")";
+      const int outcome = F(asked);
+      if (outcome == NO_MEMORY) throw std::bad_alloc();
+      if (outcome < 0) {
+        const std::string message = std::string("functional_rb: CUDA refused a launch: ") + problem(outcome);
         return failed(frame, message.c_str(), xla::INTERNAL);
       }
     }
@@ -134,7 +134,7 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
                       return reinterpret_cast<int32_t*>(of);
                     }, &wanted};
   const std::string which = name;
-  (which == "add" ? launches.add : which == "update" ? launches.update : launches.sample)(call);
+  (which == "add" ? buffers.add : which == "update" ? buffers.update : buffers.sample)(call);
   PyBuffer_Release(&plan);
   return PyLong_FromLongLong(wanted);
 }
@@ -144,7 +144,6 @@ PyMethodDef methods[] = {{"gpu_scratch", tell_scratch, METH_VARARGS, nullptr}, {
 }  // namespace
 
 bool add_xla_launches(PyObject* module) {
-  replace(launches);
   return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_HANDLERS", handlers_of(handlers)) &&
          put(module, "GPU_ROOM", Py_BuildValue("(ii)", MOST, PLAN));
 }
