@@ -48,6 +48,7 @@ class Loaded(NamedTuple):
 
 
 _ready: dict[int, bool] = {}
+_there: dict[int, Loaded] = {}
 
 
 def ready(device: int, library: str) -> bool:
@@ -59,12 +60,8 @@ def ready(device: int, library: str) -> bool:
     """
     if device not in _ready:
         try:
-            from functional_rb import _native
-
-            found = loaded(device)
-            functions = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
-            _native.gpu_driver(functions, BLOCKS, SHARE)
-            _native.gpu_device(device, found.context, tuple(found.kernels.values()))
+            _there[device] = loaded(device)
+            tell()
             _ready[device] = True
         except (RuntimeError, OSError) as error:
             _ready[device] = False
@@ -75,6 +72,17 @@ def ready(device: int, library: str) -> bool:
                 stacklevel=2,
             )
     return _ready[device]
+
+
+def tell() -> None:
+    """Tell the extension how to launch, and of the kernels on each device."""
+    from functional_rb import _native
+
+    if _there:
+        addresses = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
+        _native.gpu_driver(addresses, BLOCKS, SHARE)
+    for device, there in _there.items():
+        _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
 
 
 @functools.cache
