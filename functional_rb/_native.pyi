@@ -11,6 +11,18 @@ RECORDS: dict[str, str]
 """The names of the fields of each record, in their order, with commas between."""
 HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls, and Python by `Chain.call`."""
+GPU_KERNELS: tuple[str, ...]
+"""The names of the kernels for GPUs, in which `frb_` stands before them."""
+
+def gpu_driver(functions: tuple[int, ...], blocks: int, share: int, /) -> None:
+    """Have kernels for GPUs launched, by addresses of CUDA's functions.
+
+    These are `cuLaunchKernel`, `cuCtxGetCurrent`, `cuCtxPushCurrent`, `cuCtxPopCurrent`, `cuGetErrorString`; all but
+    the first may be 0. A launch has so many blocks at most, of which each reads such a share of an item's bytes.
+    """
+
+def gpu_device(number: int, context: int, kernels: tuple[int, ...], /) -> None:
+    """Tell of the kernels that were loaded for a device, in the order of `GPU_KERNELS`."""
 
 class Setting:
     """Writes a value for the time of a `with` statement; what was read before is there after any interrupt."""
@@ -61,6 +73,8 @@ class Saved:
     nbytes: int
     counts: tuple[int, int, int]
     offsets: tuple[int, int, int, int, int, int, tuple[int, ...]]
+    holder: Any
+    """On a GPU the array that all of it lies in, where there is no buffer; else None."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -78,7 +92,9 @@ class Chain:
     def sample_(self, *given: object) -> Any: ...
     def draw(self, *given: object) -> Any: ...
     def together(self, *given: object) -> Any: ...
-    def place(self, known: KnownBuffer, storage: tuple[Any, ...], tree: Any, beside: tuple[Any, ...], /) -> Any: ...
+    def place(
+        self, known: KnownBuffer, storage: tuple[Any, ...], tree: Any, beside: tuple[Any, ...], makers: Any, /
+    ) -> Any: ...
     def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> list[Any]:
         """Let a kernel read arrays and write to results, which are returned; None stands for one that is not given.
 

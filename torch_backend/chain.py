@@ -11,6 +11,7 @@ from torch.utils.dlpack import from_dlpack
 from functional_rb.native.chain import Chains, dlpack_dtype
 from torch_backend import ops
 from torch_backend.convert import build_mapping
+from torch_backend.gpus import ON_GPU
 from torch_backend.library import TORCH
 from torch_backend.shared import SharedState
 from torch_backend.state import State
@@ -19,12 +20,13 @@ _DLPACK = {dtype: dlpack_dtype(name) for name, dtype in ops.DTYPES.items()}
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def look(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int] | None:
-    """Address, shape, strides, kind and bits of an ordinary tensor on the CPU; None of any other."""
+def look(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int, int, int] | None:
+    """Address, shape, strides, kind, bits and device, as DLPack has them, of an ordinary tensor; None of any other."""
     dtype = _DLPACK.get(tensor.dtype)
-    if dtype is None or not tensor.is_cpu or tensor.layout is not torch.strided or _is_wrapped(tensor):
+    device = (1, 0) if tensor.is_cpu else (2, tensor.get_device()) if tensor.is_cuda else None
+    if dtype is None or device is None or tensor.layout is not torch.strided or _is_wrapped(tensor):
         return None
-    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), *dtype
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), *dtype, *device
 
 
 def ready(tensor: torch.Tensor, writes: bool) -> torch.Tensor:
@@ -47,7 +49,7 @@ def ready(tensor: torch.Tensor, writes: bool) -> torch.Tensor:
 def made(has_exchange: bool = True) -> Any:
     """The chain, with DLPack's C interface where torch has it."""
     arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj, ready
-    return Chains(TORCH, build_mapping).make(State, arrays, has_exchange, SharedState)
+    return Chains(TORCH, build_mapping).make(State, arrays, has_exchange, SharedState, ON_GPU)
 
 
 CHAIN: Final = made()

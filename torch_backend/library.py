@@ -22,9 +22,7 @@ from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
 from torch_backend import modes, ops, random
 from torch_backend.convert import is_batched
-from torch_backend.gpu import launches
-from torch_backend.gpu.driver import Driver
-from torch_backend.gpu.kernels import Kernels
+from torch_backend.gpus import Gpus
 from torch_backend.memory import Memory
 from torch_backend.objects import Table as Objects
 
@@ -38,7 +36,7 @@ class Torch(Library):
     ops = ops
     memory_type = Memory
     table_type = Objects
-    gpu: Kernels | None = None
+    gpus: Gpus | None = None
     operations: Any
     """A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any."""
     # These are entered often, so they are the functions themselves.
@@ -81,11 +79,12 @@ class Torch(Library):
         return getattr(self.chain, function)(*given)
 
     def natively(self, function: str, *given: Any) -> Any:
-        """By the version chain, or by kernels for GPUs."""
-        made = self.by_chain(function, *given)
-        if made is not NotImplemented or self.gpu is None or _compiling() or not switch.on or _transforms() is not None:
-            return made
-        return launches.natively(self.gpu, function, *given)
+        """By the version chain."""
+        return self.by_chain(function, *given)
+
+    def makers_on_gpu(self, memory: versioned.Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
+        """On CUDA."""
+        return None if self.gpus is None else self.gpus.makers(memory, spec)
 
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
@@ -205,4 +204,4 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
 
 TORCH = Torch()
 if HAVE_KERNELS and torch.version.cuda is not None:
-    TORCH.gpu = Kernels(Driver())
+    TORCH.gpus = Gpus()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,10 +19,9 @@ class Memory(memory.Memory):
 
     Attributes:
         sharing: by which of torch's strategies they lie in memory that processes share; None if they do not.
-        on_gpu: whether kernels for GPUs can work on them; None until somebody has looked.
     """
 
-    __slots__ = ("on_gpu", "sharing")
+    __slots__ = ("sharing",)
 
     ops: ClassVar[Any] = ops
 
@@ -30,12 +29,6 @@ class Memory(memory.Memory):
         """Take the arrays over, as every memory does."""
         super().__init__(*arrays, **more)
         self.sharing: str | None = None
-        self.on_gpu: bool | None = None
-
-    def take(self, named: Mapping[str, torch.Tensor]) -> None:
-        """Have others; whether kernels for GPUs can work on them is not known yet."""
-        super().take(named)
-        self.on_gpu = None
 
     def copy(self) -> Self:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
@@ -62,6 +55,14 @@ class Memory(memory.Memory):
     def numpy_dtype(array: torch.Tensor) -> np.dtype[Any]:
         """The dtype of the same name."""
         return _NUMPY[array.dtype]
+
+    @staticmethod
+    def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """A part of a tensor of bytes, as a tensor of a dtype by its name; read on the stream that torch uses now."""
+        if holder.is_cuda:
+            holder.record_stream(torch.cuda.current_stream(holder.device))
+        own = ops.DTYPES[dtype]
+        return holder[begin : begin + math.prod(shape) * own.itemsize].view(own).view(shape)
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:

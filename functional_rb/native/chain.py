@@ -47,7 +47,7 @@ _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
 class SavedBlock(_native.Saved):
     """What was in some slots before a kernel overwrote them, in one piece of memory; see `versions.memory.Saved`.
 
-    Its arrays are NumPy's, whatever the library of the memory.
+    Its arrays are NumPy's, whatever the library of the memory; on a GPU they are the library's.
     """
 
     __slots__ = ()
@@ -62,32 +62,37 @@ class SavedBlock(_native.Saved):
         """Of rows, of wide arrays, of the tree's leaves and what lies beside; or of a sparse set."""
         begin, values, kept, steps, deck, room, copies = self.offsets
         rows, leaves, moves = self.counts
-        slots = self._numbers(INT32, begin, rows)
+        slots = self._numbers(memory, "int32", begin, rows)
         items = stored_arrays.named(memory.rows, memory.wide).items()
         found = [
             Entry(name, False, slots, self._copy(memory, array, at))
             for (name, array), at in zip(items, copies, strict=False)
         ]
         if values >= 0:
-            places = self._numbers(INT32, begin, leaves)
-            found.append(Entry(TREE, True, places, self._numbers(FLOAT32, values, leaves)))
-        for name, dtype, at in ((VALUE, FLOAT32, kept), (STEP_IN_EPISODE, INT32, steps)):
+            places = self._numbers(memory, "int32", begin, leaves)
+            found.append(Entry(TREE, True, places, self._numbers(memory, "float32", values, leaves)))
+        for name, dtype, at in ((VALUE, "float32", kept), (STEP_IN_EPISODE, "int32", steps)):
             if at >= 0:
-                found.append(Entry(auxiliary_name(name), False, slots, self._numbers(dtype, at, rows)))
+                found.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, at, rows)))
         for name, at in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
             if deck >= 0:
-                where, old = (self._numbers(INT32, column, moves) for column in (at, at + 4 * room))
+                where, old = (self._numbers(memory, "int32", column, moves) for column in (at, at + 4 * room))
                 where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
                 found.append(Entry(auxiliary_name(name), False, where, old[first]))
         return found
 
-    def _numbers(self, dtype: np.dtype[Any], begin: int, count: int) -> np.ndarray[Any, Any]:
-        return np.frombuffer(memoryview(self), dtype, count, begin)
+    def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> Any:
+        return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
 
-    def _copy(self, memory: Memory, like: Array, begin: int) -> np.ndarray[Any, Any]:
+    def _copy(self, memory: Memory, like: Array, begin: int) -> Any:
         """What was in the rows, or in a wide array."""
-        shape = (self.counts[0], *like.shape[1:])
-        return np.frombuffer(memoryview(self), memory.numpy_dtype(like), math.prod(shape), begin).reshape(shape)
+        return self._array(memory, memory.numpy_dtype(like), begin, (self.counts[0], *like.shape[1:]))
+
+    def _array(self, memory: Memory, dtype: np.dtype[Any], begin: int, shape: tuple[int, ...]) -> Any:
+        """A part of the piece."""
+        if self.holder is not None:
+            return memory.part_of(self.holder, dtype.name, begin, shape)
+        return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)
 
 
 class _Same:
@@ -188,7 +193,12 @@ class Chains:
         self._library, self._build_mapping = library, build_mapping
 
     def make(
-        self, state: type[VersionedState], arrays: Sequence[Any], has_exchange: bool = True, shared: type | None = None
+        self,
+        state: type[VersionedState],
+        arrays: Sequence[Any],
+        has_exchange: bool = True,
+        shared: type | None = None,
+        on_gpu: Sequence[Any] = (None,) * 6,
     ) -> _native.Chain:
         """The chain of a library's states.
 
@@ -198,9 +208,12 @@ class Chains:
                 capsule, say whether one is to be negated, and to be conjugated, and copy one as kernels read it.
             has_exchange: whether DLPack's C interface may be used.
             shared: the class of the library's handles of shared buffers, if it calls the chain on such.
+            on_gpu: if the library has arrays on GPUs: functions that make an array of a shape there as a prototype,
+                one like it, and one that is a state's, say whether the former would be unfit for that, tell a
+                device's current stream, and have it wait for another one that a memory was worked on by.
         """
         samples = Sample, MaskedSample, SliceSample
-        types = state, shared, Version, SavedBlock, *samples, *arrays, INT32, FLOAT32, np.dtype(np.bool_)
+        types = state, shared, Version, SavedBlock, *samples, *arrays, INT32, FLOAT32, np.dtype(np.bool_), *on_gpu
         asked = (
             self._place_of,
             known_buffer,
@@ -219,10 +232,11 @@ class Chains:
     def _place_of(self, spec: BufferSpec, memory: Memory) -> _native.Place | None:
         """Where a memory's arrays lie; None if kernels cannot read and write them."""
         known = known_buffer(spec)
-        if known is None or not memory.is_ordinary:
+        makers = None if known is None else self._library.makers_on_gpu(memory, spec)
+        if known is None or not (memory.is_ordinary or makers):
             return None
         beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
-        place = self._chain.place(known, (memory.rows, *memory.wide), memory.tree, beside)
+        place = self._chain.place(known, (memory.rows, *memory.wide), memory.tree, beside, makers)
         if not memory.pinned:
             memory.place = place
         return place

@@ -71,6 +71,13 @@ class Library(abc.ABC):
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
+    def makers_on_gpu(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
+        """With which dtypes and device arrays are made where a memory lies, if that is a GPU with kernels.
+
+        Of int32, float32, bool, uint8, and of each leaf as it is stored.
+        """
+        return None
+
     def is_batched(self, value: Any) -> bool:
         """Whether a value stands for many, over which a function is mapped: kernels cannot read it."""
         return False

@@ -124,6 +124,11 @@ class Memory(abc.ABC):
         """The dtype that NumPy has for an array's."""
 
     @staticmethod
+    def part_of(holder: Array, dtype: str, begin: int, shape: tuple[int, ...]) -> Array:
+        """A part of an array of bytes on a GPU, as an array of a dtype by its name."""
+        raise TypeError("expected memory on a GPU, where alone what was saved lies in an array")
+
+    @staticmethod
     @abc.abstractmethod
     def clone(array: Array) -> Array:
         """A copy of an array."""

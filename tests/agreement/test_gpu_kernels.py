@@ -18,12 +18,11 @@ from hypothesis import stateful
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.native import gpu
 from tests.support import chain_programs as programs
-from tests.support import emulated_gpu, headers
+from tests.support import emulated_gpu
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
-from torch_backend.gpu import driver, kernels
-from torch_backend.library import TORCH
 
 ORDERS = list(emulated_gpu.ORDERS)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -70,33 +69,38 @@ class OnGpu(Programs):
 class Emulated(OnGpu):
     """On the CPU, by emulated kernels."""
 
-    launcher: ClassVar[emulated_gpu.Emulated]
+    order: ClassVar[str]
+    blocks: ClassVar[int]
+    launched: ClassVar[set[str]]
 
-    def with_kernels(self) -> AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def with_kernels(self) -> Iterator[None]:
         """Those that are emulated."""
-        return emulated_gpu.using(self.launcher)
+        with emulated_gpu.using(self.order, self.blocks, 500) as emulated:
+            yield
+        self.launched.update(name for name, _ in emulated.launched)
 
 
-@pytest.mark.parametrize(("order", "blocks"), [*((order, 2) for order in ORDERS), ("scattered", kernels.BLOCKS)])
-def test_random_programs(order: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "BLOCKS", blocks)  # of few each has several rows
-    monkeypatch.setattr(kernels, "SHARE", 500)
+@pytest.mark.parametrize(("order", "blocks"), [*((order, 2) for order in ORDERS), ("scattered", gpu.BLOCKS)])
+def test_random_programs(order: str, blocks: int) -> None:
+    names = set[str]()
 
     class InThisOrder(Emulated):
-        launcher = emulated_gpu.Emulated(order)
+        pass
 
+    InThisOrder.order, InThisOrder.blocks, InThisOrder.launched = order, blocks, names  # of few each has several rows
     settings = hypothesis.settings(max_examples=effort(10, 300), stateful_step_count=effort(20, 60), deadline=None)
     stateful.run_state_machine_as_test(InThisOrder, settings=settings)
-    names = {name for name, _ in InThisOrder.launcher.launched}
     assert names == {"rank", "add", "update", "sample"}
 
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.parametrize("blocks", [2, kernels.BLOCKS])
+@pytest.mark.parametrize("blocks", [2, gpu.BLOCKS])
 def test_random_programs_on_a_gpu(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "BLOCKS", blocks)
-    monkeypatch.setattr(kernels, "SHARE", 500)
+    monkeypatch.setattr(gpu, "BLOCKS", blocks)
+    monkeypatch.setattr(gpu, "SHARE", 500)
+    monkeypatch.setattr(gpu, "_ready", {})
 
     class OnCuda(OnGpu):
         def fresh(self) -> tuple[Any, Any]:
@@ -144,11 +148,11 @@ LIVES = [(*large, sampler) for large in LARGE for sampler in SAMPLERS]
 
 @pytest.mark.parametrize(("item", "capacity", "sizes", "sampler"), LIVES)
 def test_large_batches(item: str, capacity: int, sizes: tuple[int, int], sampler: Any) -> None:
-    spec, launcher = frb.BufferSpec(SPECS[item], capacity, sampler), emulated_gpu.Emulated("scattered")
-    with emulated_gpu.using(launcher):
+    spec = frb.BufferSpec(SPECS[item], capacity, sampler)
+    with emulated_gpu.using("scattered") as emulated:
         found = large_life(spec, "cpu", sizes)
     assert found == large_life(spec, "cpu", sizes)
-    assert any(grid[0] > 1 for _, grid in launcher.launched)
+    assert any(grid[0] > 1 for _, grid in emulated.launched)
 
 
 @pytest.mark.gpu
@@ -170,7 +174,7 @@ def no_old_memory() -> Iterator[None]:
 def test_older_states_are_found_while_room_is_made_to_save(no_old_memory: None) -> None:
     """More is kept for them than the memory has bytes, so that they get copies amid a write."""
     spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 100, frb.Prioritized())
-    with emulated_gpu.using(emulated_gpu.Emulated("scattered")):
+    with emulated_gpu.using("scattered"):
         states = [rb.add(rb.init(spec), {"x": torch.ones(60, 64)})]
         for turn in range(2, 6):
             states.append(rb.add(states[-1], {"x": torch.full((60, 64), float(turn))}))
@@ -201,28 +205,35 @@ def test_unusual_tensors_are_what_they_say(unusual: str) -> None:
             states.append(rb.update(states[-1], form(torch.arange(5, dtype=torch.int32)), torch.full((5,), 7.0)))
         return [programs.peek(each) for each in states]
 
-    with emulated_gpu.using(emulated_gpu.Emulated("forward")):
+    with emulated_gpu.using("forward"):
         found = life()
     with programs.using(programs.NotHere()):
         assert found == life()
 
 
-def test_blocks_are_as_large_as_they_were_compiled_for() -> None:
-    declared = headers.constants("gpu.cu")
-    for name in ("THREADS", "THREADS_OF_ONE", "MOST_DRAWS"):
-        assert getattr(kernels, name) == declared[name]
-    assert headers.constants("gpu.h")["MOST"] == kernels.MOST
-
-
 def test_each_function_is_one_launch() -> None:
-    spec, launcher = frb.BufferSpec(SPECS["scalars"], 64, frb.Prioritized()), emulated_gpu.Emulated("forward")
+    spec = frb.BufferSpec(SPECS["scalars"], 64, frb.Prioritized())
     items = {"x": torch.ones(8, 4), "n": torch.ones(8, dtype=torch.int32), "done": torch.zeros(8, dtype=torch.bool)}
-    with emulated_gpu.using(launcher):
+    with emulated_gpu.using("forward") as emulated:
         state = rb.add(rb.init(spec), items)
         state, sample = rb.sample(state, rb.key(0), 16)
         state = rb.update_(state, sample.indices, sample.weights)
         rb.add_(state, items, torch.ones(8, dtype=torch.bool))
-    assert [name for name, _ in launcher.launched] == ["add", "sample", "update", "rank", "add"]
+    assert [name for name, _ in emulated.launched] == ["add", "sample", "update", "rank", "add"]
+
+
+def test_a_state_that_is_made_in_inference_mode_is_written_to_outside_of_it() -> None:
+    spec, items = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.Prioritized()), {"n": torch.arange(3).int()}
+    with emulated_gpu.using("forward") as emulated:
+        with torch.inference_mode():
+            older = rb.add(rb.init(spec), items)
+            state = rb.add(older, items)
+        states = older, rb.update_(state, torch.arange(3, dtype=torch.int32), torch.full((3,), 2.0))
+        with frb.kernels(False):
+            states = *states, rb.add_(rb.add(states[1], items), items)
+    assert [int(rb.size(each)) for each in states] == [3, 6, 8]
+    assert not any(each._counters.is_inference() for each in states)
+    assert [name for name, _ in emulated.launched] == ["add", "add", "update"]
 
 
 @pytest.mark.filterwarnings("ignore:.*ynchroniz")
@@ -284,18 +295,16 @@ def test_a_graph_of_cuda() -> None:
     assert programs.bits(sample.indices) == programs.bits(rb.sample(other, rb.key(1), 32)[1].indices)
 
 
-def test_where_nothing_can_be_compiled_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_compiled_that_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(device: int) -> Any:
         raise OSError(f"no library for cuda:{device}")
 
-    monkeypatch.setattr(driver, "_loaded", missing)
-    monkeypatch.setattr(TORCH, "gpu", kernels.Kernels(driver.Driver(), "cpu"))
-    monkeypatch.setattr(TORCH, "chain", programs.NotHere())
-    spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8)
+    monkeypatch.setattr(gpu, "loaded", missing)
+    monkeypatch.setattr(gpu, "_ready", {})
     with pytest.warns(RuntimeWarning, match=r"no library for cuda:0; functional_rb\.kernels\(False\)") as told:
-        states = [rb.add(rb.init(spec), {"n": torch.arange(3, dtype=torch.int32)}) for _ in range(2)]
+        found = [gpu.ready(0, "torch") for _ in range(2)]
     assert len(told) == 1
-    assert [int(rb.size(state)) for state in states] == [3, 3]
+    assert found == [False, False]
 
 
 def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,13 +320,13 @@ def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: py
         return architecture.encode()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(driver, "_compiler", Compiler)
-    monkeypatch.setattr(driver, "_compile", compile_it)
-    assert [driver.compiled(x) for x in ("sm_90", "sm_90", "sm_80")] == [b"sm_90", b"sm_90", b"sm_80"]
+    monkeypatch.setattr(gpu, "_compiler", lambda newest: Compiler())
+    monkeypatch.setattr(gpu, "_compile", compile_it)
+    assert [gpu.compiled(x) for x in ("sm_90", "sm_90", "sm_80")] == [b"sm_90", b"sm_90", b"sm_80"]
     assert made == ["sm_90", "sm_80"]
-    monkeypatch.setattr(driver, "FLAGS", ())
-    driver.compiled("sm_90")
+    monkeypatch.setattr(gpu, "FLAGS", ())
+    gpu.compiled("sm_90")
     assert made == ["sm_90", "sm_80", "sm_90"]
     (tmp_path / "functional_rb" / "kernels").chmod(0o777)
-    driver.compiled("sm_90")
+    gpu.compiled("sm_90")
     assert made == ["sm_90", "sm_80", "sm_90", "sm_90"]

@@ -9,12 +9,27 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from functional_rb import _native
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.versions.memory import Memory
 from tools.native_build import SOURCES, compiler
+from torch_backend.gpus import Gpus, keywords
+from torch_backend.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
 BLOCKS, SHARE = 1024, 4096
+
+
+class OnTheCpu(Gpus):
+    """One whose memory is the CPU's."""
+
+    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
+        """For what lies in one piece on the CPU."""
+        return keywords(torch.device("cpu"), spec) if memory.is_ordinary else None
 
 
 class Emulated:
@@ -59,13 +74,13 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     found, emulated = library(), Emulated()
     launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
     assert launch is not None
-    _native.gpu_driver((launch, 0, 0, 0), blocks, share)
+    _native.gpu_driver((launch, 0, 0, 0, 0), blocks, share)
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
     found.frb_in_order(ORDERS[order])
     found.frb_launched((ctypes.c_int64 * 0)(), 0)
-    _native.emulate_gpu(True)
+    before, TORCH.gpus = TORCH.gpus, OnTheCpu()
     try:
         yield emulated
     finally:
-        _native.emulate_gpu(False)
+        TORCH.gpus = before
         emulated.note()

@@ -29,8 +29,17 @@ struct Exchange {
   int (*see)(void*, Tensor*);
 };
 constexpr int32_t CPU = 1;
+inline bool operator==(const Device& a, const Device& b) { return a.type == b.type && a.id == b.id; }
 
 }  // namespace dlpack
+
+// Where arrays lie. On a GPU kernels for it are called, and NumPy's arrays cannot be there; tests emulate one on the CPU.
+struct Where {
+  dlpack::Device device;
+  bool on_gpu;
+};
+inline bool operator==(const Where& a, const Where& b) { return a.device == b.device && a.on_gpu == b.on_gpu; }
+constexpr Where ON_THE_HOST{{dlpack::CPU, 0}, false};
 
 constexpr int MOST_AXES = 16;
 constexpr int64_t LINE = 64;  // bytes of a line of the cache
@@ -44,7 +53,7 @@ struct Dtype {
 constexpr Dtype INT32{0, 32}, INT64{0, 64}, FLOAT32{2, 32}, FLOAT64{2, 64}, BOOL{6, 8};
 constexpr uint8_t COMPLEX = 5;
 
-// An array in the host's memory, for as long as this and the array live.
+// An array in the memory of some device, for as long as this and the array live.
 class Seen {
  public:
   Seen() = default;
@@ -56,6 +65,7 @@ class Seen {
   int ndim = 0;
   const int64_t* shape = nullptr;
   Dtype dtype{};
+  dlpack::Device device = ON_THE_HOST.device;
 
   // Whether elements lie one behind the other; where there are none, strides say nothing.
   bool contiguous() const {
@@ -77,12 +87,13 @@ class Seen {
     return false;
   }
 
-  // A tensor, of class torch.Tensor itself; false, without an error, if it is not an ordinary one of the CPU.
+  // A tensor, of class torch.Tensor itself; false, without an error, if it is not an ordinary one.
   bool take_tensor(PyObject* tensor, const dlpack::Exchange* exchange, PyObject* look) {
     dlpack::Tensor found{};
     if (!exchange) return look_at(tensor, look);
     if (exchange->see(tensor, &found)) return forget_error(), false;
-    if (found.device.type != dlpack::CPU || found.dtype.lanes != 1) return false;
+    if (found.dtype.lanes != 1) return false;
+    device = found.device;
     data = static_cast<char*>(found.data) + found.offset;
     ndim = found.ndim, shape = found.shape, strides_ = found.strides, dtype = {found.dtype.code, found.dtype.bits};
     return true;
@@ -102,13 +113,14 @@ class Seen {
   }
 
  private:
-  // What `look` of Python tells: (address, shape, strides, code, bits), or None.
+  // What `look` of Python tells: (address, shape, strides, code, bits, type and number of the device), or None.
   bool look_at(PyObject* tensor, PyObject* look) {
     const Ref told = called(look, tensor);
     long long address;
     PyObject *sizes, *steps;
     int code, bits;
-    if (!told || told.is(Py_None) || !PyArg_ParseTuple(told.get(), "LOOii", &address, &sizes, &steps, &code, &bits))
+    if (!told || told.is(Py_None) ||
+        !PyArg_ParseTuple(told.get(), "LOOiiii", &address, &sizes, &steps, &code, &bits, &device.type, &device.id))
       return forget_error(), false;
     ndim = int(PyTuple_Size(sizes));
     if (ndim > MOST_AXES) return false;
@@ -251,10 +263,15 @@ class ArrayLibrary {
   }
   void forget_exchange() { exchange_ = nullptr; }
 
-  // An array of either kind; false, without an error, for anything else.
-  bool see(PyObject* array, Seen& seen) const {
+  // An array of either kind that lies there; false, without an error, for anything else.
+  bool see(PyObject* array, Seen& seen, const Where& where) const {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(array));
-    if (type == ndarray_ || (type == tensor_ && look_ == Py_None)) return seen.take_ndarray(array);
+    if (type == ndarray_ || (type == tensor_ && look_ == Py_None)) return !where.on_gpu && seen.take_ndarray(array);
+    return see_anywhere(array, seen) && seen.device == where.device;
+  }
+  // A tensor, wherever it lies.
+  bool see_anywhere(PyObject* array, Seen& seen) const {
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(array));
     if (type != tensor_ || !seen.take_tensor(array, exchange_, look_) || !seen.there()) return false;
     // Torch puts negation and conjugation off.
     const bool is_complex = seen.dtype.code == COMPLEX;
@@ -262,8 +279,8 @@ class ArrayLibrary {
   }
 
   // Likewise, as bytes of some dtype.
-  bool see_bytes(PyObject* array, Seen& seen, bool writes) const {
-    return is_ndarray(array) ? seen.take_ndarray(array, true, writes) : see(array, seen);
+  bool see_bytes(PyObject* array, Seen& seen, bool writes, const Where& where = ON_THE_HOST) const {
+    return is_ndarray(array) ? !where.on_gpu && seen.take_ndarray(array, true, writes) : see(array, seen, where);
   }
   bool is_ndarray(PyObject* array) const {
     return PyObject_TypeCheck(array, reinterpret_cast<PyTypeObject*>(ndarray_));

@@ -29,8 +29,8 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as number_of takes the
 // The arrays of one call, seen, with addresses for kernels. Users' batches have an axis of so many lanes, if there are any.
 class Batch {
  public:
-  Batch(const KnownBuffer* known, const ArrayLibrary& library, int64_t lanes = 0)
-      : known_(known), library_(library), lanes_(lanes) {}
+  Batch(const KnownBuffer* known, const ArrayLibrary& library, const Where& where, int64_t lanes = 0)
+      : known_(known), library_(library), where_(where), lanes_(lanes) {}
 
   int64_t rows = -1;
   int64_t items[2 * MOST_LEAVES + 1] = {};  // addresses of leaves, and behind them those of saved rows
@@ -46,7 +46,7 @@ class Batch {
     const int axes = int(leaf.shape.size());
     Seen& seen = leaves_[k];
     held_[k] = Ref::to(array);  // a nest may be changed while a kernel reads what was in it
-    if (!library_.see(array, seen)) return axes == 0 && take_number(k, array);
+    if (!library_.see(array, seen, where_)) return !where_.on_gpu && axes == 0 && take_number(k, array);
     const int lead = seen.ndim - axes, least = lanes_ ? 1 : 0;
     if (!(seen.dtype == leaf.dtype) || lead < least || lead > least + 1 || !seen.contiguous()) return false;
     if (lanes_ && seen.shape[lead - 1] != lanes_) return false;
@@ -68,7 +68,7 @@ class Batch {
     return true;
   }
   bool take_handles(PyObject* array) {
-    if (!library_.see(array, handles_) || !(handles_.dtype == INT32) || handles_.ndim != 1 || !handles_.contiguous())
+    if (!library_.see(array, handles_, where_) || !(handles_.dtype == INT32) || handles_.ndim != 1 || !handles_.contiguous())
       return false;
     rows = handles_.shape[0], given_handles = array;
     handles = reinterpret_cast<const int32_t*>(handles_.data);
@@ -89,13 +89,14 @@ class Batch {
   }
   // As many elements as there are rows, with the axes of these; of priorities also one column, as critics give them.
   bool take_vector(PyObject* array, Seen& seen, Dtype dtype, bool column) {
-    if (!lead_ || !library_.see(array, seen) || !(seen.dtype == dtype) || !seen.contiguous()) return false;
+    if (!lead_ || !library_.see(array, seen, where_) || !(seen.dtype == dtype) || !seen.contiguous()) return false;
     if (seen.ndim != lead_ && !(column && seen.ndim == lead_ + 1 && seen.shape[lead_] == 1)) return false;
     return lead_ == 1 ? seen.shape[0] == rows : seen.shape[0] == rows / lanes_ && seen.shape[1] == lanes_;
   }
 
   const KnownBuffer* known_;
   const ArrayLibrary& library_;
+  const Where where_;
   const int64_t lanes_;
   int lead_ = 1;  // how many axes of the leaves count items
   Ref held_[MOST_LEAVES];

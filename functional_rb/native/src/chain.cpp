@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "launches.h"
 #include "sharing.h"
 
 // The states, versions and memories are Python's (`functional_rb.versions`), so that what is unusual finds them as it left
@@ -67,7 +66,9 @@ struct Draw {
   float beta = 0;
   Random random;
 
-  void tell(BufferCall& call) const { call.key = random.key, call.draws = random.bits, call.beta = beta; }
+  void tell(BufferCall& call) const {
+    call.key = random.key, call.key_at = random.key_at, call.draws = random.bits, call.beta = beta;
+  }
 };
 
 // --- buffers that processes share -----------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ PyObject* add_to_shared(const VersionChain* chain, PyObject* const* args) {
   Ref buffer;
   Shared* of = shared_by(chain, args[0], buffer);
   if (!of || !of->known()->adds) return not_here();
-  Batch batch(of->known(), chain->arrays);
+  Batch batch(of->known(), chain->arrays, ON_THE_HOST);
   if (!of->known()->given.empty() && PyDict_CheckExact(args[1])) {
     FRB_TRY(take_dict(of->known(), args[1], batch));
   } else {
@@ -113,7 +114,7 @@ PyObject* update_shared(const VersionChain* chain, PyObject* const* args) {
   Ref buffer;
   Shared* of = shared_by(chain, args[0], buffer);
   if (!of) return not_here();
-  Batch batch(of->known(), chain->arrays);
+  Batch batch(of->known(), chain->arrays, ON_THE_HOST);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(of->known(), args[3], batch));
   if (batch.rows > of->parts->room.get()[batch.given > 0]) return not_here();  // in pieces
@@ -128,7 +129,7 @@ PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
   Draw draw;
   if (!device.is(Py_None) || !known->samples || !take_size(known, args[2], &draw.draws) ||
       !take_beta(known, args[3], &draw.beta) || Py_TYPE(args[1]) != chain->type(TENSOR) ||
-      !draw.random.take(chain, known, args[1], draw.draws))
+      !draw.random.take(chain, known, ON_THE_HOST, args[1], draw.draws))
     return not_here();
   Drawn drawn(known, draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
@@ -150,6 +151,7 @@ PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
 
 // Have a kernel write what was taken.
 PyObject* written(Turn& turn, Write& write, Batch& batch, int (*kernel)(const BufferCall&)) {
+  if (!kernel) return not_here();
   BufferCall call = call_on(turn, write.counters());
   call.batch = batch.rows, call.items = batch.items, call.given = batch.given;
   call.mask = batch.mask, call.priorities = batch.priorities, call.given_handles = batch.handles;
@@ -172,7 +174,7 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * (more ? more : n) + lanes : 0;
   const bool steps = ring && ring->next;
   FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps}));
-  return written(turn, write, batch, ring ? kernels.add_to_rings : kernels.add);
+  return written(turn, write, batch, ring ? turn.kernels().add_to_rings : turn.kernels().add);
 }
 
 // add(state, items, mask, priorities, key, validate, time_major, to)
@@ -182,7 +184,7 @@ template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->adds) return not_here();
-  Batch batch(turn.known(), turn.chain()->arrays, turn.known()->lanes);
+  Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where, turn.known()->lanes);
   FRB_TRY(take_items(turn, args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
@@ -193,7 +195,7 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->writes && !turn.known()->appends) return not_here();
-  Batch batch(turn.known(), turn.chain()->arrays);
+  Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   FRB_TRY(take_leaves(turn.known(), args[1], batch));
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
@@ -206,14 +208,14 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   FRB_TRY(turn.begin());
   const bool whole = turn.known()->writes, rewrites = args[3] != Py_None;
   if (!whole && (rewrites || !turn.known()->updates)) return not_here();
-  Batch batch(turn.known(), turn.chain()->arrays);
+  Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(turn.known(), args[3], batch));
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
   const bool beside = !whole && turn.place()->beside<float>(KEPT);
   FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, args[2] != Py_None, beside, false}));
-  return written(turn, write, batch, whole ? kernels.update : kernels.update_priorities);
+  return written(turn, write, batch, whole ? turn.kernels().update : turn.kernels().update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
 
@@ -225,8 +227,9 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   if (!see_counters(turn, counters, numbers)) return Found::ELSEWHERE;
   BufferCall call = drawn.described(turn, numbers, draw.draws, first);
   draw.tell(call);
-  const auto kernel = turn.known()->draws == SLICES ? kernels.draw_slices : kernels.sample;
+  const auto kernel = turn.known()->draws == SLICES ? turn.kernels().draw_slices : turn.kernels().sample;
   const int64_t rows = draw.draws * turn.known()->length;
+  if (turn.on_gpu()) return !kernel ? Found::ELSEWHERE : told(kernel(call)) == DONE ? Found::READY : Found::FAILED;
   const Reading reading(turn.place());
   if (rows * call.row_bytes > LARGE) turn.unlock();
   const int outcome = run(kernel, call, rows);
@@ -236,7 +239,8 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
 
 // What was drawn is handed on by `finish`, with the state afterwards.
 template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish finish) {
-  Drawn drawn(turn.known(), draw.draws);
+  if (turn.on_gpu() && !turn.find_stream()) return nullptr;
+  Drawn drawn(turn, draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
   FRB_TRY(draw_rows(turn, draw, drawn, 0));
   turn.unlock();  // items may be of a class of the user's
@@ -247,14 +251,15 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
 template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   Write write(turn, in_place);
   FRB_TRY(write.check_owner());
+  if (!turn.kernels().draw_epoch) return not_here();
   FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false}));
-  Drawn drawn(turn.known(), draw.draws);
+  Drawn drawn(turn, draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
   Ref made(finish(drawn, write.made()));
   if (!made) return nullptr;
   BufferCall call = drawn.described(turn, write.counters(), draw.draws, 0);
   draw.tell(call);
-  FRB_TRY(write.carry_out(kernels.draw_epoch, call, nullptr));
+  FRB_TRY(write.carry_out(turn.kernels().draw_epoch, call, nullptr));
   return made.give();
 }
 
@@ -287,7 +292,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's.
   if (!known->samples || (remembers && known->given.empty()) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
-      Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), args[1], draw.draws))
+      Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();
   return draw_by(turn, draw, IN_PLACE, [&turn, remembers](Drawn& drawn, PyObject* made) -> PyObject* {
     const Ref sample = drawn.as_sample(turn.chain());
@@ -305,7 +310,7 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   draw.beta = float(PyFloat_AsDouble(args[3]));
   if (PyErr_Occurred()) return nullptr;
   if (turn.known()->draws == NO_DRAWS || !take_size(turn.known(), args[2], &draw.draws) ||
-      !draw.random.take(turn.chain(), turn.known(), args[1], draw.draws))
+      !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();
   return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* made) { return drawn.as_parts(turn.chain(), made).give(); });
 }
@@ -331,9 +336,11 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     Turn turn(chain, PyTuple_GetItem(args[0], k));
     FRB_TRY(turn.begin());
     if (!turn.known()->writes || !is_written(turn)) return not_here();
+    if (turn.on_gpu() && !turn.find_stream()) return nullptr;
+    if (drawn && !(drawn->where() == turn.place()->where)) return not_here();
     if (!drawn) {
       known = Ref::to(reinterpret_cast<PyObject*>(turn.place()->known));
-      drawn.emplace(turn.known(), size);
+      drawn.emplace(turn, size);
       if (!drawn->has_room()) return drawn->no_room();
     }
     FRB_TRY(draw_rows(turn, draw, *drawn, first));
@@ -394,14 +401,6 @@ PyObject* turn(PyObject* self, PyObject* on) {
   Py_RETURN_NONE;
 }
 
-// emulate_gpu(on): have the kernels for GPUs, where there are any, do the work on the host's memory, for tests.
-PyObject* emulate_gpu(PyObject*, PyObject* on) {
-  kernels = kernels_of_the_host;
-  if (PyObject_IsTrue(on) == 1) gpu::replace(kernels);
-  Py_RETURN_NONE;
-}
-PyMethodDef functions[] = {{"emulate_gpu", emulate_gpu, METH_O, nullptr}, {}};
-
 #define FRB_FAST(name, function) \
   {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), METH_FASTCALL, nullptr}
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
@@ -421,9 +420,9 @@ PyType_Spec spec = {"functional_rb._native.Chain", sizeof(VersionChain), 0, Py_T
 }  // namespace
 
 bool add_chain(PyObject* module, const BufferKernels& of) {
-  kernels = kernels_of_the_host = of;
+  kernels = of;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { ++generation; });
-  return registered == 0 && names.intern() && PyModule_AddFunctions(module, functions) == 0 && add_lineage_types(module) && add_shared_types(module) && made_type(module, "Chain", spec);
+  return registered == 0 && names.intern() && add_lineage_types(module) && add_shared_types(module) && made_type(module, "Chain", spec);
 }
 
 }  // namespace frb

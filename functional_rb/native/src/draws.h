@@ -23,20 +23,27 @@ inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
   return 0 <= value && value <= 100;
 }
 
-// A batch that is being drawn: the selection in one piece of memory, the items in another, as one may outlive the other.
+// A batch that is being drawn: the selection in one piece of memory, the items in another, as one may outlive the other. On
+// a GPU each array has memory of its own, as torch records for whole ones which streams read them.
 class Drawn {
  public:
-  Drawn(const KnownBuffer* known, int64_t draws)
-      : known_(known), draws_(draws), steps_(draws * known->length), told_(bytes_told()), items_(bytes_of_items()) {
-    if (!told_ || !items_) return;
+  Drawn(Turn& turn, int64_t draws) : Drawn(turn.known(), draws, turn.place()->where) {
+    if (where_.on_gpu) take_on_gpu(turn);
+  }
+  Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST)
+      : known_(known), where_(where), draws_(draws), steps_(draws * known->length),
+        told_(where.on_gpu ? 0 : bytes_told()), items_(where.on_gpu ? 0 : bytes_of_items()) {
+    if (where.on_gpu || !told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
     if (known->slices()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(known->leaves[k].bytes * steps_));
   }
-  bool has_room() const { return told_ && items_; }
+  bool has_room() const { return told_ && items_ && !lacks_; }
+  const Where& where() const { return where_; }
   // The reference would take even more memory.
   PyObject* no_room() const {
+    if (where_.on_gpu) return not_here();
     return PyErr_Format(PyExc_MemoryError, "sample: expected memory for %lld items of %lld bytes, got none; draw fewer at once",
                         static_cast<long long>(steps_), static_cast<long long>(known_->row_bytes));
   }
@@ -60,7 +67,9 @@ class Drawn {
   Ref as_parts(const VersionChain* chain, PyObject* state) {
     const Ref leaves = as_leaves(chain);
     Ref parts(PyTuple_New(3 + columns()));
-    Ref slots = slots_ ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_) : Ref::to(Py_None);
+    Ref slots = where_.on_gpu && slots_ ? Ref::to(on_gpu_[MOST_COLUMNS].get())
+                : slots_                ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
+                                        : Ref::to(Py_None);
     if (!leaves || !parts || !slots || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
         PyTuple_SetItem(parts.get(), 1, Py_NewRef(leaves.get())) || PyTuple_SetItem(parts.get(), 2, slots.give()))
       return Ref();
@@ -104,10 +113,35 @@ class Drawn {
     if (divided) shape[1] = known_->length;
     return 1 + divided;
   }
+  int shape_of(const Leaf& leaf, int64_t* shape) const {
+    int axes = lead(shape);
+    for (const int64_t size : leaf.shape) shape[axes++] = size;
+    return axes;
+  }
+  void take_on_gpu(Turn& turn) {
+    int64_t shape[MOST_AXES];
+    char* at = nullptr;
+    auto take = [&](size_t k, int maker, int axes, const int64_t* sizes) {
+      if (!lacks_) on_gpu_[k] = turn.array(maker, axes, sizes, &at);
+      lacks_ = lacks_ || !on_gpu_[k];
+      return at;
+    };
+    const int axes = lead(shape);
+    for (int k = 0; k < columns(); ++k)
+      columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
+                         of_draws(k) ? &draws_ : shape);
+    if (known_->slices()) slots_ = reinterpret_cast<int32_t*>(take(MOST_COLUMNS, INT32S, 1, &steps_));
+    for (size_t k = 0; k < leaves(); ++k) {
+      const int own = shape_of(known_->leaves[k], shape);
+      leaves_[k] = reinterpret_cast<int64_t>(take(LEAVES_AT + k, LEAVES + int(k), own, shape));
+    }
+  }
   bool put_columns(const VersionChain* chain, const Ref& tuple, int first) {
     int64_t shape[2];
     const int axes = lead(shape);
-    for (int k = 0; k < columns(); ++k) {
+    for (int k = 0; where_.on_gpu && k < columns(); ++k)
+      if (PyTuple_SetItem(tuple.get(), first + k, Py_NewRef(on_gpu_[k].get()))) return false;
+    for (int k = 0; !where_.on_gpu && k < columns(); ++k) {
       const Dtype dtype = of_draws(k) ? FLOAT32 : k == HANDLES ? INT32 : BOOL;
       Ref array = handed(chain, told_, columns_[k], dtype, of_draws(k) ? 1 : axes, of_draws(k) ? &draws_ : shape);
       if (!array || PyTuple_SetItem(tuple.get(), first + k, array.give())) return false;
@@ -115,10 +149,10 @@ class Drawn {
     return true;
   }
   Ref leaf(const VersionChain* chain, size_t k) {
+    if (where_.on_gpu) return Ref::to(on_gpu_[LEAVES_AT + k].get());
     const Leaf& leaf = known_->leaves[k];
     int64_t shape[MOST_AXES];
-    int axes = lead(shape);
-    for (const int64_t size : leaf.shape) shape[axes++] = size;
+    const int axes = shape_of(leaf, shape);
     char* data = reinterpret_cast<char*>(leaves_[k]);
     PyObject* numpy = chain->is_numpy || known_->in_numpy ? leaf.numpy : nullptr;
     return chain->arrays.handed(items_, data, leaf.dtype, axes, shape, numpy);
@@ -146,9 +180,14 @@ class Drawn {
     return leaves && sizes ? called(chain->given[TOGETHER], known_->spec, leaves.get(), sizes.get()) : Ref();
   }
 
+  static constexpr size_t LEAVES_AT = MOST_COLUMNS + 1;
+
   const KnownBuffer* known_;
+  const Where where_;
   int64_t draws_, steps_;
   Sheet told_, items_;
+  bool lacks_ = false;
+  Ref on_gpu_[LEAVES_AT + gpu::MOST];
   char* columns_[MOST_COLUMNS] = {};
   int32_t* slots_ = nullptr;
   int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
@@ -158,10 +197,14 @@ class Drawn {
 struct Random {
   Seen seen;
   int64_t key = 0;
+  const int64_t* key_at = nullptr;  // of a key on the GPU
   const int32_t* bits = nullptr;
 
-  bool take(const VersionChain* chain, const KnownBuffer* known, PyObject* given, int64_t draws) {
-    if (!chain->arrays.see(given, seen)) return false;
+  bool take(const VersionChain* chain, const KnownBuffer* known, const Where& where, PyObject* given, int64_t draws) {
+    if (!chain->arrays.see(given, seen, ON_THE_HOST)) {
+      key_at = chain->arrays.see(given, seen, where) ? reinterpret_cast<const int64_t*>(seen.data) : nullptr;
+      return key_at && where.on_gpu && seen.dtype == INT64 && seen.ndim == 0;
+    }
     if (seen.dtype == INT64 && seen.ndim == 0 && !chain->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
     return chain->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&

@@ -55,17 +55,22 @@ int64_t lines_of(const Plan& plan) {
   return std::max<int64_t>(1, std::min<int64_t>(parts(widest, share), 64));
 }
 
+// All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
+int saved(const BufferCall& c, int outcome, int64_t rows, int64_t leaves = 0, int64_t moves = 0) {
+  if (outcome == DONE && c.saved_count) c.saved_count[0] = rows, c.saved_count[1] = leaves, c.saved_count[2] = moves;
+  return outcome;
+}
+
 int add(const BufferCall& c) {
   Call call = record_of(c);
   const Plan plan = plan_of(call);
   const int64_t places = std::min<int64_t>(c.batch, plan->capacity);
   call.tile = parts(places, most_blocks), call.scratch_size = places;
-  if (c.saved_count) c.saved_count[0] = places;  // also what a mask leaves as it is
   if (c.mask) {
     if (!take_scratch(call, places + 1)) return NO_MEMORY;
     if (const int failed = launch(call, rank_kernel, THREADS_OF_ONE, 1)) return failed;
   }
-  return launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan));
+  return saved(c, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan)), places);
 }
 
 int update_by(const BufferCall& c, bool in_rings) {
@@ -73,12 +78,12 @@ int update_by(const BufferCall& c, bool in_rings) {
   call.in_rings = in_rings;
   call.owners = std::min<int64_t>(parts(c.batch, share), std::min<int64_t>(most_blocks, MOST_OWNERS));
   call.tile = parts(c.batch, most_blocks);
-  if (c.saved_count) c.saved_count[0] = c.batch;
   if (!take_scratch(call, numbers_of_update(c.batch, call.owners))) return NO_MEMORY;
-  if (const int failed = launch(call, update_kernel, THREADS_OF_ONE, call.owners)) return failed;
-  const bool several = call.owners > 1;
-  if (!c.given) return several ? launch(call, finish_update_kernel, THREADS, 1) : DONE;
-  return launch(call, finish_update_kernel, THREADS, several + parts(c.batch, call.tile), lines_of(plan_of(call)));
+  int outcome = launch(call, update_kernel, THREADS_OF_ONE, call.owners);
+  const int64_t several = call.owners > 1, copies = c.given ? parts(c.batch, call.tile) : 0;
+  if (outcome == DONE && several + copies > 0)
+    outcome = launch(call, finish_update_kernel, THREADS, several + copies, copies ? lines_of(plan_of(call)) : 1);
+  return saved(c, outcome, c.batch);
 }
 int update(const BufferCall& c) { return update_by(c, false); }
 int update_priorities(const BufferCall& c) { return update_by(c, true); }
@@ -93,7 +98,7 @@ int sample(const BufferCall& c) {
 
 void* pointer(PyObject* of, Py_ssize_t k) { return PyLong_AsVoidPtr(PyTuple_GetItem(of, k)); }
 
-// gpu_driver((launch, current context, push, pop), most blocks, share): addresses of CUDA's functions, 0 for none.
+// gpu_driver((launch, current context, push, pop, words), most blocks, share): addresses of CUDA's functions, 0 for none.
 PyObject* take_driver(PyObject*, PyObject* args) {
   PyObject* functions;
   long long blocks, bytes;
@@ -101,7 +106,8 @@ PyObject* take_driver(PyObject*, PyObject* args) {
   driver = {reinterpret_cast<decltype(driver.launch)>(pointer(functions, 0)),
             reinterpret_cast<decltype(driver.current)>(pointer(functions, 1)),
             reinterpret_cast<decltype(driver.push)>(pointer(functions, 2)),
-            reinterpret_cast<decltype(driver.pop)>(pointer(functions, 3))};
+            reinterpret_cast<decltype(driver.pop)>(pointer(functions, 3)),
+            reinterpret_cast<decltype(driver.words)>(pointer(functions, 4))};
   most_blocks = blocks, share = bytes;
   return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
 }
@@ -122,8 +128,12 @@ PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
 
 }  // namespace
 
-void replace(BufferKernels& others) {
-  others.add = add, others.update = update, others.update_priorities = update_priorities, others.sample = sample;
+const BufferKernels buffers{add, nullptr, update, update_priorities, sample, nullptr, nullptr, nullptr};
+
+const char* problem(int outcome) {
+  const char* text = nullptr;
+  if (driver.words) driver.words(-outcome, &text);
+  return text ? text : "unknown";
 }
 
 bool add_launches(PyObject* module) {

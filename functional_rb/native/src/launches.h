@@ -17,6 +17,7 @@ struct Driver {
   int (*current)(void** context);  // null where there are no contexts
   int (*push)(void* context);
   int (*pop)(void** context);
+  int (*words)(int status, const char** text);
 };
 
 // The kernels as they were loaded for a device; null as long as they were not.
@@ -25,8 +26,11 @@ struct Device {
   void* kernels[KERNELS];
 };
 
-// Put those of the kernels in place of others that there are for GPUs.
-void replace(BufferKernels& others);
+// What `BufferKernels` says; null for what there is no kernel for.
+extern const BufferKernels buffers;
+
+// CUDA's words for what a launch returned.
+const char* problem(int outcome);
 
 // How many leaves and arrays, and numbers of a plan, a call can name.
 inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) {

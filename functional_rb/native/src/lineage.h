@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "launches.h"
 #include "records.h"
 
 namespace frb {
@@ -55,6 +56,17 @@ struct KnownBuffer {
 // What samplers keep beside the storage and the tree.
 enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, BESIDE };
 
+// What arrays are made of on a GPU: numbers, masks, bytes, and each leaf.
+enum Maker { INT32S, FLOAT32S, BOOLS, BYTES, LEAVES };
+
+// An array of a shape, with hardly any memory, like which torch makes others in half the time that it takes by their shape.
+struct Prototype {
+  int maker;
+  std::vector<int64_t> shape;
+  Ref array;
+};
+constexpr size_t MOST_PROTOTYPES = 128;
+
 // Where the arrays of a memory lie. Whoever has it keeps these alive.
 struct Place {
   PyObject_HEAD
@@ -64,6 +76,10 @@ struct Place {
   int64_t others[BESIDE];
   int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
   uint64_t generation;  // of the process that made this: in its forks there are none, and they make places of their own
+  Where where;
+  PyObject* makers;  // on a GPU: with which dtypes and device arrays are made there, see `Maker`; else null
+  std::vector<Prototype> prototypes;
+  void* stream;      // on a GPU: the one that worked on the arrays last
 
   template <class T> T* beside(Beside which) const { return reinterpret_cast<T*>(others[which]); }
   // Take another known, of a spec with the same arrays.
@@ -84,6 +100,7 @@ struct Overwritten {
 struct Saved {
   PyObject_HEAD
   char* piece;
+  PyObject* holder;  // on a GPU the array that all of it lies in
   int64_t bytes, room, deck_room;
   int64_t counts[3];                       // how many of them are filled in, as `BufferCall.saved_count`; a kernel writes it
   int64_t slots, values, kept, steps, deck;  // where they begin, or -1
@@ -91,6 +108,7 @@ struct Saved {
 };
 
 inline PyTypeObject *known_type, *place_type, *saved_type;
+inline void* const NO_STREAM = reinterpret_cast<void*>(-1);  // the one of CUDA's by default is null
 // How many forks lie between this process and the first: the child of one has none of the other threads.
 inline uint64_t generation = 0;
 
@@ -160,22 +178,34 @@ inline void free_known(PyObject* self) {
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
+// Whether all that a kernel for GPUs is told of a buffer has room in its record.
+inline bool fits_on_gpu(const KnownBuffer* known) {
+  return known->writes && gpu::fits(int64_t(known->leaves.size()), known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size()));
+}
+
 // A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself
-// if kernels cannot read and write all of them. Whoever has the place keeps the arrays.
+// if kernels cannot read and write all of them. Whoever has the place keeps the arrays. On a GPU there are `makers`.
 inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
-  PyObject *known, *storage, *tree, *beside[BESIDE];
-  if (!PyArg_ParseTuple(args, "O!O!O(OOOO)", known_type, &known, &PyTuple_Type, &storage, &tree, beside, beside + 1,
-                        beside + 2, beside + 3))
+  PyObject *known, *storage, *tree, *makers, *beside[BESIDE];
+  if (!PyArg_ParseTuple(args, "O!O!O(OOOO)O", known_type, &known, &PyTuple_Type, &storage, &tree, beside, beside + 1,
+                        beside + 2, beside + 3, &makers))
     return nullptr;
   Place* made = allocated<Place>(place_type);
   if (!made) return nullptr;
   const Ref place(reinterpret_cast<PyObject*>(made));
   made->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), made->generation = generation;
+  made->where = ON_THE_HOST, made->stream = NO_STREAM;
+  new (&made->prototypes) std::vector<Prototype>();
   bool found = PyTuple_Size(storage) == made->known->arrays();
+  if (found && makers != Py_None) {
+    Seen rows;
+    found = fits_on_gpu(made->known) && library.see_anywhere(PyTuple_GetItem(storage, 0), rows);
+    made->where = {rows.device, true}, made->makers = Py_NewRef(makers);
+  }
   auto address = [&](PyObject* array) {
     Seen seen;
     if (array == Py_None || !found) return int64_t(0);
-    found = library.see_bytes(array, seen, true) && seen.contiguous();
+    found = library.see_bytes(array, seen, true, made->where) && seen.contiguous();
     return reinterpret_cast<int64_t>(seen.data);
   };
   made->tree = reinterpret_cast<float*>(address(tree));
@@ -186,6 +216,8 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
 
 inline void free_place(PyObject* self) {
   Py_XDECREF(reinterpret_cast<PyObject*>(reinterpret_cast<Place*>(self)->known));
+  Py_XDECREF(reinterpret_cast<Place*>(self)->makers);
+  reinterpret_cast<Place*>(self)->prototypes.~vector();
   released(self);
 }
 
@@ -217,7 +249,9 @@ class Reading {
 
 // --- saved slots ----------------------------------------------------------------------------------------------------
 
-inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritten& what) {
+// `hold` makes memory of so many bytes in which it is to lie; false with an error.
+template <class Hold>
+Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritten& what, const Hold& hold) {
   Saved* made = allocated<Saved>(type);
   if (!made) return nullptr;
   const Plan plan = known->plan();
@@ -234,23 +268,33 @@ inline Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Ove
   made->arrays = what.rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
   made->bytes = bytes;
-  made->piece = static_cast<char*>(malloc(size_t(bytes ? bytes : 1)));
-  if (made->piece) return made;
+  if (hold(made)) return made;
   Py_DECREF(reinterpret_cast<PyObject*>(made));
-  PyErr_NoMemory();
   return nullptr;
+}
+inline bool held_by_the_host(Saved* saved) {
+  saved->piece = static_cast<char*>(malloc(size_t(saved->bytes ? saved->bytes : 1)));
+  return saved->piece || PyErr_NoMemory();
 }
 
 inline void free_saved(PyObject* self) {
-  free(reinterpret_cast<Saved*>(self)->piece);
+  Saved* saved = reinterpret_cast<Saved*>(self);
+  if (!saved->holder) free(saved->piece);
+  Py_XDECREF(saved->holder);
   released(self);
 }
 
 inline int saved_buffer(PyObject* self, Py_buffer* view, int flags) {
   Saved* saved = reinterpret_cast<Saved*>(self);
+  if (saved->holder) return PyErr_SetString(PyExc_BufferError, "what was saved lies on a GPU"), -1;
   return PyBuffer_FillInfo(view, self, saved->piece, Py_ssize_t(saved->bytes), 0, flags);
 }
 
+// The array that all of it lies in on a GPU, else None.
+inline PyObject* saved_holder(PyObject* self, void*) {
+  PyObject* holder = reinterpret_cast<Saved*>(self)->holder;
+  return Py_NewRef(holder ? holder : Py_None);
+}
 inline PyObject* saved_nbytes(PyObject* self, void*) {
   return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->bytes + int64_t(sizeof(Saved)));
 }
@@ -291,7 +335,8 @@ inline bool add_lineage_types(PyObject* module) {
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, place};
   static PyGetSetDef fields[] = {{"nbytes", saved_nbytes, nullptr, nullptr, nullptr},
                                  {"counts", saved_counts, nullptr, nullptr, nullptr},
-                                 {"offsets", saved_offsets, nullptr, nullptr, nullptr}, {}};
+                                 {"offsets", saved_offsets, nullptr, nullptr, nullptr},
+                                 {"holder", saved_holder, nullptr, nullptr, nullptr}, {}};
   static PyType_Slot holder[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_holder)},
                                  {Py_bf_getbuffer, reinterpret_cast<void*>(holder_buffer)}, {0, nullptr}};
   static PyType_Spec holder_spec = {"functional_rb._native.Holder", sizeof(Holder), 0,

@@ -1,6 +1,6 @@
 // A call on a state: the chain of its library, the lineage's lock, and what values are made of.
 #pragma once
-#include <memory>
+#include <algorithm>
 
 #include "batch.h"
 
@@ -9,7 +9,8 @@ namespace frb {
 // What a chain is given by its library, in this order.
 enum Given {
   STATE, SHARED_STATE, VERSION, SAVED, SAMPLE, MASKED_SAMPLE, SLICE_SAMPLE, TENSOR, NDARRAY, LOOK, FROM_CAPSULE, IS_NEG, IS_CONJ, READY,
-  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PLACE_OF, KNOWN_OF, OWN, COPY, MAKE_ROOM, PART, APART, TOGETHER, GIVEN
+  NUMPY_INT32, NUMPY_FLOAT32, NUMPY_BOOL, PROTOTYPE, LIKE, LIKE_OF_STATE, IS_INFERENCE, STREAM, CROSS, PLACE_OF, KNOWN_OF, OWN, COPY,
+  MAKE_ROOM, PART, APART, TOGETHER, GIVEN
 };
 
 struct VersionChain {
@@ -24,13 +25,18 @@ struct VersionChain {
 constexpr int64_t LARGE = 65536;  // bytes of a batch from which on other threads may go on meanwhile
 constexpr int64_t LEAST = 16384;  // as `versions.memory.LEAST`
 
-inline BufferKernels kernels, kernels_of_the_host;
+inline BufferKernels kernels;
 
 // Do some work, without the GIL if it takes long.
 template <class Work> auto apart_if(bool takes_long, Work work) {
   if (!takes_long) return work();
   decltype(work()) outcome;
   Py_BEGIN_ALLOW_THREADS outcome = work(); Py_END_ALLOW_THREADS
+  return outcome;
+}
+// What a kernel for GPUs came to, as an error of Python's; none if it was launched.
+inline int told(int outcome) {
+  if (outcome < 0) PyErr_Format(PyExc_RuntimeError, "functional_rb: CUDA refused a launch: %s (%d)", gpu::problem(outcome), -outcome);
   return outcome;
 }
 // Carry out a kernel that copies so many rows, or that may wait for somebody.
@@ -88,6 +94,39 @@ class Turn {
   Place* place() const { return reinterpret_cast<Place*>(place_.get()); }
   const KnownBuffer* known() const { return reinterpret_cast<const KnownBuffer*>(known_.get()); }
 
+  // Those of the host, or of the GPU that the arrays lie on.
+  const BufferKernels& kernels() const { return on_gpu() ? gpu::buffers : frb::kernels; }
+  bool on_gpu() const { return place()->where.on_gpu; }
+
+  // An array on the GPU, and where it begins; null if there is none, with an error or, where one of torch's modes makes
+  // others, without. Of a state's no mode may know, as states outlive it.
+  Ref array(int maker, int ndim, const int64_t* shape, char** at, bool of_state = false) const {
+    PyObject* like = prototype(maker, ndim, shape);
+    const Ref in_mode(of_state ? called(chain_->given[IS_INFERENCE]) : Ref::to(Py_False));
+    if (!like || !in_mode) return Ref();
+    Ref made = called(chain_->given[in_mode.is(Py_True) ? LIKE_OF_STATE : LIKE], like);
+    Seen seen;
+    if (!made || !chain_->arrays.see(made.get(), seen, place()->where) || !seen.contiguous()) return Ref();
+    *at = seen.data;
+    return made;
+  }
+
+  // Have the GPU's stream that torch uses now wait for the one that worked on the arrays before; false with an error.
+  bool find_stream() {
+    if (place()->where.device.type == dlpack::CPU) return true;  // which emulates a GPU
+    const Ref number(PyLong_FromLong(place()->where.device.id));
+    const Ref found = number ? called(chain_->given[STREAM], number.get()) : Ref();
+    if (!found) return false;
+    stream_ = PyLong_AsVoidPtr(found.get());
+    if (place()->stream != stream_ && place()->stream != NO_STREAM) {
+      const Ref before(PyLong_FromVoidPtr(place()->stream));
+      if (!before || !called(chain_->given[CROSS], memory.get(), before.get())) return false;
+    }
+    place()->stream = stream_;
+    return !PyErr_Occurred();
+  }
+  void* stream() const { return stream_; }
+
   // Memory for kernels, as long as this lives.
   Scratches scratches() { return {take_scratch, this}; }
 
@@ -95,10 +134,26 @@ class Turn {
   bool pinned = false;
 
  private:
+  // One of the place's; null with an error.
+  PyObject* prototype(int maker, int ndim, const int64_t* shape) const {
+    std::vector<Prototype>& known = place()->prototypes;
+    for (const Prototype& each : known)
+      if (each.maker == maker && each.shape.size() == size_t(ndim) && std::equal(shape, shape + ndim, each.shape.begin()))
+        return each.array.get();
+    const Ref sizes(PyTuple_New(ndim));
+    for (int k = 0; sizes && k < ndim; ++k)
+      if (PyTuple_SetItem(sizes.get(), k, PyLong_FromLongLong(shape[k]))) return nullptr;
+    Ref made = sizes ? called(chain_->given[PROTOTYPE], PyTuple_GetItem(place()->makers, maker), sizes.get()) : Ref();
+    if (!made) return nullptr;
+    if (known.size() >= MOST_PROTOTYPES) known.clear();
+    known.push_back({maker, {shape, shape + ndim}, std::move(made)});
+    return known.back().array.get();
+  }
   static int32_t* take_scratch(void* of, int64_t count) {
+    char* at = nullptr;
     auto& taken = static_cast<Turn*>(of)->scratch_;
-    taken.emplace_back(new (std::nothrow) int32_t[size_t(count)]);
-    return taken.back().get();
+    taken.push_back(static_cast<Turn*>(of)->array(INT32S, 1, &count, &at));
+    return reinterpret_cast<int32_t*>(at);
   }
 
   Found find_place() {
@@ -126,7 +181,8 @@ class Turn {
   VersionChain* chain_;
   PyObject* state_;
   Ref lock_, place_, known_;
-  std::vector<std::unique_ptr<int32_t[]>> scratch_;
+  std::vector<Ref> scratch_;
+  void* stream_ = nullptr;
 };
 
 #define FRB_TRY(found)                                                                     \
@@ -139,7 +195,7 @@ class Turn {
 
 // The counters of a state, seen.
 inline bool see_counters(Turn& turn, const Ref& counters, Seen& seen) {
-  return turn.chain()->arrays.see(counters.get(), seen) && seen.dtype == INT32 && seen.ndim == 1 &&
+  return turn.chain()->arrays.see(counters.get(), seen, turn.place()->where) && seen.dtype == INT32 && seen.ndim == 1 &&
          seen.shape[0] >= COUNTERS && seen.contiguous();
 }
 
@@ -149,8 +205,14 @@ inline Ref handed(const VersionChain* chain, Sheet& sheet, char* data, Dtype dty
   return chain->arrays.handed(sheet, data, dtype, ndim, shape, chain->is_numpy ? numpy : nullptr);
 }
 
-// New counters, which begin as the old ones.
-inline Ref copied_counters(Turn& turn, const Seen& old, int32_t** at) {
+// New counters; on the host they begin as the old ones.
+inline Ref next_counters(Turn& turn, const Seen& old, int32_t** at) {
+  char* begin = nullptr;
+  if (turn.on_gpu()) {
+    Ref made = turn.array(INT32S, 1, old.shape, &begin, true);
+    *at = reinterpret_cast<int32_t*>(begin);
+    return made;
+  }
   Sheet sheet(old.shape[0] * 4);
   if (!sheet) return Ref(PyErr_NoMemory());
   *at = sheet.take<int32_t>(old.shape[0] * 4);
@@ -181,13 +243,15 @@ inline BufferCall call_on(Turn& turn, const Seen& counters) {
   const Place* place = turn.place();
   const KnownBuffer* known = turn.known();
   BufferCall call{};
-  call.plan = known->numbers.data(), call.ring = known->ring.data(), call.epoch = known->epoch.data();
+  call.plan = known->numbers.data();
+  call.ring = known->ring.empty() ? nullptr : known->ring.data();
+  call.epoch = known->epoch.empty() ? nullptr : known->epoch.data();
   call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree;
   call.row_bytes = known->row_bytes, call.words = known->words;
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
   call.counters = reinterpret_cast<const int32_t*>(counters.data);
-  call.scratches = turn.scratches();
+  call.scratches = turn.scratches(), call.stream = turn.stream(), call.device = place->where.device.id;
   return call;
 }
 

@@ -77,8 +77,11 @@ class Write {
     if (!counters_) return Found::FAILED;
     if (!see_counters(turn_, counters_, old_)) return Found::ELSEWHERE;
     if (!have_room()) return Found::FAILED;
-    if (saves && !(saved_ = saved_room(turn_.chain()->type(SAVED), turn_.known(), what))) return Found::FAILED;
-    after_ = copied_counters(turn_, old_, &new_);
+    if (turn_.on_gpu() && !turn_.find_stream()) return Found::FAILED;
+    if (saves && !(saved_ = saved_room(turn_.chain()->type(SAVED), turn_.known(), what, [this](Saved* of) { return hold(of); })))
+      return PyErr_Occurred() ? Found::FAILED : Found::ELSEWHERE;
+    after_ = next_counters(turn_, old_, &new_);
+    if (!after_ && !PyErr_Occurred()) return Found::ELSEWHERE;
     if (!after_ || !(following_ = in_place_ ? Ref::to(turn_.version.get()) : new_version(turn_, turn_.memory.get())))
       return Found::FAILED;
     const Ref past = history_after();
@@ -95,15 +98,20 @@ class Write {
     if (in_place_ && !set(turn_.state(), names._version, Py_None)) return Found::FAILED;
     set(turn_.memory.get(), names.written, Py_True);
     tell_of_saved(call, items);
-    const int outcome = run(kernel, call, call.batch);
+    const int outcome = turn_.on_gpu() ? told(kernel(call)) : run(kernel, call, call.batch);
     if (outcome == DONE) return Found::READY;
-    if (outcome == NO_MEMORY) PyErr_NoMemory();  // kernels ask for memory before they write
+    if (outcome == NO_MEMORY && !PyErr_Occurred()) PyErr_NoMemory();  // kernels ask for memory before they write
     if (in_place_) set(turn_.state(), names._version, turn_.version.get());
     take_back();
-    return outcome == NO_MEMORY ? Found::FAILED : Found::ELSEWHERE;
+    return PyErr_Occurred() ? Found::FAILED : Found::ELSEWHERE;
   }
 
  private:
+  bool hold(Saved* of) {
+    if (!turn_.on_gpu()) return held_by_the_host(of);
+    of->holder = turn_.array(BYTES, 1, &of->bytes, &of->piece, true).give();
+    return of->holder;
+  }
   // Have room in the memory's files, if it lies in any, for the rows that are written.
   bool have_room() {
     const Ref files = attribute(turn_.memory.get(), names.files);

@@ -1,0 +1,262 @@
+"""CUDA's driver, and the compiler that builds of torch and JAX for CUDA bring along, without a header of either.
+
+What is compiled is kept in the user's folder of caches, under a name that tells of all that it is made of. Kernels are
+handles of a library, which belongs to no context: each is carried out in that of the thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+SOURCES: Final = Path(__file__).parent / "src"
+FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
+BLOCKS: Final = 1024
+"""So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
+SHARE: Final = 4096
+"""Bytes of an item that the threads of one block read together; of more several blocks."""
+FUNCTIONS: Final = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuGetErrorString"
+"""Those of the driver that are called from C++."""
+MAJOR, MINOR = 75, 76
+"""Of the compute capability, among a device's attributes."""
+
+
+class Loaded(NamedTuple):
+    """The kernels on a device.
+
+    Attributes:
+        context: the primary one of the device, which torch and XLA use.
+        kernels: handles by name, the same for all devices of an architecture.
+        architecture: as in `sm_90`.
+    """
+
+    context: int
+    kernels: dict[str, int]
+    architecture: str
+
+
+_ready: dict[int, bool] = {}
+
+
+def ready(device: int, library: str) -> bool:
+    """Whether kernels can be carried out on a device; a warning says once why they cannot.
+
+    Args:
+        device: its number, as CUDA counts those that are visible.
+        library: whose operations do the work then.
+    """
+    if device not in _ready:
+        try:
+            from functional_rb import _native
+
+            found = loaded(device)
+            functions = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
+            _native.gpu_driver(functions, BLOCKS, SHARE)
+            _native.gpu_device(device, found.context, tuple(found.kernels.values()))
+            _ready[device] = True
+        except (RuntimeError, OSError) as error:
+            _ready[device] = False
+            warnings.warn(
+                f"on cuda:{device} functional_rb goes on by {library}'s operations, many times as slow as its kernels: "
+                f"{error}; functional_rb.kernels(False) says that this is meant",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return _ready[device]
+
+
+@functools.cache
+def cuda() -> Any:
+    """The driver's library; it has begun.
+
+    Raises:
+        OSError: if there is none.
+        RuntimeError: if it refuses.
+    """
+    found = ctypes.CDLL("libcuda.so.1")
+    status = found.cuInit(0)
+    if status:
+        raise RuntimeError(f"CUDA refused cuInit ({status})")
+    return found
+
+
+def check(status: int, what: str) -> None:
+    """Raise what the driver tells.
+
+    Raises:
+        RuntimeError: if the status is an error, in the driver's words.
+    """
+    if status:
+        told = c_char_p()
+        cuda().cuGetErrorString(status, byref(told))
+        raise RuntimeError(f"CUDA refused {what}: {(told.value or b'').decode()} ({status})")
+
+
+@functools.cache
+def loaded(device: int) -> Loaded:
+    """The kernels on a device, compiled if they have not been, and loaded, so that a capture may launch them at once.
+
+    Raises:
+        RuntimeError: if the driver refuses, or there is no compiler.
+        OSError: if there is no driver.
+    """
+    library, handle, context, version = cuda(), c_int(), c_void_p(), c_int()
+    major, minor = c_int(), c_int()
+    check(library.cuDeviceGet(byref(handle), device), "cuDeviceGet")  # which heeds CUDA_VISIBLE_DEVICES
+    check(library.cuDevicePrimaryCtxRetain(byref(context), handle), "cuDevicePrimaryCtxRetain")
+    check(library.cuDeviceGetAttribute(byref(major), MAJOR, handle), "cuDeviceGetAttribute")
+    check(library.cuDeviceGetAttribute(byref(minor), MINOR, handle), "cuDeviceGetAttribute")
+    check(library.cuDriverGetVersion(byref(version)), "cuDriverGetVersion")
+    architecture = f"sm_{major.value}{minor.value}"
+    kernels = _library(architecture, version.value // 1000)
+    check(library.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")
+    try:
+        for name, kernel in kernels.items():  # else loaded when it is first launched, which no capture permits
+            function = c_void_p()
+            check(library.cuKernelGetFunction(byref(function), c_void_p(kernel)), f"the kernel {name}")
+            if hasattr(library, "cuFuncLoad"):
+                check(library.cuFuncLoad(function), f"the kernel {name}")
+    finally:
+        library.cuCtxPopCurrent_v2(byref(c_void_p()))
+    assert context.value is not None
+    return Loaded(context.value, kernels, architecture)
+
+
+@functools.cache
+def _library(architecture: str, newest: int) -> dict[str, int]:
+    from functional_rb import _native
+
+    library, kernels = c_void_p(), {}
+    image = compiled(architecture, newest)
+    check(cuda().cuLibraryLoadData(byref(library), image, None, None, 0, None, None, 0), "cuLibraryLoadData")
+    for name in _native.GPU_KERNELS:
+        kernel = c_void_p()
+        check(cuda().cuLibraryGetKernel(byref(kernel), library, f"frb_{name}".encode()), f"the kernel {name}")
+        kernels[name] = kernel.value or 0
+    return kernels
+
+
+def compiled(architecture: str, newest: int | None = None) -> bytes:
+    """The kernels for an architecture, as in `sm_90`; those in the user's cache if they were made of the same.
+
+    Args:
+        architecture: of the GPU.
+        newest: the major version of CUDA that the driver knows.
+    """
+    sources = _with_headers("gpu.cu", {})
+    compiler = _compiler(newest)
+    version = (c_int(), c_int())
+    compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
+    made_of = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
+    folder = _cache()
+    path = None if folder is None else folder / f"{hashlib.sha256(made_of.encode()).hexdigest()}.cubin"
+    if path is not None and path.is_file():
+        return path.read_bytes()
+    image = _compile(compiler, sources, architecture)
+    if path is not None:
+        _keep(path, image)
+    return image
+
+
+def _with_headers(name: str, found: dict[str, bytes]) -> dict[str, bytes]:
+    """The text of a source by its name, and of all that it includes."""
+    if name not in found:
+        found[name] = (SOURCES / name).read_bytes()
+        for header in re.findall(rb'^#include "(.+)"', found[name], re.MULTILINE):
+            _with_headers(header.decode(), found)
+    return found
+
+
+def _compile(compiler: Any, sources: dict[str, bytes], architecture: str) -> bytes:
+    program, headers = c_void_p(), [(name.encode(), text) for name, text in sources.items() if name != "gpu.cu"]
+    names, texts = ((c_char_p * len(headers))(*column) for column in zip(*headers, strict=True))
+    compiler.nvrtcCreateProgram(byref(program), sources["gpu.cu"], b"gpu.cu", len(headers), texts, names)
+    flags = [*FLAGS, f"--gpu-architecture={architecture}"]
+    status = compiler.nvrtcCompileProgram(program, len(flags), (c_char_p * len(flags))(*[x.encode() for x in flags]))
+    if status:
+        log = _bytes_of(compiler.nvrtcGetProgramLogSize, compiler.nvrtcGetProgramLog, program)
+        raise RuntimeError(f"the kernels cannot be compiled for {architecture} ({status}): {log.decode()}")
+    image = _bytes_of(compiler.nvrtcGetCUBINSize, compiler.nvrtcGetCUBIN, program)
+    compiler.nvrtcDestroyProgram(byref(program))
+    return image
+
+
+def _bytes_of(size_of: Callable[..., int], read: Callable[..., int], program: c_void_p) -> bytes:
+    size = c_size_t()
+    size_of(program, byref(size))
+    found = ctypes.create_string_buffer(size.value)
+    read(program, found)
+    return found.raw
+
+
+@functools.cache
+def _compiler(newest: int | None) -> Any:
+    """NVRTC, as builds of torch and JAX for CUDA bring it, or the system has it."""
+    for path in _places(newest):
+        try:
+            # It looks for its other half by name, and does not look beside itself: so that has to be there before.
+            for half in sorted(Path(path).parent.glob("libnvrtc-builtins.so*")):
+                ctypes.CDLL(str(half))
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise RuntimeError(
+        "expected NVRTC, CUDA's compiler at run time, which builds of torch and JAX for CUDA bring along; install "
+        "nvidia-cuda-nvrtc"
+    )
+
+
+def _places(newest: int | None) -> Iterator[str]:
+    """Where it may lie, first the newest that the driver can take something of."""
+    folders = [path for name in ("nvidia", "torch") for path in _package(name)]
+    found = {str(path) for folder in folders for path in Path(folder).rglob("libnvrtc*.so.*") if _major(path.name)}
+    fits = [path for path in found if newest is None or _major(path) <= newest]
+    yield from sorted(fits, key=lambda path: (-_major(path), path))
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    for version in range(newest or 13, 11, -1):
+        yield from (f"libnvrtc.so.{version}", f"{home}/lib64/libnvrtc.so.{version}")
+
+
+def _package(name: str) -> list[str]:
+    """The folders of a package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    return [] if spec is None else [*(spec.submodule_search_locations or ())]
+
+
+def _major(path: str) -> int:
+    """The version that a library's name ends with; 0 for its other half, and where there is none."""
+    found = re.fullmatch(r"libnvrtc(?:-[0-9a-f]+)?\.so\.(\d+)(?:\.\d+)*", Path(path).name)
+    return int(found[1]) if found else 0
+
+
+def _cache() -> Path | None:
+    """The folder, which nobody else may write to, as what lies there is carried out; None if there is no such one."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "functional_rb" / "kernels"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return None
+    safe = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if safe else None
+
+
+def _keep(path: Path, image: bytes) -> None:
+    """Put a file there at once; where that cannot be, it is compiled again the next time."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as made:
+            made.write(image)
+        os.replace(made.name, path)
+    except OSError:
+        pass
