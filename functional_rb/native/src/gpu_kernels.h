@@ -1,0 +1,15 @@
+// The kernels for GPUs, and the threads of a block of each: of one of many, or of one that does much by itself.
+#pragma once
+#include "gpu_updates.h"
+
+FRB_BEGIN
+
+namespace gpu {
+
+constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
+#define FRB_GPU_KERNELS(X)                                                                                    \
+  X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(finish_update, THREADS) X(sample, THREADS)
+
+}  // namespace gpu
+
+FRB_END
