@@ -278,6 +278,34 @@ def test_other_threads_and_streams() -> None:
 
 @pytest.mark.gpu
 @cuda
+@pytest.mark.parametrize("first", ["sample", "add"])
+def test_streams_that_use_one_memory_wait_for_each_other(first: str) -> None:
+    """Though their users, who have different states, know nothing of that."""
+    spec, numbers = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8), torch.arange(8).int().cuda()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    rb.sample(state, rb.key(0), 100), rb.add(state, {"n": numbers})  # so that everything has been compiled
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    torch.cuda.synchronize()
+    functions: dict[str, Any] = {
+        "sample": lambda: rb.sample(state, rb.key(0), 100)[1].items["n"],
+        "add": lambda: rb.add(state, {"n": numbers + 100}),
+    }
+    if first == "add":
+        functions["sample"] = lambda: rb.sample(made["add"], rb.key(0), 100)[1].items["n"]
+    made: dict[str, Any] = {}
+    for name, stream in zip((first, *functions.keys() - {first}), streams, strict=True):
+        with torch.cuda.stream(stream):
+            if name == first:
+                torch.cuda._sleep(100_000_000)  # so it is late
+            made[name] = functions[name]()
+    torch.cuda.synchronize()
+    assert bool((made["sample"] < 8).all()) == (first == "sample")
+    assert int(rb.get(made["add"], rb.newest(made["add"], 1))["n"]) == 107
+
+
+@pytest.mark.gpu
+@cuda
 def test_a_graph_of_cuda() -> None:
     spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 64, frb.Prioritized())
     numbers = torch.arange(8, dtype=torch.int32, device="cuda")

@@ -68,7 +68,9 @@ class Program:
     def priorities(self, lead: tuple[int, ...]) -> torch.Tensor | None:
         if not self.spec.sampler.has_priorities or self.rng.random() < 0.3:
             return None
-        numbers = np.where(self.rng.random(lead) < 0.3, self.rng.choice(programs.PRIORITIES, lead), self.rng.random(lead))
+        numbers = np.where(
+            self.rng.random(lead) < 0.3, self.rng.choice(programs.PRIORITIES, lead), self.rng.random(lead)
+        )
         return torch.from_numpy(numbers.astype(np.float32)).to(self.device)
 
     def add(self, state: Any, in_place: bool) -> Any:
@@ -151,7 +153,15 @@ some = hypothesis.settings(max_examples=effort(40, 2000), deadline=None)
 
 
 @some
-@hypothesis.given(seeds, st.sampled_from([1, 3, 17, 40, 300]), PRIORITIES | st.just(frb.Uniform()), st.booleans(), ORDERS, BLOCKS, SHARES)
+@hypothesis.given(
+    seeds,
+    st.sampled_from([1, 3, 17, 40, 300]),
+    PRIORITIES | st.just(frb.Uniform()),
+    st.booleans(),
+    ORDERS,
+    BLOCKS,
+    SHARES,
+)
 def test_items_of_one_ring(
     seed: int, capacity: int, sampler: Any, wide: bool, order: str, blocks: int, share: int
 ) -> None:
