@@ -19,7 +19,11 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     """Let what is compiled meanwhile call kernels for GPUs, threads and blocks taking turns in an order."""
     gpus.register("cpu")
     jax.clear_caches()
-    with emulated_gpu.launching(order, blocks, share) as emulated, pytest.MonkeyPatch.context() as patch:
+    with (
+        emulated_gpu.launching(order, blocks, share) as emulated,
+        pytest.MonkeyPatch.context() as patch,
+        jax.default_device(jax.devices("cpu")[0]),
+    ):
         patch.setattr(jax, "default_backend", lambda: "gpu")
         patch.setattr(gpus, "ready", lambda: True)
         mlir.register_lowering(custom_call._work, custom_call.lower_on_gpu, platform="cpu")

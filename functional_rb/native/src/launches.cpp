@@ -143,7 +143,7 @@ int64_t device_here() {
   void* context = nullptr;
   if (driver.current) driver.current(&context);
   for (size_t k = 0; k < devices.size(); ++k)
-    if (devices[k].context == context) return int64_t(k);
+    if (devices[k].kernels[0] && devices[k].context == context) return int64_t(k);
   return -1;
 }
 

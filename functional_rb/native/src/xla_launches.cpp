@@ -101,7 +101,9 @@ template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
       const frb::Call one{frame, number};
       Asked asked(one);
       asked.call.stream = stream.stream, asked.call.device = device;
-      if (const int outcome = F(asked)) {
+      const int outcome = F(asked);
+      if (outcome == NO_MEMORY) throw std::bad_alloc();
+      if (outcome < 0) {
         const std::string message = std::string("functional_rb: CUDA refused a launch: ") + problem(outcome);
         return failed(frame, message.c_str(), xla::INTERNAL);
       }
