@@ -47,6 +47,7 @@ class Loaded(NamedTuple):
 
 
 _ready: dict[int, bool] = {}
+_there: dict[int, Loaded] = {}
 
 
 def ready(device: int, library: str) -> bool:
@@ -58,12 +59,8 @@ def ready(device: int, library: str) -> bool:
     """
     if device not in _ready:
         try:
-            from functional_rb import _native
-
-            found = loaded(device)
-            functions = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
-            _native.gpu_driver(functions, BLOCKS, SHARE)
-            _native.gpu_device(device, found.context, tuple(found.kernels.values()))
+            _there[device] = loaded(device)
+            tell()
             _ready[device] = True
         except (RuntimeError, OSError) as error:
             _ready[device] = False
@@ -74,6 +71,17 @@ def ready(device: int, library: str) -> bool:
                 stacklevel=2,
             )
     return _ready[device]
+
+
+def tell() -> None:
+    """Tell the extension how to launch, and of the kernels on each device."""
+    from functional_rb import _native
+
+    if _there:
+        addresses = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
+        _native.gpu_driver(addresses, BLOCKS, SHARE)
+    for device, there in _there.items():
+        _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
 
 
 @functools.cache
@@ -158,9 +166,9 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
     compiler = _compiler(newest)
     version = (c_int(), c_int())
     compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
-    made_of = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
+    key = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
     folder = _cache()
-    path = None if folder is None else folder / f"{hashlib.sha256(made_of.encode()).hexdigest()}.cubin"
+    path = None if folder is None else folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     if path is not None and path.is_file():
         return path.read_bytes()
     image = _compile(compiler, sources, architecture)
@@ -175,6 +183,16 @@ def _with_headers(name: str, found: dict[str, bytes]) -> dict[str, bytes]:
         found[name] = (SOURCES / name).read_bytes()
         for header in re.findall(rb'^#include "(.+)"', found[name], re.MULTILINE):
             _with_headers(header.decode(), found)
+    return found
+
+
+def made_of(name: str = "gpu.cu") -> dict[str, bytes]:
+    """A source and all that it includes of ours, by name."""
+    text = (SOURCES / name).read_bytes()
+    found = {name: text}
+    for included in re.findall(rb'^#include "(.+)"', text, re.MULTILINE):
+        if included.decode() not in found:
+            found |= made_of(included.decode())
     return found
 
 

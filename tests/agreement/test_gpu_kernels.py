@@ -100,7 +100,7 @@ def test_random_programs(order: str, blocks: int) -> None:
 def test_random_programs_on_a_gpu(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "BLOCKS", blocks)
     monkeypatch.setattr(gpu, "SHARE", 500)
-    monkeypatch.setattr(gpu, "_ready", {})
+    gpu.tell()
 
     class OnCuda(OnGpu):
         def fresh(self) -> tuple[Any, Any]:

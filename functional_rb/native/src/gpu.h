@@ -104,14 +104,37 @@ FRB_INLINE uint64_t mix(uint64_t x) {
   return x ^ (x >> SHIFT_3);
 }
 
+template <int A, int B, int C, int D> FRB_INLINE void rounds(uint32_t& x, uint32_t& y) {
+  x += y; y = (y << A | y >> (32 - A)) ^ x;
+  x += y; y = (y << B | y >> (32 - B)) ^ x;
+  x += y; y = (y << C | y >> (32 - C)) ^ x;
+  x += y; y = (y << D | y >> (32 - D)) ^ x;
+}
+
+// The k-th word of a key of JAX's: `fill_threefry`.
+FRB_INLINE int32_t threefry(uint32_t k0, uint32_t k1, int64_t k) {
+  const uint32_t k2 = k0 ^ k1 ^ 0x1BD11BDAu;
+  uint32_t x = k0, y = uint32_t(k) + k1;
+  rounds<13, 15, 26, 6>(x, y); x += k1; y += k2 + 1;
+  rounds<17, 29, 16, 24>(x, y); x += k2; y += k0 + 2;
+  rounds<13, 15, 26, 6>(x, y); x += k0; y += k1 + 3;
+  rounds<17, 29, 16, 24>(x, y); x += k1; y += k2 + 4;
+  rounds<13, 15, 26, 6>(x, y); x += k2; y += k0 + 5;
+  return int32_t((x ^ y) >> 1);
+}
+
 // The random words of a call: those that are given, or those of the key.
 struct Words {
   const int32_t* given;
+  bool of_jax;
   uint64_t base;
-  FRB_INLINE explicit Words(const Call& call)
-      : given(call.draws), base(mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW)) {}
+  FRB_INLINE explicit Words(const Call& call) : given(call.draws), of_jax(call.threefry_at) {
+    base = of_jax ? uint64_t(call.threefry_at[0]) << 32 | call.threefry_at[1]
+                  : mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW);
+  }
   FRB_INLINE int32_t operator()(int64_t k) const {
-    return given ? given[k] : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
+    if (given) return given[k];
+    return of_jax ? threefry(uint32_t(base >> 32), uint32_t(base), k) : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
   }
 };
 
@@ -488,6 +511,8 @@ template <class Block> FRB_INLINE void sample(const Block& block, const Call& ca
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
   int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
   const bool in_rings = ring->lanes > 1 && !plan->levels, tells = block.y() == 0;
+  if (call.new_counters && block.x() == 0 && tells)  // the same, which are there once all has been read
+    block.each(COUNTERS, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
   if (in_rings) count_groups(block, call, ring, ends);
   block.each(here, [&](int64_t i) {
     slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells)

@@ -37,6 +37,7 @@ bool take_scratch(Call& call, int64_t count) {
 }
 
 int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines = 1) {
+  if (call.device < 0) return DONE;
   const Device& device = devices[size_t(call.device)];
   void *before = device.context, *arguments[] = {&call};
   if (driver.current) driver.current(&before);
@@ -168,6 +169,17 @@ const char* problem(int outcome) {
   if (driver.words) driver.words(-outcome, &text);
   return text ? text : "unknown";
 }
+
+bool has_streams() { return driver.current; }
+
+int64_t device_here() {
+  void* context = nullptr;
+  if (driver.current) driver.current(&context);
+  for (size_t k = 0; k < devices.size(); ++k)
+    if (devices[k].context == context) return int64_t(k);
+  return -1;
+}
+
 
 bool add_launches(PyObject* module) {
 #define FRB_NAME(name, threads) #name,

@@ -32,6 +32,11 @@ extern const BufferKernels buffers;
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);
 
+// Whether who launches has streams and contexts: not where it is emulated.
+bool has_streams();
+// The device whose context this thread has; below zero if kernels were loaded for none such.
+int64_t device_here();
+
 // How many leaves and arrays, and numbers of a plan, a call can name.
 inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) {
   return leaves <= MOST && arrays <= MOST && numbers <= PLAN && ring <= RINGS;
@@ -39,6 +44,8 @@ inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) 
 
 // Add functions to the module by which Python tells of the driver and of devices; false with an error.
 bool add_launches(PyObject* module);
+// Add the handlers that XLA calls on GPUs (`xla_launches.cpp`); false with an error.
+bool add_xla_launches(PyObject* module);
 
 }  // namespace gpu
 FRB_END
