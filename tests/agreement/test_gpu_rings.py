@@ -166,3 +166,48 @@ def test_items_of_one_ring(
     seed: int, capacity: int, sampler: Any, wide: bool, order: str, blocks: int, share: int
 ) -> None:
     check(frb.BufferSpec(ITEM | (WIDE if wide else {}), capacity, sampler), seed, order, blocks, share)
+
+
+LANES = st.sampled_from([1, 2, 5, 64])
+
+
+@some
+@hypothesis.given(seeds, LANES, st.sampled_from([1, 2, 9]), PRIORITIES | st.just(frb.Uniform()), ORDERS, BLOCKS, SHARES)
+def test_items_of_several_lanes(
+    seed: int, lanes: int, length: int, sampler: Any, order: str, blocks: int, share: int
+) -> None:
+    check(frb.BufferSpec(ITEM, length * lanes, sampler, lanes=lanes), seed, order, blocks, share)
+
+
+EPOCHS = st.sampled_from([frb.WithoutReplacement(), frb.WithoutReplacement(drop_last=True)])
+
+
+@some
+@hypothesis.given(seeds, st.none() | LANES, st.sampled_from([1, 2, 9, 40]), EPOCHS, ORDERS, BLOCKS, SHARES)
+def test_epochs_of_items(
+    seed: int, lanes: int | None, length: int, sampler: Any, order: str, blocks: int, share: int
+) -> None:
+    check(frb.BufferSpec(ITEM, length * (lanes or 1), sampler, lanes=lanes), seed, order, blocks, share)
+
+
+@st.composite
+def samplers_of_slices(draw: st.DrawFn) -> Any:
+    length, strict = draw(st.integers(1, 5), "length"), draw(st.booleans(), "strict")
+    marks: Any = draw(st.sampled_from([{"end_keys": ("done",)}, {"end_keys": ()}, {"trajectory_key": "n"}]))
+    span = False if strict else draw(st.sampled_from([False, True, (0, length - 1)]))
+    settings = marks | {"strict_length": strict, "period": draw(st.integers(1, 3))}
+    kind, batch = draw(st.sampled_from(["priority", "epochs", "plain", "plain"])), draw(st.sampled_from(["slices", "steps"]))
+    if kind == "priority":
+        new_priority = draw(st.sampled_from(["live", "ever"]))
+        return frb.PrioritizedSlices(length, span=(False, span is True), batch=batch, new_priority=new_priority, **settings)
+    weighting = draw(st.sampled_from(["trajectory", "window"]))
+    if kind == "epochs":
+        drop_last = draw(st.booleans())
+        return frb.SlicesWithoutReplacement(length, span=(False, span is True), weighting=weighting, drop_last=drop_last, **settings)
+    return frb.Slices(length, span=span, weighting=weighting, batch=batch, **settings)
+
+
+@hypothesis.settings(some, max_examples=effort(60, 3000))
+@hypothesis.given(seeds, st.none() | LANES, st.sampled_from([5, 9, 17]), samplers_of_slices(), ORDERS, BLOCKS, SHARES)
+def test_slices(seed: int, lanes: int | None, length: int, sampler: Any, order: str, blocks: int, share: int) -> None:
+    check(frb.BufferSpec(ITEM, length * (lanes or 1), sampler, lanes=lanes), seed, order, blocks, share)

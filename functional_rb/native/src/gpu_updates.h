@@ -22,7 +22,7 @@ FRB_INLINE uint32_t spread(uint32_t x) {
   x = (x ^ x >> 15) * 0x846CA68Bu;
   return x ^ x >> 16;
 }
-FRB_INLINE int64_t below(uint32_t random, int64_t n) { return int64_t(uint64_t(random) * uint64_t(n) >> 32); }
+FRB_INLINE int64_t scaled(uint32_t random, int64_t n) { return int64_t(uint64_t(random) * uint64_t(n) >> 32); }
 
 // Numbers that the blocks of an update leave each other, and how many.
 enum Sum { OF_REJECTED, OF_STALE, OF_PEAK, SUMS };
@@ -40,7 +40,7 @@ struct Rows {
         sums(cells + 4 * call.batch), batch(call.batch), owners(call.owners), room(4 * batch / owners) {}
   FRB_INLINE int32_t key(int64_t i) const { return most(slots[i], 0); }
   // Who alone reads and writes a slot's priorities and the node above it.
-  FRB_INLINE int64_t owner(int32_t slot) const { return below(spread(uint32_t(slot / FANOUT)), owners); }
+  FRB_INLINE int64_t owner(int32_t slot) const { return scaled(spread(uint32_t(slot / FANOUT)), owners); }
   FRB_INLINE bool wins(int64_t i) const { return values[i] >= 0 && good[leaders[i]] == int32_t(i); }
   // The row that saves and writes items for all of its slot: the last that is stored, else the last.
   FRB_INLINE bool carries(int64_t i) const { return last[leaders[i]] % batch == i; }
@@ -89,7 +89,7 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
   // Rows of equal slots meet in a cell. Where those of other slots come there too, one row stays, and with it its equals;
   // the others go on to another cell.
   for (uint32_t turn = 0, left = 1; left; ++turn) {
-    auto cell = [&](int64_t i) { return rows.cells + x * rows.room + below(spread(uint32_t(rows.key(i)) + turn * 0x9E3779B9u), rows.room); };
+    auto cell = [&](int64_t i) { return rows.cells + x * rows.room + scaled(spread(uint32_t(rows.key(i)) + turn * 0x9E3779B9u), rows.room); };
     block.each(batch, [&](int64_t i) { if (mine(i) && rows.leaders[i] < 0) *cell(i) = int32_t(i); });
     left = uint32_t(block.total(batch, [&](int64_t i) {
       if (!mine(i) || rows.leaders[i] >= 0) return int64_t(0);

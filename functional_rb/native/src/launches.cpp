@@ -74,6 +74,22 @@ int add(const BufferCall& c) {
   return saved(c, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan)), places);
 }
 
+int add_to_rings(const BufferCall& c) {
+  Call call = record_of(c);
+  const Ring ring = ring_of(call);
+  if (ring->window_length) call.range_count = distances(ring, std::min<int64_t>(c.batch / ring->lanes, ring->length), call.ranges);
+  const Addition of(call);
+  const int64_t numbers = of.end - call.scratch;
+  if (numbers && !take_scratch(call, numbers)) return NO_MEMORY;
+  if (c.mask) {
+    call.tile = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
+    if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.tile))) return failed;
+  }
+  call.tile = parts(of.places, most_blocks);
+  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, 1 + parts(of.places, call.tile), lines_of(of.plan));
+  return saved(c, outcome, of.places, c.order ? 0 : of.entries, c.deck_room);
+}
+
 int update_by(const BufferCall& c, bool in_rings) {
   Call call = record_of(c);
   call.in_rings = in_rings;
@@ -93,6 +109,23 @@ int sample(const BufferCall& c) {
   Call call = record_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+}
+
+int draw_slices(const BufferCall& c) {
+  Call call = record_of(c);
+  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+}
+
+int draw_epoch(const BufferCall& c) {
+  Call call = record_of(c);
+  call.scratch_size = 2;
+  while (call.scratch_size < 2 * c.batch) call.scratch_size *= 2;
+  if (!take_scratch(call, numbers_of_epoch(c.batch, call.scratch_size))) return NO_MEMORY;
+  if (const int failed = launch(call, draw_epoch_kernel, THREADS_OF_ONE, 1)) return failed;
+  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  const int outcome = launch(call, read_epoch_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+  return saved(c, outcome, 0, 0, c.deck_room);
 }
 
 // --- for Python -----------------------------------------------------------------------------------------------------
@@ -129,7 +162,7 @@ PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
 
 }  // namespace
 
-const BufferKernels buffers{add, nullptr, update, update_priorities, sample, nullptr, nullptr, nullptr};
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;
