@@ -197,7 +197,7 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
         drawn: torch.Tensor = TORCH.operations.draws(key, *shape)
         return drawn
     if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
-        drawn = TORCH.kernels.draws(key, *shape)
+        drawn = TORCH.kernels.draws(key.to(device), *shape)  # keys are made on torch's default device
         return drawn
     return random.draws(key.to(device), *shape)
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 SOURCES: Final = Path(__file__).parent / "src"
-HEADERS: Final = ("gpu.h", "buffer_call.h", "records.h", "base.h", "tables.h")
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
 BLOCKS: Final = 1024
 """So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
@@ -79,8 +78,8 @@ def tell() -> None:
     from functional_rb import _native
 
     if _there:
-        functions = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
-        _native.gpu_driver(functions, BLOCKS, SHARE)
+        addresses = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
+        _native.gpu_driver(addresses, BLOCKS, SHARE)
     for device, there in _there.items():
         _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
 
@@ -163,19 +162,38 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
         architecture: of the GPU.
         newest: the major version of CUDA that the driver knows.
     """
-    sources = {name: (SOURCES / name).read_bytes() for name in ("gpu.cu", *HEADERS)}
+    sources = _with_headers("gpu.cu", {})
     compiler = _compiler(newest)
     version = (c_int(), c_int())
     compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
-    made_of = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
+    key = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
     folder = _cache()
-    path = None if folder is None else folder / f"{hashlib.sha256(made_of.encode()).hexdigest()}.cubin"
+    path = None if folder is None else folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     if path is not None and path.is_file():
         return path.read_bytes()
     image = _compile(compiler, sources, architecture)
     if path is not None:
         _keep(path, image)
     return image
+
+
+def _with_headers(name: str, found: dict[str, bytes]) -> dict[str, bytes]:
+    """The text of a source by its name, and of all that it includes."""
+    if name not in found:
+        found[name] = (SOURCES / name).read_bytes()
+        for header in re.findall(rb'^#include "(.+)"', found[name], re.MULTILINE):
+            _with_headers(header.decode(), found)
+    return found
+
+
+def made_of(name: str = "gpu.cu") -> dict[str, bytes]:
+    """A source and all that it includes of ours, by name."""
+    text = (SOURCES / name).read_bytes()
+    found = {name: text}
+    for included in re.findall(rb'^#include "(.+)"', text, re.MULTILINE):
+        if included.decode() not in found:
+            found |= made_of(included.decode())
+    return found
 
 
 def _compile(compiler: Any, sources: dict[str, bytes], architecture: str) -> bytes:

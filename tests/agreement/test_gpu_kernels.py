@@ -91,7 +91,7 @@ def test_random_programs(order: str, blocks: int) -> None:
     InThisOrder.order, InThisOrder.blocks, InThisOrder.launched = order, blocks, names  # of few each has several rows
     settings = hypothesis.settings(max_examples=effort(10, 300), stateful_step_count=effort(20, 60), deadline=None)
     stateful.run_state_machine_as_test(InThisOrder, settings=settings)
-    assert names == {"rank", "add", "update", "sample"}
+    assert names == {"rank", "add", "update", "finish_update", "sample"}
 
 
 @pytest.mark.gpu
@@ -100,7 +100,7 @@ def test_random_programs(order: str, blocks: int) -> None:
 def test_random_programs_on_a_gpu(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "BLOCKS", blocks)
     monkeypatch.setattr(gpu, "SHARE", 500)
-    monkeypatch.setattr(gpu, "_ready", {})
+    gpu.tell()
 
     class OnCuda(OnGpu):
         def fresh(self) -> tuple[Any, Any]:
@@ -274,6 +274,34 @@ def test_other_threads_and_streams() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(life, range(8))]
     assert found == [life(seed) for seed in range(8)]
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("first", ["sample", "add"])
+def test_streams_that_use_one_memory_wait_for_each_other(first: str) -> None:
+    """Though their users, who have different states, know nothing of that."""
+    spec, numbers = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8), torch.arange(8).int().cuda()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    rb.sample(state, rb.key(0), 100), rb.add(state, {"n": numbers})  # so that everything has been compiled
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    torch.cuda.synchronize()
+    functions: dict[str, Any] = {
+        "sample": lambda: rb.sample(state, rb.key(0), 100)[1].items["n"],
+        "add": lambda: rb.add(state, {"n": numbers + 100}),
+    }
+    if first == "add":
+        functions["sample"] = lambda: rb.sample(made["add"], rb.key(0), 100)[1].items["n"]
+    made: dict[str, Any] = {}
+    for name, stream in zip((first, *functions.keys() - {first}), streams, strict=True):
+        with torch.cuda.stream(stream):
+            if name == first:
+                torch.cuda._sleep(100_000_000)  # so it is late
+            made[name] = functions[name]()
+    torch.cuda.synchronize()
+    assert bool((made["sample"] < 8).all()) == (first == "sample")
+    assert int(rb.get(made["add"], rb.newest(made["add"], 1))["n"]) == 107
 
 
 @pytest.mark.gpu

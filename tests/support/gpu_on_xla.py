@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Iterator
 
 import jax
 import pytest
 from jax.interpreters import mlir
 
-from functional_rb import _native
-from functional_rb.native import gpu
 from jax_backend import custom_call, gpus
 from tests.support import emulated_gpu
-from tests.support.emulated_gpu import BLOCKS, ORDERS, SHARE, Emulated
+from tests.support.emulated_gpu import BLOCKS, SHARE, Emulated
 
 
 @contextlib.contextmanager
 def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
     """Let what is compiled meanwhile call kernels for GPUs, threads and blocks taking turns in an order."""
-    found, emulated = emulated_gpu.library(), Emulated()
-    launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
-    assert launch is not None
-    _native.gpu_driver((launch, 0, 0, 0, 0), blocks, share)
-    _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
-    found.frb_in_order(ORDERS[order])
-    found.frb_launched((ctypes.c_int64 * 0)(), 0)
     gpus.register("cpu")
     jax.clear_caches()
-    with pytest.MonkeyPatch.context() as patch, jax.default_device(jax.devices("cpu")[0]):
+    with (
+        emulated_gpu.launching(order, blocks, share) as emulated,
+        pytest.MonkeyPatch.context() as patch,
+        jax.default_device(jax.devices("cpu")[0]),
+    ):
         patch.setattr(jax, "default_backend", lambda: "gpu")
         patch.setattr(gpus, "ready", lambda: True)
         mlir.register_lowering(custom_call._work, custom_call.lower_on_gpu, platform="cpu")
@@ -38,5 +32,3 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
         finally:
             mlir.register_lowering(custom_call._work, custom_call._lower_on_cpu, platform="cpu")
             jax.clear_caches()
-            emulated.note()
-            gpu.tell()

@@ -208,7 +208,6 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   FRB_TRY(turn.begin());
   const bool whole = turn.known()->writes, rewrites = args[3] != Py_None;
   if (!whole && (rewrites || !turn.known()->updates)) return not_here();
-  if (turn.on_gpu() && rewrites) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(turn.known(), args[3], batch));

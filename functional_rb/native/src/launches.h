@@ -1,6 +1,6 @@
-// Launches of the kernels of `gpu.h`: what `kernels.cpp` does on the CPU, on arrays that lie on a GPU.
+// Launches of the kernels of `gpu_kernels.h`: what `kernels.cpp` does on the CPU, on arrays that lie on a GPU.
 #pragma once
-#include "gpu.h"
+#include "gpu_kernels.h"
 #include "python.h"
 
 FRB_BEGIN
