@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import collections
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-
-os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import jax.numpy as jnp
@@ -171,6 +168,7 @@ def row(name: str, text: str) -> str:
 
 def main() -> int:
     """Write the table; 0 if no program copies anything large."""
+    jax.config.update("jax_platforms", "cpu")
     device = topologies.get_topology_desc(
         platform="cuda", topology_name="h100", target_config=DEVICE, topology="1x1x1"
     ).devices[0]
