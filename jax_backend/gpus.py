@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Final
 
 import jax
 
@@ -40,10 +40,10 @@ def fits(kernel: Kernel) -> bool:
 
     if kernel.on_gpu is None:
         return False
-    plan: Any = kernel.records[0]
-    most, numbers = _native.GPU_ROOM
+    plan, *others = [x for x in kernel.records if not isinstance(x, int)]
+    most, numbers, rings = _native.GPU_ROOM
     leaves, wide = plan[:2]  # of the record of a buffer
-    return bool(leaves <= most and wide < most and len(plan) <= numbers)
+    return bool(leaves <= most and wide < most and len(plan) <= numbers and all(len(x) <= rings for x in others))
 
 
 def scratch(kernel: Kernel) -> int:
