@@ -18,7 +18,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from functional_rb.native.kernels import Kernel
 
 SOURCES: Final = Path(__file__).parent / "src"
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
@@ -82,6 +87,27 @@ def tell() -> None:
         _native.gpu_driver(addresses, BLOCKS, SHARE)
     for device, there in _there.items():
         _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
+
+
+def fits(kernel: Kernel) -> bool:
+    """Whether there is a launch for a kernel that can name all that the buffer has."""
+    from functional_rb import _native
+
+    if kernel.on_gpu is None:
+        return False
+    most, numbers, of_rings = _native.GPU_ROOM
+    plan, *others = (np.atleast_1d(record) for record in kernel.records)
+    leaves, wide = plan[:2]  # of the record of a buffer
+    return bool(leaves <= most and wide < most and len(plan) <= numbers and all(len(x) <= of_rings for x in others))
+
+
+def scratch(kernel: Kernel) -> int:
+    """How many numbers of int32 the launch for a kernel wants for its own use."""
+    from functional_rb import _native
+
+    assert kernel.on_gpu is not None
+    name, batch, masked = kernel.on_gpu
+    return _native.gpu_scratch(name, kernel.records[0], batch, masked)
 
 
 @functools.cache

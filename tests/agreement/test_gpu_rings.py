@@ -5,14 +5,12 @@ Programs are carried out by emulated blocks, few of them, and in several orders;
 
 from __future__ import annotations
 
-import contextlib
 from contextlib import AbstractContextManager
 from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import torch
 
 import functional_rb as frb
@@ -196,14 +194,21 @@ def samplers_of_slices(draw: st.DrawFn) -> Any:
     marks: Any = draw(st.sampled_from([{"end_keys": ("done",)}, {"end_keys": ()}, {"trajectory_key": "n"}]))
     span = False if strict else draw(st.sampled_from([False, True, (0, length - 1)]))
     settings = marks | {"strict_length": strict, "period": draw(st.integers(1, 3))}
-    kind, batch = draw(st.sampled_from(["priority", "epochs", "plain", "plain"])), draw(st.sampled_from(["slices", "steps"]))
+    kind, batch = (
+        draw(st.sampled_from(["priority", "epochs", "plain", "plain"])),
+        draw(st.sampled_from(["slices", "steps"])),
+    )
     if kind == "priority":
         new_priority = draw(st.sampled_from(["live", "ever"]))
-        return frb.PrioritizedSlices(length, span=(False, span is True), batch=batch, new_priority=new_priority, **settings)
+        return frb.PrioritizedSlices(
+            length, span=(False, span is True), batch=batch, new_priority=new_priority, **settings
+        )
     weighting = draw(st.sampled_from(["trajectory", "window"]))
     if kind == "epochs":
         drop_last = draw(st.booleans())
-        return frb.SlicesWithoutReplacement(length, span=(False, span is True), weighting=weighting, drop_last=drop_last, **settings)
+        return frb.SlicesWithoutReplacement(
+            length, span=(False, span is True), weighting=weighting, drop_last=drop_last, **settings
+        )
     return frb.Slices(length, span=span, weighting=weighting, batch=batch, **settings)
 
 

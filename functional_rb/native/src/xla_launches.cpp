@@ -64,18 +64,25 @@ int add(Asked& asked) {
   return buffers.add(call);
 }
 
-// plan, words; rows, *wide, tree, counters, key, beta, wanted -> *leaves, handles, weights, probabilities, counters.
-int sample(Asked& asked) {
+// plan, words of a key or rings; rows, *wide, tree, counters, key or draws, beta, wanted -> *leaves, handles, weights,
+// probabilities; by a key of JAX's also counters.
+template <bool OF_KEY> int draw(Asked& asked) {
   BufferCall& call = asked.call;
   const int64_t wide = asked.plan()->wide, last = asked.plan()->leaves;
   asked.set_storage(false);
   asked.set_leaves([&](int64_t k) { return asked.out<char>(k); });
-  call.batch = asked.frame.result(last).length(), call.words = asked.record(1)[0];
+  call.batch = asked.frame.result(last).length();
   call.tree = const_cast<float*>(asked.in<float>(1 + wide)), call.counters = asked.in<int32_t>(2 + wide);
-  call.threefry_at = asked.in<uint32_t>(3 + wide), call.beta_at = asked.in<float>(4 + wide);
-  call.wanted_at = asked.in<int32_t>(5 + wide);
+  call.beta_at = asked.in<float>(4 + wide), call.wanted_at = asked.in<int32_t>(5 + wide);
   call.handles = asked.out<int32_t>(last), call.weights = asked.out<float>(last + 1);
-  call.probabilities = asked.out<float>(last + 2), call.new_counters = asked.out<int32_t>(last + 3);
+  call.probabilities = asked.out<float>(last + 2);
+  if (OF_KEY) {
+    call.words = asked.record(1)[0], call.threefry_at = asked.in<uint32_t>(3 + wide);
+    call.new_counters = asked.out<int32_t>(last + 3);
+  } else {
+    call.ring = asked.record(1);
+    call.words = asked.frame.operand(3 + wide).length() / call.batch, call.draws = asked.in<int32_t>(3 + wide);
+  }
   return buffers.sample(call);
 }
 
@@ -115,7 +122,8 @@ template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
 }
 
 const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>)},
-                            {"sample", reinterpret_cast<void*>(&handle_on_gpu<&sample>)},
+                            {"sample", reinterpret_cast<void*>(&handle_on_gpu<&draw<true>>)},
+                            {"draw", reinterpret_cast<void*>(&handle_on_gpu<&draw<false>>)},
                             {"update", reinterpret_cast<void*>(&handle_on_gpu<&update>)}, {}};
 
 // gpu_scratch(handler, plan, batch, masked): how many numbers of int32 a call wants for its time.
@@ -145,7 +153,7 @@ PyMethodDef methods[] = {{"gpu_scratch", tell_scratch, METH_VARARGS, nullptr}, {
 
 bool add_xla_launches(PyObject* module) {
   return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_HANDLERS", handlers_of(handlers)) &&
-         put(module, "GPU_ROOM", Py_BuildValue("(ii)", MOST, PLAN));
+         put(module, "GPU_ROOM", Py_BuildValue("(iii)", MOST, PLAN, RINGS));
 }
 
 }  // namespace gpu
