@@ -12,11 +12,13 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +70,9 @@ def build_wheel(folder: Path, *options: str) -> Path:
     command = [sys.executable, "-m", "build", *options, "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        if shutil.which("nvcc") and not any(name.endswith(".fatbin") for name in archive.namelist()):
+            raise SystemExit(f"{wheel.name} has no kernels for GPUs, though there is nvcc")
     return wheel
 
 
