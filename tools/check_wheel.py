@@ -70,10 +70,14 @@ def build_wheel(folder: Path, *options: str) -> Path:
     command = [sys.executable, "-m", "build", *options, "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def check_kernels(wheel: Path) -> None:
+    """Wants kernels for GPUs in it where they could be compiled."""
     with zipfile.ZipFile(wheel) as archive:
         if shutil.which("nvcc") and not any(name.endswith(".fatbin") for name in archive.namelist()):
             raise SystemExit(f"{wheel.name} has no kernels for GPUs, though there is nvcc")
-    return wheel
 
 
 def check_alone(backend: str, python: Path, wheel: Path, folder: Path) -> None:
@@ -149,6 +153,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory(prefix="functional-rb-wheel-") as folder:
         wheel = build_wheel(Path(folder).resolve())
+        check_kernels(wheel)
         for backend, program in programs.items():
             home = Path(folder).resolve() / backend
             home.mkdir()
