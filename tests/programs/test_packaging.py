@@ -312,7 +312,7 @@ def test_wheel_with_the_extension_is_for_machines_like_this_one(monkeypatch: pyt
     assert not filled["1"]["pure_python"]
     assert re.fullmatch(rf"cp{oldest}-abi3-(linux|macosx|win)\w*", filled["1"]["tag"])
     assert filled["1"]["artifacts"] == ["/functional_rb/_native.abi3.so", "/functional_rb/native/gpu-1.fatbin"]
-    editable: dict[str, Any] = {"artifacts": []}
+    editable: dict[str, list[str]] = {"artifacts": []}
     hook.NativeHook(str(ROOT), {}, None, None, str(ROOT), "wheel").initialize("editable", editable)
     assert editable["artifacts"] == ["/functional_rb/_native.abi3.so"]
     major, minor = (int(x) for x in PROJECT["requires-python"].removeprefix(">=").split("."))
