@@ -14,7 +14,7 @@ HANDLERS: dict[str, object]
 GPU_HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls on GPUs."""
 GPU_ROOM: tuple[int, int, int]
-"""How many leaves or arrays, and numbers of a plan and of rings, a launch can name."""
+"""How many leaves or arrays, numbers of a plan, and of rings a launch can name."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""
 
@@ -107,6 +107,17 @@ class Chain:
 
         For an array that is made, a result is (shape, DLPack's number of its kind, bits, NumPy's dtype or None).
         """
+    def launch(
+        self,
+        handler: object,
+        records: tuple[Any, ...],
+        operands: Any,
+        results: Any,
+        device: tuple[int, int],
+        stream: int,
+        /,
+    ) -> None:
+        """Have a handler for GPUs read arrays and write to results, all of which lie on a device as DLPack has it."""
     def turn(self, on: bool, /) -> None: ...
 
 class Lock:

@@ -8,7 +8,6 @@ from typing import Final
 import jax
 
 from functional_rb.native import gpu
-from functional_rb.native.kernels import Kernel
 
 PREFIX: Final = "functional_rb_gpu_"
 """What the names of handlers begin with."""
@@ -32,25 +31,3 @@ def register(platform: str) -> None:
 
     for name, handler in _native.GPU_HANDLERS.items():
         jax.ffi.register_ffi_target(PREFIX + name, handler, platform=platform)
-
-
-def fits(kernel: Kernel) -> bool:
-    """Whether there is a launch for a kernel that can name all that the buffer has."""
-    from functional_rb import _native
-
-    if kernel.on_gpu is None:
-        return False
-    plan, *others = [x for x in kernel.records if not isinstance(x, int)]
-    most, numbers, rings = _native.GPU_ROOM
-    leaves, wide = plan[:2]  # of the record of a buffer
-    return bool(leaves <= most and wide < most and len(plan) <= numbers and all(len(x) <= rings for x in others))
-
-
-def scratch(kernel: Kernel) -> int:
-    """How many numbers of int32 a call wants for its own use."""
-    from functional_rb import _native
-
-    assert kernel.on_gpu is not None
-    name, batch, masked = kernel.on_gpu
-    found: int = _native.gpu_scratch(name, kernel.records[0], batch, masked)
-    return found

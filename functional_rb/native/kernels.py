@@ -211,7 +211,8 @@ def draw(
     leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch))
-    return Kernel("draw", operands, results, [descriptor.encode(spec), descriptor.encode_rings(spec)])
+    records = [descriptor.encode(spec), descriptor.encode_rings(spec)]
+    return Kernel("draw", operands, results, records, on_gpu=Launch("draw", batch))
 
 
 def sample(

@@ -5,14 +5,12 @@ Programs are carried out by emulated blocks, few of them, and in several orders;
 
 from __future__ import annotations
 
-import contextlib
 from contextlib import AbstractContextManager
 from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import torch
 
 import functional_rb as frb

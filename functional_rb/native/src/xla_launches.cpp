@@ -63,18 +63,24 @@ int add(Asked& asked) {
   return buffers.add(call);
 }
 
-// plan, rings, words; rows, *wide, tree, counters, key, beta, wanted -> *leaves, handles, weights, probabilities, counters.
-int sample(Asked& asked) {
+// plan, rings, words of a key; rows, *wide, tree, counters, key or draws, beta, wanted -> *leaves, handles, weights,
+// probabilities; by a key of JAX's also counters.
+template <bool OF_KEY> int draw(Asked& asked) {
   BufferCall& call = asked.call;
   const int64_t wide = asked.plan()->wide, last = asked.plan()->leaves;
   asked.set_storage([&](int64_t k) { return asked.in<char>(k); });
   asked.set_leaves([&](int64_t k) { return asked.out<char>(k); });
-  call.batch = asked.frame.result(last).length(), call.ring = asked.record(1), call.words = asked.record(2)[0];
+  call.batch = asked.frame.result(last).length(), call.ring = asked.record(1);
   call.tree = const_cast<float*>(asked.in<float>(1 + wide)), call.counters = asked.in<int32_t>(2 + wide);
-  call.threefry_at = asked.in<uint32_t>(3 + wide), call.beta_at = asked.in<float>(4 + wide);
-  call.wanted_at = asked.in<int32_t>(5 + wide);
+  call.beta_at = asked.in<float>(4 + wide), call.wanted_at = asked.in<int32_t>(5 + wide);
   call.handles = asked.out<int32_t>(last), call.weights = asked.out<float>(last + 1);
-  call.probabilities = asked.out<float>(last + 2), call.new_counters = asked.out<int32_t>(last + 3);
+  call.probabilities = asked.out<float>(last + 2);
+  if (OF_KEY) {
+    call.words = asked.record(2)[0], call.threefry_at = asked.in<uint32_t>(3 + wide);
+    call.new_counters = asked.out<int32_t>(last + 3);
+  } else {
+    call.words = asked.frame.operand(3 + wide).length() / call.batch, call.draws = asked.in<int32_t>(3 + wide);
+  }
   return buffers.sample(call);
 }
 
@@ -126,7 +132,8 @@ template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
 }
 
 const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>)},
-                            {"sample", reinterpret_cast<void*>(&handle_on_gpu<&sample>)},
+                            {"sample", reinterpret_cast<void*>(&handle_on_gpu<&draw<true>>)},
+                            {"draw", reinterpret_cast<void*>(&handle_on_gpu<&draw<false>>)},
                             {"update_priorities", reinterpret_cast<void*>(&handle_on_gpu<&update_priorities>)},
                             {"rewrite", reinterpret_cast<void*>(&handle_on_gpu<&rewrite>)}, {}};
 
@@ -145,7 +152,7 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
                       return reinterpret_cast<int32_t*>(of);
                     }, &wanted};
   const std::string which = name;
-  (which == "add" ? buffers.add : which == "sample" ? buffers.sample : buffers.update)(call);
+  (which == "add" ? buffers.add : which == "sample" || which == "draw" ? buffers.sample : buffers.update)(call);
   PyBuffer_Release(&plan);
   return PyLong_FromLongLong(wanted);
 }
