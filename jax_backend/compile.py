@@ -28,7 +28,7 @@ from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
 from functional_rb.structures import frame_ring
 from jax_backend import compat, ops, rules
-from jax_backend.custom_call import barrier, choose
+from jax_backend.custom_call import barrier, choose, in_use
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,18 +105,25 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
     to thread, which took longer than all the rest of sampling.
     """
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-    partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
-    kind = jax.random.key_impl(typed)
-    default = str(kind) == "threefry2x32" and partitionable
+    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
 
     def core(data: jax.Array, wanted: jax.Array | None) -> jax.Array:
-        bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
-        return (bits >> 1).astype(jnp.int32)
+        return _bits(data, kind, batch, words)
 
-    data = jax.random.key_data(typed)
-    kernel = _declared(kernels.threefry, data, batch, words, wanted) if default else None
+    kernel = _declared(kernels.threefry, data, batch, words, wanted) if _is_default(kind) else None
     numbers: jax.Array = choose(kernel, core, data, wanted)
     return numbers
+
+
+def _bits(data: jax.Array, kind: Any, batch: int, words: int) -> jax.Array:
+    bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
+    return (bits >> 1).astype(jnp.int32)
+
+
+def _is_default(kind: Any) -> bool:
+    """Whether kernels know the random bits of a kind of keys."""
+    partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
+    return str(kind) == "threefry2x32" and partitionable
 
 
 def leaves_out(spec: BufferSpec) -> bool:
@@ -165,6 +172,26 @@ def draw(
         selection = selection._replace(handles=drawn, weights=weights, probabilities=chances)
         return arrays._replace(counters=counters), leaves, selection
     (counters,) = barrier([arrays.counters], [*leaves, *selection[:3]])
+    return arrays._replace(counters=counters), leaves, selection
+
+
+def sample(
+    state: State, key: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None = None
+) -> tuple[Arrays, list[jax.Array], Selection] | None:
+    """Choose items by a key and read them, as `draw` does, where one launch does all of that; None where none does."""
+    spec, arrays = state.spec, _arrays(state)
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
+    kernel = _declared(kernels.sample, arrays, spec, data, beta, batch, wanted) if _is_default(kind) else None
+    if kernel is None or not in_use(kernel):
+        return None
+
+    def core(arrays: Arrays, data: Any, beta: Any, wanted: Any) -> Any:
+        numbers = _bits(data, kind, *spec.draw_shape(batch))
+        after, leaves, selection = draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
+        return leaves, selection, after.counters
+
+    leaves, selection, counters = choose(kernel, core, arrays, data, beta, wanted)
     return arrays._replace(counters=counters), leaves, selection
 
 

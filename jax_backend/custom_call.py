@@ -1,9 +1,10 @@
 """Kernels as custom calls of XLA, beside the core's operations that do the same: which, is decided by the compiler.
 
 A piece of work is an operation of JAX of its own. Where it is compiled for one CPU, or for each device's own part as
-`jax.shard_map` does, it becomes a custom call of the kernel; where XLA is to divide a program among several devices,
-and on accelerators, the core's operations, which XLA can divide. `jax.vmap` makes one custom call of many, that loops
-over them in place: what all of them share (the storage, where many keys draw from one buffer) is not copied for each.
+`jax.shard_map` does, it becomes a custom call of the kernel, and also for a GPU where a launch does the same; where XLA
+is to divide a program among several devices, and on other accelerators, the core's operations, which XLA can divide.
+`jax.vmap` makes one custom call of many, that loops over them in place: what all of them share (the storage, where many
+keys draw from one buffer) is not copied for each.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from functional_rb.native import descriptor
-from functional_rb.native.kernels import ABSENT, Kernel
+from functional_rb.native import descriptor, gpu
+from functional_rb.native.kernels import ABSENT, Kernel, Made
 from functional_rb.ops import part_kernels
-from jax_backend import compat, rules
+from jax_backend import compat, gpus, rules
 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
-    """The kernel where kernels are in force and the program is compiled for a CPU, else the core, with none in force.
+    """The kernel where kernels are in force and there is one for what is compiled, else the core, with none in force.
 
-    No derivative goes through either. Where an accelerator is the default the kernels are left alone: few programs
+    No derivative goes through either. Where an accelerator is the default only its own kernels are taken: few programs
     there run on the CPU.
 
     Args:
@@ -51,7 +52,7 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
         with part_kernels.using(part_kernels.NONE):
             return core(*jax.tree.unflatten(outline, filled.values()))
 
-    if kernel is None or not _in_use():
+    if kernel is None or not in_use(kernel):
         return rebuilt(lax.stop_gradient(arrays))
     numbers = {id(x): j for j, x in enumerate(arrays)}
     order = [numbers[id(x)] for x in kernel.operands if x is not None]
@@ -86,15 +87,22 @@ def barrier(arrays: Sequence[jax.Array], after: Sequence[jax.Array] = ()) -> lis
     if jax.default_backend() == "gpu":
         made: list[jax.Array] = lax.optimization_barrier(lax.stop_gradient([*arrays, *after]))
         return made[: len(arrays)]
-    if not _in_use():
+    if not _on_cpu():
         return list(arrays)
     arrays, after = lax.stop_gradient((list(arrays), list(after)))
     behind: list[jax.Array] = _barrier.bind(*_varying_alike([*arrays, *after]), count=len(arrays))
     return behind
 
 
-def _in_use() -> bool:
-    """Whether programs that are traced now take kernels."""
+def in_use(kernel: Kernel) -> bool:
+    """Whether programs that are traced now take a kernel."""
+    if _on_cpu():
+        return bool(kernel.name)
+    return bool(part_kernels.in_force()) and gpu.fits(kernel) and jax.default_backend() == "gpu" and gpus.ready()
+
+
+def _on_cpu() -> bool:
+    """Whether programs that are traced now take the kernels of CPUs."""
     return bool(part_kernels.in_force()) and jax.default_backend() == "cpu"
 
 
@@ -176,48 +184,79 @@ def _lower_to_core(ctx: Any, *operands: Any, core: Any, batch: Batch, **others: 
 
 def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: Any) -> Any:
     """As a custom call, where each device does its own work."""
-    if not _undivided(ctx.module_context.axis_context):
+    if not kernel.name or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
-    nothing = np.zeros(0, np.int32)
-    there = [x is not None for x in kernel.operands]
-    given, types = iter(operands), iter(ctx.avals_in)
     constants = [descriptor.encode_number(x) if isinstance(x, int) else x for x in kernel.records]
-    values = [mlir.ir_constant(x) for x in constants]
-    values += [next(given) if x else mlir.ir_constant(nothing) for x in there]
-    empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
     before = [jax.core.ShapedArray(x.shape, x.dtype) for x in constants]
-    arguments = [*before, *(next(types) if x else empty for x in there)]
-    made = iter(ctx.avals_out)
-    expected = kernel.in_order
-    results = [empty if x is ABSENT else next(made) for x in expected]
-    attributes = {}
-    if batch.sizes:
-        own = iter(batch.batched)
-        batched = [(False,) * len(batch.sizes)] * len(constants)
-        batched += [next(own) if x else (False,) * len(batch.sizes) for x in there]
-        batched += [(x is not ABSENT,) * len(batch.sizes) for x in expected]
-        nbytes = [
-            math.prod(x.shape[sum(axes) :]) * x.dtype.itemsize
-            for x, axes in zip([*arguments, *results], batched, strict=True)
-        ]
-        attributes["batch"] = _encode_batch(batch.sizes, batched, nbytes)
+    values, arguments, results = _in_frame(ctx, operands, kernel)
+    values, arguments = [*map(mlir.ir_constant, constants), *values], [*before, *arguments]
+    attributes = {"batch": _batch_of(kernel, batch, arguments, results)} if batch.sizes else {}
     aliases = {len(constants) + k: place for k, place in kernel.in_place.items()}
-    found = _custom_call(ctx, kernel.name, values, arguments, results, aliases, attributes)
-    return [x for x, wanted in zip(found, expected, strict=True) if wanted is not ABSENT]
+    found = _custom_call(ctx, _target(kernel.name), values, arguments, results, aliases, attributes)
+    return [x for x, wanted in zip(found, kernel.in_order, strict=True) if wanted is not ABSENT]
+
+
+def lower_on_gpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: Any) -> Any:
+    """As a custom call of what launches a kernel, which has the records as attributes, and memory for its own use."""
+    if not gpu.fits(kernel) or not gpus.ready() or not _undivided(ctx.module_context.axis_context):
+        return _lower_to_core(ctx, *operands, core=core, batch=batch)
+    values, arguments, results = _in_frame(ctx, operands, kernel)
+    results = [*results, jax.core.ShapedArray((gpu.scratch(kernel),), np.dtype(np.int32))]
+    attributes: dict[str, Any] = {"batch": _batch_of(kernel, batch, arguments, results)}
+    for k, record in enumerate(kernel.records):  # XLA sorts them by their names
+        attributes[f"record_{k}"] = descriptor.encode_number(record) if isinstance(record, int) else record
+    # Of the counters blocks read the old ones while one block writes the new.
+    expected = kernel.in_order
+    aliases = {k: place for k, place in kernel.in_place.items() if not isinstance(expected[place], Made)}
+    assert kernel.on_gpu is not None
+    found = _custom_call(ctx, gpus.PREFIX + kernel.on_gpu.name, values, arguments, results, aliases, attributes)
+    return [x for x, wanted in zip(found, expected, strict=False) if wanted is not ABSENT]
+
+
+def _in_frame(ctx: Any, operands: Sequence[Any], kernel: Kernel) -> tuple[list[Any], list[Any], list[Any]]:
+    """Operands, their types, and those of the results, with an empty array for each that is not there."""
+    nothing = np.zeros(0, np.int32)
+    empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
+    given, types, made = iter(operands), iter(ctx.avals_in), iter(ctx.avals_out)
+    values = [mlir.ir_constant(nothing) if x is None else next(given) for x in kernel.operands]
+    arguments = [empty if x is None else next(types) for x in kernel.operands]
+    return values, arguments, [empty if x is ABSENT else next(made) for x in kernel.in_order]
+
+
+def _batch_of(
+    kernel: Kernel, batch: Batch, arguments: Sequence[Any], results: Sequence[Any]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The attribute of a call; operands before the kernel's own, and results behind them, are shared by all calls."""
+    none = (False,) * len(batch.sizes)
+    own = iter(batch.batched)
+    batched = [none] * (len(arguments) - len(kernel.operands))
+    batched += [none if x is None else next(own) for x in kernel.operands]
+    batched += [(x is not ABSENT,) * len(batch.sizes) for x in kernel.in_order]
+    batched += [none] * (len(arguments) + len(results) - len(batched))
+    nbytes = [
+        math.prod(x.shape[sum(axes) :]) * x.dtype.itemsize
+        for x, axes in zip([*arguments, *results], batched, strict=True)
+    ]
+    return _encode_batch(batch.sizes, batched, nbytes)
 
 
 def _custom_call(
     ctx: Any,
-    name: str,
+    target: str,
     values: Sequence[Any],
     arguments: Sequence[Any],
     results: Sequence[Any],
     aliases: Mapping[int, int],
     attributes: Mapping[str, Any],
 ) -> Any:
-    _register()
-    rule = jax.ffi.ffi_lowering(f"functional_rb_{name}", operand_output_aliases=dict(aliases))
+    rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(aliases))
     return rule(ctx.replace(avals_in=arguments, avals_out=results), *values, **attributes)
+
+
+def _target(name: str) -> str:
+    """What XLA knows a handler for CPUs by."""
+    _register()
+    return f"functional_rb_{name}"
 
 
 @functools.cache
@@ -263,6 +302,7 @@ _work.def_abstract_eval(_results)
 batching.fancy_primitive_batchers[_work] = _batched
 mlir.register_lowering(_work, _lower_to_core)
 mlir.register_lowering(_work, _lower_on_cpu, platform="cpu")
+mlir.register_lowering(_work, lower_on_gpu, platform="cuda")
 
 
 # --- the barrier ----------------------------------------------------------------------------------------------------
@@ -285,7 +325,7 @@ def _lower_barrier_on_cpu(ctx: Any, *arrays: Any, count: int) -> Any:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}
-    return _custom_call(ctx, "barrier", arrays, ctx.avals_in, ctx.avals_out, aliases, {})
+    return _custom_call(ctx, _target("barrier"), arrays, ctx.avals_in, ctx.avals_out, aliases, {})
 
 
 _barrier = Primitive("replay_buffer_barrier")

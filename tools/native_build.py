@@ -75,7 +75,9 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
     sets = sets or (tuple(INSTRUCTIONS) if is_x86() else ("baseline",))
     include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if len(sets) > 1 else [])]
     with tempfile.TemporaryDirectory() as folder:
-        units = [(f"{name}.cpp", Path(folder, f"{name}.o"), ()) for name in ("module", "chain", "launches")]
+        units = [
+            (f"{name}.cpp", Path(folder, f"{name}.o"), ()) for name in ("module", "chain", "launches", "xla_launches")
+        ]
         units += [("kernels.cpp", Path(folder, f"{x}.o"), (f"-DFRB_ISA={x}", *_processor(command, x))) for x in sets]
         calls = [
             [*command, *FLAGS, *extra, *include, *own, "-c", str(SOURCES / s), "-o", str(o)] for s, o, own in units

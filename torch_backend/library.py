@@ -66,11 +66,12 @@ class Torch(Library):
         return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
 
     def traced(self, memory: versioned.Memory) -> Table:
-        """The kernels as operations, for a memory on the CPU over which nobody maps."""
-        if not _may_trace_kernels():
+        """The kernels as operations, for a memory on the CPU, or on a GPU, over which nobody maps."""
+        if not _may_trace_kernels() or not memory.fits:
             return NONE
-        table: Table = self.operations.TABLE
-        return table if memory.fits and all(map(_is_on_cpu, memory.arrays)) else NONE
+        on_gpu = self.gpus is not None and self.gpus.traces(memory.arrays)
+        table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
+        return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
 
     def by_chain(self, function: str, *given: Any) -> Any:
         """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
@@ -197,7 +198,7 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
         drawn: torch.Tensor = TORCH.operations.draws(key, *shape)
         return drawn
     if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
-        drawn = TORCH.kernels.draws(key, *shape)
+        drawn = TORCH.kernels.draws(key.to(device), *shape)  # keys are made on torch's default device
         return drawn
     return random.draws(key.to(device), *shape)
 

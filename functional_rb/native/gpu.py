@@ -18,10 +18,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from functional_rb.native.kernels import Kernel
 
 SOURCES: Final = Path(__file__).parent / "src"
-HEADERS: Final = ("gpu.h", "buffer_call.h", "records.h", "base.h", "tables.h")
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
 BLOCKS: Final = 1024
 """So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
@@ -48,6 +52,7 @@ class Loaded(NamedTuple):
 
 
 _ready: dict[int, bool] = {}
+_there: dict[int, Loaded] = {}
 
 
 def ready(device: int, library: str) -> bool:
@@ -59,12 +64,8 @@ def ready(device: int, library: str) -> bool:
     """
     if device not in _ready:
         try:
-            from functional_rb import _native
-
-            found = loaded(device)
-            functions = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
-            _native.gpu_driver(functions, BLOCKS, SHARE)
-            _native.gpu_device(device, found.context, tuple(found.kernels.values()))
+            _there[device] = loaded(device)
+            tell()
             _ready[device] = True
         except (RuntimeError, OSError) as error:
             _ready[device] = False
@@ -75,6 +76,38 @@ def ready(device: int, library: str) -> bool:
                 stacklevel=2,
             )
     return _ready[device]
+
+
+def tell() -> None:
+    """Tell the extension how to launch, and of the kernels on each device."""
+    from functional_rb import _native
+
+    if _there:
+        addresses = tuple(ctypes.cast(getattr(cuda(), name), c_void_p).value or 0 for name in FUNCTIONS)
+        _native.gpu_driver(addresses, BLOCKS, SHARE)
+    for device, there in _there.items():
+        _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
+
+
+def fits(kernel: Kernel) -> bool:
+    """Whether there is a launch for a kernel that can name all that the buffer has."""
+    from functional_rb import _native
+
+    if kernel.on_gpu is None:
+        return False
+    most, numbers, of_rings = _native.GPU_ROOM
+    plan, *others = (np.atleast_1d(record) for record in kernel.records)
+    leaves, wide = plan[:2]  # of the record of a buffer
+    return bool(leaves <= most and wide < most and len(plan) <= numbers and all(len(x) <= of_rings for x in others))
+
+
+def scratch(kernel: Kernel) -> int:
+    """How many numbers of int32 the launch for a kernel wants for its own use."""
+    from functional_rb import _native
+
+    assert kernel.on_gpu is not None
+    name, batch, masked = kernel.on_gpu
+    return _native.gpu_scratch(name, kernel.records[0], batch, masked)
 
 
 @functools.cache
@@ -155,19 +188,38 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
         architecture: of the GPU.
         newest: the major version of CUDA that the driver knows.
     """
-    sources = {name: (SOURCES / name).read_bytes() for name in ("gpu.cu", *HEADERS)}
+    sources = _with_headers("gpu.cu", {})
     compiler = _compiler(newest)
     version = (c_int(), c_int())
     compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
-    made_of = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
+    key = repr((architecture, FLAGS, version[0].value, version[1].value, sorted(sources.items())))
     folder = _cache()
-    path = None if folder is None else folder / f"{hashlib.sha256(made_of.encode()).hexdigest()}.cubin"
+    path = None if folder is None else folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     if path is not None and path.is_file():
         return path.read_bytes()
     image = _compile(compiler, sources, architecture)
     if path is not None:
         _keep(path, image)
     return image
+
+
+def _with_headers(name: str, found: dict[str, bytes]) -> dict[str, bytes]:
+    """The text of a source by its name, and of all that it includes."""
+    if name not in found:
+        found[name] = (SOURCES / name).read_bytes()
+        for header in re.findall(rb'^#include "(.+)"', found[name], re.MULTILINE):
+            _with_headers(header.decode(), found)
+    return found
+
+
+def made_of(name: str = "gpu.cu") -> dict[str, bytes]:
+    """A source and all that it includes of ours, by name."""
+    text = (SOURCES / name).read_bytes()
+    found = {name: text}
+    for included in re.findall(rb'^#include "(.+)"', text, re.MULTILINE):
+        if included.decode() not in found:
+            found |= made_of(included.decode())
+    return found
 
 
 def _compile(compiler: Any, sources: dict[str, bytes], architecture: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -53,18 +53,33 @@ class Made:
     over: Array | None = None
 
 
+class Launch(NamedTuple):
+    """What does the same on a GPU, see `src/xla_launches.cpp`.
+
+    Attributes:
+        name: of its handler.
+        batch: how many rows it takes, or gives.
+        masked: whether there is a mask.
+    """
+
+    name: str
+    batch: int
+    masked: bool = False
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Kernel:
     """A call of a kernel.
 
     Attributes:
-        name: of the handler.
+        name: of the handler; empty if there is none for CPUs.
         operands: arrays in the order in which the handler takes them; None for one that is not given.
         results: what the function returns, with `Made` for each new array, the operand itself for one that is changed
             in place, and `ABSENT` for one that the handler leaves out.
         records: of int32 and the like, or a number, which the handler has before the operands.
         cut: how many of the first results are cut to as many rows as the handler tells in one more result, int32 [1].
         outputs: the results in the order in which the handler takes them; where these are all, as they stand.
+        on_gpu: the launch for it; None if there is none.
     """
 
     name: str
@@ -73,6 +88,7 @@ class Kernel:
     records: Sequence[np.ndarray[Any, Any] | int] = ()
     cut: int = 0
     outputs: Sequence[Any] | None = None
+    on_gpu: Launch | None = None
 
     @property
     def in_order(self) -> list[Any]:
@@ -167,7 +183,8 @@ def add(
     tree = ABSENT if state.tree is None else state.tree
     results = Arrays(state.rows, tuple(state.wide), tree, _counters(state), {})
     operands = (state.rows, *state.wide, state.tree, state.counters, mask, priorities, *leaves)
-    return Kernel("add", operands, results, [descriptor.encode(spec), batch])
+    launch = Launch("add", batch, mask is not None)
+    return Kernel("add", operands, results, [descriptor.encode(spec), batch], on_gpu=launch)
 
 
 @stands_in_for(functions.draw, WHOLE)
@@ -194,7 +211,21 @@ def draw(
     leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch))
-    return Kernel("draw", operands, results, [descriptor.encode(spec), descriptor.encode_rings(spec)])
+    records = [descriptor.encode(spec), descriptor.encode_rings(spec)]
+    return Kernel("draw", operands, results, records, on_gpu=Launch("draw", batch))
+
+
+def sample(
+    state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
+) -> Kernel | None:
+    """What `draw` gives by the random bits of a key of JAX's, uint32 [2], and the counters again, in one launch."""
+    if not spec.known.buffer or not batch:
+        return None
+    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
+    operands = (state.rows, *state.wide, state.tree, state.counters, key, beta, wanted)
+    results = leaves, Selection(ints(batch), floats(batch), floats(batch)), ints(*state.counters.shape)
+    records = descriptor.encode(spec), spec.draw_shape(batch)[1]
+    return Kernel("", operands, results, records, on_gpu=Launch("sample", batch))
 
 
 @stands_in_for(functions.update, WHOLE)
@@ -216,7 +247,8 @@ def update(
         operands: Any = state.tree, kept, state.counters, wanted, priorities, None if kept is None else in_episode
         records = descriptor.encode(spec), descriptor.encode_rings(spec)
         outputs = tree, ABSENT if kept is None else kept, counters
-        return Kernel("update_priorities", operands, results, records, outputs=outputs)
+        launch = Launch("update", wanted.shape[0]) if spec.known.buffer else None
+        return Kernel("update_priorities", operands, results, records, outputs=outputs, on_gpu=launch)
     storage = (state.rows, *state.wide) if replacements else ()
     given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
     operands = state.tree, state.counters, wanted, priorities, *storage, *given

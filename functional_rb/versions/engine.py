@@ -379,7 +379,6 @@ def next_state(
     write: Callable[[Memory, Saved | None], Array],
     past: Any,
     consume: bool = False,
-    room: Callable[[Memory], Saved] = lambda memory: Log(),
 ) -> Any:
     """The state after a write; the given one is consumed, or found from what is saved.
 
@@ -389,7 +388,6 @@ def next_state(
         write: writes to a memory, saves what it overwrites if it is told where, and returns the new counters.
         past: the saves that the new state succeeds.
         consume: whether the state is consumed.
-        room: makes what is saved in.
     """
     memory = version.own()
     if consume:
@@ -402,7 +400,7 @@ def next_state(
             "add_, update_ or sample_"
         )
     target = memory.copy() if memory.pinned or tracing else memory
-    saved = room(memory) if target is memory else None
+    saved = Log() if target is memory else None
     following = version.succeed(target, saved)
     try:
         made = type(state)(following, write(target, saved), state.spec, past, state._target)

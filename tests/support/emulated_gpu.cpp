@@ -1,6 +1,6 @@
-// The kernels of `gpu.h` by emulated blocks, one after the other, whose threads take turns in an order that tests choose:
+// The kernels of `gpu_kernels.h` by emulated blocks, one after the other, whose threads take turns in an order that tests choose:
 // what depends on the order gives other bits in another one.
-#include "gpu.h"
+#include "gpu_kernels.h"
 
 #include <vector>
 
@@ -18,11 +18,11 @@ int64_t turn(int64_t k, int64_t n, int64_t order) {
 
 struct Block {
   int64_t column, line, lines, order;
-  int32_t* drawn;
+  int32_t* all;
   int64_t x() const { return column; }
   int64_t y() const { return line; }
   int64_t rows() const { return lines; }
-  int32_t* slots() const { return drawn; }
+  int32_t* shared() const { return all; }
   template <class F> void each(int64_t n, const F& f) const {
     for (int64_t k = 0; k < n; ++k) f(turn(k, n, order));
   }
@@ -36,24 +36,35 @@ struct Block {
     each(n, [&](int64_t i) { found = frb::most(found, f(i)); });
     return found;
   }
-  template <class M, class F> void ranks(int64_t n, const M& marked, const F& f) const {
-    int64_t before = 0;
+  template <class F, class O, class T> int32_t running(int64_t n, const F& f, const O& of_two, const T& tell) const {
+    int32_t found = 0;
+    for (int64_t i = 0; i < n; ++i) tell(i, found = of_two(found, f(i)));
+    return found;
+  }
+  template <class M, class F> int32_t ranks(int64_t n, const M& marked, const F& f) const {
+    int32_t before = 0;
     for (int64_t i = 0; i < n; ++i)
       if (marked(i)) f(i, before++);
+    return before;
   }
   int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const {
     const int32_t found = *at;
     if (found == expected) *at = wanted;
     return found;
   }
+  int32_t exchange(int32_t* at, int32_t x) const {
+    const int32_t found = *at;
+    *at = x;
+    return found;
+  }
   void raise(int32_t* at, int32_t x) const { *at = frb::most(*at, x); }
 };
 
 template <class F> void launched(int64_t columns, int64_t lines, int64_t order, const F& kernel) {
-  std::vector<int32_t> drawn(frb::gpu::MOST_DRAWS);
+  std::vector<int32_t> shared(frb::gpu::SHARED);
   for (int64_t k = 0; k < columns * lines; ++k) {
     const int64_t block = turn(k, columns * lines, order);
-    kernel(Block{block % columns, block / columns, lines, order, drawn.data()});
+    kernel(Block{block % columns, block / columns, lines, order, shared.data()});
   }
 }
 

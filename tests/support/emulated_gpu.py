@@ -15,13 +15,14 @@ import torch
 
 from functional_rb import _native
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.native import gpu
+from functional_rb.native.gpu import BLOCKS, SHARE
 from functional_rb.versions.memory import Memory
 from tools.native_build import SOURCES, compiler
 from torch_backend.gpus import Gpus, keywords
 from torch_backend.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
-BLOCKS, SHARE = 1024, 4096
 
 
 class OnTheCpu(Gpus):
@@ -69,8 +70,8 @@ def library() -> ctypes.CDLL:
 
 
 @contextlib.contextmanager
-def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
-    """Let states on the CPU be worked on as if they were on a GPU, threads and blocks taking turns in an order."""
+def launching(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
+    """Let the emulator carry out what is launched, threads and blocks taking turns in an order."""
     found, emulated = library(), Emulated()
     launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
     assert launch is not None
@@ -78,9 +79,19 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
     found.frb_in_order(ORDERS[order])
     found.frb_launched((ctypes.c_int64 * 0)(), 0)
-    before, TORCH.gpus = TORCH.gpus, OnTheCpu()
     try:
         yield emulated
     finally:
-        TORCH.gpus = before
         emulated.note()
+        gpu.tell()  # a GPU that is there is itself again
+
+
+@contextlib.contextmanager
+def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
+    """Let torch's states on the CPU be worked on as if they were on a GPU."""
+    with launching(order, blocks, share) as emulated:
+        before, TORCH.gpus = TORCH.gpus, OnTheCpu()
+        try:
+            yield emulated
+        finally:
+            TORCH.gpus = before

@@ -14,19 +14,6 @@ inline Deck deck_of(const BufferCall& c) {
   return {c.order, c.place, c.saved_deck, plan->capacity, c.deck_room, c.saved_count + 2};
 }
 
-// The entries that a write of n steps to each lane may change, as ranges of distances; `episode_windows.distances`.
-inline int64_t distances(const Ring& ring, int64_t n, int32_t* ranges) {
-  const int64_t reach = int64_t(ring->window_length) - 1 - ring->right, firsts[] = {0, reach, ring->period + reach};
-  int64_t size = 0, covered = 0;
-  for (int k = 0; k < 2 + (ring->by_trajectory != 0); ++k) {
-    const int64_t start = most(firsts[k], covered), stop = least<int64_t>(firsts[k] + n, ring->length);
-    if (start >= stop) continue;
-    ranges[size] = int32_t(start), ranges[size + 1] = int32_t(stop);
-    size += 2, covered = stop;
-  }
-  return size;
-}
-
 // What one call adds. The new counters begin as the old ones; all memory is asked for before anything is written.
 class Addition {
  public:

@@ -245,13 +245,6 @@ inline bool draw_uniform_in_rings(const Ring& ring, const int32_t* counters, con
   return size > 0;
 }
 
-// The handle of the item that lies in a slot now: `ring.handle_of_slot`.
-FRB_INLINE int32_t handle_in_ring(const Ring& ring, const Lanes& lanes, int64_t slot) {
-  const int64_t length = ring->length, limit = length * ring->turns, lane = lane_of(ring, slot), cursor = lanes.cursors[lane];
-  const int64_t number = floor_mod(cursor - back_of(ring, short_mod(cursor, length), slot - lane * length), limit);
-  return int32_t(number / length * ring->capacity + slot);
-}
-
 // As `draw`, of several lanes.
 FRB_ENTRY bool draw_in_rings(const float* tree, const int32_t* counters, const int32_t* draws, int32_t* handles, float* weights,
                              float* probabilities, Addresses storage, Addresses leaves, Plan plan, Ring ring,

@@ -39,11 +39,12 @@ struct BufferCall {
   uint8_t *drawn, *is_first, *is_last, *truncated;
   // On a GPU, where all arrays lie: what would be read by the host may lie there too.
   const int64_t* key_at;
+  const uint32_t* threefry_at;  // a key of JAX's in place of the key, two words
   const float* beta_at;
   const int32_t* wanted_at;  // how many rows of the batch are to be drawn
   Scratches scratches;
   void* stream;
-  int64_t device;
+  int64_t device;  // below zero: nothing is launched, memory alone is asked for
 };
 
 // Below zero: what CUDA said when it refused a launch, negated.

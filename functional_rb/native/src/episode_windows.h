@@ -8,25 +8,6 @@ FRB_BEGIN
 
 constexpr int64_t LONGEST = int64_t(1) << 30;
 
-// Which step of its episode each new step is, int32 [size], and the next one of each lane; begins or ends is null.
-FRB_ENTRY void steps_in_episodes(const int32_t* next_in_episode, const int32_t* written, const uint8_t* begins,
-                              const uint8_t* ends, int32_t* in_episode, int32_t* new_next, int64_t lanes, int64_t size) {
-  const int64_t steps = size / lanes;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    int64_t began = -int64_t(next_in_episode[lane]);
-    const int64_t first = lane * steps;
-    for (int64_t column = 0; column < steps; ++column) {
-      const bool starts = begins && begins[first + column];
-      if (starts || (ends && column && ends[first + column - 1])) began = column;
-      in_episode[first + column] = int32_t(column - began);
-    }
-    const int64_t newest = first + bounded(int64_t(written[lane]) - 1, steps);
-    int64_t following = int64_t(in_episode[newest]) + 1;
-    if (following >= LONGEST || (ends && ends[newest])) following = 0;
-    new_next[lane] = written[lane] > 0 ? int32_t(following) : next_in_episode[lane];
-  }
-}
-
 // One lane as its windows see it: its steps, where its head is, and how many of them are live.
 struct Lane {
   Ring ring;
@@ -75,6 +56,61 @@ struct Lane {
   }
 };
 
+// A window that a draw gives: its first step, how far back that lies, and how many steps to go for.
+struct Window {
+  int64_t start, back, steps;
+};
+FRB_INLINE Window begin_window(const Lane& of, int64_t back, const int32_t* words, bool live) {
+  const Ring& ring = of.ring;
+  const int64_t step = of.step(back), length = ring->window_length;
+  int64_t count, first = step;
+  bool drawn;
+  if (ring->by_trajectory) {
+    drawn = live && of.last_start(back) > 0;
+    first = most<int64_t>(step - (of.size - back), 0);
+    count = drawn ? of.multiples(first - ring->left, step) : 0;
+  } else {
+    count = of.weight(back);
+    drawn = live && count > 0;
+  }
+  const int64_t v = step - short_mod(step, ring->period) - below(words, count) * ring->period;
+  const int64_t start = most(v, first);
+  return {start, back + step - start, drawn ? v + length - start : 0};
+}
+
+#if !defined(__CUDACC__)
+// The entries that a write of n steps to each lane may change, as ranges of distances; `episode_windows.distances`.
+inline int64_t distances(const Ring& ring, int64_t n, int32_t* ranges) {
+  const int64_t reach = int64_t(ring->window_length) - 1 - ring->right, firsts[] = {0, reach, ring->period + reach};
+  int64_t size = 0, covered = 0;
+  for (int k = 0; k < 2 + (ring->by_trajectory != 0); ++k) {
+    const int64_t start = most(firsts[k], covered), stop = least<int64_t>(firsts[k] + n, ring->length);
+    if (start >= stop) continue;
+    ranges[size] = int32_t(start), ranges[size + 1] = int32_t(stop);
+    size += 2, covered = stop;
+  }
+  return size;
+}
+
+// Which step of its episode each new step is, int32 [size], and the next one of each lane; begins or ends is null.
+FRB_ENTRY void steps_in_episodes(const int32_t* next_in_episode, const int32_t* written, const uint8_t* begins,
+                              const uint8_t* ends, int32_t* in_episode, int32_t* new_next, int64_t lanes, int64_t size) {
+  const int64_t steps = size / lanes;
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    int64_t began = -int64_t(next_in_episode[lane]);
+    const int64_t first = lane * steps;
+    for (int64_t column = 0; column < steps; ++column) {
+      const bool starts = begins && begins[first + column];
+      if (starts || (ends && column && ends[first + column - 1])) began = column;
+      in_episode[first + column] = int32_t(column - began);
+    }
+    const int64_t newest = first + bounded(int64_t(written[lane]) - 1, steps);
+    int64_t following = int64_t(in_episode[newest]) + 1;
+    if (following >= LONGEST || (ends && ends[newest])) following = 0;
+    new_next[lane] = written[lane] > 0 ? int32_t(following) : next_in_episode[lane];
+  }
+}
+
 // The entries whose numbers a write may have changed, at distances from the heads, and each lane's oldest step.
 FRB_ENTRY void changed(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, int32_t* lane, int32_t* back,
                     int32_t* slots, int32_t* numbers, Ring ring, Span<const int32_t> ranges, int64_t count) {
@@ -101,28 +137,6 @@ FRB_ENTRY void weights_at(const int32_t* cursors, const int32_t* sizes, const in
     const Lane of(ring, {cursors, sizes}, in_episode, lane);
     numbers[i] = int32_t(of.weight(back_of(ring, of.head, slot - lane * ring->length)));
   }
-}
-
-// A window that a draw gives: its first step, how far back that lies, and how many steps to go for.
-struct Window {
-  int64_t start, back, steps;
-};
-inline Window begin_window(const Lane& of, int64_t back, const int32_t* words, bool live) {
-  const Ring& ring = of.ring;
-  const int64_t step = of.step(back), length = ring->window_length;
-  int64_t count, first = step;
-  bool drawn;
-  if (ring->by_trajectory) {
-    drawn = live && of.last_start(back) > 0;
-    first = most<int64_t>(step - (of.size - back), 0);
-    count = drawn ? of.multiples(first - ring->left, step) : 0;
-  } else {
-    count = of.weight(back);
-    drawn = live && count > 0;
-  }
-  const int64_t v = step - short_mod(step, ring->period) - below(words, count) * ring->period;
-  const int64_t start = most(v, first);
-  return {start, back + step - start, drawn ? v + length - start : 0};
 }
 
 // The fields of `episode_windows.Slices`, [S, K] each.
@@ -224,5 +238,7 @@ FRB_ENTRY void extent(const int32_t* cursors, const int32_t* sizes, const int32_
     after[i] = int32_t(distance);
   }
 }
+
+#endif
 
 FRB_END

@@ -1,9 +1,9 @@
-// The kernels of `gpu.h` for CUDA, each called with one record.
-#include "gpu.h"
+// The kernels of `gpu_kernels.h` for CUDA, each called with one record.
+#include "gpu_kernels.h"
 
 namespace {
 
-using frb::gpu::MOST_DRAWS;
+using frb::gpu::SHARED;
 using frb::gpu::THREADS;
 using frb::gpu::THREADS_OF_ONE;
 constexpr int WARP = 32;
@@ -11,12 +11,12 @@ constexpr unsigned ALL = 0xFFFFFFFFu;  // threads of a warp
 
 // A block of the grid.
 struct Block {
-  int64_t* shared;  // for each thread one
-  int32_t* drawn;
+  int64_t* told;  // for each warp one
+  int32_t* all;
   __device__ int64_t x() const { return blockIdx.x; }
   __device__ int64_t y() const { return blockIdx.y; }
   __device__ int64_t rows() const { return gridDim.y; }
-  __device__ int32_t* slots() const { return drawn; }
+  __device__ int32_t* shared() const { return all; }
   template <class F> __device__ void each(int64_t n, const F& f) const {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
     __syncthreads();
@@ -24,9 +24,9 @@ struct Block {
   // What all threads have, put together: in each warp by halves, and then of the warps by the first of them.
   template <class T, class F> __device__ T together(T own, const F& of_two) const {
     for (int half = WARP / 2; half; half /= 2) own = of_two(own, T(__shfl_xor_sync(ALL, own, half)));
-    if (threadIdx.x % WARP == 0) shared[threadIdx.x / WARP] = int64_t(own);
+    if (threadIdx.x % WARP == 0) told[threadIdx.x / WARP] = int64_t(own);
     __syncthreads();
-    T found = threadIdx.x % WARP < blockDim.x / WARP ? T(shared[threadIdx.x % WARP]) : T(0);
+    T found = threadIdx.x % WARP < blockDim.x / WARP ? T(told[threadIdx.x % WARP]) : T(0);
     for (int half = WARP / 2; half; half /= 2) found = of_two(found, T(__shfl_xor_sync(ALL, found, half)));
     __syncthreads();
     return found;
@@ -41,35 +41,48 @@ struct Block {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) own = frb::most(own, f(i));
     return together(own, [](int32_t a, int32_t b) { return frb::most(a, b); });
   }
-  // Tell each marked number how many before it are.
-  template <class M, class F> __device__ void ranks(int64_t n, const M& marked, const F& f) const {
-    int64_t before = 0;
+  // Tell each number what it and those before it are, put together; zero is put to anything without effect. Returns what
+  // all are.
+  template <class F, class O, class T>
+  __device__ int32_t running(int64_t n, const F& f, const O& of_two, const T& tell) const {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    auto in_warp = [&](int32_t x) {
+      for (int by = 1; by < WARP; by *= 2) {
+        const int32_t before = __shfl_up_sync(ALL, x, by);
+        if (lane >= by) x = of_two(before, x);
+      }
+      return x;
+    };
+    int32_t before = 0;
     for (int64_t first = 0; first < n; first += blockDim.x) {
       const int64_t i = first + threadIdx.x;
-      const bool own = i < n && marked(i);
-      shared[threadIdx.x] = own;
+      const int32_t own = in_warp(i < n ? f(i) : 0);
+      if (lane == WARP - 1) told[warp] = own;
       __syncthreads();
-      for (int by = 1; by < blockDim.x; by *= 2) {
-        const int64_t more = threadIdx.x >= by ? shared[threadIdx.x - by] : 0;
-        __syncthreads();
-        shared[threadIdx.x] += more;
-        __syncthreads();
-      }
-      if (own) f(i, before + shared[threadIdx.x] - 1);
-      before += shared[blockDim.x - 1];
+      const int32_t of_warps = in_warp(lane < warps ? int32_t(told[lane]) : 0);
+      const int32_t others = __shfl_sync(ALL, of_warps, warp ? warp - 1 : 0), all = __shfl_sync(ALL, of_warps, warps - 1);
+      if (i < n) tell(i, of_two(before, warp ? of_two(others, own) : own));
+      before = of_two(before, all);
       __syncthreads();
     }
+    return before;
+  }
+  // Tell each marked number how many before it are; returns how many all are.
+  template <class M, class F> __device__ int32_t ranks(int64_t n, const M& marked, const F& f) const {
+    return running(n, [&](int64_t i) { return int32_t(marked(i)); }, [](int32_t a, int32_t b) { return a + b; },
+                   [&](int64_t i, int32_t found) { if (marked(i)) f(i, int64_t(found) - 1); });
   }
   __device__ int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const { return atomicCAS(at, expected, wanted); }
+  __device__ int32_t exchange(int32_t* at, int32_t x) const { return atomicExch(at, x); }
   __device__ void raise(int32_t* at, int32_t x) const { atomicMax(at, x); }
 };
 
 }  // namespace
 
 #define FRB_KERNEL(name, threads)                                                                             \
-  extern "C" __global__ void __launch_bounds__(threads) frb_##name(const __grid_constant__ frb::gpu::Call call) { \
-    __shared__ int64_t shared[threads];                                                                       \
-    __shared__ int32_t drawn[MOST_DRAWS];                                                                     \
-    frb::gpu::name(Block{shared, drawn}, call);                                                               \
+  extern "C" __global__ void __launch_bounds__(threads, 1) frb_##name(const __grid_constant__ frb::gpu::Call call) { \
+    __shared__ int64_t told[WARP];                                                                            \
+    __shared__ int32_t shared[SHARED];                                                                        \
+    frb::gpu::name(Block{told, shared}, call);                                                                \
   }
 FRB_GPU_KERNELS(FRB_KERNEL)

@@ -6,6 +6,7 @@
 #pragma once
 #include "records.h"
 #include "buffer_call.h"
+#include "episode_windows.h"
 #include "tables.h"
 
 FRB_BEGIN
@@ -24,12 +25,23 @@ struct Call : BufferCall {
   int32_t* scratch;
   int64_t scratch_size;
   int64_t tile;           // so many draws, or rows, are a block's
+  int64_t in_rings;       // whether handles name items in rings
+  int64_t owners;         // so many blocks share the slots out among them
+  int32_t ranges[6];      // what a write to each lane may change, by distances: see `episode_windows.h`
+  int64_t range_count;
   FRB_INLINE char* const* saved() const { return items + given; }
   FRB_INLINE int64_t saved_arrays() const { return item_count - given; }
 };
 static_assert(sizeof(Call) <= 4096, "as every GPU takes it");
 
 FRB_INLINE Plan plan_of(const Call& call) { return Plan{{reinterpret_cast<const BufferRecord*>(call.plan)}}; }
+FRB_INLINE Ring ring_of(const Call& call) { return Ring{reinterpret_cast<const RingRecord*>(call.ring)}; }
+FRB_INLINE Epoch epoch_of(const Call& call) { return Epoch{reinterpret_cast<const EpochRecord*>(call.epoch)}; }
+
+// Draws of a block, and groups of lanes, which its threads share; and all numbers that they share.
+constexpr int MOST_DRAWS = 64, GROUPS = 256, SHARED = 512;
+
+FRB_INLINE int64_t parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
 
 // --- numbers, one at a time: see `numbers.h` ------------------------------------------------------------------------
 
@@ -92,14 +104,37 @@ FRB_INLINE uint64_t mix(uint64_t x) {
   return x ^ (x >> SHIFT_3);
 }
 
+template <int A, int B, int C, int D> FRB_INLINE void rounds(uint32_t& x, uint32_t& y) {
+  x += y; y = (y << A | y >> (32 - A)) ^ x;
+  x += y; y = (y << B | y >> (32 - B)) ^ x;
+  x += y; y = (y << C | y >> (32 - C)) ^ x;
+  x += y; y = (y << D | y >> (32 - D)) ^ x;
+}
+
+// The k-th word of a key of JAX's: `fill_threefry`.
+FRB_INLINE int32_t threefry(uint32_t k0, uint32_t k1, int64_t k) {
+  const uint32_t k2 = k0 ^ k1 ^ 0x1BD11BDAu;
+  uint32_t x = k0, y = uint32_t(k) + k1;
+  rounds<13, 15, 26, 6>(x, y); x += k1; y += k2 + 1;
+  rounds<17, 29, 16, 24>(x, y); x += k2; y += k0 + 2;
+  rounds<13, 15, 26, 6>(x, y); x += k0; y += k1 + 3;
+  rounds<17, 29, 16, 24>(x, y); x += k1; y += k2 + 4;
+  rounds<13, 15, 26, 6>(x, y); x += k2; y += k0 + 5;
+  return int32_t((x ^ y) >> 1);
+}
+
 // The random words of a call: those that are given, or those of the key.
 struct Words {
   const int32_t* given;
+  bool of_jax;
   uint64_t base;
-  FRB_INLINE explicit Words(const Call& call)
-      : given(call.draws), base(mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW)) {}
+  FRB_INLINE explicit Words(const Call& call) : given(call.draws), of_jax(call.threefry_at) {
+    base = of_jax ? uint64_t(call.threefry_at[0]) << 32 | call.threefry_at[1]
+                  : mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW);
+  }
   FRB_INLINE int32_t operator()(int64_t k) const {
-    return given ? given[k] : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
+    if (given) return given[k];
+    return of_jax ? threefry(uint32_t(base >> 32), uint32_t(base), k) : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
   }
 };
 
@@ -181,6 +216,21 @@ template <class Block> FRB_INLINE void refresh_range(const Block& block, const P
   }
 }
 
+// Compute the nodes above given leaves, -1 for none, from a level on; all of a level where it has no more than leaves.
+template <class Block, class Leaf>
+FRB_INLINE void refresh_above(const Block& block, const Plan& plan, float* tree, int64_t first_level, int64_t count, const Leaf& leaf) {
+  int64_t below = 1;
+  for (int64_t level = 1; level < plan->levels; ++level) {
+    below *= FANOUT;
+    if (level < first_level) continue;
+    const int64_t nodes = plan.level(level).nodes;
+    block.each(3 * least(nodes, count), [&](int64_t k) {
+      const int64_t i = k / 3, from = nodes <= count ? i : leaf(i);
+      if (from >= 0) refresh_number(plan, tree, level, nodes <= count ? i : short_div(from, below), int(k % 3));
+    });
+  }
+}
+
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 // Copy `bytes` for each of `count` places between where `to` and `from` say, by all threads; nothing to a place of null.
@@ -212,21 +262,15 @@ FRB_INLINE uint64_t aligned(const char* a, int64_t a_stride, const char* b, int6
 }
 FRB_INLINE uint64_t unit_of(uint64_t all) { return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1; }
 
-// Copy a leaf between rows of a batch and slots; `slot(i)` is that of row i, negative for none.
-template <bool STORES, class Block, class Slot>
-FRB_INLINE void copy_leaf(const Block& block, const Call& call, const Plan& plan, int64_t k, int64_t first, int64_t count, const Slot& slot) {
-  const LeafRecord& leaf = plan.leaf(k);
-  const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
-  char* stored = call.storage[leaf.storage] + leaf.offset;
-  char* rows = call.items[k] + first * bytes;
-  if (!bytes || !call.items[k]) return;
-  const uint64_t alignment = unit_of(aligned(stored, stride, rows, bytes));
-  auto in_batch = [&](int64_t i) { return rows + i * bytes; };
-  auto in_storage = [&](int64_t i) { return stored + slot(i) * stride; };
-  if (STORES)
-    copy_each(block, count, bytes, alignment, [&](int64_t i) { return slot(i) < 0 ? nullptr : in_storage(i); }, in_batch);
-  else
-    copy_each(block, count, bytes, alignment, in_batch, in_storage);
+// The bytes of an item in an array that a line of blocks copies: those of a wide array they share out among them, and what
+// is packed one line has alone, as leaves lie in it anyhow.
+struct Part {
+  int64_t first, width;
+};
+template <class Block> FRB_INLINE Part part_of(const Block& block, int64_t array, int64_t bytes) {
+  if (array == 0) return {0, block.y() == 0 ? bytes : 0};
+  const int64_t share = ((bytes + 15) / 16 + block.rows() - 1) / block.rows() * 16, first = block.y() * share;
+  return {first, most<int64_t>(least(share, bytes - first), 0)};
 }
 
 // Save whole items from `slot(i)` in rows from `first` on.
@@ -234,10 +278,26 @@ template <class Block, class Slot>
 FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count, const Slot& slot) {
   for (int64_t k = 0; k < call.saved_arrays(); ++k) {
     const int64_t bytes = plan.stored_bytes(k);
-    if (!bytes) continue;
-    char *stored = call.storage[k], *rows = call.saved()[k] + first * bytes;
-    copy_each(block, count, bytes, unit_of(aligned(stored, bytes, rows, bytes)),
+    const Part part = part_of(block, k, bytes);
+    if (!part.width) continue;
+    char *stored = call.storage[k] + part.first, *rows = call.saved()[k] + first * bytes + part.first;
+    copy_each(block, count, part.width, unit_of(aligned(stored, bytes, rows, bytes)),
               [&](int64_t i) { return rows + i * bytes; }, [&](int64_t i) { return stored + slot(i) * bytes; });
+  }
+}
+
+// Write the leaves that are given of `row(i)`, which is negative for none, to `slot(i)`.
+template <class Block, class Row, class Slot>
+FRB_INLINE void store_items(const Block& block, const Call& call, const Plan& plan, int64_t count, const Row& row, const Slot& slot) {
+  for (int64_t k = 0; k < plan->leaves; ++k) {
+    const LeafRecord& leaf = plan.leaf(k);
+    const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
+    const Part part = part_of(block, leaf.storage, bytes);
+    if (!part.width || !call.items[k]) continue;
+    char *stored = call.storage[leaf.storage] + leaf.offset + part.first, *rows = call.items[k] + part.first;
+    copy_each(block, count, part.width, unit_of(aligned(stored, stride, rows, bytes)),
+              [&](int64_t i) { return row(i) < 0 ? nullptr : stored + slot(i) * stride; },
+              [&](int64_t i) { return rows + row(i) * bytes; });
   }
 }
 
@@ -286,6 +346,13 @@ FRB_INLINE void count(const Call& call, int64_t cursor, int64_t size, int64_t re
   call.new_counters[INVALID] = call.counters[INVALID];
 }
 
+// The value of a new item without a priority, or with a bad one: see `new_value`. Read before a leaf is written.
+FRB_INLINE int32_t value_by_default(const Call& call, const Plan& plan) {
+  if (!plan->levels) return 0;
+  const float known = plan->ever ? float_of(call.counters[PEAK]) : Children(row(call.tree, top_of(plan).largest)).largest();
+  return bits_of(known > 0 ? known : 1.0f);
+}
+
 // The tree's part, and the counters: by the first block.
 template <class Block> FRB_INLINE void add_priorities(const Block& block, const Call& call, const Added& batch) {
   const Plan& plan = batch.plan;
@@ -293,8 +360,7 @@ template <class Block> FRB_INLINE void add_priorities(const Block& block, const 
   int64_t rejected = 0;
   int32_t peak = call.counters[PEAK];
   if (plan->levels) {
-    const float known = plan->ever ? float_of(peak) : Children(row(tree, top_of(plan).largest)).largest();
-    const int32_t by_default = bits_of(known > 0 ? known : 1.0f);
+    const int32_t by_default = value_by_default(call, plan);
     auto given = [&](int64_t place) { return call.priorities ? value_of(plan, call.priorities[batch.row(place)]) : BAD; };
     auto value = [&](int64_t place) { return given(place) >= 0 ? given(place) : by_default; };
     block.each(0, [](int64_t) {});  // all have read the largest before a leaf is written
@@ -313,89 +379,21 @@ template <class Block> FRB_INLINE void add_priorities(const Block& block, const 
   });
 }
 
-// Write a batch. Each block but the first saves and writes `tile` places; the first has the tree and the counters. Slots
-// behind those that are written are saved too, as they are: how many rows are marked the host does not know.
+// Write a batch. Each column of blocks but the first saves and writes `tile` places; the first has the tree and the
+// counters. Slots behind those that are written are saved too, as they are: how many rows are marked the host does not know.
 template <class Block> FRB_INLINE void add(const Block& block, const Call& call) {
   const Added batch(call);
   if (block.x() == 0) {
-    add_priorities(block, call, batch);
+    if (block.y() == 0) add_priorities(block, call, batch);
     return;
   }
   const int64_t places = least<int64_t>(call.batch, batch.plan->capacity), begin = (block.x() - 1) * call.tile;
   const int64_t here = most<int64_t>(least(call.tile, places - begin), 0);
   auto slot = [&](int64_t i) { return batch.slot(begin + i); };
-  if (call.saved_slots) block.each(here, [&](int64_t i) { call.saved_slots[begin + i] = int32_t(slot(i)); });
+  if (call.saved_slots && block.y() == 0)
+    block.each(here, [&](int64_t i) { call.saved_slots[begin + i] = int32_t(slot(i)); });
   save_items(block, call, batch.plan, begin, here, slot);
-  const int64_t kept = most<int64_t>(least(here, batch.written - begin), 0);
-  for (int64_t k = 0; k < batch.plan->leaves; ++k) {
-    const LeafRecord& leaf = batch.plan.leaf(k);
-    const int64_t bytes = leaf.bytes, stride = batch.plan.stored_bytes(leaf.storage);
-    if (!bytes) continue;
-    char *stored = call.storage[leaf.storage] + leaf.offset, *rows = call.items[k];
-    copy_each(block, kept, bytes, unit_of(aligned(stored, stride, rows, bytes)),
-              [&](int64_t i) { return stored + slot(i) * stride; },
-              [&](int64_t i) { return rows + batch.row(begin + i) * bytes; });
-  }
-}
-
-// --- update ---------------------------------------------------------------------------------------------------------
-
-// The slot of a handle whose item is still stored, else -1.
-FRB_INLINE int32_t find(const Plan& plan, const int32_t* counters, int32_t handle) {
-  const int32_t newest = int32_t(uint32_t(counters[CURSOR]) - 1u), size = least(counters[SIZE], plan->capacity);
-  const int32_t last = int32_t(floor_mod(int64_t(counters[CURSOR]) - 1, plan->capacity));
-  const int32_t ahead = int32_t(uint32_t(newest) - uint32_t(handle));
-  const int32_t age = ahead < 0 ? int32_t(uint32_t(ahead) + uint32_t(plan->modulus)) : ahead;
-  const int32_t slot = int32_t(uint32_t(last) - uint32_t(age));
-  const bool stored = (handle >= 0) & (handle < plan->modulus) & (age >= 0) & (age < size);
-  return stored ? slot < 0 ? slot + plan->capacity : slot : -1;
-}
-
-// Set the priorities of the items that handles name; of equal handles the last good one wins. By one block. `scratch` has
-// the slot and the value of each row, int32 [batch] each, and a table of who writes a slot: slots and rows, int32
-// [scratch_size] each, a power of two of at least 2 * batch. For a handle that names nothing the first slot is saved.
-template <class Block> FRB_INLINE void update(const Block& block, const Call& call) {
-  const Plan plan = plan_of(call);
-  const int64_t batch = call.batch, size = call.scratch_size;
-  float* tree = call.tree;
-  int32_t *slots = call.scratch, *values = slots + batch, *keys = values + batch, *last = keys + size;
-  block.each(size, [&](int64_t i) { keys[i] = last[i] = -1; });
-  block.each(batch, [&](int64_t i) {
-    slots[i] = find(plan, call.counters, call.given_handles[i]);
-    values[i] = slots[i] < 0 ? BAD : value_of(plan, call.priorities[i]);
-    if (!call.saved_slots) return;
-    const int32_t slot = most(slots[i], 0);
-    call.saved_slots[i] = slot, call.saved_values[i] = tree[slot];
-  });
-  const int64_t stale = block.total(batch, [&](int64_t i) { return int64_t(slots[i] < 0 && call.given_handles[i] != -1); });
-  const int64_t rejected = block.total(batch, [&](int64_t i) { return int64_t(slots[i] >= 0 && values[i] < 0); });
-  const int32_t peak = most(call.counters[PEAK], block.largest(batch, [&](int64_t i) { return most(values[i], 0); }));
-  auto entry = [&](int32_t slot) { return (uint32_t(slot) * 2654435769u >> 8) & uint32_t(size - 1); };
-  block.each(batch, [&](int64_t i) {
-    if (values[i] < 0) return;
-    uint32_t at = entry(slots[i]);
-    for (;; at = (at + 1) & uint32_t(size - 1)) {
-      const int32_t found = block.exchange_if(keys + at, -1, slots[i]);
-      if (found == -1 || found == slots[i]) break;
-    }
-    block.raise(last + at, int32_t(i));
-  });
-  block.each(batch, [&](int64_t i) {
-    if (values[i] < 0) return;
-    uint32_t at = entry(slots[i]);
-    while (keys[at] != slots[i]) at = (at + 1) & uint32_t(size - 1);
-    if (last[at] == int32_t(i)) tree[slots[i]] = float_of(values[i]);
-  });
-  // Rows that share a node compute the same bits.
-  int64_t below = 1;
-  for (int64_t level = 1; level < plan->levels; ++level) {
-    below *= FANOUT;
-    block.each(3 * batch, [&](int64_t k) {
-      const int64_t i = k / 3;
-      if (values[i] >= 0) refresh_number(plan, tree, level, slots[i] / below, int(k % 3));
-    });
-  }
-  block.each(1, [&](int64_t) { count(call, call.counters[CURSOR], call.counters[SIZE], rejected, stale, peak); });
+  store_items(block, call, batch.plan, here, [&](int64_t i) { return batch.row(begin + i); }, slot);
 }
 
 // --- draws ----------------------------------------------------------------------------------------------------------
@@ -416,59 +414,113 @@ FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words&
   return int32_t(short_mod(handle, plan->capacity));
 }
 
+// Sum up how many items lie in the lanes up to the end of each group, to numbers that the threads share.
+template <class Block> FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& ring, int32_t* ends) {
+  const int64_t lanes = ring->lanes, each = parts(lanes, GROUPS);
+  const int32_t* sizes = call.counters + ring->sizes;
+  block.running(parts(lanes, each), [&](int64_t group) {
+    int32_t sum = 0;
+    for (int64_t lane = group * each; lane < least(lanes, (group + 1) * each); ++lane) sum += sizes[lane];
+    return sum;
+  }, [](int32_t a, int32_t b) { return a + b; }, [&](int64_t group, int32_t found) { ends[group] = found; });
+}
+
+// `Uniform.draw` of several lanes: positions are counted lane by lane. Returns the slot.
+FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, const Words& words, const int32_t* ends, int64_t i, bool tells) {
+  const int32_t *cursors = call.counters + ring->cursors, *sizes = call.counters + ring->sizes;
+  const int64_t size = call.counters[SIZE], length = ring->length, lanes = ring->lanes, each = parts(lanes, GROUPS);
+  const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
+  const int64_t position = below(two, size);
+  int64_t group = 0, last = parts(lanes, each) - 1;
+  while (group < last) {
+    const int64_t middle = (group + last) / 2;
+    if (ends[middle] > position) last = middle;
+    else group = middle + 1;
+  }
+  int64_t lane = group * each, before = group ? ends[group - 1] : 0;
+  while (lane + 1 < lanes && before + sizes[lane] <= position) before += sizes[lane++];
+  const int64_t number = floor_mod(int64_t(cursors[lane]) - sizes[lane] + position - before, length * ring->turns);
+  const int64_t turn = short_div(number, length), slot = lane * length + number - turn * length;
+  const float weight = size ? 1.0f : 0.0f;
+  if (tells)
+    tell(call, i, size ? int32_t(turn * ring->capacity + slot) : -1, weight, weight * (1.0f / float(most<int64_t>(size, 1))));
+  return int32_t(slot);
+}
+
+// The handle of the item in a slot.
+FRB_INLINE int32_t handle_of(const Call& call, const Plan& plan, int64_t slot) {
+  const Ring ring = ring_of(call);
+  if (ring->lanes > 1) return handle_in_ring(ring, {call.counters + ring->cursors, call.counters + ring->sizes}, slot);
+  const int64_t capacity = plan->capacity, cursor = call.counters[CURSOR], next = floor_mod(cursor, capacity);
+  const int64_t behind = slot < next ? next - slot : next - slot + capacity;
+  return int32_t(behind <= cursor ? cursor - behind : cursor - behind + plan->modulus);
+}
+
+// The leaf that the words of a draw choose.
+FRB_INLINE int32_t descend(const Call& call, const Plan& plan, const Words& words, int64_t i) {
+  const int64_t top = plan->levels - 1;
+  int32_t node = 0;
+  for (int64_t depth = 0; depth <= top; ++depth) {
+    const LevelRecord& level = plan.level(top - depth);
+    const int32_t child = Children(row(call.tree, int64_t(level.sums) + node)).pick(words(i * call.words + depth));
+    node = least(node * FANOUT + child, level.nodes - 1);
+  }
+  return node;
+}
+
 // `Prioritized.draw`; returns the slot.
 FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells) {
   const float* tree = call.tree;
-  const int64_t top = plan->levels - 1;
   const float total = Children(row(tree, top_of(plan).sums)).sum();
   if (!(total > 0)) {
     if (tells) tell(call, i, -1, 0.0f, 0.0f);
     return 0;
   }
-  int32_t node = 0;
-  for (int64_t depth = 0; depth <= top; ++depth) {
-    const LevelRecord& level = plan.level(top - depth);
-    const int32_t child = Children(row(tree, int64_t(level.sums) + node)).pick(words(i * call.words + depth));
-    node = least(node * FANOUT + child, level.nodes - 1);
-  }
+  const int32_t node = descend(call, plan, words, i);
   if (!tells) return node;
   const float value = tree[node], smallest = Children(row(tree, top_of(plan).smallest)).smallest();
-  const int64_t capacity = plan->capacity, cursor = call.counters[CURSOR], next = floor_mod(cursor, capacity);
-  const int64_t behind = node < next ? next - node : next - node + capacity;
-  tell(call, i, int32_t(behind <= cursor ? cursor - behind : cursor - behind + plan->modulus),
-       weight_of(value, smallest, beta_of(call)), most(value * (1.0f / total), LEAST_CHANCE));
+  tell(call, i, handle_of(call, plan, node), weight_of(value, smallest, beta_of(call)),
+       most(value * (1.0f / total), LEAST_CHANCE));
   return node;
 }
 
-// Draw by random words of the key: each block of a column `tile` items. The blocks of the first row tell which; of wide
-// items each row of blocks reads a share of the leaves' bytes, for which each draws them again.
-template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
-  const Plan plan = plan_of(call);
-  const Words words(call);
-  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
-  int32_t* slots = block.slots();
-  block.each(here, [&](int64_t i) {
-    const bool tells = block.y() == 0;
-    slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells) : draw_uniform(call, plan, words, begin + i, tells);
-  });
+// Read leaves of items from `slot(i)` to rows from `first` on; of wide items each line of blocks a share of the bytes.
+template <class Block, class Slot>
+FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count, const Slot& slot) {
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
     const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
-    if (!bytes) continue;
+    if (!bytes || !call.items[k]) continue;
     const char* stored = call.storage[leaf.storage] + leaf.offset;
-    char* rows = call.items[k] + begin * bytes;
+    char* rows = call.items[k] + first * bytes;
     const int64_t unit = int64_t(unit_of(aligned(stored, stride, rows, bytes) | uint64_t(bytes)));
-    const int64_t share = (bytes / unit + block.rows() - 1) / block.rows() * unit, from = block.y() * share;
+    const int64_t share = parts(bytes / unit, block.rows()) * unit, from = block.y() * share;
     const int64_t width = least(share, bytes - from);
     if (width > 0)
-      copy_each(block, here, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
-                [&](int64_t i) { return stored + int64_t(slots[i]) * stride + from; });
+      copy_each(block, count, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
+                [&](int64_t i) { return stored + int64_t(slot(i)) * stride + from; });
   }
 }
 
-// The kernels, and threads of a block: of one of many, or of the only one.
-constexpr int THREADS = 256, THREADS_OF_ONE = 1024, MOST_DRAWS = 64;
-#define FRB_GPU_KERNELS(X) X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(sample, THREADS)
+// Draw by random words of the key: each column of blocks `tile` items. The blocks of the first line tell which; each line
+// draws them again.
+template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
+  const Plan plan = plan_of(call);
+  const Ring ring = ring_of(call);
+  const Words words(call);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
+  int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
+  const bool in_rings = ring->lanes > 1 && !plan->levels, tells = block.y() == 0;
+  if (call.new_counters && block.x() == 0 && tells)  // the same, which are there once all has been read
+    block.each(COUNTERS, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
+  if (in_rings) count_groups(block, call, ring, ends);
+  block.each(here, [&](int64_t i) {
+    slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells)
+               : in_rings   ? draw_uniform_in_rings(call, ring, words, ends, begin + i, tells)
+                            : draw_uniform(call, plan, words, begin + i, tells);
+  });
+  load_items(block, call, plan, begin, here, [&](int64_t i) { return slots[i]; });
+}
 
 }  // namespace gpu
 

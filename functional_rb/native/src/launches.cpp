@@ -10,9 +10,8 @@ namespace {
 Driver driver;
 std::vector<Device> devices;
 int64_t most_blocks = 1024;  // of a launch: enough for any GPU, which has up to 150 multiprocessors
-int64_t share = 4096;        // bytes of an item that the threads of one block read together; of more several blocks
-
-int64_t parts(int64_t size, int64_t part) { return (size + part - 1) / part; }
+constexpr int64_t MOST_OWNERS = 64;  // blocks of an update, each of which reads all handles
+int64_t share = 4096;        // bytes of an item, or rows of an update, that one block has; of more several blocks
 
 // What a kernel is called with, so far.
 Call record_of(const BufferCall& c) {
@@ -38,51 +37,92 @@ bool take_scratch(Call& call, int64_t count) {
 }
 
 int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines = 1) {
+  if (call.device < 0) return DONE;
   const Device& device = devices[size_t(call.device)];
-  void *before = device.context, *arguments[] = {&call};
-  if (driver.current) driver.current(&before);
-  const bool elsewhere = before != device.context;  // a new thread has no context, and several devices take turns
-  if (elsewhere) driver.push(device.context);
+  void* arguments[] = {&call};
+  const Within context(call.device);
   const int status = driver.launch(device.kernels[which], unsigned(columns), unsigned(lines), 1, unsigned(threads), 1, 1, 0,
                                    call.stream, arguments, nullptr);
-  if (elsewhere) driver.pop(&before);
   return status ? -status : DONE;
 }
 
+// How many blocks share the bytes of each item.
+int64_t lines_of(const Plan& plan) {
+  int64_t widest = 0;
+  for (int64_t k = 0; k < plan->leaves; ++k) widest = std::max<int64_t>(widest, plan.leaf(k).bytes);
+  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, share), 64));
+}
+
 // All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
-int saved(const BufferCall& c, int64_t count, int outcome) {
-  if (c.saved_count) c.saved_count[0] = outcome == DONE ? count : 0;
+int saved(const BufferCall& c, int outcome, int64_t rows, int64_t leaves = 0, int64_t moves = 0) {
+  if (outcome == DONE && c.saved_count) c.saved_count[0] = rows, c.saved_count[1] = leaves, c.saved_count[2] = moves;
   return outcome;
 }
 
 int add(const BufferCall& c) {
   Call call = record_of(c);
-  const int64_t capacity = plan_of(call)->capacity, places = std::min(c.batch, capacity);
+  const Plan plan = plan_of(call);
+  const int64_t places = std::min<int64_t>(c.batch, plan->capacity);
   call.tile = parts(places, most_blocks), call.scratch_size = places;
   if (c.mask) {
     if (!take_scratch(call, places + 1)) return NO_MEMORY;
     if (const int failed = launch(call, rank_kernel, THREADS_OF_ONE, 1)) return failed;
   }
-  return saved(c, places, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile)));
+  return saved(c, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan)), places);
 }
 
-int update(const BufferCall& c) {
+int add_to_rings(const BufferCall& c) {
   Call call = record_of(c);
-  int64_t size = 1;
-  while (size <= 2 * c.batch) size *= 2;
-  call.scratch_size = size;
-  if (!take_scratch(call, 2 * c.batch + 2 * size)) return NO_MEMORY;
-  return saved(c, c.batch, launch(call, update_kernel, THREADS_OF_ONE, 1));
+  const Ring ring = ring_of(call);
+  if (ring->window_length) call.range_count = distances(ring, std::min<int64_t>(c.batch / ring->lanes, ring->length), call.ranges);
+  const Addition of(call);
+  const int64_t numbers = of.end - call.scratch;
+  if (numbers && !take_scratch(call, numbers)) return NO_MEMORY;
+  if (c.mask) {
+    call.tile = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
+    if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.tile))) return failed;
+  }
+  call.tile = parts(of.places, most_blocks);
+  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, 1 + parts(of.places, call.tile), lines_of(of.plan));
+  return saved(c, outcome, of.places, c.order ? 0 : of.entries, c.deck_room);
 }
+
+int update_by(const BufferCall& c, bool in_rings) {
+  Call call = record_of(c);
+  call.in_rings = in_rings;
+  call.owners = std::min<int64_t>(parts(c.batch, share), std::min<int64_t>(most_blocks, MOST_OWNERS));
+  call.tile = parts(c.batch, most_blocks);
+  if (!take_scratch(call, numbers_of_update(c.batch, call.owners))) return NO_MEMORY;
+  int outcome = launch(call, update_kernel, THREADS_OF_ONE, call.owners);
+  const int64_t several = call.owners > 1, copies = c.given ? parts(c.batch, call.tile) : 0;
+  if (outcome == DONE && several + copies > 0)
+    outcome = launch(call, finish_update_kernel, THREADS, several + copies, copies ? lines_of(plan_of(call)) : 1);
+  return saved(c, outcome, c.batch);
+}
+int update(const BufferCall& c) { return update_by(c, false); }
+int update_priorities(const BufferCall& c) { return update_by(c, true); }
 
 int sample(const BufferCall& c) {
   Call call = record_of(c);
-  const Plan plan = plan_of(call);
-  int64_t widest = 0;
-  for (int64_t k = 0; k < plan->leaves; ++k) widest = std::max<int64_t>(widest, plan.leaf(k).bytes);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  const int64_t lines = std::max<int64_t>(1, std::min<int64_t>(parts(widest, share), 64));
-  return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines);
+  return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+}
+
+int draw_slices(const BufferCall& c) {
+  Call call = record_of(c);
+  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+}
+
+int draw_epoch(const BufferCall& c) {
+  Call call = record_of(c);
+  call.scratch_size = 2;
+  while (call.scratch_size < 2 * c.batch) call.scratch_size *= 2;
+  if (!take_scratch(call, numbers_of_epoch(c.batch, call.scratch_size))) return NO_MEMORY;
+  if (const int failed = launch(call, draw_epoch_kernel, THREADS_OF_ONE, 1)) return failed;
+  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  const int outcome = launch(call, read_epoch_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+  return saved(c, outcome, 0, 0, c.deck_room);
 }
 
 // --- for Python -----------------------------------------------------------------------------------------------------
@@ -119,13 +159,35 @@ PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
 
 }  // namespace
 
-const BufferKernels buffers{add, nullptr, update, nullptr, sample, nullptr, nullptr, nullptr};
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;
   if (driver.words) driver.words(-outcome, &text);
   return text ? text : "unknown";
 }
+
+Within::Within(int64_t device) {
+  void *own = devices[size_t(device)].context, *before = own;
+  if (driver.current) driver.current(&before);
+  elsewhere_ = before != own;
+  if (elsewhere_) driver.push(own);
+}
+Within::~Within() {
+  void* left;
+  if (elsewhere_) driver.pop(&left);
+}
+
+bool has_streams() { return driver.current; }
+
+int64_t device_here() {
+  void* context = nullptr;
+  if (driver.current) driver.current(&context);
+  for (size_t k = 0; k < devices.size(); ++k)
+    if (devices[k].kernels[0] && devices[k].context == context) return int64_t(k);
+  return -1;
+}
+
 
 bool add_launches(PyObject* module) {
 #define FRB_NAME(name, threads) #name,

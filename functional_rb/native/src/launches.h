@@ -1,6 +1,6 @@
-// Launches of the kernels of `gpu.h`: what `kernels.cpp` does on the CPU, on arrays that lie on a GPU.
+// Launches of the kernels of `gpu_kernels.h`: what `kernels.cpp` does on the CPU, on arrays that lie on a GPU.
 #pragma once
-#include "gpu.h"
+#include "gpu_kernels.h"
 #include "python.h"
 
 FRB_BEGIN
@@ -32,6 +32,21 @@ extern const BufferKernels buffers;
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);
 
+// The context of a device for as long as this lives: a new thread has none, and several devices take turns.
+class Within {
+ public:
+  explicit Within(int64_t device);
+  ~Within();
+
+ private:
+  bool elsewhere_;
+};
+
+// Whether who launches has streams and contexts: not where it is emulated.
+bool has_streams();
+// The device whose context this thread has; below zero if kernels were loaded for none such.
+int64_t device_here();
+
 // How many leaves and arrays, and numbers of a plan, a call can name.
 inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) {
   return leaves <= MOST && arrays <= MOST && numbers <= PLAN && ring <= RINGS;
@@ -39,6 +54,8 @@ inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) 
 
 // Add functions to the module by which Python tells of the driver and of devices; false with an error.
 bool add_launches(PyObject* module);
+// Add the handlers that XLA calls on GPUs (`xla_launches.cpp`); false with an error.
+bool add_xla_launches(PyObject* module);
 
 }  // namespace gpu
 FRB_END

@@ -64,17 +64,6 @@ Choice chosen() {
   return {"baseline", frb_exports_baseline()};
 }
 
-// {name: capsule} of the handlers.
-PyObject* handlers_of(const frb::Exports* exports) {
-  PyObject* found = PyDict_New();
-  for (const frb::Handler* handler = exports->handlers; found && handler->name; ++handler) {
-    PyObject* capsule = PyCapsule_New(handler->function, nullptr, nullptr);
-    if (!capsule || PyDict_SetItemString(found, handler->name, capsule)) Py_CLEAR(found);
-    Py_XDECREF(capsule);
-  }
-  return found;
-}
-
 // {name: fields, as they are declared} of the records.
 PyObject* records_of(const frb::Exports* exports) {
   PyObject* found = PyDict_New();
@@ -94,10 +83,11 @@ int fill(PyObject* module) {
   }
   const Choice choice = chosen();
   const bool done = PyModule_AddFunctions(module, choice.exports->methods) == 0 &&
-                    frb::add_chain(module, choice.exports->buffers) && frb::add_setting(module) && frb::gpu::add_launches(module) &&
+                    frb::add_chain(module, choice.exports->buffers) && frb::add_setting(module) &&
+                    frb::gpu::add_launches(module) && frb::gpu::add_xla_launches(module) &&
                     put(module, "INSTRUCTIONS", PyUnicode_FromString(choice.name)) &&
                     put(module, "RECORDS", records_of(choice.exports)) &&
-                    put(module, "HANDLERS", handlers_of(choice.exports));
+                    put(module, "HANDLERS", frb::handlers_of(choice.exports->handlers));
   return done ? 0 : -1;
 }
 

@@ -73,6 +73,17 @@ inline bool put(PyObject* module, const char* name, PyObject* value) {
   return done;
 }
 
+// {name: capsule} of handlers; null with an error.
+inline PyObject* handlers_of(const Handler* handler) {
+  PyObject* found = PyDict_New();
+  for (; found && handler->name; ++handler) {
+    PyObject* capsule = PyCapsule_New(handler->function, nullptr, nullptr);
+    if (!capsule || PyDict_SetItemString(found, handler->name, capsule)) Py_CLEAR(found);
+    Py_XDECREF(capsule);
+  }
+  return found;
+}
+
 // "Not here": the reference does it, and words the error if there is one. An error that is set is no matter of words.
 inline PyObject* not_here() { return PyErr_Occurred() ? nullptr : Py_NewRef(Py_NotImplemented); }
 

@@ -34,6 +34,14 @@ FRB_INLINE int64_t locate(const Ring& ring, const Lanes& lanes, int64_t handle) 
   return age < lanes.sizes[lane] ? slot : -1;
 }
 
+// The handle of the item that lies in a slot now: `ring.handle_of_slot`.
+FRB_INLINE int32_t handle_in_ring(const Ring& ring, const Lanes& lanes, int64_t slot) {
+  const int64_t length = ring->length, limit = length * ring->turns, lane = lane_of(ring, slot), cursor = lanes.cursors[lane];
+  const int64_t number = floor_mod(cursor - back_of(ring, short_mod(cursor, length), slot - lane * length), limit);
+  return int32_t(number / length * ring->capacity + slot);
+}
+
+#if !defined(__CUDACC__)
 // The marked rows of a lane but the first `skipped`, then its last row, as if it were marked many times.
 inline void choose_rows(const uint8_t* mask, int64_t lane, int64_t lanes, int64_t steps, int64_t skipped,
                             int32_t* source, uint8_t* live, int64_t count) {
@@ -70,5 +78,7 @@ FRB_ENTRY void choose_slots(const int32_t* cursors, const int32_t* sizes, const 
     new_sizes[lane] = int32_t(least(sizes[lane] + marked, length));
   }
 }
+
+#endif
 
 FRB_END

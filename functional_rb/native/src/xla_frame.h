@@ -24,13 +24,20 @@ struct Attributes {
   size_t struct_size; Extension* extensions; int64_t size; const int32_t* types; void** names; Vector** at;
 };
 struct Failure { size_t struct_size; Extension* extensions; const char* message; int32_t code; };
-struct Api { size_t struct_size; Extension* extensions; Version version; const void* internal; void* (*fail)(Failure*); };
+struct Stream { size_t struct_size; Extension* extensions; void* context; void* stream; };
+struct Api {
+  size_t struct_size; Extension* extensions; Version version; const void* internal;
+  void* (*fail)(Failure*);
+  const void *message_of_failure, *free_failure, *register_handler;
+  void* (*find_stream)(Stream*);
+};
 struct Frame {
   size_t struct_size; Extension* extensions; const Api* api; void* context; int32_t stage;
   Buffers arguments, results;
   Attributes attributes;
 };
-constexpr int32_t INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;
+constexpr int32_t INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8, INTERNAL = 13;
+constexpr uint32_t COMMAND_BUFFERS = 1;  // what is launched depends on attributes and shapes alone
 
 // A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the frame has one
 // attribute, int64, that says where in them each call has its part: how many calls there are, how many axes, the size of
@@ -100,24 +107,30 @@ struct Call {
   }
 };
 
+// Whether a frame only asks what handler this is; it has been told then.
+inline bool is_asked(xla::Frame* frame, uint32_t traits) {
+  if (!frame->extensions || frame->extensions->type != xla::METADATA) return false;
+  xla::Metadata* metadata = reinterpret_cast<xla::MetadataExtension*>(frame->extensions)->metadata;
+  metadata->version.major = 0, metadata->version.minor = 1, metadata->traits = traits;
+  return true;
+}
+
+inline void* failed(xla::Frame* frame, const char* message, int32_t code) {
+  xla::Failure failure{sizeof(xla::Failure), nullptr, message, code};
+  return frame->api->fail(&failure);
+}
+
 // A function of one call as XLA calls it: it does all calls of a frame and returns null, which is no error.
 template <void (*F)(const Call&)> void* handle(xla::Frame* frame) {
-  if (frame->extensions && frame->extensions->type == xla::METADATA) {
-    xla::Metadata* metadata = reinterpret_cast<xla::MetadataExtension*>(frame->extensions)->metadata;
-    metadata->version.major = 0, metadata->version.minor = 1, metadata->traits = 0;
-    return nullptr;
-  }
+  if (is_asked(frame, 0)) return nullptr;
   const int64_t calls = frame->attributes.size ? xla::Batch{frame->attributes.at[0]->data}.calls() : 1;
   try {
     for (int64_t number = 0; number < calls; ++number) F(Call{frame, number});
     return nullptr;
   } catch (const std::bad_alloc&) {
-    xla::Failure failure{sizeof(xla::Failure), nullptr, "functional_rb: no memory for a kernel", xla::RESOURCE_EXHAUSTED};
-    return frame->api->fail(&failure);
+    return failed(frame, "functional_rb: no memory for a kernel", xla::RESOURCE_EXHAUSTED);
   } catch (const Misread&) {
-    xla::Failure failure{sizeof(xla::Failure), nullptr, "a kernel: an array has elements of another size than it takes",
-                         xla::INVALID_ARGUMENT};
-    return frame->api->fail(&failure);
+    return failed(frame, "a kernel: an array has elements of another size than it takes", xla::INVALID_ARGUMENT);
   }
 }
 

@@ -1,0 +1,19 @@
+// The kernels for GPUs, and the threads of a block of each: of one of many, or of one that does much by itself.
+#pragma once
+#include "gpu_rings.h"
+#include "gpu_slices.h"
+#include "gpu_updates.h"
+
+FRB_BEGIN
+
+namespace gpu {
+
+constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
+#define FRB_GPU_KERNELS(X)                                                                                         \
+  X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(finish_update, THREADS) X(sample, THREADS)   \
+  X(rank_in_rings, THREADS_OF_ONE) X(add_to_rings, THREADS_OF_ONE) X(draw_epoch, THREADS_OF_ONE) X(read_epoch, THREADS) \
+  X(draw_slices, THREADS)
+
+}  // namespace gpu
+
+FRB_END

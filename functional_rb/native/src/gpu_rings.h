@@ -1,0 +1,320 @@
+// add for GPUs, of buffers whose items lie in rings, with what samplers keep of new items: as `added.h`.
+#pragma once
+#include "gpu_epochs.h"
+
+FRB_BEGIN
+
+namespace gpu {
+
+// What all parts of an addition know of it. Rows of a batch are numbered step by step, `row = step * lanes + lane`; places
+// likewise, of which each lane has as many as it can take.
+struct Addition {
+  const Call& call;
+  const Plan plan;
+  const Ring ring;
+  const int64_t lanes, steps, each, places;
+  // Entries of the tree, or of the sparse set, that change in a lane, and in all; slots that leave or come.
+  const int64_t changing, entries, most_moving;
+  const bool keeps;  // more than items and counters
+  int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *changed, *numbers, *leaving, *coming, *work, *sources, *targets, *end;
+
+  FRB_INLINE explicit Addition(const Call& call)
+      : call(call), plan(plan_of(call)), ring(ring_of(call)), lanes(ring->lanes), steps(short_div(call.batch, lanes)),
+        each(least<int64_t>(steps, ring->length)), places(each * lanes), changing(changing_in(call)),
+        entries(ring->window_length ? lanes * changing : 0), most_moving(call.order ? most(places, entries) : 0),
+        keeps(plan->levels || call.kept || call.order || ring->next) {
+    const int64_t masked = call.mask ? 1 : 0, kept = keeps ? places : 0;
+    marked = call.scratch, bases = marked + masked * lanes, rows = bases + masked * lanes;
+    slots = rows + masked * call.batch, values = slots + kept, in_episode = values + kept;
+    changed = in_episode + (ring->next ? call.batch : 0), numbers = changed + entries;
+    leaving = numbers + entries, coming = leaving + most_moving, work = coming + most_moving;
+    sources = work + 4 * most_moving, targets = sources + (call.order ? lanes : 0);
+    end = targets + (call.order ? lanes : 0);
+  }
+  FRB_INLINE static int64_t changing_in(const Call& call) {
+    int64_t found = 1;  // the oldest
+    for (int64_t k = 0; k < call.range_count; k += 2) found += call.ranges[k + 1] - call.ranges[k];
+    return found;
+  }
+
+  FRB_INLINE int64_t count(int64_t lane) const { return call.mask ? int64_t(marked[lane]) : steps; }
+  FRB_INLINE int64_t skipped(int64_t lane) const { return most<int64_t>(count(lane) - each, 0); }
+  // The k-th marked row of a lane.
+  FRB_INLINE int64_t row(int64_t lane, int64_t k) const { return call.mask ? int64_t(rows[lane * steps + k]) : k * lanes + lane; }
+  // Which lane a place is of, and which of its marked rows goes there, -1 for none.
+  struct At { int64_t lane, k; };
+  FRB_INLINE At at(int64_t place) const {
+    const int64_t step = short_div(place, lanes), lane = place - step * lanes, before = skipped(lane);
+    return {lane, step < count(lane) - before ? before + step : -1};
+  }
+  FRB_INLINE int64_t row_at(int64_t place) const {
+    const At at = this->at(place);
+    return at.k < 0 ? -1 : row(at.lane, at.k);
+  }
+  FRB_INLINE int64_t slot_at(int64_t place) const {
+    const int64_t step = short_div(place, lanes), lane = place - step * lanes, length = ring->length;
+    const int64_t behind = short_mod(within(call.counters[ring->cursors + lane] + skipped(lane)), length) + step;
+    return lane * length + (behind < length ? behind : behind - length);
+  }
+  FRB_INLINE int64_t within(int64_t number) const {
+    const int64_t limit = int64_t(ring->length) * ring->turns;
+    return number < limit ? number : number - limit;
+  }
+};
+
+// The marked rows of each lane, one behind the other, and how many they are: each block has `tile` lanes, before
+// `add_to_rings`.
+template <class Block> FRB_INLINE void rank_in_rings(const Block& block, const Call& call) {
+  const Addition of(call);
+  const int64_t first = block.x() * call.tile, here = most<int64_t>(least(call.tile, of.lanes - first), 0), steps = of.steps;
+  auto lane_at = [&](int64_t i) { return first + short_div(i, steps); };
+  auto row = [&](int64_t i) { return short_mod(i, steps) * of.lanes + lane_at(i); };
+  auto marked = [&](int64_t i) { return int32_t(call.mask[row(i)] != 0); };
+  auto sum = [](int32_t a, int32_t b) { return a + b; };
+  block.running(here * steps, marked, sum, [&](int64_t i, int32_t found) {
+    const int64_t step = short_mod(i, steps);
+    if (step == 0) of.bases[lane_at(i)] = found - marked(i);
+    if (step == steps - 1) of.marked[lane_at(i)] = found;
+  });
+  block.running(here * steps, marked, sum, [&](int64_t i, int32_t found) {
+    if (marked(i)) of.rows[lane_at(i) * steps + found - 1 - of.bases[lane_at(i)]] = int32_t(row(i));
+  });
+  block.each(here, [&](int64_t i) { of.marked[first + i] -= of.bases[first + i]; });
+}
+
+// The step in its episode of each marked row, lane by lane, and the next one of each lane, with its newest trajectory key:
+// `episodes.note`.
+template <class Block> FRB_INLINE void count_steps(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  const Ring& ring = of.ring;
+  const int64_t steps = of.steps, words = ring->newest ? of.plan.leaf(ring->id).bytes / 4 : 0;
+  const int32_t* keys = words ? reinterpret_cast<const int32_t*>(call.items[ring->id]) : nullptr;
+  auto ended = [&](int64_t row) {
+    bool found = false;
+    for (int64_t k = 0; k < ring->ends; ++k) found |= call.items[ring.behind()[k]][row] != 0;
+    return found;
+  };
+  auto begins = [&](int64_t i) {
+    const int64_t lane = short_div(i, steps), k = i - lane * steps;
+    if (k >= of.count(lane)) return 0;
+    const int64_t own = of.row(lane, k), before = k ? of.row(lane, k - 1) : 0;
+    bool found = k && ended(before);
+    for (int64_t word = 0; word < words; ++word) {
+      const int32_t newest = k ? keys[before * words + word] : call.counters[ring->newest + lane + word * of.lanes];
+      found |= keys[own * words + word] != newest;
+    }
+    return found ? int(i + 1) : 0;
+  };
+  block.running(of.lanes * steps, begins, [](int32_t a, int32_t b) { return most(a, b); }, [&](int64_t i, int32_t found) {
+    const int64_t lane = short_div(i, steps), first = lane * steps;
+    if (i - first < of.count(lane))
+      of.in_episode[i] = int32_t(found > first ? i + 1 - found : call.counters[ring->next + lane] + i - first);
+  });
+  block.each(of.lanes, [&](int64_t lane) {
+    const int64_t count = of.count(lane);
+    int64_t following = call.counters[ring->next + lane];
+    if (count) {
+      const int64_t last = of.row(lane, count - 1);
+      following = ended(last) ? 0 : int64_t(of.in_episode[lane * steps + count - 1]) + 1;
+      for (int64_t word = 0; word < words; ++word)
+        call.new_counters[ring->newest + lane + word * of.lanes] = keys[last * words + word];
+    }
+    call.new_counters[ring->next + lane] = following >= LONGEST ? 0 : int32_t(following);
+  });
+}
+
+// Let slots leave the sparse set, others take positions over (in lanes that have a target), and new ones come, which are not
+// in this epoch.
+template <class Block>
+FRB_INLINE void renew(const Block& block, const Addition& of, const Deck& deck, int64_t gone, int64_t come, bool moves) {
+  const Call& call = of.call;
+  const Epoch epoch = epoch_of(call);
+  const int64_t size = call.counters[epoch->count], remaining = call.counters[epoch->remaining], moving = moves ? of.lanes : 0;
+  int32_t *positions = of.work, *work = positions + of.most_moving;
+  const int64_t drawable = block.ranks(gone, [&](int64_t i) { return deck.place[of.leaving[i]] < remaining; },
+                                       [&](int64_t i, int64_t found) { positions[found] = deck.place[of.leaving[i]]; });
+  const int64_t touched = most(gone, come);
+  deck.note(block, 2 * gone + touched + come + moving, [&](int64_t k, int64_t& at, int64_t& slot) {
+    if (k < gone) return void(at = deck.place[of.leaving[k]]);
+    if ((k -= gone) < gone) return void(at = k < drawable ? remaining - drawable + k : 0);
+    if ((k -= gone) < touched) return void(at = size - gone + k);
+    if ((k -= touched) < come) return void(slot = of.coming[k]);
+    k -= come;
+    if (of.targets[k] >= 0) at = deck.place[of.changed[of.sources[k]]], slot = of.changed[of.targets[k]];
+  });
+  if (remaining >= drawable) deck.move(block, remaining - drawable, positions, drawable, work);
+  block.each(gone, [&](int64_t i) { positions[i] = deck.place[of.leaving[i]]; });
+  if (size >= gone) deck.move(block, size - gone, positions, gone, work);
+  block.each(moving, [&](int64_t k) {
+    if (of.targets[k] >= 0) deck.put(bounded(deck.place[of.changed[of.sources[k]]], deck.capacity), of.changed[of.targets[k]]);
+  });
+  block.each(come, [&](int64_t i) {
+    if (const int64_t at = size - gone + i; at >= 0 && at < deck.capacity) deck.put(at, of.coming[i]);
+  });
+  block.each(1, [&](int64_t) {
+    const bool emptied = remaining > 0 && remaining == drawable;
+    call.new_counters[epoch->remaining] = int32_t(remaining - drawable);
+    call.new_counters[epoch->epochs_done] = saturated(int64_t(call.counters[epoch->epochs_done]) + emptied);
+    if (moves) call.new_counters[epoch->count] = int32_t(size - gone + come);
+  });
+}
+
+// Let new items be in the sparse set in place of those that lay there: `WithoutReplacement.added`.
+template <class Block> FRB_INLINE void renew_items(const Block& block, const Addition& of) {
+  const Deck deck(of.call, of.plan);
+  const int64_t size = of.call.counters[epoch_of(of.call)->count];
+  auto comes = [&](int64_t place) { return of.slots[place] >= 0; };
+  const int64_t gone = block.ranks(of.places, [&](int64_t place) { return comes(place) && deck.has(of.slots[place], size); },
+                                   [&](int64_t place, int64_t found) { of.leaving[found] = of.slots[place]; });
+  const int64_t come = block.ranks(of.places, comes, [&](int64_t place, int64_t found) { of.coming[found] = of.slots[place]; });
+  renew(block, of, deck, gone, come, false);
+}
+
+// Let what begins where steps have come be in the sparse set; the trajectory that goes on in a lane keeps its position as
+// its last start moves: `SlicesWithoutReplacement.added`.
+template <class Block> FRB_INLINE void renew_starts(const Block& block, const Addition& of) {
+  enum { LEAVES = 1, COMES = 2, GOES_ON = 4 };
+  const Call& call = of.call;
+  const Ring& ring = of.ring;
+  const Deck deck(call, of.plan);
+  const int64_t size = call.counters[epoch_of(call)->count];
+  auto lane_at = [&](int64_t i) { return short_div(i, of.changing); };
+  auto back = [&](int64_t i) {
+    const int64_t lane = lane_at(i), head = short_mod(call.new_counters[ring->cursors + lane], ring->length);
+    return back_of(ring, head, of.changed[i] - lane * ring->length);
+  };
+  block.each(of.lanes, [&](int64_t lane) { of.sources[lane] = of.targets[lane] = -1; });
+  block.each(of.entries, [&](int64_t i) {
+    const int64_t lane = lane_at(i), behind = back(i);
+    bool single = true;  // the oldest step, which comes last, may be among the others
+    for (int64_t k = 0; k < call.range_count && i - lane * of.changing == of.changing - 1; k += 2)
+      single &= behind <= call.ranges[k] || behind > call.ranges[k + 1];
+    const bool old = deck.has(of.changed[i], size), now = of.numbers[i] > 0, fresh = behind <= of.count(lane);
+    const int32_t leaves = old && (fresh || !now) ? LEAVES : 0, comes = now && (fresh || !old) ? COMES : 0;
+    of.numbers[i] = single ? leaves | comes : 0;
+    if (single && leaves && !fresh) block.raise(of.sources + lane, int32_t(i));
+  });
+  block.each(ring->by_trajectory ? of.entries : 0, [&](int64_t i) {
+    const int64_t lane = lane_at(i), source = of.sources[lane];
+    if (source < 0 || !(of.numbers[i] & COMES)) return;
+    // As far apart as their steps are.
+    const int64_t apart = int64_t(call.in_episode[of.changed[i]]) - call.in_episode[of.changed[source]];
+    if (apart == back(source) - back(i)) block.raise(of.targets + lane, int32_t(i));
+  });
+  block.each(of.lanes, [&](int64_t lane) {
+    if (of.targets[lane] < 0) return;
+    of.numbers[of.sources[lane]] &= ~LEAVES;
+    of.numbers[of.targets[lane]] &= ~COMES;
+  });
+  const int64_t gone = block.ranks(of.entries, [&](int64_t i) { return (of.numbers[i] & LEAVES) != 0; },
+                                   [&](int64_t i, int64_t found) { of.leaving[found] = of.changed[i]; });
+  const int64_t come = block.ranks(of.entries, [&](int64_t i) { return (of.numbers[i] & COMES) != 0; },
+                                   [&](int64_t i, int64_t found) { of.coming[found] = of.changed[i]; });
+  renew(block, of, deck, gone, come, true);
+}
+
+// The entries whose numbers the steps that have come may have changed: `changed`.
+template <class Block> FRB_INLINE void find_changed(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  const Ring& ring = of.ring;
+  const Lanes lanes{call.new_counters + ring->cursors, call.new_counters + ring->sizes};
+  block.each(of.entries, [&](int64_t i) {
+    const int64_t e = short_div(i, of.changing);
+    const Lane lane(ring, lanes, call.in_episode, e);
+    int64_t k = i - e * of.changing, behind = most<int64_t>(lane.size, 1);  // the oldest comes last
+    if (k < of.changing - 1)
+      for (int64_t range = 0; range < call.range_count; range += 2) {
+        const int64_t size = call.ranges[range + 1] - call.ranges[range];
+        if (k >= 0 && k < size) behind = call.ranges[range] + 1 + k;
+        k -= size;
+      }
+    of.changed[i] = int32_t(e * ring->length + place_of(ring, lane.head, behind));
+    of.numbers[i] = int32_t(ring->by_trajectory ? lane.last_start(behind) : lane.weight(behind));
+  });
+}
+
+// Let the tree have what begins where steps have come: `Slices.added`, `PrioritizedSlices.added`.
+template <class Block> FRB_INLINE void show(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  block.each(of.entries, [&](int64_t i) {
+    const int32_t slot = of.changed[i];
+    if (call.saved_slots) call.saved_slots[of.places + i] = slot, call.saved_values[of.places + i] = call.tree[slot];
+    of.numbers[i] = bits_of(!call.kept ? float(of.numbers[i]) : of.numbers[i] > 0 ? call.kept[slot] : 0.0f);
+  });
+  block.each(of.entries, [&](int64_t i) { call.tree[of.changed[i]] = float_of(of.numbers[i]); });
+  refresh_above(block, of.plan, call.tree, 1, of.entries, [&](int64_t i) { return of.changed[i]; });
+}
+
+// All but the rows, by one block.
+template <class Block> FRB_INLINE void add_beside(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  const Plan& plan = of.plan;
+  const Ring& ring = of.ring;
+  float* values = ring->window_length ? call.kept : call.tree;
+  const int32_t by_default = value_by_default(call, plan);
+  block.each(ring->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
+  if (call.saved_slots)
+    block.each(of.places, [&](int64_t place) {
+      const int64_t slot = of.slot_at(place);
+      call.saved_slots[place] = int32_t(slot);
+      if (call.saved_values) call.saved_values[place] = call.tree[slot];
+      if (call.saved_kept) call.saved_kept[place] = call.kept[slot];
+      if (call.saved_steps) call.saved_steps[place] = call.in_episode[slot];
+    });
+  block.each(of.lanes, [&](int64_t lane) {
+    const int64_t count = of.count(lane), size = int64_t(call.counters[ring->sizes + lane]) + count;
+    call.new_counters[ring->cursors + lane] = int32_t(of.within(call.counters[ring->cursors + lane] + count));
+    call.new_counters[ring->sizes + lane] = int32_t(least<int64_t>(size, ring->length));
+  });
+  if (of.lanes > 1) {
+    const int64_t size = block.total(of.lanes, [&](int64_t lane) { return int64_t(call.new_counters[ring->sizes + lane]); });
+    block.each(1, [&](int64_t) { call.new_counters[CURSOR] = 0, call.new_counters[SIZE] = int32_t(size); });
+  }
+  if (!of.keeps) return;
+  if (ring->next) count_steps(block, of);
+  block.each(of.places, [&](int64_t place) {
+    const Addition::At at = of.at(place);
+    of.slots[place] = at.k < 0 ? -1 : int32_t(of.slot_at(place));
+    if (at.k < 0) return void(of.values[place] = BAD);
+    of.values[place] = call.priorities ? value_of(plan, call.priorities[of.row(at.lane, at.k)]) : BAD;
+    if (ring->next) call.in_episode[of.slots[place]] = of.in_episode[at.lane * of.steps + at.k];
+  });
+  if (call.order && !ring->window_length) renew_items(block, of);
+  if (values) {
+    auto value = [&](int64_t place) { return of.values[place] < 0 ? by_default : of.values[place]; };
+    block.each(of.places, [&](int64_t place) { if (of.slots[place] >= 0) values[of.slots[place]] = float_of(value(place)); });
+    const int64_t rejected = block.total(of.places, [&](int64_t place) {
+      return int64_t(call.priorities && of.slots[place] >= 0 && of.values[place] < 0);
+    });
+    const int32_t peak = block.largest(of.places, [&](int64_t place) { return of.slots[place] < 0 ? 0 : value(place); });
+    block.each(1, [&](int64_t) {
+      call.new_counters[PEAK] = most(call.counters[PEAK], peak);
+      call.new_counters[REJECTED] = saturated(int64_t(call.counters[REJECTED]) + rejected);
+    });
+  }
+  if (ring->window_length) {
+    find_changed(block, of);
+    if (call.order) renew_starts(block, of);
+    else show(block, of);
+  } else if (values) {
+    refresh_above(block, plan, call.tree, 1, of.places, [&](int64_t place) { return of.slots[place]; });
+  }
+}
+
+// Write a batch. Each column of blocks but the first saves and writes `tile` places, also saves those behind what is marked;
+// the first has the counters, and what the sampler keeps.
+template <class Block> FRB_INLINE void add_to_rings(const Block& block, const Call& call) {
+  const Addition of(call);
+  if (block.x() == 0) {
+    if (block.y() == 0) add_beside(block, of);
+    return;
+  }
+  const int64_t begin = (block.x() - 1) * call.tile, here = most<int64_t>(least(call.tile, of.places - begin), 0);
+  auto slot = [&](int64_t i) { return of.slot_at(begin + i); };
+  save_items(block, call, of.plan, begin, here, slot);
+  store_items(block, call, of.plan, here, [&](int64_t i) { return of.row_at(begin + i); }, slot);
+}
+
+}  // namespace gpu
+
+FRB_END
