@@ -162,7 +162,7 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
         architecture: of the GPU.
         newest: the major version of CUDA that the driver knows.
     """
-    sources = _with_headers("gpu.cu", {})
+    sources = made_of()
     compiler = _compiler(newest)
     version = (c_int(), c_int())
     compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
@@ -175,15 +175,6 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
     if path is not None:
         _keep(path, image)
     return image
-
-
-def _with_headers(name: str, found: dict[str, bytes]) -> dict[str, bytes]:
-    """The text of a source by its name, and of all that it includes."""
-    if name not in found:
-        found[name] = (SOURCES / name).read_bytes()
-        for header in re.findall(rb'^#include "(.+)"', found[name], re.MULTILINE):
-            _with_headers(header.decode(), found)
-    return found
 
 
 def made_of(name: str = "gpu.cu") -> dict[str, bytes]:
