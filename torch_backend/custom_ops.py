@@ -151,7 +151,7 @@ def launched(name: str, *given: Any) -> Any:
 
 def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
     """Fill in the results of a handler on a GPU, on torch's current stream there."""
-    plan, masked, device = records[0], False, operands[0].device
+    plan, masked, device = records[0], False, next(x.device for x in operands if x is not None)
     if name == "add":
         batch, masked = int(records[1][0]), operands[-2 - plan[0]] is not None
     else:

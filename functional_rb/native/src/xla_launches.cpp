@@ -134,7 +134,7 @@ template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
 const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>)},
                             {"sample", reinterpret_cast<void*>(&handle_on_gpu<&draw<true>>)},
                             {"draw", reinterpret_cast<void*>(&handle_on_gpu<&draw<false>>)},
-                                                        {"update_priorities", reinterpret_cast<void*>(&handle_on_gpu<&update_priorities>)},
+                            {"update_priorities", reinterpret_cast<void*>(&handle_on_gpu<&update_priorities>)},
                             {"rewrite", reinterpret_cast<void*>(&handle_on_gpu<&rewrite>)}, {}};
 
 // gpu_scratch(handler, plan, batch, masked): how many numbers of int32 a call wants for its time.
