@@ -165,7 +165,8 @@ def shared(spec: frb.BufferSpec) -> Any:
 
 def divided(spec: frb.BufferSpec) -> Any:
     """Inside of `jax.shard_map`, where each device has a buffer of its own."""
-    mesh, whole = jax.make_mesh((1,), ("d",), devices=jax.devices()[:1]), jax.sharding.PartitionSpec()
+    device = next(iter(jnp.zeros(()).devices()))
+    mesh, whole = jax.make_mesh((1,), ("d",), devices=[device]), jax.sharding.PartitionSpec()
     run = jax.shard_map(step, mesh=mesh, in_specs=(whole, whole, whole), out_specs=whole, check_vma=False)
     return jax.jit(run)(rb.init(spec), given(0), rb.key(0))
 
@@ -178,14 +179,26 @@ def at_the_end(spec: frb.BufferSpec) -> Any:
     return [step(state, given(k), rb.key(k)) for k in range(2)]
 
 
+def rewritten(spec: frb.BufferSpec) -> Any:
+    """Leaves and priorities of items, some of them named twice, some gone, and of many."""
+    state = rb.add(rb.init(spec), items(0, MANY))
+    handles = jnp.asarray(np.random.default_rng(0).integers(MANY - CAPACITY - 3, MANY + 2, MANY), "int32")
+    given = {"x": items(1, MANY)["x"], "image": items(2, MANY)["image"]}
+    told = [rb.update(state, handles, None, given)]
+    if spec.sampler.has_priorities:
+        told.append(jax.jit(rb.update)(told[-1], handles, priorities(1, MANY), {"n": items(3, MANY)["n"]}))
+    return told
+
+
 PROGRAMS: dict[str, Callable[[frb.BufferSpec], Any]] = {
-    program.__name__: program for program in (eager, scanned, donated, branched, several, shared, divided, at_the_end)
+    program.__name__: program
+    for program in (eager, scanned, donated, branched, several, shared, divided, at_the_end, rewritten)
 }
 
 
 def otherwise() -> AbstractContextManager[None]:
-    """Without kernels for GPUs: by the core, or by those of the CPU, which others hold to it and which are fast."""
-    return frb.kernels(False) if GPU or effort(False, True) else contextlib.nullcontext()
+    """By the core, or by the kernels of the CPU, which other tests hold to it and which are compiled faster."""
+    return frb.kernels(False) if effort(False, True) else gpu_on_xla.by_the_cpu()
 
 
 def agree(program: str, sampler: str, kernels: AbstractContextManager[Any]) -> Any:
@@ -205,9 +218,9 @@ def test_programs(program: str, sampler: str) -> None:
     order = [*emulated_gpu.ORDERS][len(program) % 3]
     told = agree(program, sampler, gpu_on_xla.using(order, blocks=4, share=500))
     names = {name for name, _ in told.launched}
-    expected = {"add"} if program == "branched" else {"add", "sample"}
-    assert names >= expected
-    assert ("update" in names) == (sampler != "uniform" and program != "branched")
+    assert "add" in names
+    assert ("sample" in names) == (program not in ("branched", "rewritten"))
+    assert ("update" in names) == (program == "rewritten" or (sampler != "uniform" and program != "branched"))
 
 
 @pytest.mark.gpu
@@ -280,23 +293,52 @@ def test_nothing_else_is_left_in_a_program(emulated: Emulated) -> None:
     assert "scatter" not in added
 
 
-def without_kernels() -> dict[str, Any]:
-    wide = {f"x{k}": frb.Unbounded(()) for k in range(_native.GPU_ROOM[0] + 1)}
-    lanes = frb.BufferSpec({"x": frb.Unbounded(())}, 16, frb.Uniform(), lanes=2)
-    return {
-        "more leaves than a launch can name": (frb.BufferSpec(wide, 8), {name: jnp.ones(3) for name in wide}),
-        "several lanes": (lanes, {"x": jnp.ones((2, 2))}),
-    }
+RINGS: Final = {
+    "uniform": (frb.Uniform(), {"sample"}),
+    "prioritized": (frb.Prioritized(alpha=0.7), {"sample", "update"}),
+    "slices, prioritized": (frb.PrioritizedSlices(2), {"update"}),
+}
 
 
-@pytest.mark.parametrize("which", without_kernels())
-def test_the_core_does_what_no_launch_does(which: str) -> None:
-    spec, batch = without_kernels()[which]
+def life_in_rings(sampler: Any) -> Any:
+    """Of three lanes, which are written by the core."""
+    spec, told = frb.BufferSpec(ITEM, 24, sampler, lanes=3), []
+    state, run = rb.init(spec), rb.jit(lambda s, b, m, k: rb.sample(rb.add(s, b, m), k, 6))
+    for k in range(3):
+        state, sample = run(state, items(k, 4, 3), mask(k, 4, 3), rb.key(k))
+        if sampler.has_priorities:
+            handles = jnp.concatenate([sample.indices.reshape(-1), jnp.arange(-2, 9, dtype=jnp.int32)])
+            state = rb.update_(state, handles, priorities(k, handles.shape[0]))
+        told.append((sample.items, sample.indices, sample.weights, sample.probabilities))
+    return state, told
+
+
+@pytest.mark.parametrize("sampler", RINGS)
+def test_several_lanes(sampler: str) -> None:
+    with otherwise():
+        expected = bits(life_in_rings(RINGS[sampler][0]))
+    with gpu_on_xla.using("scattered", blocks=4, share=3) as told:
+        found = bits(life_in_rings(RINGS[sampler][0]))
+    assert found == expected
+    assert {name for name, _ in told.launched} - {"finish_update"} == RINGS[sampler][1]
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("sampler", RINGS)
+def test_several_lanes_on_a_gpu(sampler: str) -> None:
+    with otherwise():
+        expected = bits(life_in_rings(RINGS[sampler][0]))
+    assert bits(life_in_rings(RINGS[sampler][0])) == expected
+
+
+def test_the_core_does_what_no_launch_can_name() -> None:
+    names = [f"x{k}" for k in range(_native.GPU_ROOM[0] + 1)]
+    spec = frb.BufferSpec({name: frb.Unbounded(()) for name in names}, 8)
 
     def life() -> Any:
-        state = rb.add(rb.init(spec), batch)
-        state, sample = rb.sample(state, rb.key(0), 4)
-        return state, sample.items
+        state = rb.add(rb.init(spec), {name: jnp.ones(3) for name in names})
+        return rb.sample(state, rb.key(0), 4)
 
     with gpu_on_xla.using("forward") as told:
         found = bits(life())

@@ -32,3 +32,15 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
         finally:
             mlir.register_lowering(custom_call._work, custom_call._lower_on_cpu, platform="cpu")
             jax.clear_caches()
+
+
+@contextlib.contextmanager
+def by_the_cpu() -> Iterator[None]:
+    """Have all done on the CPU, by its own kernels, also where there is a GPU."""
+    jax.clear_caches()
+    with pytest.MonkeyPatch.context() as patch, jax.default_device(jax.devices("cpu")[0]):
+        patch.setattr(jax, "default_backend", lambda: "cpu")
+        try:
+            yield
+        finally:
+            jax.clear_caches()
