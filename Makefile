@@ -82,7 +82,7 @@ functional_rb/_native.abi3.so: $(native) | $(bin)/python
 	$(bin)/python tools/native_build.py
 
 clean: ## remove what was built, keep .venv
-	rm -rf build dist functional_rb/_native.abi3.so .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist functional_rb/_native.abi3.so functional_rb/native/gpu-* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './.*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove .venv too

@@ -13,8 +13,8 @@ HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls, and Python by `Chain.call`."""
 GPU_HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls on GPUs."""
-GPU_ROOM: tuple[int, int]
-"""How many leaves or arrays, and numbers of a plan, a launch can name."""
+GPU_ROOM: tuple[int, int, int]
+"""How many leaves or arrays, and numbers of a plan and of rings, a launch can name."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""
 
@@ -27,6 +27,9 @@ def gpu_driver(functions: tuple[int, ...], blocks: int, share: int, /) -> None:
 
 def gpu_device(number: int, context: int, kernels: tuple[int, ...], /) -> None:
     """Tell of the kernels that were loaded for a device, in the order of `GPU_KERNELS`."""
+
+def gpu_scratch(launch: str, plan: object, batch: int, masked: bool, /) -> int:
+    """How many numbers of int32 a launch wants for the time of a call."""
 
 class Setting:
     """Writes a value for the time of a `with` statement; what was read before is there after any interrupt."""
@@ -104,6 +107,17 @@ class Chain:
 
         For an array that is made, a result is (shape, DLPack's number of its kind, bits, NumPy's dtype or None).
         """
+    def launch(
+        self,
+        handler: object,
+        records: tuple[Any, ...],
+        operands: Any,
+        results: Any,
+        device: tuple[int, int],
+        stream: int,
+        /,
+    ) -> None:
+        """Have a handler for GPUs read arrays and write to results, all of which lie on a device as DLPack has it."""
     def turn(self, on: bool, /) -> None: ...
 
 class Lock:

@@ -22,7 +22,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from functional_rb.native import descriptor
+from functional_rb.native import descriptor, gpu
 from functional_rb.native.kernels import ABSENT, Kernel, Made
 from functional_rb.ops import part_kernels
 from jax_backend import compat, gpus, rules
@@ -98,7 +98,7 @@ def in_use(kernel: Kernel) -> bool:
     """Whether programs that are traced now take a kernel."""
     if _on_cpu():
         return bool(kernel.name)
-    return bool(part_kernels.in_force()) and gpus.fits(kernel) and jax.default_backend() == "gpu" and gpus.ready()
+    return bool(part_kernels.in_force()) and gpu.fits(kernel) and jax.default_backend() == "gpu" and gpus.ready()
 
 
 def _on_cpu() -> bool:
@@ -198,10 +198,10 @@ def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: 
 
 def lower_on_gpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: Any) -> Any:
     """As a custom call of what launches a kernel, which has the records as attributes, and memory for its own use."""
-    if not gpus.fits(kernel) or not gpus.ready() or not _undivided(ctx.module_context.axis_context):
+    if not gpu.fits(kernel) or not gpus.ready() or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
     values, arguments, results = _in_frame(ctx, operands, kernel)
-    results = [*results, jax.core.ShapedArray((gpus.scratch(kernel),), np.dtype(np.int32))]
+    results = [*results, jax.core.ShapedArray((gpu.scratch(kernel),), np.dtype(np.int32))]
     attributes: dict[str, Any] = {"batch": _batch_of(kernel, batch, arguments, results)}
     for k, record in enumerate(kernel.records):  # XLA sorts them by their names
         attributes[f"record_{k}"] = descriptor.encode_number(record) if isinstance(record, int) else record

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Final
 
 import jax
 
 from functional_rb.native import gpu
-from functional_rb.native.kernels import Kernel
 
 PREFIX: Final = "functional_rb_gpu_"
 """What the names of handlers begin with."""
@@ -32,25 +31,3 @@ def register(platform: str) -> None:
 
     for name, handler in _native.GPU_HANDLERS.items():
         jax.ffi.register_ffi_target(PREFIX + name, handler, platform=platform)
-
-
-def fits(kernel: Kernel) -> bool:
-    """Whether there is a launch for a kernel that can name all that the buffer has."""
-    from functional_rb import _native
-
-    if kernel.on_gpu is None:
-        return False
-    plan: Any = kernel.records[0]
-    most, numbers = _native.GPU_ROOM
-    leaves, wide = plan[:2]  # of the record of a buffer
-    return bool(leaves <= most and wide < most and len(plan) <= numbers)
-
-
-def scratch(kernel: Kernel) -> int:
-    """How many numbers of int32 a call wants for its own use."""
-    from functional_rb import _native
-
-    assert kernel.on_gpu is not None
-    name, batch, masked = kernel.on_gpu
-    found: int = _native.gpu_scratch(name, kernel.records[0], batch, masked)
-    return found

@@ -25,7 +25,7 @@ class NativeHook(BuildHookInterface[Any]):
         """Compile, and say for which machines the wheel is."""
         if os.environ.get(native_build.VARIABLE) == "0":
             return
-        native_build.build()
+        made = [native_build.build(), *([native_build.build_gpu()] if version == "standard" else [])]
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data |= {"pure_python": False, "tag": f"cp311-abi3-{platform}"}
-        build_data["artifacts"].append(f"/{native_build.TARGET.relative_to(native_build.ROOT).as_posix()}")
+        build_data["artifacts"] += [f"/{x.relative_to(native_build.ROOT).as_posix()}" for x in made if x is not None]

@@ -12,11 +12,13 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,6 +71,13 @@ def build_wheel(folder: Path, *options: str) -> Path:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def check_kernels(wheel: Path) -> None:
+    """Wants kernels for GPUs in it where they could be compiled."""
+    with zipfile.ZipFile(wheel) as archive:
+        if shutil.which("nvcc") and not any(name.endswith(".fatbin") for name in archive.namelist()):
+            raise SystemExit(f"{wheel.name} has no kernels for GPUs, though there is nvcc")
 
 
 def check_alone(backend: str, python: Path, wheel: Path, folder: Path) -> None:
@@ -144,6 +153,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory(prefix="functional-rb-wheel-") as folder:
         wheel = build_wheel(Path(folder).resolve())
+        check_kernels(wheel)
         for backend, program in programs.items():
             home = Path(folder).resolve() / backend
             home.mkdir()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ FLAGS: Final = (
     "-ffp-contract=off",  # the reference rounds after each operation
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"),
 )
+GPU_FLAGS: Final = "-std=c++17", "-fmad=false", "--compress-mode=size"
+GPUS: Final = 80, 90, 100
+"""Compute capabilities, of which the newest comes as PTX too."""
 INSTRUCTIONS: Final = {"baseline": (), "v3": ("x86-64-v3",), "v4": ("x86-64-v4",)}
 """The sets of instructions for which kernels are compiled, of which the module takes one when it is loaded."""
 
@@ -94,6 +98,22 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
         shutil.copyfile(made, part)
         os.replace(part, target)
     return target
+
+
+def build_gpu() -> Path | None:
+    """Compile the kernels for GPUs, if there is nvcc; where there is none, that happens when they are first needed."""
+    path: Path = runpy.run_path(str(SOURCES.parent / "gpu_sources.py"))["shipped"]()
+    if shutil.which("nvcc") is None or path.exists():
+        return path if path.exists() else None
+    for older in path.parent.glob("gpu-*.fatbin"):
+        older.unlink()
+    code = [f"-gencode=arch=compute_{x},code=sm_{x}" for x in GPUS[:-1]]
+    code.append(f"-gencode=arch=compute_{GPUS[-1]},code=[sm_{GPUS[-1]},compute_{GPUS[-1]}]")  # newer ones compile that
+    made = path.with_suffix(".part")
+    command = ["nvcc", *GPU_FLAGS, *code, "--fatbin", "--threads=0", f"--output-file={made}", str(SOURCES / "gpu.cu")]
+    subprocess.run(command, check=True)
+    os.replace(made, path)
+    return path
 
 
 def _is_current(target: Path) -> bool:

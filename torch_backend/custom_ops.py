@@ -25,6 +25,7 @@ from functional_rb.base.description import REMEMBERED, Description
 from functional_rb.core.draft import Arrays
 from functional_rb.core.frame_store import FramePlan
 from functional_rb.core.strategy import Selection
+from functional_rb.native import gpu
 from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Made, fill_draws
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures.episode_windows import Entries, Slices
@@ -36,6 +37,8 @@ from torch_backend import ops, random
 from torch_backend.chain import CHAIN
 from torch_backend.tracing import constant
 
+LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities", "update": "rewrite"}
+"""What does the same on a GPU, by the names of handlers."""
 CHANGING: Final = {"add": 1, "update": 1, "update_priorities": 1, "set_leaves": 0, "store": 0, "map_insert": 2}
 """The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance."""
 LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
@@ -112,9 +115,6 @@ def _define(name: str) -> None:
     changed = "Tensor(a!)[] changed, " if changes else ""
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
 
-    def returned(made: list[torch.Tensor]) -> Any:
-        return made if count is None else made[0] if count == 1 else tuple(made) or None
-
     def carried_out(*given: Any) -> Any:
         tensors = given[0] + given[1] if changes else given[0]
         places, records, outputs = _told(given[-1], tuple(given[-2]))
@@ -123,16 +123,51 @@ def _define(name: str) -> None:
         arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
         operands = [None if k is None else tensors[k] for k in places]
         CHAIN.call(_native.HANDLERS[name], records, operands, arrays)
-        return returned(made)
+        return _returned(name, made)
 
     def described(*given: Any) -> Any:
         form = _form(given[-1])
         outputs = _shaped(form, iter(given[-2][form.records.count(None) :]))
-        return returned([ops.empty(x[0], dtype=x[1]) for x in outputs if isinstance(x, tuple)])
+        device = next(iter(given[0] or given[1])).device
+        return _returned(name, [torch.empty(x[0], dtype=x[1], device=device) for x in outputs if isinstance(x, tuple)])
 
     LIBRARY.define(f"{name}({changed}Tensor[] given, SymInt[] numbers, str form) -> {results}", tags=tags)
     LIBRARY.impl(name, carried_out, "CPU")
+    if name in LAUNCHES:
+        LIBRARY.impl(name, functools.partial(launched, name), "CUDA")
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
+
+
+def launched(name: str, *given: Any) -> Any:
+    """What an operation does on a GPU."""
+    tensors = [x for part in given[:-2] for x in part]
+    places, records, outputs = _told(given[-1], tuple(given[-2]))
+    made = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
+    new = iter(made)
+    results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
+    launch(name, records, [None if k is None else tensors[k] for k in places], results)
+    return _returned(name, made)
+
+
+def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
+    """Fill in the results of a handler on a GPU, on torch's current stream there."""
+    plan, masked, device = records[0], False, next(x.device for x in operands if x is not None)
+    if name == "add":
+        batch, masked = int(records[1][0]), operands[-2 - plan[0]] is not None
+    else:
+        batch = len(results[-1]) if name == "draw" else len(operands[3 if name == "update_priorities" else 2])
+    wanted = _native.gpu_scratch(LAUNCHES[name], plan, batch, masked)
+    scratch = torch.empty(wanted, dtype=torch.int32, device=device)
+    handler, on_cuda = _native.GPU_HANDLERS[LAUNCHES[name]], device.type == "cuda"
+    where = (2, device.index) if on_cuda else (1, 0)
+    stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
+    CHAIN.launch(handler, tuple(records), operands, [*results, scratch], where, stream)
+
+
+def _returned(name: str, made: list[torch.Tensor]) -> Any:
+    """What torch expects of an operation that has made these."""
+    count = CHANGING.get(name)
+    return made if count is None else made[0] if count == 1 else tuple(made) or None
 
 
 for _name in _native.HANDLERS:
@@ -150,12 +185,14 @@ class _Call(NamedTuple):
 
     Attributes:
         function: which it is of.
+        on_gpu: whether it is to be a launch.
         template: the nest of its arguments; see `_apart`.
         static: what of these is no tensor and no number.
         outline: the nest of its results; see `_outline_of`.
     """
 
     function: Callable[..., Any]
+    on_gpu: bool
     template: Any
     static: Sequence[Any]
     outline: Any
@@ -170,7 +207,9 @@ SYMBOLS: Final = {"batch", "steps"}
 """Arguments that are numbers and may be symbols; others are settings."""
 
 
-def _by_operation(function: Callable[..., Any], declaration: Declaration, core: Callable[..., Any]) -> Any:
+def _by_operation(
+    function: Callable[..., Any], declaration: Declaration, core: Callable[..., Any], on_gpu: bool = False
+) -> Any:
     _OF[function] = declaration, core
 
     def work(*args: Any, **named: Any) -> Any:
@@ -178,7 +217,7 @@ def _by_operation(function: Callable[..., Any], declaration: Declaration, core: 
         static: list[Any] = []
         template = _apart((args, named), operands, static)
         kinds = tuple([(x.dim(), x.dtype) if isinstance(x, torch.Tensor) else None for x in operands])
-        number = _number(function, template, kinds, *static)
+        number = _number(function, on_gpu, template, kinds, *static)
         if number < 0:
             return core(*args, **named)
         return _filled(_outline(number), _call(number, *operands), operands)
@@ -245,13 +284,13 @@ def _number(*key: Any) -> int:
     """The number of a call of a function, with a template and the axes and dtypes of its tensors; -1 for the core."""
     if key not in _NUMBERS:
         torch.compiler.allow_in_graph(_call)  # only here, where torch is compiling: it imports the compiler
-        function, template, kinds, *static = key
+        function, on_gpu, template, kinds, *static = key
         examples = [2 if kind is None else _Example((2,) * kind[0], kind[1]) for kind in kinds]
-        kernel = _declared(function, template, examples, static)
+        kernel = _declared(function, on_gpu, template, examples, static)
         if kernel is None or kernel.cut:  # the one leaves it to the core, the other's shapes are in its data
             _NUMBERS[key] = -1
         else:
-            _CALLS.append(_Call(function, template, static, _outline_of(kernel, examples)))
+            _CALLS.append(_Call(function, on_gpu, template, static, _outline_of(kernel, examples)))
             _NUMBERS[key] = len(_CALLS) - 1
     return _NUMBERS[key]
 
@@ -290,8 +329,8 @@ def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[Any])
 
 def _call(number: int, *operands: Any) -> tuple[torch.Tensor, ...]:
     """What a call makes, by its operation."""
-    function, template, static, outline = _CALLS[number]
-    kernel = _declared(function, template, operands, static)
+    function, on_gpu, template, static, outline = _CALLS[number]
+    kernel = _declared(function, on_gpu, template, operands, static)
     if kernel is not None:
         return tuple(by_operation(kernel))
     args, named = _together(template, operands, static)  # there are no rows
@@ -300,12 +339,15 @@ def _call(number: int, *operands: Any) -> tuple[torch.Tensor, ...]:
     return tuple(made[k] for k in sorted(made, reverse=True))
 
 
-def _declared(function: Any, template: Any, operands: Sequence[Any], static: Sequence[Any]) -> Kernel | None:
+def _declared(
+    function: Any, on_gpu: bool, template: Any, operands: Sequence[Any], static: Sequence[Any]
+) -> Kernel | None:
     args, named = _together(template, operands, static)
     declaration = _OF[function][0]
     given = inspect.signature(declaration).bind(*args, **named).arguments
     fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in given.items()}
-    return declaration(**fixed)
+    kernel = declaration(**fixed)
+    return None if on_gpu and kernel is not None and not gpu.fits(kernel) else kernel
 
 
 def _take(outline: Any, results: Any, made: dict[int, torch.Tensor]) -> None:
@@ -328,6 +370,12 @@ TABLE: Final[Table] = {
     for function, declaration in (DECLARED | WHOLE).items()
 }
 """What stands in for which function of the core while torch.compile traces."""
+
+ON_GPU: Final[Table] = {
+    function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops), True)
+    for function, declaration in WHOLE.items()
+}
+"""Likewise, on a GPU that kernels have been loaded for."""
 
 draws = _by_operation(fill_draws, fill_draws, random.draws)
 """What `random.draws` does."""

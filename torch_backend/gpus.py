@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import gpu
 from functional_rb.versions.memory import Memory
 from torch_backend import modes, ops
+from torch_backend.tracing import constant
 
 NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
 
@@ -25,6 +27,16 @@ class Gpus:
         if not gpu.ready(device.index, "torch"):
             return None
         return keywords(device, spec)
+
+    def traces(self, arrays: Sequence[torch.Tensor]) -> bool:
+        """Whether arrays lie on one GPU with kernels, while torch.compile traces what is done with them."""
+        device = arrays[0].device
+        return device.type == "cuda" and all(x.device == device for x in arrays) and _ready(device.index)
+
+
+@constant
+def _ready(device: int) -> bool:
+    return gpu.ready(device, "torch")
 
 
 def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, Any], ...]:

@@ -25,6 +25,7 @@ from torch_backend.convert import is_batched
 from torch_backend.gpus import Gpus
 from torch_backend.memory import Memory
 from torch_backend.objects import Table as Objects
+from torch_backend.shipping import shipped
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
@@ -66,11 +67,12 @@ class Torch(Library):
         return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
 
     def traced(self, memory: versioned.Memory) -> Table:
-        """The kernels as operations, for a memory on the CPU over which nobody maps."""
-        if not _may_trace_kernels():
+        """The kernels as operations, for a memory on the CPU, or on a GPU, over which nobody maps."""
+        if not _may_trace_kernels() or not memory.fits:
             return NONE
-        table: Table = self.operations.TABLE
-        return table if memory.fits and all(map(_is_on_cpu, memory.arrays)) else NONE
+        on_gpu = self.gpus is not None and self.gpus.traces(memory.arrays)
+        table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
+        return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
 
     def by_chain(self, function: str, *given: Any) -> Any:
         """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
@@ -103,12 +105,8 @@ class Torch(Library):
         return array.to(memory.rows.device)
 
     def sent(self, array: Any, target: torch.device | None) -> Any:
-        """A result on the target: from pinned memory to CUDA, so that nobody waits for the copy."""
-        if target is None or not isinstance(array, torch.Tensor) or array.device == target:
-            return array
-        if target.type == "cuda" and not _compiling():
-            array = array.pin_memory()
-        return array.to(target, non_blocking=True)
+        """A result on the target."""
+        return self._all_sent([array], target)[0]
 
     def sent_sample(
         self, leaves: list[Any], selection: Selection, target: torch.device | None
@@ -116,11 +114,20 @@ class Torch(Library):
         """A sample on the target; Python objects stay as they are."""
         if target is None:
             return leaves, selection
-        sent = {name: self.sent(x, target) for name, x in selection._asdict().items() if name != "extras"}
-        extras = {name: self.sent(x, target) for name, x in selection.extras.items()}
+        *told, extras = selection
+        sent = self._all_sent([*told, *extras.values()], target)
+        found = Selection(*sent[: len(told)])._replace(extras=dict(zip(extras, sent[len(told) :], strict=True)))
         # What a function on the host is to read comes as arrays of NumPy.
         leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
-        return [self.sent(leaf, target) for leaf in leaves], Selection(**sent, extras=extras)
+        return self._all_sent(leaves, target), found
+
+    def _all_sent(self, arrays: list[Any], target: torch.device | None) -> list[Any]:
+        """Results on the target; one copy takes them to CUDA."""
+        if target is None:
+            return arrays
+        if _compiling():
+            return [x.to(target, non_blocking=True) if isinstance(x, torch.Tensor) else x for x in arrays]
+        return shipped(arrays, target)
 
     def placed(self, name: str, array: Any, memory: versioned.Memory, target: torch.device | None) -> torch.Tensor:
         """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
@@ -197,7 +204,7 @@ def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> 
         drawn: torch.Tensor = TORCH.operations.draws(key, *shape)
         return drawn
     if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
-        drawn = TORCH.kernels.draws(key, *shape)
+        drawn = TORCH.kernels.draws(key.to(device), *shape)  # keys are made on torch's default device
         return drawn
     return random.draws(key.to(device), *shape)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 
 from functional_rb.versions import memory
 from torch_backend import modes, ops
+from torch_backend.shipping import part
 
 _NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
 
@@ -61,8 +61,7 @@ class Memory(memory.Memory):
         """A part of a tensor of bytes, as a tensor of a dtype by its name; read on the stream that torch uses now."""
         if holder.is_cuda:
             holder.record_stream(torch.cuda.current_stream(holder.device))
-        own = ops.DTYPES[dtype]
-        return holder[begin : begin + math.prod(shape) * own.itemsize].view(own).view(shape)
+        return part(holder, begin, ops.DTYPES[dtype], shape)
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from torch_backend import devices
 from torch_backend.convert import build_mapping
+from torch_backend.shipping import shipped
 
 Sent = tuple[list[Any], "torch.cuda.Event | None"]
 
@@ -32,13 +33,7 @@ class Transfer:
         # What was drawn on the device may still be under way on this thread's stream.
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            moved = [self._copied(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            return moved, self._stream.record_event()
-
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        # The pinned memory may be let go at once: torch's allocator waits for the copies out of it.
-        source = tensor.pin_memory() if tensor.device.type == "cpu" else tensor
-        return source.to(self._device, non_blocking=True)
+            return shipped(leaves, self._device), self._stream.record_event()
 
     def receive(self, sent: Sent) -> list[Any]:
         """What was sent, for the stream on which the caller computes: it waits for the copies, the caller does not."""

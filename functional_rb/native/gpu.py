@@ -18,9 +18,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-SOURCES: Final = Path(__file__).parent / "src"
+import numpy as np
+
+from functional_rb.native.gpu_sources import MAIN, shipped, with_headers
+
+if TYPE_CHECKING:
+    from functional_rb.native.kernels import Kernel
+
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
 BLOCKS: Final = 1024
 """So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
@@ -84,6 +90,27 @@ def tell() -> None:
         _native.gpu_device(device, there.context, tuple(there.kernels[name] for name in _native.GPU_KERNELS))
 
 
+def fits(kernel: Kernel) -> bool:
+    """Whether there is a launch for a kernel that can name all that the buffer has."""
+    from functional_rb import _native
+
+    if kernel.on_gpu is None:
+        return False
+    most, numbers, of_rings = _native.GPU_ROOM
+    plan, *others = (np.atleast_1d(record) for record in kernel.records)
+    leaves, wide = plan[:2]  # of the record of a buffer
+    return bool(leaves <= most and wide < most and len(plan) <= numbers and all(len(x) <= of_rings for x in others))
+
+
+def scratch(kernel: Kernel) -> int:
+    """How many numbers of int32 the launch for a kernel wants for its own use."""
+    from functional_rb import _native
+
+    assert kernel.on_gpu is not None
+    name, batch, masked = kernel.on_gpu
+    return _native.gpu_scratch(name, kernel.records[0], batch, masked)
+
+
 @functools.cache
 def cuda() -> Any:
     """The driver's library; it has begun.
@@ -145,9 +172,12 @@ def loaded(device: int) -> Loaded:
 def _library(architecture: str, newest: int) -> dict[str, int]:
     from functional_rb import _native
 
-    library, kernels = c_void_p(), {}
-    image = compiled(architecture, newest)
-    check(cuda().cuLibraryLoadData(byref(library), image, None, None, 0, None, None, 0), "cuLibraryLoadData")
+    library, kernels, nothing = c_void_p(), {}, (None, None, 0, None, None, 0)
+    path = shipped()
+    # An older driver knows less than nvcc has made; then NVRTC, of its own version, makes it anew.
+    if not path.is_file() or cuda().cuLibraryLoadData(byref(library), path.read_bytes(), *nothing):
+        image = compiled(architecture, newest)
+        check(cuda().cuLibraryLoadData(byref(library), image, *nothing), "cuLibraryLoadData")
     for name in _native.GPU_KERNELS:
         kernel = c_void_p()
         check(cuda().cuLibraryGetKernel(byref(kernel), library, f"frb_{name}".encode()), f"the kernel {name}")
@@ -162,7 +192,7 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
         architecture: of the GPU.
         newest: the major version of CUDA that the driver knows.
     """
-    sources = made_of()
+    sources = with_headers()
     compiler = _compiler(newest)
     version = (c_int(), c_int())
     compiler.nvrtcVersion(byref(version[0]), byref(version[1]))
@@ -177,20 +207,10 @@ def compiled(architecture: str, newest: int | None = None) -> bytes:
     return image
 
 
-def made_of(name: str = "gpu.cu") -> dict[str, bytes]:
-    """A source and all that it includes of ours, by name."""
-    text = (SOURCES / name).read_bytes()
-    found = {name: text}
-    for included in re.findall(rb'^#include "(.+)"', text, re.MULTILINE):
-        if included.decode() not in found:
-            found |= made_of(included.decode())
-    return found
-
-
 def _compile(compiler: Any, sources: dict[str, bytes], architecture: str) -> bytes:
-    program, headers = c_void_p(), [(name.encode(), text) for name, text in sources.items() if name != "gpu.cu"]
+    program, headers = c_void_p(), [(name.encode(), text) for name, text in sources.items() if name != MAIN]
     names, texts = ((c_char_p * len(headers))(*column) for column in zip(*headers, strict=True))
-    compiler.nvrtcCreateProgram(byref(program), sources["gpu.cu"], b"gpu.cu", len(headers), texts, names)
+    compiler.nvrtcCreateProgram(byref(program), sources[MAIN], MAIN.encode(), len(headers), texts, names)
     flags = [*FLAGS, f"--gpu-architecture={architecture}"]
     status = compiler.nvrtcCompileProgram(program, len(flags), (c_char_p * len(flags))(*[x.encode() for x in flags]))
     if status:

@@ -211,19 +211,20 @@ def draw(
     leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch))
-    return Kernel("draw", operands, results, [descriptor.encode(spec), descriptor.encode_rings(spec)])
+    records = [descriptor.encode(spec), descriptor.encode_rings(spec)]
+    return Kernel("draw", operands, results, records, on_gpu=Launch("draw", batch))
 
 
 def sample(
     state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
 ) -> Kernel | None:
     """What `draw` gives by the random bits of a key of JAX's, uint32 [2], and the counters again, in one launch."""
-    if not spec.known.buffer or not batch:
+    if spec.known.draws is not Draws.ITEMS or not spec.known.plain or not batch:
         return None
     leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
     operands = (state.rows, *state.wide, state.tree, state.counters, key, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch)), ints(*state.counters.shape)
-    records = descriptor.encode(spec), spec.draw_shape(batch)[1]
+    records = descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]
     return Kernel("", operands, results, records, on_gpu=Launch("sample", batch))
 
 
@@ -246,12 +247,15 @@ def update(
         operands: Any = state.tree, kept, state.counters, wanted, priorities, None if kept is None else in_episode
         records = descriptor.encode(spec), descriptor.encode_rings(spec)
         outputs = tree, ABSENT if kept is None else kept, counters
-        launch = Launch("update", wanted.shape[0]) if spec.known.buffer else None
-        return Kernel("update_priorities", operands, results, records, outputs=outputs, on_gpu=launch)
+        own = Launch("update_priorities", wanted.shape[0])
+        return Kernel("update_priorities", operands, results, records, outputs=outputs, on_gpu=own)
     storage = (state.rows, *state.wide) if replacements else ()
     given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
     operands = state.tree, state.counters, wanted, priorities, *storage, *given
-    return Kernel("update", operands, results, [descriptor.encode(spec)], outputs=(tree, counters, *storage))
+    launch = Launch("rewrite", wanted.shape[0]) if replacements else None
+    return Kernel(
+        "update", operands, results, [descriptor.encode(spec)], outputs=(tree, counters, *storage), on_gpu=launch
+    )
 
 
 def _counters(state: HasArrays) -> Made:

@@ -17,6 +17,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
 import functional_rb as frb
@@ -234,6 +235,7 @@ def _random_leaves(rng: np.random.Generator, n: int) -> Leaves:
     }
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(key=st.integers(-(2**63), 2**63 - 1), batch=st.integers(0, 9), width=st.integers(1, 5))
 def test_a_key_gives_the_same_draws(key: int, batch: int, width: int) -> None:

@@ -18,11 +18,14 @@ from hypothesis import stateful
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb import _native
 from functional_rb.native import gpu
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
+from torch_backend import custom_ops
+from torch_backend.chain import CHAIN
 
 ORDERS = list(emulated_gpu.ORDERS)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -91,7 +94,7 @@ def test_random_programs(order: str, blocks: int) -> None:
     InThisOrder.order, InThisOrder.blocks, InThisOrder.launched = order, blocks, names  # of few each has several rows
     settings = hypothesis.settings(max_examples=effort(10, 300), stateful_step_count=effort(20, 60), deadline=None)
     stateful.run_state_machine_as_test(InThisOrder, settings=settings)
-    assert names == {"rank", "add", "update", "sample"}
+    assert names == {"rank", "add", "update", "finish_update", "sample"}
 
 
 @pytest.mark.gpu
@@ -222,6 +225,49 @@ def test_each_function_is_one_launch() -> None:
     assert [name for name, _ in emulated.launched] == ["add", "sample", "update", "rank", "add"]
 
 
+class Twice:
+    """The version chain, by which operations of torch.compile are carried out, and as launches too; compares them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def call(self, handler: object, records: Any, operands: Any, results: Any) -> None:
+        names = [name for name in custom_ops.LAUNCHES if _native.HANDLERS[name] is handler]
+        copies = {id(x): x.clone() for x in (*operands, *results) if x is not None}
+        CHAIN.call(handler, records, operands, results)
+        for name in names:
+            self.names.append(name)
+            given = [[copies.get(id(x)) for x in part] for part in (operands, results)]
+            with emulated_gpu.launching("scattered", 2, 500):
+                custom_ops.launch(name, records, *given)
+            for x in (*operands, *results):
+                assert x is None or programs.bits(x) == programs.bits(copies[id(x)])
+
+    launch = CHAIN.launch
+
+
+@pytest.mark.parametrize("sampler", [frb.Prioritized(), "lanes"])
+def test_operations_of_torch_compile_are_launches_on_a_gpu(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = {"lanes": 3} if sampler == "lanes" else {}
+    spec = frb.BufferSpec(SPECS["scalars"], 48, frb.Uniform() if lanes else sampler, **lanes)
+    lead = (7, 3) if lanes else (21,)
+    items = {"x": torch.rand(*lead, 4), "n": torch.ones(lead, dtype=torch.int32), "done": torch.zeros(lead).bool()}
+    twice = Twice()
+    monkeypatch.setattr(custom_ops, "CHAIN", twice)
+    for masked in (False, True) if not lanes else (False,):
+        mask = torch.rand(lead) < 0.5 if masked else None
+
+        def step(state: Any, items: Any, key: Any, mask: Any = mask) -> Any:
+            state, sample = rb.sample_(rb.add_(state, items, mask), key, 8)
+            if spec.sampler.has_priorities:
+                state = rb.update_(state, sample.indices, sample.weights)
+            return state, sample
+
+        torch.compile(step, backend="eager", fullgraph=True)(rb.init(spec), items, rb.key(0))
+    once = ["add", "draw", *(["update_priorities"] if spec.sampler.has_priorities else [])]
+    assert twice.names == (["draw"] if lanes else once * 2)
+
+
 def test_a_state_that_is_made_in_inference_mode_is_written_to_outside_of_it() -> None:
     spec, items = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.Prioritized()), {"n": torch.arange(3).int()}
     with emulated_gpu.using("forward") as emulated:
@@ -274,6 +320,34 @@ def test_other_threads_and_streams() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(life, range(8))]
     assert found == [life(seed) for seed in range(8)]
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("first", ["sample", "add"])
+def test_streams_that_use_one_memory_wait_for_each_other(first: str) -> None:
+    """Though their users, who have different states, know nothing of that."""
+    spec, numbers = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8), torch.arange(8).int().cuda()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    rb.sample(state, rb.key(0), 100), rb.add(state, {"n": numbers})  # so that everything has been compiled
+    state = rb.add(rb.init(spec, "cuda"), {"n": numbers})
+    torch.cuda.synchronize()
+    functions: dict[str, Any] = {
+        "sample": lambda: rb.sample(state, rb.key(0), 100)[1].items["n"],
+        "add": lambda: rb.add(state, {"n": numbers + 100}),
+    }
+    if first == "add":
+        functions["sample"] = lambda: rb.sample(made["add"], rb.key(0), 100)[1].items["n"]
+    made: dict[str, Any] = {}
+    for name, stream in zip((first, *functions.keys() - {first}), streams, strict=True):
+        with torch.cuda.stream(stream):
+            if name == first:
+                torch.cuda._sleep(100_000_000)  # so it is late
+            made[name] = functions[name]()
+    torch.cuda.synchronize()
+    assert bool((made["sample"] < 8).all()) == (first == "sample")
+    assert int(rb.get(made["add"], rb.newest(made["add"], 1))["n"]) == 107
 
 
 @pytest.mark.gpu

@@ -91,6 +91,35 @@ def test_buffers_on_the_cpu_are_the_same_beside_another_default_device(sampler: 
         np.testing.assert_array_equal(a, b)
 
 
+class OnAGpu(torch.Tensor):
+    """A tensor that says that it is on a GPU; all that can be done with it is to copy it to the CPU."""
+
+    copied: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, copied: torch.Tensor) -> OnAGpu:
+        made: OnAGpu = torch.Tensor._make_wrapper_subclass(cls, copied.shape, dtype=copied.dtype, device="cuda:0")
+        made.copied = copied
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> torch.Tensor:
+        assert function is torch.ops.aten._to_copy.default, function
+        assert kwargs["device"].type == "cpu"
+        return args[0].copied.clone()
+
+
+@pytest.mark.parametrize("storage", [frb.Device(), frb.Host()], ids=repr)
+@pytest.mark.parametrize("sampler", [*SAMPLERS, frb.InOrder()], ids=repr)
+def test_keys_on_a_gpu_draw_what_they_draw_on_the_cpu(sampler: frb.Sampler, storage: Any) -> None:
+    """`rb.key` makes them on the default device, wherever the buffer is."""
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 16, sampler, storage=storage), "cpu"), items(9))
+    expected = rb.sample(state, rb.key(3), 4)[1]
+    got = rb.sample(state, OnAGpu(rb.key(3)), 4)[1]
+    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(expected), strict=True):
+        assert a is b or torch.equal(a, b)
+
+
 @pytest.mark.parametrize("how", ["exact", "items"])
 @pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement(), frb.Queue()], ids=repr)
 def test_mixtures_on_the_cpu_are_the_same_beside_another_default_device(sampler: frb.Sampler, how: str) -> None:

@@ -439,6 +439,7 @@ def test_known_answers(seed: int, device: str) -> None:
     assert drawn.reshape(-1).tolist() == [splitmix(draw_base, k) >> 33 for k in range(1, 13)]
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_the_kernel_draws_the_same_numbers() -> None:
     from torch_backend import cpu_kernels
 

@@ -112,6 +112,8 @@ def test_each_test_ends_only_itself(run: tuple[int, dict[str, Any], str]) -> Non
     }.items():
         assert re.search(rf"^- `tests/test_{re.escape(name)}`: {line}", text, re.MULTILINE), text
     assert "- 1: Skipped: wants two GPUs" in text
+    (fails,) = (test for test in told["tests"] if test["test"].endswith("::test_fails"))
+    assert re.search(r"tests/test_first.py:6: in test_fails\n(.*\n)*E +assert \(1 \+ 1\) == 3", fails["text"]), fails
 
 
 def test_a_run_that_is_cut_leaves_what_was_known(run: tuple[int, dict[str, Any], str]) -> None:

@@ -296,7 +296,9 @@ def test_wheel_with_the_extension_is_for_machines_like_this_one(monkeypatch: pyt
     """For all Pythons since the oldest one that is supported, as the extension says of itself."""
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     hook, built = tool("build_hook"), []
-    monkeypatch.setattr(hook.native_build, "build", lambda: built.append(0))
+    native = hook.native_build.ROOT / "functional_rb"
+    monkeypatch.setattr(hook.native_build, "build", lambda: built.append(0) or native / "_native.abi3.so")
+    monkeypatch.setattr(hook.native_build, "build_gpu", lambda: native / "native" / "gpu-1.fatbin")
     filled = {}
     for switch in ("0", "1"):
         monkeypatch.setenv("FUNCTIONAL_RB_NATIVE", switch)
@@ -309,7 +311,10 @@ def test_wheel_with_the_extension_is_for_machines_like_this_one(monkeypatch: pyt
     oldest = PROJECT["requires-python"].removeprefix(">=").replace(".", "")
     assert not filled["1"]["pure_python"]
     assert re.fullmatch(rf"cp{oldest}-abi3-(linux|macosx|win)\w*", filled["1"]["tag"])
-    assert filled["1"]["artifacts"] == ["/functional_rb/_native.abi3.so"]
+    assert filled["1"]["artifacts"] == ["/functional_rb/_native.abi3.so", "/functional_rb/native/gpu-1.fatbin"]
+    editable: dict[str, list[str]] = {"artifacts": []}
+    hook.NativeHook(str(ROOT), {}, None, None, str(ROOT), "wheel").initialize("editable", editable)
+    assert editable["artifacts"] == ["/functional_rb/_native.abi3.so"]
     major, minor = (int(x) for x in PROJECT["requires-python"].removeprefix(">=").split("."))
     limited = (ROOT / "functional_rb/native/src/exports.h").read_text()
     assert f"#define Py_LIMITED_API 0x{major:02X}{minor:02X}0000" in limited

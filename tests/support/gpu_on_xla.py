@@ -19,7 +19,11 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     """Let what is compiled meanwhile call kernels for GPUs, threads and blocks taking turns in an order."""
     gpus.register("cpu")
     jax.clear_caches()
-    with emulated_gpu.launching(order, blocks, share) as emulated, pytest.MonkeyPatch.context() as patch:
+    with (
+        emulated_gpu.launching(order, blocks, share) as emulated,
+        pytest.MonkeyPatch.context() as patch,
+        jax.default_device(jax.devices("cpu")[0]),
+    ):
         patch.setattr(jax, "default_backend", lambda: "gpu")
         patch.setattr(gpus, "ready", lambda: True)
         mlir.register_lowering(custom_call._work, custom_call.lower_on_gpu, platform="cpu")
@@ -27,4 +31,16 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
             yield emulated
         finally:
             mlir.register_lowering(custom_call._work, custom_call._lower_on_cpu, platform="cpu")
+            jax.clear_caches()
+
+
+@contextlib.contextmanager
+def by_the_cpu() -> Iterator[None]:
+    """Have all done on the CPU, by its own kernels, also where there is a GPU."""
+    jax.clear_caches()
+    with pytest.MonkeyPatch.context() as patch, jax.default_device(jax.devices("cpu")[0]):
+        patch.setattr(jax, "default_backend", lambda: "cpu")
+        try:
+            yield
+        finally:
             jax.clear_caches()

@@ -240,7 +240,7 @@ class History:
         for n in [count] if self.shapes.fixed else range(1, 2 * count + 1):
             assert bool(backend.rb.can_sample(state, n)) == model.law.can(model, n), n
         if model.law.refuses(model, slices):
-            if backend.name != "jax-jit" and gpu.sees_values(backend.library):
+            if backend.name != "jax-jit" and gpu.sees_values(backend.library, state):
                 with pytest.raises(ValueError, match=r"empty|none of"):
                     backend.sample(state, key, count, beta)
                 self.check(state, backend, model)

@@ -99,7 +99,8 @@ class Record:
         if report.when == "???":  # so xdist reports a test whose worker has ended
             told["line"] = self.end_of(report.node.gateway.id)
         elif report.failed:
-            told["line"] = error_of(report)
+            # In a run that is cut pytest does not come to its own list of failures.
+            told |= {"line": error_of(report), "text": report.longreprtext}
         elif report.skipped:
             told["line"] = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         self.write(**told)

@@ -589,7 +589,7 @@ class Story:
                     backend.sample(state, key, count, beta)
                 return
         elif not bool(backend.rb.can_sample(state)):
-            if gpu.sees_values(backend.library):
+            if gpu.sees_values(backend.library, state):
                 with pytest.raises(ValueError, match=r"empty|none of"):
                     backend.sample(state, key, count, beta)
             return

@@ -11,6 +11,7 @@ from tests.support.gpu import OF_THE_CPU
 
 ROOT = Path(__file__).resolve().parents[2]
 SELECTION = (
+    "tests/agreement/test_gpu_kernels.py",
     *("tests/contract/test_torch_interop.py", "tests/contract/test_storages_torch.py"),
     *("tests/contract/test_torch_values.py", "tests/agreement/test_bridge.py", "tests/agreement/test_agreement.py"),
     *("tests/contract/test_every_variant.py", "tests/contract/test_members.py", "tests/contract/test_jax.py"),
@@ -19,7 +20,7 @@ SELECTION = (
     *("tests/items/test_every_function.py", "tests/items/test_images.py", "tests/mixture/test_members.py"),
     *("tests/checkpoint/test_whole_states.py", "tests/trees/test_maps.py", "tests/trees/test_forests.py"),
 )
-"""What differs most between devices: each strategy, storage, structure and way between the backends."""
+"""What differs most between devices: kernels, strategies, storages, structures and the ways between the backends."""
 LAST = (
     "tests/formats/",
     "tests/datasets/",

@@ -2,9 +2,11 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "arrays.h"
+#include "launches.h"
 #include "xla_frame.h"
 
 namespace frb {
@@ -12,7 +14,8 @@ namespace frb {
 // The arrays of a frame, in their order, which live until it has been served.
 class Frame {
  public:
-  Frame(const ArrayLibrary& library, PyObject* ready) : library_(library), ready_(ready) {}
+  Frame(const ArrayLibrary& library, PyObject* ready, const Where& where = ON_THE_HOST)
+      : library_(library), ready_(ready), where_(where) {}
 
   // Take arrays that are only read; None stands for one that is not given. False with an error.
   bool take(PyObject* arrays) {
@@ -48,14 +51,39 @@ class Frame {
     return arrays;
   }
 
+  // Take records as attributes, behind that of a single call; false with an error.
+  bool take_attributes(PyObject* records) {
+    vectors_.emplace_back();
+    for (Py_ssize_t k = 0; k < PyTuple_Size(records); ++k) {
+      PyObject* record = PyTuple_GetItem(records, k);
+      Py_buffer* view = &views_.emplace_back();
+      if (PyObject_GetBuffer(record, view, PyBUF_C_CONTIGUOUS)) return views_.pop_back(), false;
+      vectors_.push_back({0, size_t(view->len) / sizeof(int64_t), static_cast<const int64_t*>(view->buf)});
+    }
+    return true;
+  }
+  ~Frame() {
+    for (Py_buffer& view : views_) PyBuffer_Release(&view);
+  }
+  void use(void* stream) { stream_ = stream; }
+
   // Serve the frame, of which the first buffers are operands; false with an error.
   bool serve(void* handler, size_t operands) {
     std::vector<xla::Buffer*> at;
     for (xla::Buffer& buffer : buffers_) at.push_back(&buffer);
     xla::Api api{};
-    api.fail = [](xla::Failure* failure) -> void* { return new xla::Failure(*failure); };
+    api.fail = [](xla::Failure* failure) -> void* { return new Failed(failure); };
+    api.find_stream = [](xla::Stream* stream) -> void* { return stream->stream = stream->context, nullptr; };
     xla::Frame frame{};
-    frame.api = &api;
+    frame.api = &api, frame.context = stream_;
+    std::vector<xla::Vector*> attributes;
+    const std::vector<int64_t> single = [&] {  // of no axes
+      std::vector<int64_t> made(2 + at.size());
+      return made[0] = 1, made;
+    }();
+    for (xla::Vector& vector : vectors_) attributes.push_back(&vector);
+    if (!vectors_.empty()) vectors_[0] = {0, single.size(), single.data()};
+    frame.attributes.size = int64_t(attributes.size()), frame.attributes.at = attributes.data();
     frame.arguments.size = int64_t(operands), frame.arguments.at = at.data();
     frame.results.size = int64_t(at.size() - operands), frame.results.at = at.data() + operands;
     void* failed;
@@ -63,13 +91,22 @@ class Frame {
     failed = reinterpret_cast<void* (*)(xla::Frame*)>(handler)(&frame);
     Py_END_ALLOW_THREADS
     if (!failed) return true;
-    const std::unique_ptr<xla::Failure> failure(static_cast<xla::Failure*>(failed));
-    PyErr_SetString(failure->code == xla::RESOURCE_EXHAUSTED ? PyExc_MemoryError : PyExc_TypeError, failure->message);
+    const std::unique_ptr<Failed> failure(static_cast<Failed*>(failed));
+    PyErr_SetString(failure->code == xla::RESOURCE_EXHAUSTED ? PyExc_MemoryError
+                    : failure->code == xla::INTERNAL         ? PyExc_RuntimeError
+                                                             : PyExc_TypeError,
+                    failure->message.c_str());
     return false;
   }
   size_t size() const { return buffers_.size(); }
 
  private:
+  struct Failed {
+    explicit Failed(const xla::Failure* failure) : code(failure->code), message(failure->message) {}
+    int32_t code;
+    std::string message;  // the handler's own is gone when it returns
+  };
+
   // What is told of an array that is made.
   struct Told {
     int64_t shape[MOST_AXES], bytes;
@@ -106,7 +143,7 @@ class Frame {
   }
   bool see(PyObject* array, bool writes) {
     Seen& seen = seen_.emplace_back();
-    if (!library_.see_bytes(array, seen, writes) || !seen.contiguous()) return seen_.pop_back(), false;
+    if (!library_.see_bytes(array, seen, writes, where_) || !seen.contiguous()) return seen_.pop_back(), false;
     const int32_t bytes = seen.dtype.bits / 8;
     buffers_.push_back({sizeof(xla::Buffer), nullptr, -bytes, seen.data, seen.ndim, seen.shape});
     return true;
@@ -119,6 +156,10 @@ class Frame {
   static constexpr int64_t NONE = 0;
   const ArrayLibrary& library_;
   PyObject* ready_;
+  const Where where_;
+  void* stream_ = nullptr;
+  std::deque<xla::Vector> vectors_;
+  std::deque<Py_buffer> views_;
   std::deque<Seen> seen_;
   std::deque<xla::Buffer> buffers_;
   std::deque<Told> told_;
@@ -134,6 +175,23 @@ inline PyObject* call_kernel(const ArrayLibrary& library, PyObject* ready, PyObj
   const size_t operands = frame.size();
   Ref results = frame.take_results(args[3]);
   return results && frame.serve(handler, operands) ? results.give() : nullptr;
+}
+
+// launch(handler, records, operands, results, (device's type, number), stream): all arrays lie on that device.
+inline PyObject* call_launch(const ArrayLibrary& library, PyObject* ready, PyObject* args) {
+  PyObject *capsule, *records, *operands, *results, *stream;
+  Where where{{}, true};
+  if (!PyArg_ParseTuple(args, "OO!OO(ii)O", &capsule, &PyTuple_Type, &records, &operands, &results, &where.device.type,
+                        &where.device.id, &stream))
+    return nullptr;
+  void* handler = PyCapsule_GetPointer(capsule, nullptr);
+  Frame frame(library, ready, where);
+  if (!handler || !frame.take_attributes(records) || !frame.take(operands)) return nullptr;
+  const size_t given = frame.size();
+  frame.use(PyLong_AsVoidPtr(stream));
+  const gpu::Within device(where.device.id);
+  const Ref made = PyErr_Occurred() ? Ref() : frame.take_results(results);
+  return made && frame.serve(handler, given) ? Py_NewRef(Py_None) : nullptr;
 }
 
 }  // namespace frb

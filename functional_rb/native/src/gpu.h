@@ -512,7 +512,7 @@ template <class Block> FRB_INLINE void sample(const Block& block, const Call& ca
   int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
   const bool in_rings = ring->lanes > 1 && !plan->levels, tells = block.y() == 0;
   if (call.new_counters && block.x() == 0 && tells)  // the same, which are there once all has been read
-    block.each(COUNTERS, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
+    block.each(ring->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
   if (in_rings) count_groups(block, call, ring, ends);
   block.each(here, [&](int64_t i) {
     slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells)

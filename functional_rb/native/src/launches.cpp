@@ -39,13 +39,10 @@ bool take_scratch(Call& call, int64_t count) {
 int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines = 1) {
   if (call.device < 0) return DONE;
   const Device& device = devices[size_t(call.device)];
-  void *before = device.context, *arguments[] = {&call};
-  if (driver.current) driver.current(&before);
-  const bool elsewhere = before != device.context;  // a new thread has no context, and several devices take turns
-  if (elsewhere) driver.push(device.context);
+  void* arguments[] = {&call};
+  const Within context(call.device);
   const int status = driver.launch(device.kernels[which], unsigned(columns), unsigned(lines), 1, unsigned(threads), 1, 1, 0,
                                    call.stream, arguments, nullptr);
-  if (elsewhere) driver.pop(&before);
   return status ? -status : DONE;
 }
 
@@ -171,13 +168,24 @@ const char* problem(int outcome) {
   return text ? text : "unknown";
 }
 
+Within::Within(int64_t device) {
+  void *own = devices[size_t(device)].context, *before = own;
+  if (driver.current) driver.current(&before);
+  elsewhere_ = before != own;
+  if (elsewhere_) driver.push(own);
+}
+Within::~Within() {
+  void* left;
+  if (elsewhere_) driver.pop(&left);
+}
+
 bool has_streams() { return driver.current; }
 
 int64_t device_here() {
   void* context = nullptr;
   if (driver.current) driver.current(&context);
   for (size_t k = 0; k < devices.size(); ++k)
-    if (devices[k].context == context) return int64_t(k);
+    if (devices[k].kernels[0] && devices[k].context == context) return int64_t(k);
   return -1;
 }
 

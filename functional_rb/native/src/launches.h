@@ -32,6 +32,16 @@ extern const BufferKernels buffers;
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);
 
+// The context of a device for as long as this lives: a new thread has none, and several devices take turns.
+class Within {
+ public:
+  explicit Within(int64_t device);
+  ~Within();
+
+ private:
+  bool elsewhere_;
+};
+
 // Whether who launches has streams and contexts: not where it is emulated.
 bool has_streams();
 // The device whose context this thread has; below zero if kernels were loaded for none such.

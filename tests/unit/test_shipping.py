@@ -1,0 +1,54 @@
+"""Tensors that one copy takes to a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torch_backend import shipping
+
+TENSORS = [
+    torch.arange(7, dtype=torch.int32),
+    torch.rand(3, 5),
+    torch.zeros(0, 4),
+    torch.tensor(2.5),
+    torch.rand(4, 6)[:, ::2],
+    torch.arange(5) % 2 == 0,
+    torch.rand(3).to(torch.bfloat16),
+    torch.ones(300, 2, dtype=torch.uint8),
+]
+
+
+def test_what_lies_side_by_side_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its dtype and strides; and no tensor overlaps another."""
+    empty, made = torch.empty, list[torch.Tensor]()
+
+    def unpinned(*sizes: Any, pin_memory: bool, **given: Any) -> torch.Tensor:
+        assert pin_memory
+        made.append(empty(*sizes, **given))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    found = shipping._copied(TENSORS, torch.device("cpu"))
+    assert len(made) == 1
+    for before, after in zip(TENSORS, found, strict=True):
+        assert before.dtype == after.dtype
+        assert torch.equal(before, after)
+        assert after.is_contiguous()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_one_copy_takes_all_of_them_to_a_gpu() -> None:
+    given = [*TENSORS, "text", torch.ones(2, device="cuda")]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        found = shipping.shipped(given, torch.device("cuda"))
+        torch.cuda.synchronize()
+    copies = [event for event in profiler.events() if "HtoD" in event.name]
+    assert len(copies) == 1
+    assert found[-2:] == given[-2:]
+    for before, after in zip(TENSORS, found[:-2], strict=True):
+        assert after.is_cuda
+        assert torch.equal(before, after.cpu())
