@@ -42,7 +42,7 @@ class Program:
     def __init__(self, spec: frb.BufferSpec, seed: int, device: str = "cpu") -> None:
         """One empty state."""
         self.spec, self.rng, self.device = spec, np.random.default_rng(seed), device
-        self.states, self.told, self.step = [rb.init(spec, device)], list[Any](), 0
+        self.states, self.told, self.step = list[Any]([rb.init(spec, device)]), list[Any](), 0
 
     def carry_out(self, calls: int) -> list[Any]:
         """So many calls, after which all states are looked at."""
@@ -50,6 +50,8 @@ class Program:
             name = str(self.rng.choice(["add", "add", "update", "sample", "sample"]))
             in_place = bool(self.rng.random() < 0.3)
             at = -1 if in_place or self.rng.random() < 0.8 else int(self.rng.integers(len(self.states)))
+            if in_place and self.rng.random() < 0.7:  # else it is a copy that is written to
+                del self.states[:-1]
             before = self.states[at]
             after = getattr(self, name)(before, in_place)
             if in_place and before._version is None:
@@ -119,7 +121,8 @@ class Program:
     @property
     def unit(self) -> int:
         """Steps of a draw, as sizes count them."""
-        return self.spec.sampler.length if getattr(self.spec.sampler, "batch", "") == "steps" else 1
+        sampler: Any = self.spec.sampler
+        return sampler.length if getattr(sampler, "batch", "") == "steps" else 1
 
     def sample(self, state: Any, in_place: bool) -> Any:
         sample = self.drawn(state)
@@ -170,7 +173,7 @@ def slices(draw: st.DrawFn) -> frb.BufferSpec:
     weighting = draw(st.sampled_from(["trajectory", "window"]))
     match draw(st.sampled_from(["priority", "epochs", "plain"])):
         case "priority":
-            more = {"batch": draw(st.sampled_from(["slices", "steps"])), "span": (False, span)}
+            more: Any = {"batch": draw(st.sampled_from(["slices", "steps"])), "span": (False, span)}
             sampler: Any = frb.PrioritizedSlices(
                 length, new_priority=draw(st.sampled_from(["live", "ever"])), **more, **settings
             )
