@@ -27,6 +27,7 @@ from benchmarks import (
     trees,
 )
 from benchmarks.compare import Effort, Section, compare
+from benchmarks.contender import Backend
 from benchmarks.machine import OtherWork, machine, versions
 from benchmarks.memory import memory
 from benchmarks.scaling import CAPACITIES, as_json, scaling
@@ -70,6 +71,10 @@ class Run(NamedTuple):
     def write(self, part: str, title: str, text: str, effort: Effort, told: dict[str, Any]) -> None:
         """Write the table of a part, and its figures."""
         self.write_table(part, title, text)
+        self.write_figures(part, effort, told)
+
+    def write_figures(self, part: str, effort: Effort, told: dict[str, Any]) -> None:
+        """Write the figures of a part."""
         settings = {**self.here, "effort": {**asdict(effort), **self.asked}}
         _write(self.out / f"{part}.json", {**settings, **told, "other_work": self.others.share()})
 
@@ -195,10 +200,21 @@ def _apart(run: Run, parts: Sequence[str], work: Workload, options: argparse.Nam
     if "gpu" in parts:
         seen = on_gpu.seen()
         if seen:
-            measure, sizes = partial(compare, device="cuda", backends=tuple(seen)), report.sizes_of(work)
-            run.section("gpu", "On a GPU", measure, partial(on_gpu.text, seen), work, sizes, 1, 25, {"gpus": seen})
+            _on_gpu(run, work, seen, options.only)
         else:
             print("\nGPU: skipped, neither JAX nor torch sees one here")
+
+
+def _on_gpu(run: Run, work: Workload, seen: Mapping[Backend, str], only: str, device: str = "cuda") -> None:
+    """Measure on a GPU part by part, and write what is known after each: a machine that has one is had for minutes."""
+    found: list[on_gpu.Part] = []
+    for part in on_gpu.parts(work, run.effort, seen, device=device, only=only, say=_say):
+        found.append(part)
+        print("\n".join(["", part.title, *part.lines]), flush=True)
+        (run.out / "gpu.md").write_text(f"# On a GPU\n\n{on_gpu.text(seen, found)}\n")
+        told = [{"title": each.title, **each.told} for each in found]
+        run.write_figures("gpu", run.effort, {"gpus": dict(seen), "parts": told})
+    report.draw_ratios(on_gpu.charted(found, work.capacity, device), report.sizes_of(work), run.out / "gpu.png")
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
@@ -211,6 +227,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, a few minutes")
     parser.add_argument("--rounds", type=int, help="rounds of the comparison")
     parser.add_argument("--capacity", type=int, default=Workload.capacity, help="default: %(default)s")
+    parser.add_argument("--only", default="", help="of the part gpu: what has this in its title")
     parser.add_argument("--torch-threads", type=int, help="default: torch's own choice")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="default: %(default)s")
     return parser.parse_args(arguments)

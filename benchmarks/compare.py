@@ -118,7 +118,13 @@ def roster(work: Workload, backend: Backend, sampler: Sampler, device: str = "cp
         }
         if device != "cpu":
             del builders["cpprb"]  # NumPy only
+    if device != "cpu":
+        builders[floor.NOTHING] = partial(_nothing, backend, sampler, device)
     return [Entry(name, backend, sampler, build) for name, build in builders.items()]
+
+
+def _nothing(backend: Backend, sampler: Sampler, device: str) -> Contender:
+    return floor.jax_nothing(sampler) if backend == "jax" else floor.torch_nothing(sampler, device)
 
 
 def compare(
@@ -127,27 +133,28 @@ def compare(
     *,
     device: str = "cpu",
     backends: tuple[Backend, ...] = get_args(Backend),
+    samplers: tuple[Sampler, ...] = get_args(Sampler),
     entries: Callable[[Workload, Backend, Sampler, str], list[Entry]] = roster,
     say: Callable[[str], None] = print,
 ) -> Section:
     """Measure every group of contenders and compare them; who cannot run is named with the reason."""
-    groups = {
+    groups: dict[tuple[Backend, AnySampler], Callable[[], list[Entry]]] = {
         (backend, sampler): partial(entries, work, backend, sampler, device)
         for backend in backends
-        for sampler in get_args(Sampler)
+        for sampler in samplers
     }
     wanted = comparisons() if device == "cpu" else gpu_comparisons()
     return measure(groups, wanted, effort, device=device, say=say)
 
 
-def joined(parts: Sequence[Section]) -> Section:
-    """What was measured in several turns on the CPU, as one."""
+def joined(parts: Sequence[Section], device: str = "cpu") -> Section:
+    """What was measured in several turns on one kind of device, as one."""
     figures, results, unavailable = [], [], []
     for part in parts:
         figures += part.figures
         results += part.results
         unavailable += part.unavailable
-    return Section("cpu", figures, results, unavailable)
+    return Section(device, figures, results, unavailable)
 
 
 def measure(

@@ -32,8 +32,21 @@ Offline = Literal["minari", "d4rl", "d4rl gzip"]
 # The groups of the section `text`: texts that become tokens, and pairs of them that are drawn and padded.
 Texting = Literal["tokenizing", "batches of texts"]
 Searching = Literal["search 32", "search 200", "search 800"]
+# The groups of the section `gpu` beside the two samplers: items of other shapes.
+Shaping = Literal["images", "motions"]
 AnySampler = (
-    Sampler | Sequencing | Reading | Checking | Storing | Growing | Searching | Imaging | Mixing | Offline | Texting
+    Sampler
+    | Sequencing
+    | Reading
+    | Checking
+    | Storing
+    | Growing
+    | Searching
+    | Imaging
+    | Mixing
+    | Offline
+    | Texting
+    | Shaping
 )
 Operation = Literal[
     *("add", "sample", "update", "step", "rand", "contains", "project", "save", "load"),

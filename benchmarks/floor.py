@@ -7,7 +7,7 @@ from itertools import cycle
 
 import numpy as np
 
-from benchmarks.contender import Backend, Calls
+from benchmarks.contender import Backend, Calls, Operation, Sampler
 from benchmarks.workload import ROW_WORDS, ObservationWorkload, Workload
 
 NAME = "bare gather"
@@ -15,6 +15,7 @@ DISTINCT = "bare gather, each frame once"
 NUMPY = "bare gather, NumPy"
 RANDOM = "bare uniform"
 FILE = "bare file"
+NOTHING = "nothing"
 
 
 def jax_floor(work: Workload, length: int = 1) -> Calls:
@@ -38,7 +39,7 @@ def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Calls:
 
     from benchmarks.torch_loop import synchronizer
 
-    table = torch.as_tensor(_table(work), device=device)
+    table = torch.arange(work.capacity * ROW_WORDS, dtype=torch.int32, device=device).view(work.capacity, ROW_WORDS)
     rows = cycle([torch.as_tensor(rows, device=device) for rows in _rows(work, length)])
     synchronize = synchronizer(device)
 
@@ -47,6 +48,36 @@ def torch_floor(work: Workload, device: str = "cpu", length: int = 1) -> Calls:
         synchronize()
 
     return _of("torch", gather)
+
+
+def jax_nothing(sampler: Sampler) -> Calls:
+    """A jitted program that does next to nothing, waited for: less than that no call takes."""
+    import jax
+    import jax.numpy as jnp
+
+    increase, number = jax.jit(lambda x: x + 1), jnp.zeros(())
+    return _for_each_operation("jax", sampler, lambda: jax.block_until_ready(increase(number)))
+
+
+def torch_nothing(sampler: Sampler, device: str) -> Calls:
+    """The same on torch: a kernel of a GPU that ends at once."""
+    import torch
+
+    from benchmarks.torch_loop import synchronizer
+
+    synchronize = synchronizer(device)
+    begin: Callable[[int], None] = torch.cuda._sleep if torch.device(device).type == "cuda" else lambda cycles: None
+
+    def launch() -> None:
+        begin(0)
+        synchronize()
+
+    return _for_each_operation("torch", sampler, launch)
+
+
+def _for_each_operation(backend: Backend, sampler: Sampler, call: Callable[[], object]) -> Calls:
+    operations: tuple[Operation, ...] = ("add", "sample", "update") if sampler == "prioritized" else ("add", "sample")
+    return Calls(NOTHING, backend, sampler, dict.fromkeys(operations, call))
 
 
 def observation_floor(

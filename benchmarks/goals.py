@@ -32,6 +32,7 @@ RESIZES: Mapping[Backend, str] = {"torch": "torch's interpolate", "jax": "jax.im
 BYTES, MINARI = "bytes by h5py", "minari"
 COLD_BYTES, OURS_COLD = "bytes from the disk", "ours from the disk"
 WRITTEN = "bytes read and written"
+TENSORS = "plain tensors"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
 
 DATASETS_MAP, LOADER, OURS_UNIFORM = "datasets.map", "torchrl's loader", "ours uniform"
@@ -112,7 +113,23 @@ def gpu_comparisons() -> list[Comparison]:
             if backend == "torch":
                 table.extend(Comparison("torch", sampler, each, ours.NAME, ours.IN_PLACE) for each in timed)
             table.append(Comparison(backend, sampler, "sample", ours.NAME, floor.NAME, at_most=2.0))
+            table.extend(Comparison(backend, sampler, each, ours.NAME, floor.NOTHING) for each in timed)
     return table
+
+
+def motion_comparisons() -> list[Comparison]:
+    """Every comparison of the motions on a GPU, with tensors that a buffer is made of by hand."""
+    pairs = [(TENSORS, ours.NAME), (TENSORS, ours.IN_PLACE)]
+    operations: tuple[Operation, ...] = "add", "sample"
+    return [Comparison("torch", "motions", each, top, bottom) for each in operations for top, bottom in pairs]
+
+
+def image_comparisons() -> list[Comparison]:
+    """Every comparison of the images on a GPU, with a copy of as many bytes there as come in or go out."""
+    operations: tuple[Operation, ...] = "add", "sample"
+    return [
+        Comparison("torch", "images", each, name, COPY) for each in operations for name in (ours.NAME, ours.IN_PLACE)
+    ]
 
 
 def slice_comparisons() -> list[Comparison]:

@@ -116,7 +116,12 @@ def _times(section: GroupSection) -> list[str]:
 def ratios_text(about: str, who: str, section: Section) -> str:
     """A section in Markdown: what was measured, who took part, ratios and medians, and who did not run."""
     times = "Time of `compared` over time of `against`, median and quartiles of the rounds' ratios:"
-    return "\n".join([about, "", who, "", times, "", *markdown(ratio_rows(section)), "", *who_did_not_run(section)])
+    return "\n".join([about, "", who, "", times, "", *ratio_table(section), "", *who_did_not_run(section)])
+
+
+def ratio_table(section: Section) -> list[str]:
+    """The ratios and medians of a section in Markdown."""
+    return markdown(ratio_rows(section))
 
 
 def who_did_not_run(section: GroupSection | Section) -> list[str]:

@@ -88,9 +88,11 @@ class OursJax(Contender):
 
 
 class OursTorch(Contender):
-    """torch_backend, eager: the pure functions, or the ones with a trailing underscore."""
+    """torch_backend, eager: the pure functions, or the ones with a trailing underscore; where asked, not waited for."""
 
-    def __init__(self, work: Workload, sampler: Sampler, *, in_place: bool = False, device: str = "cpu") -> None:
+    def __init__(
+        self, work: Workload, sampler: Sampler, *, in_place: bool = False, device: str = "cpu", waits: bool = True
+    ) -> None:
         super().__init__(IN_PLACE if in_place else NAME, "torch", sampler)
         import torch
 
@@ -101,7 +103,7 @@ class OursTorch(Contender):
         self._sample = rb.sample_ if in_place else rb.sample
         self._update = rb.update_ if in_place else rb.update
         self._sample_size = work.sample_size
-        self._synchronize = synchronizer(device)
+        self._synchronize = synchronizer(device if waits else "cpu")
         self._batches = cycle([to_tensors(batch, device) for batch in work.batches()])
         self._priorities = cycle([torch.as_tensor(values, device=device) for values in work.priorities()])
         self._keys = cycle(list(rb.split(rb.key(work.seed).to(device), work.draws)))

@@ -37,7 +37,7 @@ from torch_backend import ops, random
 from torch_backend.chain import CHAIN
 from torch_backend.tracing import constant
 
-LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities"}
+LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities", "update": "rewrite"}
 """What does the same on a GPU, by the names of handlers."""
 CHANGING: Final = {"add": 1, "update": 1, "update_priorities": 1, "set_leaves": 0, "store": 0, "map_insert": 2}
 """The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance."""
@@ -151,11 +151,11 @@ def launched(name: str, *given: Any) -> Any:
 
 def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
     """Fill in the results of a handler on a GPU, on torch's current stream there."""
-    plan, masked, device = records[0], False, operands[0].device
+    plan, masked, device = records[0], False, next(x.device for x in operands if x is not None)
     if name == "add":
         batch, masked = int(records[1][0]), operands[-2 - plan[0]] is not None
     else:
-        batch = len(results[-1]) if name == "draw" else len(operands[3])
+        batch = len(results[-1]) if name == "draw" else len(operands[3 if name == "update_priorities" else 2])
     wanted = _native.gpu_scratch(LAUNCHES[name], plan, batch, masked)
     scratch = torch.empty(wanted, dtype=torch.int32, device=device)
     handler, on_cuda = _native.GPU_HANDLERS[LAUNCHES[name]], device.type == "cuda"

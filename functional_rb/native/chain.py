@@ -77,8 +77,10 @@ class SavedBlock(_native.Saved):
         for name, at in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
             if deck >= 0:
                 where, old = (self._numbers(memory, "int32", column, moves) for column in (at, at + 4 * room))
-                where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
-                found.append(Entry(auxiliary_name(name), False, where, old[first]))
+                if self.holder is None:  # else equal places have equal content
+                    where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
+                    old = old[first]
+                found.append(Entry(auxiliary_name(name), False, where, old))
         return found
 
     def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> Any:

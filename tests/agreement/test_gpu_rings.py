@@ -5,12 +5,13 @@ Programs are carried out by emulated blocks, few of them, and in several orders;
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import itertools
 from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import torch
 
 import functional_rb as frb
@@ -18,14 +19,11 @@ import torch_backend as rb
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.effort import effort
+from torch_backend.ops import DTYPES
 
-ORDERS = st.sampled_from([*emulated_gpu.ORDERS])
-BLOCKS, SHARES = st.sampled_from([1, 2, 3, 1024]), st.sampled_from([2, 500, 4096])
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
 WIDE = {"image": frb.Unbounded((1040,), "uint8"), "wide": frb.Unbounded((301,), "float16")}
-PRIORITIES = st.sampled_from(
-    [frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0), frb.Prioritized(alpha=0.5, new_priority="ever")]
-)
 
 
 class Program:
@@ -44,7 +42,7 @@ class Program:
     def __init__(self, spec: frb.BufferSpec, seed: int, device: str = "cpu") -> None:
         """One empty state."""
         self.spec, self.rng, self.device = spec, np.random.default_rng(seed), device
-        self.states, self.told, self.step = [rb.init(spec, device)], list[Any](), 0
+        self.states, self.told, self.step = list[Any]([rb.init(spec, device)]), list[Any](), 0
 
     def carry_out(self, calls: int) -> list[Any]:
         """So many calls, after which all states are looked at."""
@@ -52,6 +50,8 @@ class Program:
             name = str(self.rng.choice(["add", "add", "update", "sample", "sample"]))
             in_place = bool(self.rng.random() < 0.3)
             at = -1 if in_place or self.rng.random() < 0.8 else int(self.rng.integers(len(self.states)))
+            if in_place and self.rng.random() < 0.7:  # else it is a copy that is written to
+                del self.states[:-1]
             before = self.states[at]
             after = getattr(self, name)(before, in_place)
             if in_place and before._version is None:
@@ -121,7 +121,8 @@ class Program:
     @property
     def unit(self) -> int:
         """Steps of a draw, as sizes count them."""
-        return self.spec.sampler.length if getattr(self.spec.sampler, "batch", "") == "steps" else 1
+        sampler: Any = self.spec.sampler
+        return sampler.length if getattr(sampler, "batch", "") == "steps" else 1
 
     def sample(self, state: Any, in_place: bool) -> Any:
         sample = self.drawn(state)
@@ -133,86 +134,201 @@ class Program:
         return self.after if self.spec.sampler.remembers else state
 
 
-def by_emulated_blocks(order: str, blocks: int, share: int) -> AbstractContextManager[emulated_gpu.Emulated]:
-    return emulated_gpu.using(order, blocks, share)
-
-
-def check(spec: frb.BufferSpec, seed: int, order: str, blocks: int, share: int, calls: int = 12) -> set[str]:
-    """Carry a program out on the CPU and by emulated kernels; returns the names of these."""
-    plain = Program(spec, seed).carry_out(calls)
-    with by_emulated_blocks(order, blocks, share) as emulated:
-        found = Program(spec, seed).carry_out(calls)
-    assert found == plain
-    return {name for name, _ in emulated.launched}
-
-
 seeds = st.integers(0, 2**32 - 1)
-some = hypothesis.settings(max_examples=effort(40, 2000), deadline=None)
-
-
-@some
-@hypothesis.given(
-    seeds,
-    st.sampled_from([1, 3, 17, 40, 300]),
-    PRIORITIES | st.just(frb.Uniform()),
-    st.booleans(),
-    ORDERS,
-    BLOCKS,
-    SHARES,
+lanes_of = st.none() | st.sampled_from([1, 2, 5, 64])
+ways = st.tuples(
+    st.sampled_from([*emulated_gpu.ORDERS]), st.sampled_from([1, 2, 3, 1024]), st.sampled_from([2, 500, 4096])
 )
-def test_items_of_one_ring(
-    seed: int, capacity: int, sampler: Any, wide: bool, order: str, blocks: int, share: int
-) -> None:
-    check(frb.BufferSpec(ITEM | (WIDE if wide else {}), capacity, sampler), seed, order, blocks, share)
-
-
-LANES = st.sampled_from([1, 2, 5, 64])
-
-
-@some
-@hypothesis.given(seeds, LANES, st.sampled_from([1, 2, 9]), PRIORITIES | st.just(frb.Uniform()), ORDERS, BLOCKS, SHARES)
-def test_items_of_several_lanes(
-    seed: int, lanes: int, length: int, sampler: Any, order: str, blocks: int, share: int
-) -> None:
-    check(frb.BufferSpec(ITEM, length * lanes, sampler, lanes=lanes), seed, order, blocks, share)
-
-
-EPOCHS = st.sampled_from([frb.WithoutReplacement(), frb.WithoutReplacement(drop_last=True)])
-
-
-@some
-@hypothesis.given(seeds, st.none() | LANES, st.sampled_from([1, 2, 9, 40]), EPOCHS, ORDERS, BLOCKS, SHARES)
-def test_epochs_of_items(
-    seed: int, lanes: int | None, length: int, sampler: Any, order: str, blocks: int, share: int
-) -> None:
-    check(frb.BufferSpec(ITEM, length * (lanes or 1), sampler, lanes=lanes), seed, order, blocks, share)
+"""The order of turns, how many blocks there are at most, and how much one does."""
+priorities_or_none = st.sampled_from(
+    [frb.Uniform(), frb.Prioritized(), frb.Prioritized(1.0, 1.0), frb.Prioritized(0.5, new_priority="ever")]
+)
 
 
 @st.composite
-def samplers_of_slices(draw: st.DrawFn) -> Any:
+def one_ring(draw: st.DrawFn) -> frb.BufferSpec:
+    item = ITEM | draw(st.sampled_from([{}, WIDE]))
+    return frb.BufferSpec(item, draw(st.sampled_from([1, 3, 17, 40, 300])), draw(priorities_or_none))
+
+
+@st.composite
+def several_rings(draw: st.DrawFn) -> frb.BufferSpec:
+    lanes = draw(st.sampled_from([2, 5, 64]))
+    item = ITEM | draw(st.sampled_from([{}, {}, WIDE]))
+    return frb.BufferSpec(item, lanes * draw(st.sampled_from([1, 2, 9])), draw(priorities_or_none), lanes=lanes)
+
+
+@st.composite
+def epochs(draw: st.DrawFn) -> frb.BufferSpec:
+    lanes, sampler = draw(lanes_of), frb.WithoutReplacement(drop_last=draw(st.booleans()))
+    return frb.BufferSpec(ITEM, (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40])), sampler, lanes=lanes)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> frb.BufferSpec:
     length, strict = draw(st.integers(1, 5), "length"), draw(st.booleans(), "strict")
     marks: Any = draw(st.sampled_from([{"end_keys": ("done",)}, {"end_keys": ()}, {"trajectory_key": "n"}]))
-    span = False if strict else draw(st.sampled_from([False, True, (0, length - 1)]))
     settings = marks | {"strict_length": strict, "period": draw(st.integers(1, 3))}
-    kind, batch = (
-        draw(st.sampled_from(["priority", "epochs", "plain", "plain"])),
-        draw(st.sampled_from(["slices", "steps"])),
-    )
-    if kind == "priority":
-        new_priority = draw(st.sampled_from(["live", "ever"]))
-        return frb.PrioritizedSlices(
-            length, span=(False, span is True), batch=batch, new_priority=new_priority, **settings
-        )
+    span = draw(st.sampled_from([False, not strict]))
     weighting = draw(st.sampled_from(["trajectory", "window"]))
-    if kind == "epochs":
-        drop_last = draw(st.booleans())
-        return frb.SlicesWithoutReplacement(
-            length, span=(False, span is True), weighting=weighting, drop_last=drop_last, **settings
-        )
-    return frb.Slices(length, span=span, weighting=weighting, batch=batch, **settings)
+    match draw(st.sampled_from(["priority", "epochs", "plain"])):
+        case "priority":
+            more: Any = {"batch": draw(st.sampled_from(["slices", "steps"])), "span": (False, span)}
+            sampler: Any = frb.PrioritizedSlices(
+                length, new_priority=draw(st.sampled_from(["live", "ever"])), **more, **settings
+            )
+        case "epochs":
+            more = {"weighting": weighting, "drop_last": draw(st.booleans()), "span": (False, span)}
+            sampler = frb.SlicesWithoutReplacement(length, **more, **settings)
+        case _:
+            more = {"weighting": weighting, "flat": draw(st.booleans())}
+            both_sides = (0, length - 1) if span and draw(st.booleans()) else span
+            sampler = frb.Slices(length, span=both_sides, **more, **settings)
+    lanes = draw(lanes_of)
+    return frb.BufferSpec(ITEM, (lanes or 1) * draw(st.sampled_from([5, 9, 17])), sampler, lanes=lanes)
 
 
-@hypothesis.settings(some, max_examples=effort(60, 3000))
-@hypothesis.given(seeds, st.none() | LANES, st.sampled_from([5, 9, 17]), samplers_of_slices(), ORDERS, BLOCKS, SHARES)
-def test_slices(seed: int, lanes: int | None, length: int, sampler: Any, order: str, blocks: int, share: int) -> None:
-    check(frb.BufferSpec(ITEM, length * (lanes or 1), sampler, lanes=lanes), seed, order, blocks, share)
+def check(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    """Carry a program out on the CPU and by emulated kernels."""
+    plain = Program(spec, seed).carry_out(10)
+    with emulated_gpu.using(*way):
+        assert Program(spec, seed).carry_out(10) == plain
+
+
+some = hypothesis.settings(max_examples=effort(20, 2000), deadline=None)
+
+
+@some
+@hypothesis.given(spec=one_ring(), seed=seeds, way=ways)
+def test_items_of_one_ring(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+@some
+@hypothesis.given(spec=several_rings(), seed=seeds, way=ways)
+def test_items_of_several_lanes(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+@some
+@hypothesis.given(spec=epochs(), seed=seeds, way=ways)
+def test_epochs_of_items(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+@hypothesis.settings(some, max_examples=effort(40, 4000))
+@hypothesis.given(spec=slices(), seed=seeds, way=ways)
+def test_slices(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+# --- batches larger than a block ------------------------------------------------------------------
+
+IMAGES = {"image": frb.Unbounded((84, 84, 4), "uint8"), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
+ENDS: Any = {"end_keys": ("done",), "strict_length": False}
+LARGE = {
+    "priorities": frb.BufferSpec(ITEM, 20_000, frb.Prioritized()),
+    "images": frb.BufferSpec(IMAGES, 150, frb.Prioritized()),
+    "lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Uniform(), lanes=600),
+    "priorities of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600),
+    "epochs": frb.BufferSpec(ITEM, 6000, frb.WithoutReplacement()),
+    "slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, **ENDS), lanes=600),
+    "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
+    "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
+}
+
+
+def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
+    """What is in a buffer, and in what is drawn, after batches that several blocks share, or one in several goes."""
+    rng, state, told, lanes = np.random.default_rng(0), rb.init(spec, device), list[Any](), spec.lanes or 1
+    for turn in range(3):
+        lead = (min(spec.capacity, 7000) // lanes * 3 // 4,) + (() if spec.lanes is None else (lanes,))
+        items = {
+            name: programs.as_tensor(programs.random_array(rng, leaf, lead)).to(device)
+            for name, leaf in spec.item.items()
+        }
+        items["done"] = torch.from_numpy(rng.random(lead) < 0.1).to(device)
+        state = rb.add(state, items, torch.from_numpy(rng.random(lead) < 0.9).to(device) if turn else None)
+        older, (state, sample) = state, rb.sample(state, rb.key(turn), min(spec.capacity // 2, 2500))
+        told += [*sample.items.values(), *programs.told_beside(sample)]
+        if spec.sampler.has_priorities:
+            handles = sample.indices.reshape(-1).repeat(3)  # of which a third block has some
+            priorities = torch.from_numpy(rng.random(len(handles), np.float32) + turn).to(device)
+            rewritten = {"image": sample.items["image"].repeat(3, 1, 1, 1)} if "image" in spec.item else None
+            state = rb.update(state, handles, priorities, rewritten)
+        told.append(rb.sample(older, rb.key(7), 50)[1].indices)
+    return [programs.bits(x) for x in told] + programs.peek(state)
+
+
+@pytest.mark.parametrize("name", list(LARGE))
+def test_large_batches(name: str) -> None:
+    with emulated_gpu.using("scattered") as emulated:
+        found = large_life(LARGE[name], "cpu")
+    assert found == large_life(LARGE[name], "cpu")
+    assert max(len(list(each)) for _, each in itertools.groupby(emulated.launched, lambda launch: launch[0])) < 3
+    assert any(columns > 2 for _, (columns, _) in emulated.launched)
+
+
+# --- what a GPU does not tell ---------------------------------------------------------------------
+
+NOTHING = {
+    "no items": (frb.BufferSpec(ITEM, 8, lanes=2), False),
+    "no priorities": (frb.BufferSpec(ITEM, 8, frb.Prioritized(), lanes=2), False),
+    "an epoch is too short": (frb.BufferSpec(ITEM, 8, frb.WithoutReplacement(drop_last=True)), True),
+    "slices are too long": (frb.BufferSpec(ITEM, 8, frb.Slices(4, end_keys=())), True),
+    "slices of an epoch": (frb.BufferSpec(ITEM, 8, frb.SlicesWithoutReplacement(4, end_keys=())), True),
+    "slices by priority": (frb.BufferSpec(ITEM, 8, frb.PrioritizedSlices(4, end_keys=())), True),
+}
+
+
+@pytest.mark.parametrize("name", list(NOTHING))
+def test_where_nothing_can_be_drawn_weights_are_zero(name: str) -> None:
+    spec, marked = NOTHING[name]
+    lead = (1,) if spec.lanes is None else (1, spec.lanes)
+    with emulated_gpu.using("forward"):
+        items = {name: torch.ones((*lead, *leaf.shape), dtype=DTYPES[leaf.dtype]) for name, leaf in spec.item.items()}
+        state = rb.add(rb.init(spec), items, torch.full(lead, marked))
+        after, sample = rb.sample(state, rb.key(0), 4)
+    assert (sample.indices == -1).all()
+    assert not sample.weights.any()
+    assert not sample.probabilities.any()
+    assert programs.peek(after) == programs.peek(state)
+
+
+def test_each_function_is_one_launch_or_two() -> None:
+    spec = frb.BufferSpec(ITEM, 64, frb.PrioritizedSlices(2, **ENDS), lanes=2)
+    items = {"x": torch.ones(8, 2, 3), "n": torch.ones(8, 2, dtype=torch.int32), "done": torch.zeros(8, 2) > 0}
+    with emulated_gpu.using("forward") as emulated:
+        state = rb.add(rb.init(spec), items)
+        state = rb.add(state, items, torch.ones(8, 2) > 0)
+        state, sample = rb.sample(state, rb.key(0), 16)
+        rb.update_(state, sample.indices.reshape(-1), torch.ones(32))
+    names = [name for name, _ in emulated.launched]
+    assert names == ["add_to_rings", "rank_in_rings", "add_to_rings", "draw_slices", "update"]
+    spec = frb.BufferSpec(ITEM, 64, frb.WithoutReplacement())
+    with emulated_gpu.using("forward") as emulated:
+        state = rb.add(rb.init(spec), {name: leaf[:, 0] for name, leaf in items.items()})
+        rb.sample_(state, rb.key(0), 4)
+    assert [name for name, _ in emulated.launched] == ["add_to_rings", "draw_epoch", "read_epoch"]
+
+
+# --- on a GPU -------------------------------------------------------------------------------------
+
+ON_GPU = LARGE | {
+    "wide": frb.BufferSpec(ITEM | WIDE, 17, frb.Prioritized(0.5, new_priority="ever")),
+    "windows": frb.BufferSpec(ITEM, 17 * 5, frb.Slices(3, trajectory_key="n", weighting="window"), lanes=5),
+    "short": frb.BufferSpec(ITEM, 9 * 2, frb.SlicesWithoutReplacement(2, trajectory_key="n"), lanes=2),
+    "few": frb.BufferSpec(ITEM, 9 * 2, frb.WithoutReplacement(drop_last=True), lanes=2),
+}
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("name", list(ON_GPU))
+def test_on_a_gpu(name: str) -> None:
+    spec = ON_GPU[name]
+    if name in LARGE:
+        assert large_life(spec, "cuda") == large_life(spec, "cpu")
+    if spec.capacity < 1000:
+        for seed in range(3):
+            assert Program(spec, seed, "cuda").carry_out(10) == Program(spec, seed).carry_out(10)

@@ -25,7 +25,6 @@ from benchmarks import (
     trees,
 )
 from benchmarks.__main__ import main
-from benchmarks.compare import Effort, compare
 from benchmarks.contender import (
     Checking,
 )
@@ -78,12 +77,6 @@ def test_the_gpu_part_says_that_it_is_skipped(tmp_path: Path, capsys: pytest.Cap
     main(["gpu", "--out", str(tmp_path)])
     assert "GPU: skipped" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
-
-
-def test_the_gpu_part_says_on_what_it_measured() -> None:
-    told = on_gpu.text({"jax": "H100"}, compare(TINY, Effort(5, 1), backends=()), TINY)
-    assert "on the GPU (jax: H100) and holds" in told
-    assert "bare gather" in told
 
 
 @pytest.mark.usefixtures("no_flashbax")

@@ -1,7 +1,8 @@
 """Run the suite and the benchmarks on the GPU of this machine: `python -m tools.gpu`, or `make gpu`.
 
-First the tests that tell most, in five minutes at most, then the others, then the benchmarks, all within a budget. It
-needs Python 3.11 alone, installs nothing outside of its folder and fetches nothing.
+First the tests that tell most, in five minutes at most, then the kernels under compute-sanitizer, if it is there, then
+the other tests, then the benchmarks, all within a budget. It needs Python 3.11 alone, installs nothing outside of its
+folder and fetches nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tools.gpu import packages, plan, report
+from tools.gpu import packages, plan, report, sanitizers
 from tools.gpu.plan import ROOT
 from tools.gpu.stages import Stage, Tests
 
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for stage in stages:
         left = options.budget - (time.monotonic() - began)
-        kept = options.benchmarks if gpu and isinstance(stage, Tests) else 0.0
+        kept = options.benchmarks if gpu and stage.name != "benchmarks" else 0.0
         limit = min(left - kept, options.selection_limit if stage.name == "selection" else left)
         print(f"gpu: {stage.name}, {max(limit, 0):.0f} s at most; {out / 'report.md'} tells what is known", flush=True)
         own = stage.settings(options.test_limit) if isinstance(stage, Tests) else {}
@@ -71,10 +72,16 @@ def _modules(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def _stages(modules: dict[str, list[str]], workers: int, out: Path, gpu: bool) -> list[Stage]:
-    tests: list[Stage] = [Tests(name, given, workers, out) for name, given in modules.items() if given]
-    folder = out / "benchmarks"
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--quick", "--out", str(folder)]
-    return [*tests, Stage(folder.name, command, out)] if gpu else tests
+    stages: list[Stage] = [Tests(name, given, workers, out) for name, given in modules.items() if given]
+    if not gpu:
+        return stages
+
+    def more(name: str, *command: str) -> Stage:
+        return Stage(name, [sys.executable, "-m", *command, "--out", str(out / name)], out)
+
+    if sanitizers.sanitizer():
+        stages.insert(1, more("sanitizers", "tools.gpu.sanitizers"))
+    return [*stages, more("benchmarks", "benchmarks", "gpu", "--quick")]
 
 
 def _workers(options: argparse.Namespace, seen: dict[str, Any]) -> int:

@@ -46,11 +46,11 @@ int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines
   return status ? -status : DONE;
 }
 
-// How many blocks share the bytes of each item.
-int64_t lines_of(const Plan& plan) {
+// How many blocks share the bytes of each item, `bytes` at least for each.
+int64_t lines_of(const Plan& plan, int64_t bytes) {
   int64_t widest = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) widest = std::max<int64_t>(widest, plan.leaf(k).bytes);
-  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, share), 64));
+  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, bytes), 64));
 }
 
 // All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
@@ -68,7 +68,7 @@ int add(const BufferCall& c) {
     if (!take_scratch(call, places + 1)) return NO_MEMORY;
     if (const int failed = launch(call, rank_kernel, THREADS_OF_ONE, 1)) return failed;
   }
-  return saved(c, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan)), places);
+  return saved(c, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan, share)), places);
 }
 
 int add_to_rings(const BufferCall& c) {
@@ -82,8 +82,9 @@ int add_to_rings(const BufferCall& c) {
     call.tile = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
     if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.tile))) return failed;
   }
-  call.tile = parts(of.places, most_blocks);
-  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, 1 + parts(of.places, call.tile), lines_of(of.plan));
+  const int64_t large = share * THREADS_OF_ONE / THREADS;  // as these blocks are
+  call.tile = std::max(parts(of.places, most_blocks), large / std::max<int64_t>(c.row_bytes, 1));
+  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, 1 + parts(of.places, call.tile), lines_of(of.plan, large));
   return saved(c, outcome, of.places, c.order ? 0 : of.entries, c.deck_room);
 }
 
@@ -96,7 +97,7 @@ int update_by(const BufferCall& c, bool in_rings) {
   int outcome = launch(call, update_kernel, THREADS_OF_ONE, call.owners);
   const int64_t several = call.owners > 1, copies = c.given ? parts(c.batch, call.tile) : 0;
   if (outcome == DONE && several + copies > 0)
-    outcome = launch(call, finish_update_kernel, THREADS, several + copies, copies ? lines_of(plan_of(call)) : 1);
+    outcome = launch(call, finish_update_kernel, THREADS, several + copies, copies ? lines_of(plan_of(call), share) : 1);
   return saved(c, outcome, c.batch);
 }
 int update(const BufferCall& c) { return update_by(c, false); }
@@ -105,13 +106,13 @@ int update_priorities(const BufferCall& c) { return update_by(c, true); }
 int sample(const BufferCall& c) {
   Call call = record_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+  return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
 int draw_slices(const BufferCall& c) {
   Call call = record_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+  return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
 int draw_epoch(const BufferCall& c) {
@@ -121,7 +122,7 @@ int draw_epoch(const BufferCall& c) {
   if (!take_scratch(call, numbers_of_epoch(c.batch, call.scratch_size))) return NO_MEMORY;
   if (const int failed = launch(call, draw_epoch_kernel, THREADS_OF_ONE, 1)) return failed;
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  const int outcome = launch(call, read_epoch_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call)));
+  const int outcome = launch(call, read_epoch_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
   return saved(c, outcome, 0, 0, c.deck_room);
 }
 

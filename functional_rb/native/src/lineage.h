@@ -180,7 +180,7 @@ inline void free_known(PyObject* self) {
 
 // Whether all that a kernel for GPUs is told of a buffer has room in its record.
 inline bool fits_on_gpu(const KnownBuffer* known) {
-  return known->writes && gpu::fits(int64_t(known->leaves.size()), known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size()));
+  return gpu::fits(int64_t(known->leaves.size()), known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size()));
 }
 
 // A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself

@@ -63,7 +63,7 @@ int add(Asked& asked) {
   return buffers.add(call);
 }
 
-// plan, rings, words of a key; rows, *wide, tree, counters, key or draws, beta, wanted -> *leaves, handles, weights,
+// plan, rings, of a key also words; rows, *wide, tree, counters, key or draws, beta, wanted -> *leaves, handles, weights,
 // probabilities; by a key of JAX's also counters.
 template <bool OF_KEY> int draw(Asked& asked) {
   BufferCall& call = asked.call;

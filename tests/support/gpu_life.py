@@ -1,0 +1,97 @@
+"""Short lives of buffers on a GPU, for compute-sanitizer, and on the CPU: python -m tests.support.gpu_life.
+
+Together they launch every kernel, with masks, turns of the ring, batches larger than the buffer, items that have arrays
+of their own, priorities that are none, and handles that come twice or belong to nobody any more; older states are read
+after later writes. With the variable PYTORCH_NO_CUDA_MEMORY_CACHING each tensor has its own piece of the GPU's memory,
+so that a step beyond it is seen. The first argument is the device, "cuda" if there is none.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import functional_rb as frb
+import torch_backend as rb
+from tests.support.chain_programs import LEAVES, PRIORITIES, as_tensor, bits, peek, random_array, told_beside
+
+
+class Life(NamedTuple):
+    """A buffer, and how much is added and drawn."""
+
+    spec: frb.BufferSpec
+    sizes: tuple[int, ...]
+    drawn: int
+
+
+SMALL = {name: LEAVES[name] for name in ("x", "done", "half", "image")}
+LARGE = {name: LEAVES[name] for name in ("x", "n")}
+SAMPLERS = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5), frb.Prioritized(1.0, 1.0, "ever")
+WINDOWS = frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False)
+LIVES = (
+    *(Life(frb.BufferSpec(SMALL, 50, sampler), (30, 40, 70, 1), 33) for sampler in SAMPLERS),
+    *(Life(frb.BufferSpec(LARGE, 20_000, sampler), (7000, 9000), 5000) for sampler in SAMPLERS[1:]),
+    Life(frb.BufferSpec(SMALL, 51, frb.Prioritized(), lanes=3), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(SMALL, 50, frb.WithoutReplacement()), (30, 40, 70, 1), 8),
+    Life(frb.BufferSpec(SMALL, 50, frb.Slices(3, end_keys=("done",), strict_length=False)), (30, 40, 1), 11),
+    Life(frb.BufferSpec(SMALL, 51, WINDOWS, lanes=3), (10, 13, 25, 1), 11),
+)
+
+
+def carried_out(life: Life, device: str) -> list[bytes]:
+    """The bits of all that a buffer gives out on the way, and of what its states hold in the end."""
+    spec, rng, told = life.spec, np.random.default_rng(0), list[torch.Tensor]()
+    prioritized, lanes = spec.sampler.has_priorities, () if spec.lanes is None else (spec.lanes,)
+
+    def items(lead: tuple[int, ...]) -> dict[str, torch.Tensor]:
+        return {name: as_tensor(random_array(rng, leaf, lead)).to(device) for name, leaf in spec.item.items()}
+
+    def priorities(lead: tuple[int, ...]) -> torch.Tensor | None:
+        return torch.from_numpy(rng.choice(PRIORITIES, lead)).to(device) if prioritized else None
+
+    def draw(state: Any, key: int) -> tuple[Any, torch.Tensor]:
+        state, sample = rb.sample(state, rb.key(key), life.drawn)
+        told.extend([*sample.items.values(), *told_beside(sample)])
+        return state, sample.indices.reshape(-1)
+
+    def update(state: Any, handles: torch.Tensor, in_place: bool = False) -> Any:
+        lead = tuple(handles.shape)
+        rewritten = items(lead) if not lanes and isinstance(spec.sampler, frb.Uniform | frb.Prioritized) else None
+        if not prioritized and rewritten is None:
+            return state
+        return (rb.update_ if in_place else rb.update)(state, handles, priorities(lead), rewritten)
+
+    states, handles = [rb.init(spec, device)], list[torch.Tensor]()
+    for turn, n in enumerate(life.sizes):
+        lead = (n, *lanes)
+        mask = torch.from_numpy(rng.random(lead) < 0.6).to(device) if turn % 2 else None
+        states.append(rb.add(states[-1], items(lead), mask, priorities(lead) if turn % 3 == 2 else None))
+        state, indices = draw(states[-1], turn)
+        handles.append(indices)
+        states.append(update(state, torch.cat([handles[0], indices])))  # some of them are gone, some come twice
+    own = rb.add_(rb.add(states[1], items((life.sizes[0], *lanes))), items((life.sizes[1], *lanes)))
+    own = update(own, handles[0], in_place=True)
+    states.append(rb.add_(own, items((life.sizes[0], *lanes))))
+    for state in (states[1], states[len(states) // 2], states[-1]):
+        draw(state, 9)
+    return [bits(x) for x in told] + [x for state in (states[2], states[-2], states[-1]) for x in peek(state)]
+
+
+def main(device: str) -> int:
+    """Whether a device gives the bits of the CPU: 0 if it does."""
+    differ = compared = 0
+    for life in LIVES:
+        found, expected = carried_out(life, device), carried_out(life, "cpu")
+        unlike = [k for k, (x, y) in enumerate(zip(found, expected, strict=True)) if x != y]
+        if unlike:
+            print(f"{life.spec.sampler}, lanes {life.spec.lanes}: tensors {unlike} of {len(found)} differ")
+        differ, compared = differ + len(unlike), compared + len(found)
+    print(f"{compared} tensors, {differ} of them unlike those on the CPU")
+    return int(differ > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if sys.argv[1:] else "cuda"))
