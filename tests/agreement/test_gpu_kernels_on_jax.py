@@ -346,6 +346,18 @@ def test_the_core_does_what_no_launch_can_name() -> None:
     assert told.launched == []
 
 
+@pytest.mark.parametrize("program", ["eager", "scanned", "rewritten"])
+def test_a_program_on_the_cpu_beside_a_gpu(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is traced for the GPU, and compiled for the CPU."""
+    spec = of("prioritized")
+    with gpu_on_xla.by_the_cpu():
+        expected = bits(PROGRAMS[program](spec))
+        jax.clear_caches()
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(gpus, "ready", lambda: True)
+        assert bits(PROGRAMS[program](spec)) == expected
+
+
 def test_keys_of_other_kinds() -> None:
     """Whose random bits XLA makes."""
 
