@@ -22,7 +22,7 @@ def gpu_driver(functions: tuple[int, ...], blocks: int, share: int, /) -> None:
     """Have kernels for GPUs launched, by addresses of CUDA's functions.
 
     These are `cuLaunchKernel`, `cuCtxGetCurrent`, `cuCtxPushCurrent`, `cuCtxPopCurrent`, `cuGetErrorString`; all but
-    the first may be 0. A launch has so many blocks at most, of which each reads such a share of an item's bytes.
+    the first may be 0. A launch has so many blocks at most; one block has such a share of an update's rows.
     """
 
 def gpu_device(number: int, context: int, kernels: tuple[int, ...], /) -> None:

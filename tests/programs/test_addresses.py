@@ -37,11 +37,6 @@ ALLOWED = {
     ("jax_backend/compat.py", "shared", "ctypes"),
     ("jax_backend/compat.py", "shared", "unsafe_buffer_pointer"),
     ("torch_backend/dlpack.py", "_lent", "untyped_storage"),
-    # What is let go of on a GPU is given to nothing that comes before the kernel on the same stream.
-    ("torch_backend/gpu/kernels.py", "Kernels", "data_ptr"),
-    ("torch_backend/gpu/kernels.py", "_at", "data_ptr"),
-    ("torch_backend/gpu/kernels.py", "_set_all", "data_ptr"),
-    ("torch_backend/gpu/driver.py", "Driver", "addressof"),
 }
 
 

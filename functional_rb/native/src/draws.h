@@ -67,7 +67,7 @@ class Drawn {
   Ref as_parts(const VersionChain* chain, PyObject* state) {
     const Ref leaves = as_leaves(chain);
     Ref parts(PyTuple_New(3 + columns()));
-    Ref slots = where_.on_gpu && slots_ ? Ref::to(on_gpu_[MOST_COLUMNS].get())
+    Ref slots = where_.on_gpu && slots_ ? Ref::to(on_gpu_[SLOTS].get())
                 : slots_                ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
                                         : Ref::to(Py_None);
     if (!leaves || !parts || !slots || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
@@ -88,7 +88,7 @@ class Drawn {
   }
 
  private:
-  enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS };
+  enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS, SLOTS = MOST_COLUMNS, FIRST_LEAF };
 
   int columns() const { return known_->slices() ? MOST_COLUMNS : known_->remembers() ? MASK + 1 : MASK; }
   size_t leaves() const { return known_->reads ? known_->leaves.size() : 0; }
@@ -130,10 +130,10 @@ class Drawn {
     for (int k = 0; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
-    if (known_->slices()) slots_ = reinterpret_cast<int32_t*>(take(MOST_COLUMNS, INT32S, 1, &steps_));
+    if (known_->slices()) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
       const int own = shape_of(known_->leaves[k], shape);
-      leaves_[k] = reinterpret_cast<int64_t>(take(LEAVES_AT + k, LEAVES + int(k), own, shape));
+      leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));
     }
   }
   bool put_columns(const VersionChain* chain, const Ref& tuple, int first) {
@@ -149,7 +149,7 @@ class Drawn {
     return true;
   }
   Ref leaf(const VersionChain* chain, size_t k) {
-    if (where_.on_gpu) return Ref::to(on_gpu_[LEAVES_AT + k].get());
+    if (where_.on_gpu) return Ref::to(on_gpu_[FIRST_LEAF + k].get());
     const Leaf& leaf = known_->leaves[k];
     int64_t shape[MOST_AXES];
     const int axes = shape_of(leaf, shape);
@@ -180,14 +180,12 @@ class Drawn {
     return leaves && sizes ? called(chain->given[TOGETHER], known_->spec, leaves.get(), sizes.get()) : Ref();
   }
 
-  static constexpr size_t LEAVES_AT = MOST_COLUMNS + 1;
-
   const KnownBuffer* known_;
   const Where where_;
   int64_t draws_, steps_;
   Sheet told_, items_;
   bool lacks_ = false;
-  Ref on_gpu_[LEAVES_AT + gpu::MOST];
+  Ref on_gpu_[FIRST_LEAF + gpu::MOST];
   char* columns_[MOST_COLUMNS] = {};
   int32_t* slots_ = nullptr;
   int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];

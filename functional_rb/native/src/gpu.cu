@@ -21,6 +21,23 @@ struct Block {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
     __syncthreads();
   }
+  // Take what `load` finds for each number to where it says. A thread does so for several at a time: it waits once for all
+  // that it reads.
+  template <class Piece, class F> __device__ void move(int64_t n, const F& load) const {
+    constexpr int AT_ONCE = 4;
+    for (int64_t first = threadIdx.x; first < n; first += AT_ONCE * blockDim.x) {
+      Piece held[AT_ONCE], *to[AT_ONCE];
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k) {
+        const int64_t i = first + k * blockDim.x;
+        to[k] = i < n ? load(i, held[k]) : nullptr;
+      }
+#pragma unroll
+      for (int k = 0; k < AT_ONCE; ++k)
+        if (to[k]) *to[k] = held[k];
+    }
+    __syncthreads();
+  }
   // What all threads have, put together: in each warp by halves, and then of the warps by the first of them.
   template <class T, class F> __device__ T together(T own, const F& of_two) const {
     for (int half = WARP / 2; half; half /= 2) own = of_two(own, T(__shfl_xor_sync(ALL, own, half)));
@@ -80,7 +97,7 @@ struct Block {
 }  // namespace
 
 #define FRB_KERNEL(name, threads)                                                                             \
-  extern "C" __global__ void __launch_bounds__(threads, 1) frb_##name(const __grid_constant__ frb::gpu::Call call) { \
+  extern "C" __global__ void __launch_bounds__(threads, THREADS_OF_ONE / threads) frb_##name(const __grid_constant__ frb::gpu::Call call) { \
     __shared__ int64_t told[WARP];                                                                            \
     __shared__ int32_t shared[SHARED];                                                                        \
     frb::gpu::name(Block{told, shared}, call);                                                                \

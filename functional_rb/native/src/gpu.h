@@ -234,26 +234,22 @@ FRB_INLINE void refresh_above(const Block& block, const Plan& plan, float* tree,
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 // Copy `bytes` for each of `count` places between where `to` and `from` say, by all threads; nothing to a place of null.
+template <class Piece, class Block, class To, class From>
+FRB_INLINE void copy_pieces(const Block& block, int64_t count, int64_t bytes, const To& to, const From& from) {
+  const uint32_t pieces = uint32_t(bytes / int64_t(sizeof(Piece)));
+  block.template move<Piece>(count * pieces, [&](int64_t k, Piece& held) {
+    const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
+    Piece* target = reinterpret_cast<Piece*>(to(place));
+    if (!target) return target;
+    held = reinterpret_cast<const Piece*>(from(place))[piece];
+    return target + piece;
+  });
+}
 template <class Block, class To, class From>
 FRB_INLINE void copy_each(const Block& block, int64_t count, int64_t bytes, uint64_t alignment, const To& to, const From& from) {
-  if (alignment % 16 == 0 && bytes % 16 == 0) {
-    const uint32_t pieces = uint32_t(bytes / 16);
-    block.each(count * pieces, [&](int64_t k) {
-      const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
-      if (char* target = to(place)) reinterpret_cast<Four*>(target)[piece] = reinterpret_cast<const Four*>(from(place))[piece];
-    });
-  } else if (alignment % 4 == 0 && bytes % 4 == 0) {
-    const uint32_t pieces = uint32_t(bytes / 4);
-    block.each(count * pieces, [&](int64_t k) {
-      const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
-      if (char* target = to(place)) reinterpret_cast<int32_t*>(target)[piece] = reinterpret_cast<const int32_t*>(from(place))[piece];
-    });
-  } else {
-    block.each(count * bytes, [&](int64_t k) {
-      const int64_t place = k / bytes, piece = k - place * bytes;
-      if (char* target = to(place)) target[piece] = from(place)[piece];
-    });
-  }
+  if (alignment % 16 == 0 && bytes % 16 == 0) copy_pieces<Four>(block, count, bytes, to, from);
+  else if (alignment % 4 == 0 && bytes % 4 == 0) copy_pieces<int32_t>(block, count, bytes, to, from);
+  else copy_pieces<char>(block, count, bytes, to, from);
 }
 
 // By how much places in two arrays are aligned, whose items lie so many bytes apart.

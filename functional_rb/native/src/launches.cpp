@@ -11,7 +11,8 @@ Driver driver;
 std::vector<Device> devices;
 int64_t most_blocks = 1024;  // of a launch: enough for any GPU, which has up to 150 multiprocessors
 constexpr int64_t MOST_OWNERS = 64;  // blocks of an update, each of which reads all handles
-int64_t share = 4096;        // bytes of an item, or rows of an update, that one block has; of more several blocks
+int64_t share = 4096;        // rows of an update that one block has; of more several blocks
+constexpr int64_t BYTES_A_ROW = 4;  // of an item, beside a row of an update
 
 // What a kernel is called with, so far.
 Call record_of(const BufferCall& c) {
@@ -46,11 +47,11 @@ int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines
   return status ? -status : DONE;
 }
 
-// How many blocks share the bytes of each item, `bytes` at least for each.
-int64_t lines_of(const Plan& plan, int64_t bytes) {
+// How many blocks share the bytes of each item, of which each has as many as would be `rows` of an update.
+int64_t lines_of(const Plan& plan, int64_t rows) {
   int64_t widest = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) widest = std::max<int64_t>(widest, plan.leaf(k).bytes);
-  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, bytes), 64));
+  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, BYTES_A_ROW * rows), 64));
 }
 
 // All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
