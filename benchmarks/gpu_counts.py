@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import profile, supported_activities
 
-import jax_backend as jrb
 import torch_backend as trb
 from benchmarks.ours import buffer_spec
 from benchmarks.torch_loop import synchronizer, to_tensors
@@ -107,6 +106,8 @@ class Crossing(NamedTuple):
 
 def crossing(work: Workload, device: str, times: int = 5) -> Crossing:
     """A prioritized buffer of the workload's items, brought over by DLPack."""
+    import jax_backend as jrb  # the other parts need torch alone
+
     state = trb.init(buffer_spec(work, "prioritized"), device)
     state = trb.add(state, to_tensors(work.chunk(), device))
     own, there_seconds, back_seconds = _arrays(state), [], []

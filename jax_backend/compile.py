@@ -1,8 +1,8 @@
-"""What JAX traces and compiles: functions of the core by the library's rules, with kernels on CPUs or without.
+"""What JAX traces and compiles: functions of the core by the library's rules, with kernels or without.
 
 Fused buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
-does; JAX copies first where the old state is still needed. For all others there are part kernels. Where both are left
-out, and on accelerators, everything is XLA's operations.
+does; JAX copies first where the old state is still needed. GPUs have those too; for all other buffers there are part
+kernels on CPUs. Where both are left out everything is XLA's operations.
 """
 
 from __future__ import annotations

@@ -346,13 +346,30 @@ def test_the_core_does_what_no_launch_can_name() -> None:
     assert told.launched == []
 
 
-@pytest.mark.parametrize("kind", ["rbg", "threefry2x32"])
-def test_keys_of_other_kinds(kind: str, emulated: Emulated) -> None:
-    state = rb.add(rb.init(of("uniform")), items(0, FEW))
-    sample = rb.sample(state, jax.random.key(0, impl=kind), 8)[1]
-    jax.block_until_ready(sample.indices)
-    emulated.note()
-    assert ("sample" in {name for name, _ in emulated.launched}) == (kind != "rbg")
+@pytest.mark.parametrize("program", ["eager", "scanned", "rewritten"])
+def test_a_program_on_the_cpu_beside_a_gpu(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is traced for the GPU, and compiled for the CPU."""
+    spec = of("prioritized")
+    with gpu_on_xla.by_the_cpu():
+        expected = bits(PROGRAMS[program](spec))
+        jax.clear_caches()
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(gpus, "ready", lambda: True)
+        assert bits(PROGRAMS[program](spec)) == expected
+
+
+def test_keys_of_other_kinds() -> None:
+    """Whose random bits XLA makes."""
+
+    def life() -> Any:
+        state = rb.add(rb.init(of("prioritized")), items(0, FEW))
+        return rb.sample(state, jax.random.key(0, impl="rbg"), 8)
+
+    with gpu_on_xla.using("forward") as told:
+        found = bits(life())
+    with otherwise():
+        assert found == bits(life())
+    assert [name for name, _ in told.launched] == ["add", "sample"]
 
 
 # --- XLA's interface ------------------------------------------------------------------------------------------------

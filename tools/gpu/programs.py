@@ -145,7 +145,7 @@ def launches(text: str) -> Iterator[tuple[str, int]]:
             if found is None or found[2] in FREE:
                 continue
             target = re.search(r'custom_call_target="([^"]*)"', line)
-            yield target[1].removeprefix(gpus.PREFIX) if target else found[2], nbytes(found[1])
+            yield target[1] if target else found[2], nbytes(found[1])
 
 
 def nbytes(kind: str) -> int:
@@ -158,12 +158,16 @@ def nbytes(kind: str) -> int:
 
 def row(name: str, text: str) -> str:
     """A line of the table."""
-    counts, large = collections.Counter[str](), 0
+    own, others, copies, large = collections.Counter[str](), 0, 0, 0
     for what, size in launches(text):
-        large += what == "copy" and size > LARGE
-        counts[what if what in ("add", "sample", "update", "copy") else "others"] += 1
-    own = ", ".join(f"{what} {counts[what]}" for what in ("add", "sample", "update") if counts[what])
-    return f"| {name} | {own or '-'} | {counts['others']} | {counts['copy']} | {large} |"
+        if what.startswith(gpus.PREFIX):
+            own[what.removeprefix(gpus.PREFIX)] += 1
+        elif what == "copy":
+            copies, large = copies + 1, large + (size > LARGE)
+        else:
+            others += 1
+    ours = ", ".join(f"{count} {what}" for what, count in own.items())
+    return f"| {name} | {ours or '-'} | {others} | {copies} | {large} |"
 
 
 def main() -> int:
