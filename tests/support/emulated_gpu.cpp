@@ -1,5 +1,5 @@
-// The kernels of `gpu_kernels.h` by emulated blocks, one after the other, whose threads take turns in an order that tests choose:
-// what depends on the order gives other bits in another one.
+// The kernels of `gpu_kernels.h` by emulated blocks, one after the other, whose threads take turns in an order that tests
+// choose: what depends on the order gives other bits in another one.
 #include "gpu_kernels.h"
 
 #include <vector>

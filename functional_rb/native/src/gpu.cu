@@ -58,8 +58,8 @@ struct Block {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) own = frb::most(own, f(i));
     return together(own, [](int32_t a, int32_t b) { return frb::most(a, b); });
   }
-  // Tell each number what it and those before it are, put together; zero is put to anything without effect. Returns what
-  // all are.
+  // Tell each number what it and those before it are, put together; zero is put to anything without effect. Returns
+  // what all are.
   template <class F, class O, class T>
   __device__ int32_t running(int64_t n, const F& f, const O& of_two, const T& tell) const {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -77,7 +77,8 @@ struct Block {
       if (lane == WARP - 1) told[warp] = own;
       __syncthreads();
       const int32_t of_warps = in_warp(lane < warps ? int32_t(told[lane]) : 0);
-      const int32_t others = __shfl_sync(ALL, of_warps, warp ? warp - 1 : 0), all = __shfl_sync(ALL, of_warps, warps - 1);
+      const int32_t others = __shfl_sync(ALL, of_warps, warp ? warp - 1 : 0);
+      const int32_t all = __shfl_sync(ALL, of_warps, warps - 1);
       if (i < n) tell(i, of_two(before, warp ? of_two(others, own) : own));
       before = of_two(before, all);
       __syncthreads();

@@ -1,8 +1,8 @@
 // add, update and draws of a buffer for GPUs: the same bits as `buffer.h`, shared out among threads.
 //
 // A kernel is written for one block of a grid, as loops `block.each(n, f)` after each of which all threads of the block
-// wait for each other. Blocks never wait for other blocks. Who carries it out is a template's argument: a block of a GPU
-// (`gpu.cu`), or one that is emulated (`tests/support/emulated_gpu.cpp`), whose order of turns tests choose.
+// wait for each other. Blocks never wait for other blocks. Who carries it out is a template's argument: a block of a
+// GPU (`gpu.cu`), or one that is emulated (`tests/support/emulated_gpu.cpp`), whose order of turns tests choose.
 #pragma once
 #include "records.h"
 #include "buffer_call.h"
@@ -218,7 +218,8 @@ template <class Block> FRB_INLINE void refresh_range(const Block& block, const P
 
 // Compute the nodes above given leaves, -1 for none, from a level on; all of a level where it has no more than leaves.
 template <class Block, class Leaf>
-FRB_INLINE void refresh_above(const Block& block, const Plan& plan, float* tree, int64_t first_level, int64_t count, const Leaf& leaf) {
+FRB_INLINE void refresh_above(const Block& block, const Plan& plan, float* tree, int64_t first_level, int64_t count,
+                              const Leaf& leaf) {
   int64_t below = 1;
   for (int64_t level = 1; level < plan->levels; ++level) {
     below *= FANOUT;
@@ -258,8 +259,8 @@ FRB_INLINE uint64_t aligned(const char* a, int64_t a_stride, const char* b, int6
 }
 FRB_INLINE uint64_t unit_of(uint64_t all) { return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 1; }
 
-// The bytes of an item in an array that a line of blocks copies: those of a wide array they share out among them, and what
-// is packed one line has alone, as leaves lie in it anyhow.
+// The bytes of an item in an array that a line of blocks copies: those of a wide array they share out among them, and
+// what is packed one line has alone, as leaves lie in it anyhow.
 struct Part {
   int64_t first, width;
 };
@@ -271,7 +272,8 @@ template <class Block> FRB_INLINE Part part_of(const Block& block, int64_t array
 
 // Save whole items from `slot(i)` in rows from `first` on.
 template <class Block, class Slot>
-FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count, const Slot& slot) {
+FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count,
+                           const Slot& slot) {
   for (int64_t k = 0; k < call.saved_arrays(); ++k) {
     const int64_t bytes = plan.stored_bytes(k);
     const Part part = part_of(block, k, bytes);
@@ -284,7 +286,8 @@ FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& pla
 
 // Write the leaves that are given of `row(i)`, which is negative for none, to `slot(i)`.
 template <class Block, class Row, class Slot>
-FRB_INLINE void store_items(const Block& block, const Call& call, const Plan& plan, int64_t count, const Row& row, const Slot& slot) {
+FRB_INLINE void store_items(const Block& block, const Call& call, const Plan& plan, int64_t count, const Row& row,
+                            const Slot& slot) {
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
     const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
@@ -345,7 +348,8 @@ FRB_INLINE void count(const Call& call, int64_t cursor, int64_t size, int64_t re
 // The value of a new item without a priority, or with a bad one: see `new_value`. Read before a leaf is written.
 FRB_INLINE int32_t value_by_default(const Call& call, const Plan& plan) {
   if (!plan->levels) return 0;
-  const float known = plan->ever ? float_of(call.counters[PEAK]) : Children(row(call.tree, top_of(plan).largest)).largest();
+  const float known =
+      plan->ever ? float_of(call.counters[PEAK]) : Children(row(call.tree, top_of(plan).largest)).largest();
   return bits_of(known > 0 ? known : 1.0f);
 }
 
@@ -376,7 +380,8 @@ template <class Block> FRB_INLINE void add_priorities(const Block& block, const 
 }
 
 // Write a batch. Each column of blocks but the first saves and writes `tile` places; the first has the tree and the
-// counters. Slots behind those that are written are saved too, as they are: how many rows are marked the host does not know.
+// counters. Slots behind those that are written are saved too, as they are: how many rows are marked the host does not
+// know.
 template <class Block> FRB_INLINE void add(const Block& block, const Call& call) {
   const Added batch(call);
   if (block.x() == 0) {
@@ -411,7 +416,8 @@ FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words&
 }
 
 // Sum up how many items lie in the lanes up to the end of each group, to numbers that the threads share.
-template <class Block> FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& ring, int32_t* ends) {
+template <class Block>
+FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& ring, int32_t* ends) {
   const int64_t lanes = ring->lanes, each = parts(lanes, GROUPS);
   const int32_t* sizes = call.counters + ring->sizes;
   block.running(parts(lanes, each), [&](int64_t group) {
@@ -422,7 +428,8 @@ template <class Block> FRB_INLINE void count_groups(const Block& block, const Ca
 }
 
 // `Uniform.draw` of several lanes: positions are counted lane by lane. Returns the slot.
-FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, const Words& words, const int32_t* ends, int64_t i, bool tells) {
+FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, const Words& words, const int32_t* ends,
+                                         int64_t i, bool tells) {
   const int32_t *cursors = call.counters + ring->cursors, *sizes = call.counters + ring->sizes;
   const int64_t size = call.counters[SIZE], length = ring->length, lanes = ring->lanes, each = parts(lanes, GROUPS);
   const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
@@ -439,7 +446,8 @@ FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, con
   const int64_t turn = short_div(number, length), slot = lane * length + number - turn * length;
   const float weight = size ? 1.0f : 0.0f;
   if (tells)
-    tell(call, i, size ? int32_t(turn * ring->capacity + slot) : -1, weight, weight * (1.0f / float(most<int64_t>(size, 1))));
+    tell(call, i, size ? int32_t(turn * ring->capacity + slot) : -1, weight,
+         weight * (1.0f / float(most<int64_t>(size, 1))));
   return int32_t(slot);
 }
 
@@ -482,7 +490,8 @@ FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Wo
 
 // Read leaves of items from `slot(i)` to rows from `first` on; of wide items each line of blocks a share of the bytes.
 template <class Block, class Slot>
-FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count, const Slot& slot) {
+FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count,
+                           const Slot& slot) {
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
     const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
@@ -498,8 +507,8 @@ FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& pla
   }
 }
 
-// Draw by random words of the key: each column of blocks `tile` items. The blocks of the first line tell which; each line
-// draws them again.
+// Draw by random words of the key: each column of blocks `tile` items. The blocks of the first line tell which; each
+// line draws them again.
 template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
   const Plan plan = plan_of(call);
   const Ring ring = ring_of(call);

@@ -6,13 +6,16 @@ FRB_BEGIN
 
 namespace gpu {
 
-// A sparse set that one block writes to. What it will overwrite is noted before, in all of the room that there is for it.
+// A sparse set that one block writes to. What it will overwrite is noted before, in all of the room that there is for
+// it.
 struct Deck {
   int32_t *order, *place, *saved;
   int64_t capacity, room;
   FRB_INLINE Deck(const Call& call, const Plan& plan)
       : order(call.order), place(call.place), saved(call.saved_deck), capacity(plan->capacity), room(call.deck_room) {}
-  FRB_INLINE void put(int64_t at, int32_t slot) const { order[at] = slot, place[bounded(slot, capacity)] = int32_t(at); }
+  FRB_INLINE void put(int64_t at, int32_t slot) const {
+    order[at] = slot, place[bounded(slot, capacity)] = int32_t(at);
+  }
   FRB_INLINE bool has(int32_t slot, int64_t count) const {
     const int64_t at = place[slot];
     return at < count && order[bounded(at, capacity)] == slot;
@@ -28,10 +31,11 @@ struct Deck {
       saved[2 * room + k] = int32_t(slot), saved[3 * room + k] = place[slot];
     });
   }
-  // Exchange what lies at distinct positions below a boundary for what stays behind it, the first for the first; `work` has
-  // room for three times as many.
+  // Exchange what lies at distinct positions below a boundary for what stays behind it, the first for the first; `work`
+  // has room for three times as many.
   template <class Block>
-  FRB_INLINE void move(const Block& block, int64_t boundary, const int32_t* positions, int64_t taken, int32_t* work) const {
+  FRB_INLINE void move(const Block& block, int64_t boundary, const int32_t* positions, int64_t taken,
+                       int32_t* work) const {
     const int64_t last = least(taken, capacity - boundary), end = least(boundary, capacity);
     int32_t *stays = work, *from = work + taken, *to = from + taken;
     block.each(taken, [&](int64_t k) { stays[k] = 0; });
@@ -55,7 +59,8 @@ struct Epochs {
   int64_t whole, remaining, left, given, taken;
   FRB_INLINE Epochs(const Call& call, const Plan& plan, const Epoch& epoch)
       : whole(epoch->drop_last ? call.batch : 1), remaining(call.counters[epoch->remaining]),
-        left(least<int64_t>(most<int64_t>(remaining < whole ? call.counters[epoch->count] : remaining, 0), plan->capacity)),
+        left(least<int64_t>(most<int64_t>(remaining < whole ? call.counters[epoch->count] : remaining, 0),
+                            plan->capacity)),
         given(left < whole ? 0 : left), taken(least(given, call.batch)) {}
 };
 
@@ -63,14 +68,16 @@ struct Epochs {
 // size is a power of two of at least 2 * batch.
 FRB_INLINE int64_t numbers_of_epoch(int64_t batch, int64_t table) { return 8 * batch + 2 * table; }
 
-// Choose distinct numbers below n by a Fisher-Yates shuffle, each step of which exchanges the last of those that are left
-// for the chosen one. A chosen number was exchanged before if an earlier step chose it too: then the latest of these has
-// put there what was last then, and so forth.
+// Choose distinct numbers below n by a Fisher-Yates shuffle, each step of which exchanges the last of those that are
+// left for the chosen one. A chosen number was exchanged before if an earlier step chose it too: then the latest of
+// these has put there what was last then, and so forth.
 template <class Block>
-FRB_INLINE void shuffle(const Block& block, const Call& call, int64_t n, int32_t* chosen, int64_t count, int32_t* work) {
+FRB_INLINE void shuffle(const Block& block, const Call& call, int64_t n, int32_t* chosen, int64_t count,
+                        int32_t* work) {
   const Words words(call);
   const int64_t size = call.scratch_size;
-  int32_t *numbers = work, *next = numbers + count, *before = next + count, *keys = before + count, *lists = keys + size;
+  int32_t *numbers = work, *next = numbers + count, *before = next + count;
+  int32_t *keys = before + count, *lists = keys + size;
   auto seek = [&](int32_t key) {
     int64_t at = (uint32_t(key) * 2654435769u >> 8) & (size - 1);
     while (keys[at] != key && keys[at] != -1) at = (at + 1) & (size - 1);
@@ -119,7 +126,8 @@ template <class Block> FRB_INLINE void draw_epoch(const Block& block, const Call
     call.weights[i] = live ? 1.0f : 0.0f;
     call.probabilities[i] = live ? 1.0f / float(most<int64_t>(of.left - i, 1)) : 0.0f;
   });
-  deck.note(block, 2 * taken, [&](int64_t k, int64_t& at, int64_t&) { at = k < taken ? positions[k] : after + k - taken; });
+  deck.note(block, 2 * taken,
+            [&](int64_t k, int64_t& at, int64_t&) { at = k < taken ? positions[k] : after + k - taken; });
   deck.move(block, after, positions, taken, work);
   block.each(of.given ? 1 : 0, [&](int64_t) {
     const int64_t done = (after < of.whole) + (0 < of.remaining && of.remaining < of.whole);

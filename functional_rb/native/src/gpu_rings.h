@@ -6,8 +6,8 @@ FRB_BEGIN
 
 namespace gpu {
 
-// What all parts of an addition know of it. Rows of a batch are numbered step by step, `row = step * lanes + lane`; places
-// likewise, of which each lane has as many as it can take.
+// What all parts of an addition know of it. Rows of a batch are numbered step by step, `row = step * lanes + lane`;
+// places likewise, of which each lane has as many as it can take.
 struct Addition {
   const Call& call;
   const Plan plan;
@@ -16,7 +16,8 @@ struct Addition {
   // Entries of the tree, or of the sparse set, that change in a lane, and in all; slots that leave or come.
   const int64_t changing, entries, most_moving;
   const bool keeps;  // more than items and counters
-  int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *changed, *numbers, *leaving, *coming, *work, *sources, *targets, *end;
+  int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *changed, *numbers;
+  int32_t *leaving, *coming, *work, *sources, *targets, *end;
 
   FRB_INLINE explicit Addition(const Call& call)
       : call(call), plan(plan_of(call)), ring(ring_of(call)), lanes(ring->lanes), steps(short_div(call.batch, lanes)),
@@ -40,7 +41,9 @@ struct Addition {
   FRB_INLINE int64_t count(int64_t lane) const { return call.mask ? int64_t(marked[lane]) : steps; }
   FRB_INLINE int64_t skipped(int64_t lane) const { return most<int64_t>(count(lane) - each, 0); }
   // The k-th marked row of a lane.
-  FRB_INLINE int64_t row(int64_t lane, int64_t k) const { return call.mask ? int64_t(rows[lane * steps + k]) : k * lanes + lane; }
+  FRB_INLINE int64_t row(int64_t lane, int64_t k) const {
+    return call.mask ? int64_t(rows[lane * steps + k]) : k * lanes + lane;
+  }
   // Which lane a place is of, and which of its marked rows goes there, -1 for none.
   struct At { int64_t lane, k; };
   FRB_INLINE At at(int64_t place) const {
@@ -66,7 +69,8 @@ struct Addition {
 // `add_to_rings`.
 template <class Block> FRB_INLINE void rank_in_rings(const Block& block, const Call& call) {
   const Addition of(call);
-  const int64_t first = block.x() * call.tile, here = most<int64_t>(least(call.tile, of.lanes - first), 0), steps = of.steps;
+  const int64_t first = block.x() * call.tile, steps = of.steps;
+  const int64_t here = most<int64_t>(least(call.tile, of.lanes - first), 0);
   auto lane_at = [&](int64_t i) { return first + short_div(i, steps); };
   auto row = [&](int64_t i) { return short_mod(i, steps) * of.lanes + lane_at(i); };
   auto marked = [&](int64_t i) { return int32_t(call.mask[row(i)] != 0); };
@@ -82,8 +86,8 @@ template <class Block> FRB_INLINE void rank_in_rings(const Block& block, const C
   block.each(here, [&](int64_t i) { of.marked[first + i] -= of.bases[first + i]; });
 }
 
-// The step in its episode of each marked row, lane by lane, and the next one of each lane, with its newest trajectory key:
-// `episodes.note`.
+// The step in its episode of each marked row, lane by lane, and the next one of each lane, with its newest trajectory
+// key: `episodes.note`.
 template <class Block> FRB_INLINE void count_steps(const Block& block, const Addition& of) {
   const Call& call = of.call;
   const Ring& ring = of.ring;
@@ -105,7 +109,8 @@ template <class Block> FRB_INLINE void count_steps(const Block& block, const Add
     }
     return found ? int(i + 1) : 0;
   };
-  block.running(of.lanes * steps, begins, [](int32_t a, int32_t b) { return most(a, b); }, [&](int64_t i, int32_t found) {
+  auto larger = [](int32_t a, int32_t b) { return most(a, b); };
+  block.running(of.lanes * steps, begins, larger, [&](int64_t i, int32_t found) {
     const int64_t lane = short_div(i, steps), first = lane * steps;
     if (i - first < of.count(lane))
       of.in_episode[i] = int32_t(found > first ? i + 1 - found : call.counters[ring->next + lane] + i - first);
@@ -123,13 +128,15 @@ template <class Block> FRB_INLINE void count_steps(const Block& block, const Add
   });
 }
 
-// Let slots leave the sparse set, others take positions over (in lanes that have a target), and new ones come, which are not
-// in this epoch.
+// Let slots leave the sparse set, others take positions over (in lanes that have a target), and new ones come, which
+// are not in this epoch.
 template <class Block>
-FRB_INLINE void renew(const Block& block, const Addition& of, const Deck& deck, int64_t gone, int64_t come, bool moves) {
+FRB_INLINE void renew(const Block& block, const Addition& of, const Deck& deck, int64_t gone, int64_t come,
+                      bool moves) {
   const Call& call = of.call;
   const Epoch epoch = epoch_of(call);
-  const int64_t size = call.counters[epoch->count], remaining = call.counters[epoch->remaining], moving = moves ? of.lanes : 0;
+  const int64_t size = call.counters[epoch->count], remaining = call.counters[epoch->remaining];
+  const int64_t moving = moves ? of.lanes : 0;
   int32_t *positions = of.work, *work = positions + of.most_moving;
   const int64_t drawable = block.ranks(gone, [&](int64_t i) { return deck.place[of.leaving[i]] < remaining; },
                                        [&](int64_t i, int64_t found) { positions[found] = deck.place[of.leaving[i]]; });
@@ -146,7 +153,8 @@ FRB_INLINE void renew(const Block& block, const Addition& of, const Deck& deck, 
   block.each(gone, [&](int64_t i) { positions[i] = deck.place[of.leaving[i]]; });
   if (size >= gone) deck.move(block, size - gone, positions, gone, work);
   block.each(moving, [&](int64_t k) {
-    if (of.targets[k] >= 0) deck.put(bounded(deck.place[of.changed[of.sources[k]]], deck.capacity), of.changed[of.targets[k]]);
+    if (of.targets[k] < 0) return;
+    deck.put(bounded(deck.place[of.changed[of.sources[k]]], deck.capacity), of.changed[of.targets[k]]);
   });
   block.each(come, [&](int64_t i) {
     if (const int64_t at = size - gone + i; at >= 0 && at < deck.capacity) deck.put(at, of.coming[i]);
@@ -164,14 +172,16 @@ template <class Block> FRB_INLINE void renew_items(const Block& block, const Add
   const Deck deck(of.call, of.plan);
   const int64_t size = of.call.counters[epoch_of(of.call)->count];
   auto comes = [&](int64_t place) { return of.slots[place] >= 0; };
-  const int64_t gone = block.ranks(of.places, [&](int64_t place) { return comes(place) && deck.has(of.slots[place], size); },
+  auto leaves = [&](int64_t place) { return comes(place) && deck.has(of.slots[place], size); };
+  const int64_t gone = block.ranks(of.places, leaves,
                                    [&](int64_t place, int64_t found) { of.leaving[found] = of.slots[place]; });
-  const int64_t come = block.ranks(of.places, comes, [&](int64_t place, int64_t found) { of.coming[found] = of.slots[place]; });
+  const int64_t come = block.ranks(of.places, comes,
+                                   [&](int64_t place, int64_t found) { of.coming[found] = of.slots[place]; });
   renew(block, of, deck, gone, come, false);
 }
 
-// Let what begins where steps have come be in the sparse set; the trajectory that goes on in a lane keeps its position as
-// its last start moves: `SlicesWithoutReplacement.added`.
+// Let what begins where steps have come be in the sparse set; the trajectory that goes on in a lane keeps its position
+// as its last start moves: `SlicesWithoutReplacement.added`.
 template <class Block> FRB_INLINE void renew_starts(const Block& block, const Addition& of) {
   enum { LEAVES = 1, COMES = 2, GOES_ON = 4 };
   const Call& call = of.call;
@@ -267,7 +277,8 @@ template <class Block> FRB_INLINE void add_beside(const Block& block, const Addi
     call.new_counters[ring->sizes + lane] = int32_t(least<int64_t>(size, ring->length));
   });
   if (of.lanes > 1) {
-    const int64_t size = block.total(of.lanes, [&](int64_t lane) { return int64_t(call.new_counters[ring->sizes + lane]); });
+    const int32_t* sizes = call.new_counters + ring->sizes;
+    const int64_t size = block.total(of.lanes, [&](int64_t lane) { return int64_t(sizes[lane]); });
     block.each(1, [&](int64_t) { call.new_counters[CURSOR] = 0, call.new_counters[SIZE] = int32_t(size); });
   }
   if (!of.keeps) return;
@@ -282,11 +293,14 @@ template <class Block> FRB_INLINE void add_beside(const Block& block, const Addi
   if (call.order && !ring->window_length) renew_items(block, of);
   if (values) {
     auto value = [&](int64_t place) { return of.values[place] < 0 ? by_default : of.values[place]; };
-    block.each(of.places, [&](int64_t place) { if (of.slots[place] >= 0) values[of.slots[place]] = float_of(value(place)); });
+    block.each(of.places, [&](int64_t place) {
+      if (of.slots[place] >= 0) values[of.slots[place]] = float_of(value(place));
+    });
     const int64_t rejected = block.total(of.places, [&](int64_t place) {
       return int64_t(call.priorities && of.slots[place] >= 0 && of.values[place] < 0);
     });
-    const int32_t peak = block.largest(of.places, [&](int64_t place) { return of.slots[place] < 0 ? 0 : value(place); });
+    const int32_t peak =
+        block.largest(of.places, [&](int64_t place) { return of.slots[place] < 0 ? 0 : value(place); });
     block.each(1, [&](int64_t) {
       call.new_counters[PEAK] = most(call.counters[PEAK], peak);
       call.new_counters[REJECTED] = saturated(int64_t(call.counters[REJECTED]) + rejected);
@@ -301,8 +315,8 @@ template <class Block> FRB_INLINE void add_beside(const Block& block, const Addi
   }
 }
 
-// Write a batch. Each column of blocks but the first saves and writes `tile` places, also saves those behind what is marked;
-// the first has the counters, and what the sampler keeps.
+// Write a batch. Each column of blocks but the first saves and writes `tile` places, also saves those behind what is
+// marked; the first has the counters, and what the sampler keeps.
 template <class Block> FRB_INLINE void add_to_rings(const Block& block, const Call& call) {
   const Addition of(call);
   if (block.x() == 0) {

@@ -6,8 +6,8 @@ FRB_BEGIN
 
 namespace gpu {
 
-// A window that was drawn: the slot of its first step, the one behind its lane, how many steps are real, the handle of the
-// first, and that of the lane's first slot where the ring begins anew.
+// A window that was drawn: the slot of its first step, the one behind its lane, how many steps are real, the handle of
+// the first, and that of the lane's first slot where the ring begins anew.
 struct Cut {
   int32_t first, end, real, handle, again, begins, ends;
 };
@@ -29,14 +29,16 @@ FRB_INLINE Cut cut(const Call& call, const Ring& ring, int64_t start, bool live,
   const int64_t following = real < back ? of.step(back - real) : call.counters[ring->next + lane];
   int64_t turn = short_div(cursor, length);
   if (back > short_mod(cursor, length)) turn = (turn ? turn : ring->turns) - 1;  // before the head came round
-  const int64_t first = lane * length + place_of(ring, of.head, back), next_turn = turn + 1 < ring->turns ? turn + 1 : 0;
+  const int64_t first = lane * length + place_of(ring, of.head, back);
+  const int64_t next_turn = turn + 1 < ring->turns ? turn + 1 : 0;
   return {int32_t(first), int32_t((lane + 1) * length), int32_t(real), int32_t(turn * ring->capacity + first),
           int32_t(next_turn * ring->capacity + lane * length), window.start == 0, following == 0};
 }
 
 // Tell the steps of windows, and read them.
 template <class Block>
-FRB_INLINE void read_windows(const Block& block, const Call& call, const Plan& plan, const Ring& ring, const Cut* cuts, int64_t begin, int64_t here) {
+FRB_INLINE void read_windows(const Block& block, const Call& call, const Plan& plan, const Ring& ring, const Cut* cuts,
+                             int64_t begin, int64_t here) {
   const int64_t width = ring->window_length, row = begin * width;
   auto at = [&](const Cut& of, int64_t k) { return of.first + int32_t(least<int64_t>(k, most(of.real - 1, 0))); };
   auto slot = [&](int64_t i) {
@@ -59,8 +61,8 @@ FRB_INLINE void read_windows(const Block& block, const Call& call, const Plan& p
   load_items(block, call, plan, row, here * width, slot);
 }
 
-// Draw slices by random words: each column of blocks `tile` of them. By priority the tree has that of each step where one
-// begins; else it counts the windows.
+// Draw slices by random words: each column of blocks `tile` of them. By priority the tree has that of each step where
+// one begins; else it counts the windows.
 template <class Block> FRB_INLINE void draw_slices(const Block& block, const Call& call) {
   const Plan plan = plan_of(call);
   const Ring ring = ring_of(call);

@@ -28,9 +28,10 @@ FRB_INLINE int64_t scaled(uint32_t random, int64_t n) { return int64_t(uint64_t(
 enum Sum { OF_REJECTED, OF_STALE, OF_PEAK, SUMS };
 FRB_INLINE int64_t numbers_of_update(int64_t batch, int64_t owners) { return 11 * batch + SUMS * owners; }
 
-// What an update knows of each row, int32 [batch] each, in the scratch: its slot, -1 for none, and its value; of the rows
-// that name the same slot one that leads them, and for each that leads the last with a good priority, the last that is
-// stored, and where the list of all begins. Rows that name nothing are among those of slot 0, which is saved for them.
+// What an update knows of each row, int32 [batch] each, in the scratch: its slot, -1 for none, and its value; of the
+// rows that name the same slot one that leads them, and for each that leads the last with a good priority, the last
+// that is stored, and where the list of all begins. Rows that name nothing are among those of slot 0, which is saved
+// for them.
 struct Rows {
   int32_t *slots, *values, *leaders, *good, *last, *lists, *next, *cells, *sums;
   int64_t batch, owners, room;  // of cells for each owner
@@ -55,9 +56,9 @@ FRB_INLINE void count_update(const Call& call, int64_t rejected, int64_t stale, 
 // Which counters there are.
 FRB_INLINE int64_t counters_of(const Call& call) { return most<int64_t>(ring_of(call)->counters, COUNTERS); }
 
-// Set the priorities of the items that handles name; of equal handles the last good one wins. Each block has the slots that
-// it owns; if there is one, it has the rest of the tree and the counters too, else `finish_update` has. Where items are
-// rewritten, that does it.
+// Set the priorities of the items that handles name; of equal handles the last good one wins. Each block has the slots
+// that it owns; if there is one, it has the rest of the tree and the counters too, else `finish_update` has. Where
+// items are rewritten, that does it.
 template <class Block> FRB_INLINE void update(const Block& block, const Call& call) {
   const Plan plan = plan_of(call);
   const Ring ring = ring_of(call);
@@ -86,10 +87,12 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
     return int64_t(call.priorities && rows.slots[i] >= 0 && mine(i) && rows.values[i] < 0);
   });
   const int32_t peak = block.largest(batch, [&](int64_t i) { return mine(i) ? most(rows.values[i], 0) : 0; });
-  // Rows of equal slots meet in a cell. Where those of other slots come there too, one row stays, and with it its equals;
-  // the others go on to another cell.
+  // Rows of equal slots meet in a cell. Where those of other slots come there too, one row stays, and with it its
+  // equals; the others go on to another cell.
   for (uint32_t turn = 0, left = 1; left; ++turn) {
-    auto cell = [&](int64_t i) { return rows.cells + x * rows.room + scaled(spread(uint32_t(rows.key(i)) + turn * 0x9E3779B9u), rows.room); };
+    auto cell = [&](int64_t i) {
+      return rows.cells + x * rows.room + scaled(spread(uint32_t(rows.key(i)) + turn * 0x9E3779B9u), rows.room);
+    };
     block.each(batch, [&](int64_t i) { if (mine(i) && rows.leaders[i] < 0) *cell(i) = int32_t(i); });
     left = uint32_t(block.total(batch, [&](int64_t i) {
       if (!mine(i) || rows.leaders[i] >= 0) return int64_t(0);
@@ -132,11 +135,12 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
 
 // The same bytes of rows: what lies in their slot is saved for all that name it, by the one that carries.
 template <class T, class Block>
-FRB_INLINE void save_for_all(const Block& block, const Rows& rows, int64_t begin, int64_t count, const char* stored, char* saved,
-                             int64_t stride, int64_t width) {
+FRB_INLINE void save_for_all(const Block& block, const Rows& rows, int64_t begin, int64_t count, const char* stored,
+                             char* saved, int64_t stride, int64_t width) {
   const uint32_t pieces = uint32_t(width / int64_t(sizeof(T)));
   block.each(count * pieces, [&](int64_t k) {
-    const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces, i = begin + place;
+    const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
+    const int64_t i = begin + place;
     if (!rows.carries(i)) return;
     const T old = reinterpret_cast<const T*>(stored + rows.key(i) * stride)[piece];
     for (int32_t other = rows.lists[rows.leaders[i]]; other >= 0; other = rows.next[other])
@@ -144,16 +148,16 @@ FRB_INLINE void save_for_all(const Block& block, const Rows& rows, int64_t begin
   });
 }
 
-// Save and rewrite items, `tile` rows by each column of blocks; and if several blocks had the slots, by one more what these
-// have left.
+// Save and rewrite items, `tile` rows by each column of blocks; and if several blocks had the slots, by one more what
+// these have left.
 template <class Block> FRB_INLINE void finish_update(const Block& block, const Call& call) {
   const Plan plan = plan_of(call);
   const Rows rows(call);
   const int64_t several = rows.owners > 1, begin = (block.x() - several) * call.tile;
   if (several && block.x() == 0) {
     if (block.y() == 0) {
-      if (call.priorities)
-        refresh_above(block, plan, call.tree, 2, call.batch, [&](int64_t i) { return rows.wins(i) ? rows.slots[i] : -1; });
+      auto leaf = [&](int64_t i) { return rows.wins(i) ? rows.slots[i] : -1; };
+      if (call.priorities) refresh_above(block, plan, call.tree, 2, call.batch, leaf);
       block.each(1, [&](int64_t) {
         int64_t rejected = 0, stale = 0;
         int32_t peak = 0;

@@ -75,17 +75,20 @@ int add(const BufferCall& c) {
 int add_to_rings(const BufferCall& c) {
   Call call = record_of(c);
   const Ring ring = ring_of(call);
-  if (ring->window_length) call.range_count = distances(ring, std::min<int64_t>(c.batch / ring->lanes, ring->length), call.ranges);
+  const int64_t each = std::min<int64_t>(c.batch / ring->lanes, ring->length);
+  if (ring->window_length) call.range_count = distances(ring, each, call.ranges);
   const Addition of(call);
   const int64_t numbers = of.end - call.scratch;
   if (numbers && !take_scratch(call, numbers)) return NO_MEMORY;
   if (c.mask) {
     call.tile = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
-    if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.tile))) return failed;
+    const int64_t blocks = parts(of.lanes, call.tile);
+    if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, blocks)) return failed;
   }
   const int64_t large = share * THREADS_OF_ONE / THREADS;  // as these blocks are
   call.tile = std::max(parts(of.places, most_blocks), large / std::max<int64_t>(c.row_bytes, 1));
-  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, 1 + parts(of.places, call.tile), lines_of(of.plan, large));
+  const int64_t columns = 1 + parts(of.places, call.tile);
+  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, columns, lines_of(of.plan, large));
   return saved(c, outcome, of.places, c.order ? 0 : of.entries, c.deck_room);
 }
 
@@ -98,7 +101,8 @@ int update_by(const BufferCall& c, bool in_rings) {
   int outcome = launch(call, update_kernel, THREADS_OF_ONE, call.owners);
   const int64_t several = call.owners > 1, copies = c.given ? parts(c.batch, call.tile) : 0;
   if (outcome == DONE && several + copies > 0)
-    outcome = launch(call, finish_update_kernel, THREADS, several + copies, copies ? lines_of(plan_of(call), share) : 1);
+    outcome = launch(call, finish_update_kernel, THREADS, several + copies,
+                     copies ? lines_of(plan_of(call), share) : 1);
   return saved(c, outcome, c.batch);
 }
 int update(const BufferCall& c) { return update_by(c, false); }
@@ -123,7 +127,8 @@ int draw_epoch(const BufferCall& c) {
   if (!take_scratch(call, numbers_of_epoch(c.batch, call.scratch_size))) return NO_MEMORY;
   if (const int failed = launch(call, draw_epoch_kernel, THREADS_OF_ONE, 1)) return failed;
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  const int outcome = launch(call, read_epoch_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
+  const int64_t columns = parts(c.batch, call.tile);
+  const int outcome = launch(call, read_epoch_kernel, THREADS, columns, lines_of(plan_of(call), share));
   return saved(c, outcome, 0, 0, c.deck_room);
 }
 
