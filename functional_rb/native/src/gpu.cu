@@ -24,7 +24,7 @@ struct Block {
   // Take what `load` finds for each number to where it says. A thread does so for several at a time: it waits once for all
   // that it reads.
   template <class Piece, class F> __device__ void move(int64_t n, const F& load) const {
-    constexpr int AT_ONCE = 4;
+    constexpr int AT_ONCE = 2;
     for (int64_t first = threadIdx.x; first < n; first += AT_ONCE * blockDim.x) {
       Piece held[AT_ONCE], *to[AT_ONCE];
 #pragma unroll
