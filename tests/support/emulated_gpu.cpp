@@ -26,7 +26,8 @@ struct Block {
   template <class F> void each(int64_t n, const F& f) const {
     for (int64_t k = 0; k < n; ++k) f(turn(k, n, order));
   }
-  template <class Piece, class F> void move(int64_t n, const F& load) const {
+  void wait() const {}
+  template <class Piece, class F> void move(int64_t n, int64_t&, const F& load) const {
     each(n, [&](int64_t i) {
       Piece held;
       if (Piece* to = load(i, held)) *to = held;

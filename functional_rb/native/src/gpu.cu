@@ -21,11 +21,14 @@ struct Block {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) f(i);
     __syncthreads();
   }
-  // Take what `load` finds for each number to where it says. A thread does so for several at a time: it waits once for all
-  // that it reads.
-  template <class Piece, class F> __device__ void move(int64_t n, const F& load) const {
+  __device__ void wait() const { __syncthreads(); }
+  // Take what `load` finds for each number to where it says, without waiting for other threads. A thread does so for several
+  // at a time, so that it waits once for all that it reads; the warps behind `turn` threads begin.
+  template <class Piece, class F> __device__ void move(int64_t n, int64_t& turn, const F& load) const {
     constexpr int AT_ONCE = 2;
-    for (int64_t first = threadIdx.x; first < n; first += AT_ONCE * blockDim.x) {
+    const int64_t begin = (threadIdx.x + blockDim.x - turn) % blockDim.x;
+    turn = (turn + (n + WARP - 1) / WARP * WARP) % blockDim.x;
+    for (int64_t first = begin; first < n; first += AT_ONCE * blockDim.x) {
       Piece held[AT_ONCE], *to[AT_ONCE];
 #pragma unroll
       for (int k = 0; k < AT_ONCE; ++k) {
@@ -36,7 +39,6 @@ struct Block {
       for (int k = 0; k < AT_ONCE; ++k)
         if (to[k]) *to[k] = held[k];
     }
-    __syncthreads();
   }
   // What all threads have, put together: in each warp by halves, and then of the warps by the first of them.
   template <class T, class F> __device__ T together(T own, const F& of_two) const {

@@ -234,11 +234,12 @@ FRB_INLINE void refresh_above(const Block& block, const Plan& plan, float* tree,
 
 // --- rows -----------------------------------------------------------------------------------------------------------
 
-// Copy `bytes` for each of `count` places between where `to` and `from` say, by all threads; nothing to a place of null.
+// Copy `bytes` for each of `count` places between where `to` and `from` say; nothing to a place of null. What is copied by
+// several calls with one `turn` is copied at the same time, by other threads where there are enough.
 template <class Piece, class Block, class To, class From>
-FRB_INLINE void copy_pieces(const Block& block, int64_t count, int64_t bytes, const To& to, const From& from) {
+FRB_INLINE void copy_pieces(const Block& block, int64_t& turn, int64_t count, int64_t bytes, const To& to, const From& from) {
   const uint32_t pieces = uint32_t(bytes / int64_t(sizeof(Piece)));
-  block.template move<Piece>(count * pieces, [&](int64_t k, Piece& held) {
+  block.template move<Piece>(count * pieces, turn, [&](int64_t k, Piece& held) {
     const int64_t place = pieces == 1 ? k : int64_t(uint32_t(k) / pieces), piece = k - place * pieces;
     Piece* target = reinterpret_cast<Piece*>(to(place));
     if (!target) return target;
@@ -247,10 +248,11 @@ FRB_INLINE void copy_pieces(const Block& block, int64_t count, int64_t bytes, co
   });
 }
 template <class Block, class To, class From>
-FRB_INLINE void copy_each(const Block& block, int64_t count, int64_t bytes, uint64_t alignment, const To& to, const From& from) {
-  if (alignment % 16 == 0 && bytes % 16 == 0) copy_pieces<Four>(block, count, bytes, to, from);
-  else if (alignment % 4 == 0 && bytes % 4 == 0) copy_pieces<int32_t>(block, count, bytes, to, from);
-  else copy_pieces<char>(block, count, bytes, to, from);
+FRB_INLINE void copy_each(const Block& block, int64_t& turn, int64_t count, int64_t bytes, uint64_t alignment, const To& to,
+                          const From& from) {
+  if (alignment % 16 == 0 && bytes % 16 == 0) copy_pieces<Four>(block, turn, count, bytes, to, from);
+  else if (alignment % 4 == 0 && bytes % 4 == 0) copy_pieces<int32_t>(block, turn, count, bytes, to, from);
+  else copy_pieces<char>(block, turn, count, bytes, to, from);
 }
 
 // By how much places in two arrays are aligned, whose items lie so many bytes apart.
@@ -274,30 +276,34 @@ template <class Block> FRB_INLINE Part part_of(const Block& block, int64_t array
 template <class Block, class Slot>
 FRB_INLINE void save_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count,
                            const Slot& slot) {
+  int64_t turn = 0;
   for (int64_t k = 0; k < call.saved_arrays(); ++k) {
     const int64_t bytes = plan.stored_bytes(k);
     const Part part = part_of(block, k, bytes);
     if (!part.width) continue;
     char *stored = call.storage[k] + part.first, *rows = call.saved()[k] + first * bytes + part.first;
-    copy_each(block, count, part.width, unit_of(aligned(stored, bytes, rows, bytes)),
+    copy_each(block, turn, count, part.width, unit_of(aligned(stored, bytes, rows, bytes)),
               [&](int64_t i) { return rows + i * bytes; }, [&](int64_t i) { return stored + slot(i) * bytes; });
   }
+  block.wait();
 }
 
 // Write the leaves that are given of `row(i)`, which is negative for none, to `slot(i)`.
 template <class Block, class Row, class Slot>
 FRB_INLINE void store_items(const Block& block, const Call& call, const Plan& plan, int64_t count, const Row& row,
                             const Slot& slot) {
+  int64_t turn = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
     const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
     const Part part = part_of(block, leaf.storage, bytes);
     if (!part.width || !call.items[k]) continue;
     char *stored = call.storage[leaf.storage] + leaf.offset + part.first, *rows = call.items[k] + part.first;
-    copy_each(block, count, part.width, unit_of(aligned(stored, stride, rows, bytes)),
+    copy_each(block, turn, count, part.width, unit_of(aligned(stored, stride, rows, bytes)),
               [&](int64_t i) { return row(i) < 0 ? nullptr : stored + slot(i) * stride; },
               [&](int64_t i) { return rows + row(i) * bytes; });
   }
+  block.wait();
 }
 
 // --- add ------------------------------------------------------------------------------------------------------------
@@ -492,6 +498,7 @@ FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Wo
 template <class Block, class Slot>
 FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count,
                            const Slot& slot) {
+  int64_t turn = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
     const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
@@ -502,9 +509,10 @@ FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& pla
     const int64_t share = parts(bytes / unit, block.rows()) * unit, from = block.y() * share;
     const int64_t width = least(share, bytes - from);
     if (width > 0)
-      copy_each(block, count, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
+      copy_each(block, turn, count, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
                 [&](int64_t i) { return stored + int64_t(slot(i)) * stride + from; });
   }
+  block.wait();
 }
 
 // Draw by random words of the key: each column of blocks `tile` items. The blocks of the first line tell which; each
