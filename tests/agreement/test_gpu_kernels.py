@@ -29,6 +29,7 @@ from torch_backend.chain import CHAIN
 
 ORDERS = list(emulated_gpu.ORDERS)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 
 class OnGpu(Programs):
