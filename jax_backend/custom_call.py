@@ -98,7 +98,8 @@ def in_use(kernel: Kernel) -> bool:
     """Whether programs that are traced now take a kernel."""
     if _on_cpu():
         return bool(kernel.name)
-    return bool(part_kernels.in_force()) and gpu.fits(kernel) and jax.default_backend() == "gpu" and gpus.ready()
+    wanted = bool(part_kernels.in_force()) and jax.default_backend() == "gpu"
+    return wanted and gpu.fits(kernel) and gpus.pays(kernel) and gpus.ready()
 
 
 def _on_cpu() -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 import jax
 
 from functional_rb.native import gpu
+from functional_rb.native.kernels import Kernel
 
 PREFIX: Final = "functional_rb_gpu_"
 """What the names of handlers begin with."""
@@ -23,6 +24,16 @@ def ready() -> bool:
     if able:
         register("CUDA")
     return able
+
+
+def pays(kernel: Kernel) -> bool:
+    """Whether a launch takes less time than XLA's operations.
+
+    A launch of ours is a node of XLA's programs that it fuses with nothing. Where XLA makes few operations of the same,
+    of which it fuses the slices of a loop's inputs into some, it is the quicker one: a scanned step of a uniform buffer
+    took 13.6 us on an H200 by these, 19.8 by launches.
+    """
+    return kernel.on_gpu is not None and not kernel.on_gpu.few
 
 
 def register(platform: str) -> None:

@@ -33,7 +33,7 @@ def _copied(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch
     for x in tensors:
         begins.append(size)
         size += -(-x.nbytes // LINE) * LINE
-    pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    pinned = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
     for begin, x in zip(begins, tensors, strict=True):
         part(pinned, begin, x.dtype, x.shape).copy_(x)
     there = pinned.to(device, non_blocking=True)

@@ -107,7 +107,7 @@ def scratch(kernel: Kernel) -> int:
     from functional_rb import _native
 
     assert kernel.on_gpu is not None
-    name, batch, masked = kernel.on_gpu
+    name, batch, masked, _ = kernel.on_gpu
     return _native.gpu_scratch(name, kernel.records[0], batch, masked)
 
 

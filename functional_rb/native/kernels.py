@@ -60,11 +60,13 @@ class Launch(NamedTuple):
         name: of its handler.
         batch: how many rows it takes, or gives.
         masked: whether there is a mask.
+        few: whether XLA makes few operations of the same.
     """
 
     name: str
     batch: int
     masked: bool = False
+    few: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -183,7 +185,7 @@ def add(
     tree = ABSENT if state.tree is None else state.tree
     results = Arrays(state.rows, tuple(state.wide), tree, _counters(state), {})
     operands = (state.rows, *state.wide, state.tree, state.counters, mask, priorities, *leaves)
-    launch = Launch("add", batch, mask is not None)
+    launch = Launch("add", batch, mask is not None, few=mask is None and state.tree is None)
     return Kernel("add", operands, results, [descriptor.encode(spec), batch], on_gpu=launch)
 
 
@@ -212,7 +214,7 @@ def draw(
     operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch))
     records = [descriptor.encode(spec), descriptor.encode_rings(spec)]
-    return Kernel("draw", operands, results, records, on_gpu=Launch("draw", batch))
+    return Kernel("draw", operands, results, records, on_gpu=Launch("draw", batch, few=state.tree is None))
 
 
 def sample(
@@ -225,7 +227,7 @@ def sample(
     operands = (state.rows, *state.wide, state.tree, state.counters, key, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch)), ints(*state.counters.shape)
     records = descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]
-    return Kernel("", operands, results, records, on_gpu=Launch("sample", batch))
+    return Kernel("", operands, results, records, on_gpu=Launch("sample", batch, few=state.tree is None))
 
 
 @stands_in_for(functions.update, WHOLE)

@@ -358,6 +358,25 @@ def test_a_program_on_the_cpu_beside_a_gpu(program: str, monkeypatch: pytest.Mon
         assert bits(PROGRAMS[program](spec)) == expected
 
 
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_xla_does_what_it_makes_few_operations_of(sampler: str) -> None:
+    """Adds and draws of uniform buffers; not where there is a mask, or leaves are rewritten."""
+
+    def life() -> Any:
+        state = rb.add(rb.init(of(sampler)), items(0, FEW))
+        state, sample = rb.sample(state, rb.key(0), 8)
+        state = rb.add(state, items(1, FEW), mask(1, FEW))
+        state = rb.update(state, sample.indices, None, {"n": sample.items["n"] + 1})
+        return state, sample
+
+    with gpu_on_xla.using("forward", all_of_them=False) as told:
+        found = bits(life())
+    with otherwise():
+        assert found == bits(life())
+    names = [name for name, _ in told.launched]
+    assert names == [*(["add", "sample"] if sampler == "prioritized" else []), "rank", "add", "update", "finish_update"]
+
+
 def test_keys_of_other_kinds() -> None:
     """Whose random bits XLA makes."""
 

@@ -15,8 +15,11 @@ from tests.support.emulated_gpu import BLOCKS, SHARE, Emulated
 
 
 @contextlib.contextmanager
-def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
-    """Let what is compiled meanwhile call kernels for GPUs, threads and blocks taking turns in an order."""
+def using(order: str, blocks: int = BLOCKS, share: int = SHARE, all_of_them: bool = True) -> Iterator[Emulated]:
+    """Let what is compiled meanwhile call kernels for GPUs, threads and blocks taking turns in an order.
+
+    By default also where XLA's operations would be quicker.
+    """
     gpus.register("cpu")
     jax.clear_caches()
     with (
@@ -26,6 +29,8 @@ def using(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emul
     ):
         patch.setattr(jax, "default_backend", lambda: "gpu")
         patch.setattr(gpus, "ready", lambda: True)
+        if all_of_them:
+            patch.setattr(gpus, "pays", lambda kernel: True)
         mlir.register_lowering(custom_call._work, custom_call.lower_on_gpu, platform="cpu")
         try:
             yield emulated

@@ -25,8 +25,9 @@ def test_what_lies_side_by_side_is_what_it_was(monkeypatch: pytest.MonkeyPatch) 
     """Whatever its dtype and strides; and no tensor overlaps another."""
     empty, made = torch.empty, list[torch.Tensor]()
 
-    def unpinned(*sizes: Any, pin_memory: bool, **given: Any) -> torch.Tensor:
+    def unpinned(*sizes: Any, pin_memory: bool, device: str, **given: Any) -> torch.Tensor:
         assert pin_memory
+        assert device == "cpu"  # whatever torch's default is
         made.append(empty(*sizes, **given))
         return made[-1]
 
@@ -40,6 +41,7 @@ def test_what_lies_side_by_side_is_what_it_was(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_one_copy_takes_all_of_them_to_a_gpu() -> None:
     given = [*TENSORS, "text", torch.ones(2, device="cuda")]
