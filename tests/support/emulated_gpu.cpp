@@ -1,16 +1,29 @@
 // The kernels of `gpu_kernels.h` by emulated blocks, one after the other, whose threads take turns in an order that tests
-// choose: what depends on the order gives other bits in another one.
+// choose: what depends on the order gives other bits in another one. As a team, blocks and their threads are at work at the
+// same time, so that a sanitizer sees who reads and writes the same.
 #include "gpu_kernels.h"
 
+#include <cstdlib>
+#include <thread>
 #include <vector>
 
 namespace {
 
-enum Order { FORWARD, BACKWARD, SCATTERED };
+enum Order { FORWARD, BACKWARD, SCATTERED, TEAM };
+constexpr int64_t MEMBERS = 2;
+
+// Have members of a team do their share each.
+template <class F> void together(const F& share) {
+  std::vector<std::thread> members;
+  for (int64_t k = 0; k < MEMBERS; ++k) members.emplace_back([&share, k] { share(k); });
+  for (std::thread& member : members) member.join();
+}
+// Whether two members do the same, in the first step of a block: a race that a test plants.
+const bool planted = getenv("FRB_EMULATED_RACE");
 
 // The k-th of n turns.
 int64_t turn(int64_t k, int64_t n, int64_t order) {
-  if (order == FORWARD) return k;
+  if (order == FORWARD || order == TEAM) return k;
   if (order == BACKWARD) return n - 1 - k;
   const int64_t step = n % 7 ? 7 : n % 11 ? 11 : 1;  // that has no divisor with n in common
   return (k * step + n / 3) % n;
@@ -24,6 +37,10 @@ struct Block {
   int64_t rows() const { return lines; }
   int32_t* shared() const { return all; }
   template <class F> void each(int64_t n, const F& f) const {
+    if (order == TEAM && n > 1)
+      return together([&](int64_t member) {
+        for (int64_t k = planted ? 0 : member; k < n; k += MEMBERS) f(k);
+      });
     for (int64_t k = 0; k < n; ++k) f(turn(k, n, order));
   }
   void wait() const {}
@@ -35,12 +52,12 @@ struct Block {
   }
   template <class F> int64_t total(int64_t n, const F& f) const {
     int64_t found = 0;
-    each(n, [&](int64_t i) { found += f(i); });
+    for (int64_t k = 0; k < n; ++k) found += f(turn(k, n, order));
     return found;
   }
   template <class F> int32_t largest(int64_t n, const F& f) const {
     int32_t found = 0;
-    each(n, [&](int64_t i) { found = frb::most(found, f(i)); });
+    for (int64_t k = 0; k < n; ++k) found = frb::most(found, f(turn(k, n, order)));
     return found;
   }
   template <class F, class O, class T> int32_t running(int64_t n, const F& f, const O& of_two, const T& tell) const {
@@ -55,24 +72,28 @@ struct Block {
     return before;
   }
   int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const {
-    const int32_t found = *at;
-    if (found == expected) *at = wanted;
-    return found;
+    __atomic_compare_exchange_n(at, &expected, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;  // as it was found
   }
-  int32_t exchange(int32_t* at, int32_t x) const {
-    const int32_t found = *at;
-    *at = x;
-    return found;
+  int32_t exchange(int32_t* at, int32_t x) const { return __atomic_exchange_n(at, x, __ATOMIC_RELAXED); }
+  void raise(int32_t* at, int32_t x) const {
+    int32_t found = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (found < x && !__atomic_compare_exchange_n(at, &found, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
   }
-  void raise(int32_t* at, int32_t x) const { *at = frb::most(*at, x); }
 };
 
 template <class F> void launched(int64_t columns, int64_t lines, int64_t order, const F& kernel) {
-  std::vector<int32_t> shared(frb::gpu::SHARED);
-  for (int64_t k = 0; k < columns * lines; ++k) {
-    const int64_t block = turn(k, columns * lines, order);
+  auto carry_out = [&](int64_t block) {
+    std::vector<int32_t> shared(frb::gpu::SHARED);
     kernel(Block{block % columns, block / columns, lines, order, shared.data()});
-  }
+  };
+  const int64_t blocks = columns * lines;
+  if (order == TEAM && blocks > 1)
+    return together([&](int64_t member) {
+      for (int64_t k = member; k < blocks; k += MEMBERS) carry_out(k);
+    });
+  for (int64_t k = 0; k < blocks; ++k) carry_out(turn(k, blocks, order));
 }
 
 #define FRB_CARRIED_OUT(name, threads) \

@@ -23,6 +23,8 @@ from torch_backend.gpus import Gpus, keywords
 from torch_backend.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
+TEAM = "team"
+"""Blocks and threads at the same time."""
 
 
 class OnTheCpu(Gpus):
@@ -54,15 +56,23 @@ class Emulated:
         self.launched += [(_native.GPU_KERNELS[kernel], (columns, lines)) for kernel, columns, lines in kernels]
 
 
+def built(target: Path, *more: str) -> Path:
+    """Compile the emulator into a file, with more flags."""
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", f"-I{SOURCES}", *more]
+    subprocess.run([*compiler(), *flags, str(Path(__file__).with_suffix(".cpp")), "-o", str(target)], check=True)
+    return target
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """The emulator, compiled once a process."""
-    source = Path(__file__).with_suffix(".cpp")
     with tempfile.TemporaryDirectory() as folder:
-        made = f"{folder}/emulated.so"
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", f"-I{SOURCES}"]
-        subprocess.run([*compiler(), *flags, str(source), "-o", made], check=True)
-        loaded = ctypes.CDLL(made)
+        loaded = ctypes.CDLL(built(Path(folder, "emulated.so")))
+    return declared(loaded)
+
+
+def declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """The emulator, with the types of its functions."""
     loaded.frb_launched.restype = ctypes.c_int64
     loaded.frb_launched.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     loaded.frb_in_order.argtypes = [ctypes.c_int64]
@@ -77,7 +87,7 @@ def launching(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[
     assert launch is not None
     _native.gpu_driver((launch, 0, 0, 0, 0), blocks, share)
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
-    found.frb_in_order(ORDERS[order])
+    found.frb_in_order([*ORDERS, TEAM].index(order))
     found.frb_launched((ctypes.c_int64 * 0)(), 0)
     try:
         yield emulated

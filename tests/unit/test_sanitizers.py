@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import effort
+from tests.support import effort, emulated_gpu
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {
@@ -114,3 +114,24 @@ def test_a_planted_fault_is_reported(
     done = run(built, kind, "threads", str(fault))
     assert done.returncode != 0
     assert report in done.stderr, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The emulated kernels for GPUs as the sanitizer for threads has them, and the environment to load them in."""
+    runtime = library("libtsan.so")
+    if not runtime:
+        pytest.skip("no g++ with the sanitizer thread here")
+    made = emulated_gpu.built(tmp_path_factory.mktemp("team") / "emulated.so", "-g1", "-fsanitize=thread")
+    return made, os.environ | {"LD_PRELOAD": runtime}
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_kernels_for_gpus_as_threads_report_nothing(emulator: tuple[Path, dict[str, str]], planted: bool) -> None:
+    """But for a race that is planted: what threads of a block, or two blocks, read and write at the same time."""
+    file, environment = emulator
+    own, lives = ({"FRB_EMULATED_RACE": "1"}, 1) if planted else ({}, effort.effort(4, 100))
+    command = [sys.executable, "-m", "tests.support.emulated_team", str(file), str(lives)]
+    done = subprocess.run(command, cwd=ROOT, env=environment | own, capture_output=True, text=True, check=False)
+    assert ("data race" in done.stderr) == planted, done.stderr[-4000:]
+    assert planted or done.stdout.endswith("done\n"), done.stdout + done.stderr[-3000:]

@@ -200,12 +200,21 @@ struct Children {
 FRB_INLINE const LevelRecord& top_of(const Plan& plan) { return plan.level(plan->levels - 1); }
 FRB_INLINE const float* row(const float* tree, int64_t k) { return tree + k * FANOUT; }
 
-// Compute one of the three numbers of a node.
+// Write what other threads may write at the same time: what one of them has stays, be it which it may.
+template <class T> FRB_INLINE void leave(T* at, T x) {
+#if defined(__CUDACC__)
+  *at = x;
+#else
+  __atomic_store(at, &x, __ATOMIC_RELAXED);
+#endif
+}
+
+// Compute one of the three numbers of a node. Threads that do it for the same node find the same bits.
 FRB_INLINE void refresh_number(const Plan& plan, float* tree, int64_t level, int64_t node, int which) {
   const LevelRecord &own = plan.level(level), &below = plan.level(level - 1);
-  if (which == 0) tree[int64_t(own.sums) * FANOUT + node] = Children(row(tree, below.sums + node)).sum();
-  if (which == 1) tree[int64_t(own.smallest) * FANOUT + node] = Children(row(tree, below.smallest + node)).smallest();
-  if (which == 2) tree[int64_t(own.largest) * FANOUT + node] = Children(row(tree, below.largest + node)).largest();
+  if (which == 0) leave(tree + int64_t(own.sums) * FANOUT + node, Children(row(tree, below.sums + node)).sum());
+  if (which == 1) leave(tree + int64_t(own.smallest) * FANOUT + node, Children(row(tree, below.smallest + node)).smallest());
+  if (which == 2) leave(tree + int64_t(own.largest) * FANOUT + node, Children(row(tree, below.largest + node)).largest());
 }
 
 template <class Block> FRB_INLINE void refresh_range(const Block& block, const Plan& plan, float* tree, int64_t first, int64_t count) {

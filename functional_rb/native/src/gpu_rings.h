@@ -251,7 +251,7 @@ template <class Block> FRB_INLINE void show(const Block& block, const Addition& 
     if (call.saved_slots) call.saved_slots[of.places + i] = slot, call.saved_values[of.places + i] = call.tree[slot];
     of.numbers[i] = bits_of(!call.kept ? float(of.numbers[i]) : of.numbers[i] > 0 ? call.kept[slot] : 0.0f);
   });
-  block.each(of.entries, [&](int64_t i) { call.tree[of.changed[i]] = float_of(of.numbers[i]); });
+  block.each(of.entries, [&](int64_t i) { leave(call.tree + of.changed[i], float_of(of.numbers[i])); });
   refresh_above(block, of.plan, call.tree, 1, of.entries, [&](int64_t i) { return of.changed[i]; });
 }
 

@@ -93,7 +93,7 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
     auto cell = [&](int64_t i) {
       return rows.cells + x * rows.room + scaled(spread(uint32_t(rows.key(i)) + turn * 0x9E3779B9u), rows.room);
     };
-    block.each(batch, [&](int64_t i) { if (mine(i) && rows.leaders[i] < 0) *cell(i) = int32_t(i); });
+    block.each(batch, [&](int64_t i) { if (mine(i) && rows.leaders[i] < 0) leave(cell(i), int32_t(i)); });
     left = uint32_t(block.total(batch, [&](int64_t i) {
       if (!mine(i) || rows.leaders[i] >= 0) return int64_t(0);
       const int32_t found = *cell(i);
