@@ -28,7 +28,7 @@ from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
 from functional_rb.structures import frame_ring
 from jax_backend import compat, ops, rules
-from jax_backend.custom_call import barrier, choose, in_use
+from jax_backend.custom_call import barrier, choose, in_use, on_gpu
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -179,6 +179,8 @@ def sample(
     state: State, key: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None = None
 ) -> tuple[Arrays, list[jax.Array], Selection] | None:
     """Choose items by a key and read them, as `draw` does, where one launch does all of that; None where none does."""
+    if not on_gpu():
+        return None
     spec, arrays = state.spec, _arrays(state)
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)

@@ -98,8 +98,12 @@ def in_use(kernel: Kernel) -> bool:
     """Whether programs that are traced now take a kernel."""
     if _on_cpu():
         return bool(kernel.name)
-    wanted = bool(part_kernels.in_force()) and jax.default_backend() == "gpu"
-    return wanted and gpu.fits(kernel) and gpus.pays(kernel) and gpus.ready()
+    return on_gpu() and gpu.fits(kernel) and gpus.pays(kernel) and gpus.ready()
+
+
+def on_gpu() -> bool:
+    """Whether programs that are traced now may take kernels for GPUs."""
+    return bool(part_kernels.in_force()) and jax.default_backend() == "gpu"
 
 
 def _on_cpu() -> bool:
