@@ -200,8 +200,10 @@ struct Random {
 
   bool take(const VersionChain* chain, const KnownBuffer* known, const Where& where, PyObject* given, int64_t draws) {
     if (!chain->arrays.see(given, seen, ON_THE_HOST)) {
-      key_at = chain->arrays.see(given, seen, where) ? reinterpret_cast<const int64_t*>(seen.data) : nullptr;
-      return key_at && where.on_gpu && seen.dtype == INT64 && seen.ndim == 0;
+      // Not with an error, as an interrupt is, while looking: another call of Python's would lose it.
+      if (!where.on_gpu || PyErr_Occurred() || !chain->arrays.see(given, seen, where)) return false;
+      key_at = reinterpret_cast<const int64_t*>(seen.data);
+      return seen.dtype == INT64 && seen.ndim == 0;
     }
     if (seen.dtype == INT64 && seen.ndim == 0 && !chain->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
