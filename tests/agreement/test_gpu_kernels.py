@@ -85,6 +85,7 @@ class Emulated(OnGpu):
         self.launched.update(name for name, _ in emulated.launched)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("order", "blocks"), [*((order, 2) for order in ORDERS), ("scattered", gpu.BLOCKS)])
 def test_random_programs(order: str, blocks: int) -> None:
     names = set[str]()

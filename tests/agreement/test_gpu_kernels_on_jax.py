@@ -212,6 +212,7 @@ def agree(program: str, sampler: str, kernels: AbstractContextManager[Any]) -> A
     return told
 
 
+@pytest.mark.few(3, by="sampler")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs(program: str, sampler: str) -> None:

@@ -130,7 +130,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 def test_kernels_for_gpus_as_threads_report_nothing(emulator: tuple[Path, dict[str, str]], planted: bool) -> None:
     """But for a race that is planted: what threads of a block, or two blocks, read and write at the same time."""
     file, environment = emulator
-    own, lives = ({"FRB_EMULATED_RACE": "1"}, 1) if planted else ({}, effort.effort(4, 100))
+    own, lives = ({"FRB_EMULATED_RACE": "1"}, 1) if planted else ({}, effort.effort(2, 100))
     command = [sys.executable, "-m", "tests.support.emulated_team", str(file), str(lives)]
     done = subprocess.run(command, cwd=ROOT, env=environment | own, capture_output=True, text=True, check=False)
     assert ("data race" in done.stderr) == planted, done.stderr[-4000:]
