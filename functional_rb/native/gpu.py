@@ -1,7 +1,8 @@
 """CUDA's driver, and the compiler that builds of torch and JAX for CUDA bring along, without a header of either.
 
 What is compiled is kept in the user's folder of caches, under a name that tells of all that it is made of. Kernels are
-handles of a library, which belongs to no context: each is carried out in that of the thread.
+handles of a library, which belongs to no context: each is carried out in that of the thread. The extension is imported
+where it is used, as there may be none.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each
 BLOCKS: Final = 1024
 """So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
 SHARE: Final = 4096
-"""Bytes of an item that the threads of one block read together; of more several blocks."""
+"""Rows of an update that one block has, and a fourth of the bytes of an item; of more several blocks."""
 FUNCTIONS: Final = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuGetErrorString"
 """Those of the driver that are called from C++."""
 MAJOR, MINOR = 75, 76

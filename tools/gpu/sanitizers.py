@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu.plan import ROOT
+from tools.gpu.stages import started
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 USUAL_PLACE = "/usr/local/cuda/bin/compute-sanitizer"
@@ -34,15 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     for tool in options.tools:
         command = [options.sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), *program]
         with (options.out / f"{tool}.txt").open("wb") as output:
-            running[tool] = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            running[tool] = started(command, environment, output)
     print("| tool | seconds | end | what it says |\n|---|---|---|---|")
     ends = {tool: _end(process, began + options.limit) for tool, process in running.items()}
     for tool, (end, ended) in ends.items():

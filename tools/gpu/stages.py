@@ -11,9 +11,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tools.gpu.plan import ROOT
+
+
+def started(command: list[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A program at the root of the checkout, with a group of processes of its own, which writes all to one file."""
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 class Stage:
@@ -39,15 +52,7 @@ class Stage:
             return
         began, self.end = time.monotonic(), "runs"
         with (self.folder / "output.txt").open("wb") as output:
-            process = subprocess.Popen(
-                self.command,
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = started(self.command, environment, output)
             self.end = "interrupted"
             try:
                 while process.poll() is None and self.seconds < limit:

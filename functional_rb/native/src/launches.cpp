@@ -1,14 +1,14 @@
 #include "launches.h"
 
 #include <algorithm>
-#include <vector>
 
 FRB_BEGIN
 namespace gpu {
 namespace {
 
 Driver driver;
-std::vector<Device> devices;
+constexpr long long MOST_DEVICES = 64;
+Device devices[MOST_DEVICES];  // never moved: XLA's threads read them while others are told of
 int64_t most_blocks = 1024;  // of a launch: enough for any GPU, which has up to 150 multiprocessors
 constexpr int64_t MOST_OWNERS = 64;  // blocks of an update, each of which reads all handles
 int64_t share = 4096;        // rows of an update that one block has; of more several blocks
@@ -155,7 +155,8 @@ PyObject* take_device(PyObject*, PyObject* args) {
   long long number;
   PyObject *context, *kernels;
   if (!PyArg_ParseTuple(args, "LOO!", &number, &context, &PyTuple_Type, &kernels)) return nullptr;
-  if (size_t(number) >= devices.size()) devices.resize(size_t(number) + 1);
+  if (number < 0 || number >= MOST_DEVICES)
+    return PyErr_Format(PyExc_ValueError, "expected a device below %lld, got %lld", MOST_DEVICES, number);
   devices[size_t(number)].context = PyLong_AsVoidPtr(context);
   for (Py_ssize_t k = 0; k < KERNELS && !PyErr_Occurred(); ++k) devices[size_t(number)].kernels[k] = pointer(kernels, k);
   return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
@@ -190,11 +191,10 @@ bool has_streams() { return driver.current; }
 int64_t device_here() {
   void* context = nullptr;
   if (driver.current) driver.current(&context);
-  for (size_t k = 0; k < devices.size(); ++k)
-    if (devices[k].kernels[0] && devices[k].context == context) return int64_t(k);
+  for (int64_t k = 0; k < MOST_DEVICES; ++k)
+    if (devices[k].kernels[0] && devices[k].context == context) return k;
   return -1;
 }
-
 
 bool add_launches(PyObject* module) {
 #define FRB_NAME(name, threads) #name,
