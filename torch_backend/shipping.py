@@ -18,18 +18,14 @@ def shipped(values: Sequence[Any], device: torch.device) -> list[Any]:
     What is no tensor stays as it is. Nobody waits: the copy is asynchronous, and torch keeps the pinned memory, which
     may be let go at once, until it is done.
     """
-    moved = [
-        x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) and not _goes(x, device) else x for x in values
+    places = [k for k, x in enumerate(values) if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
+    found = dict[int, Any]()
+    if places and device.type == "cuda":
+        found = dict(zip(places, _copied([values[k] for k in places], device), strict=True))
+    return [
+        x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
+        for x in (found.get(k, x) for k, x in enumerate(values))
     ]
-    places = [k for k, x in enumerate(values) if isinstance(x, torch.Tensor) and _goes(x, device)]
-    for k, there in zip(places, _copied([values[k] for k in places], device) if places else (), strict=True):
-        moved[k] = there
-    return moved
-
-
-def _goes(tensor: torch.Tensor, device: torch.device) -> bool:
-    """Whether it goes by pinned memory."""
-    return tensor.device.type == "cpu" and device.type == "cuda"
 
 
 def _copied(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:

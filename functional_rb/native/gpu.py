@@ -45,12 +45,10 @@ class Loaded(NamedTuple):
     Attributes:
         context: the primary one of the device, which torch and XLA use.
         kernels: handles by name, the same for all devices of an architecture.
-        architecture: as in `sm_90`.
     """
 
     context: int
     kernels: dict[str, int]
-    architecture: str
 
 
 _ready: dict[int, bool] = {}
@@ -166,7 +164,7 @@ def loaded(device: int) -> Loaded:
     finally:
         library.cuCtxPopCurrent_v2(byref(c_void_p()))
     assert context.value is not None
-    return Loaded(context.value, kernels, architecture)
+    return Loaded(context.value, kernels)
 
 
 @functools.cache

@@ -40,6 +40,27 @@ def test_what_lies_side_by_side_is_what_it_was(monkeypatch: pytest.MonkeyPatch) 
         assert after.is_contiguous()
 
 
+def test_what_is_no_tensor_stays_and_tensors_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the CPU are packed, together; on the way to the CPU none is."""
+    packed: list[list[torch.Tensor]] = []
+
+    def copied(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        packed.append(tensors)
+        return [torch.empty_like(x, device="meta") for x in tensors]
+
+    monkeypatch.setattr(shipping, "_copied", copied)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
+    twice, there = torch.rand(3), torch.empty(2, device="meta")
+    given = [twice, "text", there, torch.ones(2), twice]
+    found = shipping.shipped(given, torch.device("cuda"))
+    assert [[id(x) for x in each] for each in packed] == [[id(given[k]) for k in (0, 3, 4)]]
+    assert [x if isinstance(x, str) else tuple(x.shape) for x in found] == [(3,), "text", (2,), (2,), (3,)]
+    assert all(x.is_meta for x in found if isinstance(x, torch.Tensor))
+    assert found[2] is there
+    assert all(x is y for x, y in zip(shipping.shipped(given, torch.device("cpu")), given, strict=True))
+    assert len(packed) == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
