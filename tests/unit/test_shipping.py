@@ -51,10 +51,10 @@ def test_what_is_no_tensor_stays_and_tensors_keep_their_places(monkeypatch: pyte
     monkeypatch.setattr(shipping, "_copied", copied)
     monkeypatch.setattr(torch.Tensor, "to", lambda x, *_, **__: x)
     twice, there = torch.rand(3), torch.empty(2, device="meta")
-    given = [twice, "text", there, torch.ones(2), twice]
+    given = [twice, "text", there, twice, torch.ones(2)]
     found = shipping.shipped(given, torch.device("cuda"))
     assert [[id(x) for x in each] for each in packed] == [[id(given[k]) for k in (0, 3, 4)]]
-    assert [x if isinstance(x, str) else tuple(x.shape) for x in found] == [(3,), "text", (2,), (2,), (3,)]
+    assert [x if isinstance(x, str) else tuple(x.shape) for x in found] == [(3,), "text", (2,), (3,), (2,)]
     assert all(x.is_meta for x in found if isinstance(x, torch.Tensor))
     assert found[2] is there
     assert all(x is y for x, y in zip(shipping.shipped(given, torch.device("cpu")), given, strict=True))
