@@ -115,8 +115,8 @@ def main(config: Config, local: bool, checkpoint: str | None = None) -> tuple[fl
     """Train; the mean return of the greedy policy, and what the buffer has counted."""
     torch.manual_seed(config.seed)
     spec = replace(buffer_spec(config), capacity=config.capacity)
-    save_every = None if checkpoint is None else 10_000
-    client = frb.ray.start(spec, SHARDS, backend=rb, checkpoint=checkpoint, save_every=save_every, local=local)
+    saving = None if checkpoint is None else frb.ray.Checkpoints(checkpoint, every=10_000)
+    client = frb.ray.start(spec, SHARDS, backend=rb, checkpoint=saving, local=local)
     actors = InTurn(client, config) if local else OnRay(client, config)
     learner = Learner(config)
 

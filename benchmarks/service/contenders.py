@@ -109,9 +109,12 @@ class Ours:
         sampler = frb.Prioritized(alpha=0.6, beta=0.4) if self.prioritized else frb.Uniform()
         spec = frb.BufferSpec(item, capacity, sampler=sampler)
         self.buffer_name = f"buffer_{os.urandom(4).hex()}"
-        options = {"num_cpus": 0.01}
         self.client = frb.ray.start(
-            spec, shards, backend="torch_backend", name=self.buffer_name, actor_options=options, in_flight=8
+            spec,
+            shards,
+            backend="torch_backend",
+            clients=frb.ray.Clients(in_flight=8),
+            actors=frb.ray.Actors(self.buffer_name, options={"num_cpus": 0.01}),
         )
         self.seed = 0
 
@@ -149,12 +152,12 @@ class Ours:
     def shard_processes(self) -> list[int]:
         import ray
 
-        return list(ray.get([actor.process.remote() for actor in self.client._transport._actors]))
+        return list(ray.get([actor.process.remote() for actor in self.client._watch.transport._actors]))
 
     def close(self) -> None:
         import ray
 
-        for actor in (*self.client._transport._actors, self.client._transport._coordinator):
+        for actor in (*self.client._watch.transport._actors, self.client._watch.transport._coordinator):
             ray.kill(actor)
 
 

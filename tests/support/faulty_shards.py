@@ -13,8 +13,9 @@ import numpy as np
 import functional_rb as frb
 import functional_rb.checkpoint as checkpoints
 from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.shard import Shard, shard_spec
-from functional_rb.scale.ray.starting import place_of
+from functional_rb.scale.ray.options import Checkpoints
+from functional_rb.scale.ray.shard import Shard
+from functional_rb.scale.ray.shard_specs import shard_spec
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
 FAULTS = ("die_before", "die_after", "lose_call", "lose_answer", "late", "die_saving")
@@ -27,9 +28,10 @@ SPEC = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=2048, sampler=frb.Prior
 
 def transport_at(path: str | None, save_every: int | None = None, spec: Any = SPEC, **more: Any) -> FaultyTransport:
     part = shard_spec(spec, SHARDS)
+    checkpoints = None if path is None else Checkpoints(path, save_every)
 
     def make(k: int, restarted: bool) -> Shard:
-        return Shard(k, SHARDS, part, place_of(path, k), save_every, restarted)
+        return Shard(k, SHARDS, part, checkpoints, restarted)
 
     return FaultyTransport(make, SHARDS, **more)
 

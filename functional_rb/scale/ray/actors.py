@@ -13,6 +13,7 @@ from functional_rb.base import extras
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.limits import Limiter, RateLimit
 from functional_rb.scale.ray.messages import Drawn, Standing, Welcome, Write, Wrote
+from functional_rb.scale.ray.options import Actors, Checkpoints
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
@@ -35,9 +36,7 @@ def _ray() -> Any:
 class ShardActor:
     """A shard in a process of its own, one call after the other."""
 
-    def __init__(
-        self, number: int, shards: int, spec: BufferSpec, place: str | None, save_every: int | None, name: str
-    ) -> None:
+    def __init__(self, number: int, shards: int, spec: BufferSpec, checkpoint: Checkpoints | None, name: str) -> None:
         """Begin, or go on after the one before has died."""
         import torch
 
@@ -45,7 +44,7 @@ class ShardActor:
         restarted = _was_restarted()
         self._refused: ValueError | None = None
         try:
-            self._shard = Shard(number, shards, spec, place, save_every, restarted)
+            self._shard = Shard(number, shards, spec, checkpoint, restarted)
         except ValueError as error:  # of a checkpoint that is another buffer's: `ready` tells whoever starts
             if restarted:
                 raise
@@ -227,28 +226,23 @@ class RayTransport:
 def start(
     part: BufferSpec,
     shards: int,
-    name: str,
-    path: str | None,
-    save_every: int | None,
+    checkpoint: Checkpoints | None,
     limit: RateLimit | None,
-    options: dict[str, Any],
-    detached: bool,
+    options: Actors,
     about: Any,
 ) -> RayTransport:
     """Start the actors, under names of their own."""
-    from functional_rb.scale.ray.starting import place_of
-
     extras.check_version(_ray(), OLDEST, WHO)
     if not _ray().is_initialized():
         raise RuntimeError("start: expected that Ray was initialized; call ray.init() first, or give local=True")
-    lasting: dict[str, Any] = {"lifetime": "detached"} if detached else {}
+    lasting: dict[str, Any] = {"lifetime": "detached"} if options.detached else {}
     common = {"max_restarts": -1, "max_task_retries": 0, **lasting}
     # What an actor has in flight at a crash is not run again by Ray: clients send it again, with its number.
     kind = _ray().remote(ShardActor)
-    given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options}
+    given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options.options}
+    name = options.name
     actors = [
-        kind.options(name=_name(name, k), **given).remote(k, shards, part, place_of(path, k), save_every, name)
-        for k in range(shards)
+        kind.options(name=_name(name, k), **given).remote(k, shards, part, checkpoint, name) for k in range(shards)
     ]
     try:
         _ray().get([actor.ready.remote() for actor in actors])

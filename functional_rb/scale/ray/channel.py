@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from functional_rb.scale.ray.messages import Welcome, Write, Wrote
@@ -10,14 +11,19 @@ from functional_rb.scale.ray.transport import ShardDiedError, Transport
 
 
 class Receipt:
-    """What stands for a write until its shard has acknowledged it; see `Client.add`."""
+    """What stands for a write until its shard has acknowledged it; see `Client.add`.
 
-    def __init__(self, client: Any, shard: int) -> None:
-        """Of a write that was just sent."""
-        self._client, self.shard = client, shard
-        self._done = False
-        self._error: Exception | None = None
-        self._told = False
+    Attributes:
+        shard: where it goes.
+        error: why it was refused, if it was.
+        told: whether `result` has raised that.
+    """
+
+    def __init__(self, wait: Callable[[Receipt, float | None], None], shard: int) -> None:
+        """Of a write that is about to be sent."""
+        self._wait, self.shard = wait, shard
+        self._done = self.told = False
+        self.error: Exception | None = None
 
     def done(self) -> bool:
         """Whether it is acknowledged, or refused, as far as the client has heard."""
@@ -33,13 +39,14 @@ class Receipt:
             TimeoutError: if it takes longer. The write is tried again until it succeeds, all the same.
             ValueError: if the shard has refused it; also another error that it had.
         """
-        self._client._wait_for(self, timeout)
-        self._told = True
-        if self._error is not None:
-            raise self._error
+        self._wait(self, timeout)
+        self.told = True
+        if self.error is not None:
+            raise self.error
 
-    def _finish(self, error: Exception | None) -> None:
-        self._done, self._error = True, error
+    def finish(self, error: Exception | None) -> None:
+        """Note that the shard has answered."""
+        self._done, self.error = True, error
 
 
 class Lost(NamedTuple):
@@ -83,8 +90,8 @@ class Channel:
         self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
         self.alive, self.lost = True, Lost(0, 0)
         self._pending: deque[_Sent] = deque()
-        self._unsaved: deque[tuple[int, int]] = deque()
-        """Of acknowledged writes that no checkpoint is known to have: numbers and items."""
+        self._items = 0
+        """Of all acknowledged writes that no crash took, by this client and those before of its name."""
 
     @property
     def waiting(self) -> int:
@@ -94,7 +101,7 @@ class Channel:
     def connect(self, welcome: Welcome) -> None:
         """Begin where the shard says that this client has stopped."""
         self.session, self.sequence, self.acknowledged = welcome.session, welcome.applied, welcome.applied
-        self.epoch = welcome.standing.epoch
+        self.epoch, self._items = welcome.standing.epoch, welcome.items
 
     def send(self, write: dict[str, Any], items: int, receipt: Receipt) -> None:
         """Send a write; if the shard is dead it goes out when that is back."""
@@ -128,7 +135,6 @@ class Channel:
             self._resend(answer.applied)
             return None
         self._acknowledge(sent, answer.refused)
-        self._note_saved(answer.saved)
         return answer
 
     def broken(self) -> None:
@@ -140,12 +146,11 @@ class Channel:
     def revive(self, welcome: Welcome) -> None:
         """Go on with a shard that answers again: it may have lost what was acknowledged, or have what was not."""
         self.alive, self.epoch = True, welcome.standing.epoch
-        gone = [items for number, items in self._unsaved if number > welcome.applied]
         if self.acknowledged > welcome.applied:
-            self.lost = Lost(self.lost.writes + self.acknowledged - welcome.applied, self.lost.items + sum(gone))
-        self._unsaved = deque(entry for entry in self._unsaved if entry[0] <= welcome.applied)
-        self._note_saved(welcome.saved)
+            gone = Lost(self.acknowledged - welcome.applied, self._items - welcome.items)
+            self.lost = Lost(self.lost.writes + gone.writes, self.lost.items + gone.items)
         self._resend(welcome.applied)
+        self._items = welcome.items
 
     def _resend(self, applied: int) -> None:
         """Send all again that is not applied."""
@@ -160,9 +165,5 @@ class Channel:
         assert sent is self._pending[0]
         self._pending.popleft()
         self.acknowledged = max(self.acknowledged, sent.write.sequence)
-        self._unsaved.append((sent.write.sequence, 0 if refused else sent.items))
-        sent.receipt._finish(refused)
-
-    def _note_saved(self, saved: int) -> None:
-        while self._unsaved and self._unsaved[0][0] <= saved:
-            self._unsaved.popleft()
+        self._items += 0 if refused else sent.items
+        sent.receipt.finish(refused)

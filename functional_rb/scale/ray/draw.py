@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from functional_rb.scale.ray import law
+from functional_rb.scale.ray.law import Floats
 from functional_rb.scale.ray.messages import Drawn, Standing
 
 
 class Draw:
-    """A batch that was asked for.
+    """A batch that is asked for.
 
     Attributes:
         size: how many rows it has.
@@ -24,19 +25,21 @@ class Draw:
         parts: what has come, by shard.
     """
 
-    def __init__(
-        self, size: int, oldest: int | None, random: np.random.Generator, standings: Sequence[Standing]
-    ) -> None:
+    standings: tuple[Standing, ...]
+    chances: Floats
+    parts: list[tuple[int, Drawn]]
+
+    def __init__(self, size: int, seeds: np.random.SeedSequence, oldest: int | None) -> None:
         """Nothing is asked for yet."""
-        self.size, self.oldest, self.random = size, oldest, random
+        self.size, self.oldest = size, oldest
+        self.random = np.random.Generator(np.random.Philox(seeds))
         self.calls: list[tuple[int, int, Any]] = []
-        self.restart(standings)
 
     def restart(self, standings: Sequence[Standing]) -> None:
-        """Begin again with how the shards stand now."""
+        """Begin with how the shards stand now."""
         self.standings = tuple(standings)
         self.chances = law.shares([standing.mass for standing in standings])
-        self.parts: list[tuple[int, Drawn]] = []
+        self.parts = []
 
     def leave_out(self, k: int) -> int:
         """Draw no more from a shard; what came from it earlier goes too, and how many rows that were is returned.
@@ -48,3 +51,10 @@ class Draw:
         gone = sum(drawn.rows for place, drawn in self.parts if place == k)
         self.parts = [(place, drawn) for place, drawn in self.parts if place != k]
         return gone
+
+    def leasts(self) -> Floats:
+        """The least chance of an item in each shard, float64 [K], as it is now known."""
+        found = np.array([standing.least for standing in self.standings], np.float64)
+        for k, drawn in self.parts:
+            found[k] = drawn.standing.least
+        return found

@@ -80,10 +80,6 @@ class Ledger:
         entry.items += items
         self.inserted += items
 
-    def applied(self) -> dict[str, int]:
-        """The highest number of each client."""
-        return {client: entry.applied for client, entry in self._clients.items()}
-
     def _remembered(self, client: str) -> Entry:
         """The entry of a client, as the one that wrote last."""
         entry = self._clients.pop(client, None) or Entry()

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from functional_rb.base.dtypes import checked_count
 
 KINDS = ("insert", "sample")
+MOST_CLIENTS = 10_000
+"""Of so many connections the last ticket is remembered; then that is forgotten which asked first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,10 @@ class Limiter:
             return Answer(True)
         answer = self._judge(kind, items)
         if answer.granted:
+            self._tickets.pop(client, None)
             self._tickets[client] = ticket
+            while len(self._tickets) > MOST_CLIENTS:
+                del self._tickets[next(iter(self._tickets))]
             if kind == "insert":
                 self.inserted += items
             else:

@@ -68,13 +68,11 @@ class Wrote(NamedTuple):
     Attributes:
         applied: the highest number of this client that is applied. Lower than the one that was sent where one between
             is missing: then the client sends all again from there.
-        saved: the highest number that is in a checkpoint.
         standing: of the shard, afterwards.
         refused: why the write was refused, if it was; it counts as applied, and has changed nothing.
     """
 
     applied: int
-    saved: int
     standing: Standing
     refused: Exception | None = None
 
@@ -85,7 +83,6 @@ class Welcome(NamedTuple):
     Attributes:
         session: the number of this connection.
         applied: the highest number of this client's writes that is applied.
-        saved: the highest that is in a checkpoint.
         adds: how many of the writes were adds.
         items: how many items these had.
         standing: of the shard.
@@ -93,7 +90,6 @@ class Welcome(NamedTuple):
 
     session: int
     applied: int
-    saved: int
     adds: int
     items: int
     standing: Standing

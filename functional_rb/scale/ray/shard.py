@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import logging
 import os
@@ -26,6 +25,7 @@ from functional_rb.samplers import Prioritized
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.messages import Description, Drawn, Standing, Welcome, Write, Wrote
+from functional_rb.scale.ray.options import Checkpoints
 from functional_rb.specs import Unbounded
 from functional_rb.structures import sum_tree
 from functional_rb.writers import Immutable
@@ -45,8 +45,7 @@ class Shard:
         number: int,
         shards: int,
         spec: BufferSpec,
-        checkpoint: str | None = None,
-        save_every: int | None = None,
+        checkpoint: Checkpoints | None = None,
         restarted: bool = False,
     ) -> None:
         """Begin, or go on where the checkpoint is.
@@ -55,8 +54,7 @@ class Shard:
             number: of this shard, from 0.
             shards: how many there are.
             spec: of this shard's part.
-            checkpoint: a directory of its own; None for none.
-            save_every: after so many items that were added, a checkpoint is written in the background.
+            checkpoint: where it writes checkpoints, in a directory of its own; None for none.
             restarted: whether there was one before that has died.
 
         Raises:
@@ -65,11 +63,13 @@ class Shard:
         self.number, self.shards, self.spec = number, shards, spec
         self._rb = importlib.import_module("torch_backend")
         self._engine = importlib.import_module("torch_backend.engines").of
-        self._checkpoint, self._save_every = checkpoint, save_every
+        self._checkpoint = None if checkpoint is None else checkpoint.of_shard(number)
+        self._save_every = None if checkpoint is None else checkpoint.every
         self._ledger = Ledger()
         self._standing: Standing | None = None
         self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0
-        self._saving: tuple[Any, Ledger] | None = None
+        self._saving: tuple[Any, int] | None = None
+        """A save in the background, and how many items had been added when it began."""
         self._structure: nest.Structure | None = None
         state = self._restored()
         if state is None:
@@ -82,7 +82,6 @@ class Shard:
         self._versions = np.zeros(spec.capacity, np.int64)
         """Of the item in each slot, what `Write.version` said."""
         self._versioned = False
-        self._saved = self._ledger.applied()
         self._saved_at = self._ledger.inserted
         self.saves = 0
         if checkpoint is not None and self._ledger.epoch:
@@ -93,8 +92,7 @@ class Shard:
     def hello(self, client: str, connection: str | None = None) -> Welcome:
         """Let a client connect; with None it has only lost touch, and goes on with the session that it has."""
         entry = self._ledger.of(client) if connection is None else self._ledger.connect(client, connection)
-        saved = self._saved.get(client, 0)
-        return Welcome(entry.session, entry.applied, saved, entry.adds, entry.items, self.standing())
+        return Welcome(entry.session, entry.applied, entry.adds, entry.items, self.standing())
 
     def write(self, write: Write) -> Wrote:
         """Apply a write, unless it has been."""
@@ -121,8 +119,7 @@ class Shard:
                 f"client {write.client!r} has connected anew since, and goes on there; close this client, or give each "
                 f"a name of its own"
             )
-        applied, saved = self._ledger.of(write.client).applied, self._saved.get(write.client, 0)
-        return Wrote(applied, saved, self.standing(), refused)
+        return Wrote(self._ledger.of(write.client).applied, self.standing(), refused)
 
     def sample(self, seed: int, batch: int, oldest: int | None = None) -> Drawn:
         """Draw by this shard's own law.
@@ -175,9 +172,9 @@ class Shard:
         if self._checkpoint is None:
             raise ValueError("save: expected frb.ray.start(..., checkpoint=directory), got none; start with one")
         self._collect(wait=True)
-        ledger = Ledger.decode(self._ledger.encode())
+        inserted = self._ledger.inserted
         saved = checkpoints.save(self._whole(), self._checkpoint, incremental=True, progress=False)
-        self._note_saved(ledger)
+        self._note_saved(inserted)
         return saved.generation
 
     def counts(self) -> dict[str, Any]:
@@ -331,25 +328,24 @@ class Shard:
         due = self._save_every is not None and self._ledger.inserted - self._saved_at >= self._save_every
         if not due or self._checkpoint is None or self._saving is not None:
             return
-        ledger = Ledger.decode(self._ledger.encode())
         saving = checkpoints.save_async(self._whole(), self._checkpoint, incremental=True, progress=False)
-        self._saving = saving, ledger
+        self._saving = saving, self._ledger.inserted
 
     def _collect(self, wait: bool = False) -> None:
         """Take note of a save in the background that has ended."""
         if self._saving is None or not (wait or self._saving[0].done()):
             return
-        (saving, ledger), self._saving = self._saving, None
+        (saving, inserted), self._saving = self._saving, None
         try:
             saving.result()
         except OSError as error:  # the items stay, and the next save tries again
             self._save_failures += 1
             _log.error("shard %d: a checkpoint could not be written: %s", self.number, error)
             return
-        self._note_saved(ledger)
+        self._note_saved(inserted)
 
-    def _note_saved(self, ledger: Ledger) -> None:
-        self._saved, self._saved_at = ledger.applied(), ledger.inserted
+    def _note_saved(self, inserted: int) -> None:
+        self._saved_at = inserted
         self.saves += 1
 
 
@@ -394,39 +390,3 @@ def _sequence_number(ring: Any, handle: int) -> int:
     if ring.lanes == 1:
         return handle
     return handle // ring.capacity * ring.length + handle % ring.capacity % ring.length
-
-
-def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
-    """The spec of one shard's part.
-
-    Raises:
-        TypeError: for what is no spec.
-        ValueError: for what shards cannot do, naming the field.
-    """
-    if not isinstance(spec, BufferSpec):
-        raise TypeError(f"start: expected a BufferSpec, got {type(spec).__name__}")
-    parts = shards * (spec.lanes or 1)
-    if spec.capacity % parts:
-        named = f"shards={shards}" + (f" times lanes={spec.lanes}" if spec.lanes else "")
-        raise ValueError(
-            f"BufferSpec.capacity: expected a multiple of {named}, got {spec.capacity}; "
-            f"{max(spec.capacity - spec.capacity % parts, parts)} would do"
-        )
-    sampler, writer = spec.sampler, spec.writer
-    if not sampler.single_law or sampler.remembers or sampler.steps_in_a_row is not None:
-        raise ValueError(
-            f"BufferSpec.sampler: expected one that draws with replacement and remembers nothing, in shards, got "
-            f"{sampler}; use frb.Uniform(), frb.Prioritized(), frb.Recency() or slices with an axis of their own"
-        )
-    if not writer.in_order or not writer.overwrites:
-        raise ValueError(f"BufferSpec.writer: expected frb.RoundRobin() in shards, got {writer}; leave it out")
-    if spec.plan.objects:
-        raise ValueError(
-            "BufferSpec.item: expected arrays alone in shards, got frb.specs.NonTensor; leave such leaves out"
-        )
-    odd = [name for name, leaf in zip(spec.added.names, spec.added.leaves, strict=True) if leaf.dtype == "bfloat16"]
-    if odd:
-        raise ValueError(
-            f"leaf {odd[0]!r}: expected a dtype of NumPy in shards, got bfloat16; store its bits as uint16"
-        )
-    return dataclasses.replace(spec, capacity=spec.capacity // shards)

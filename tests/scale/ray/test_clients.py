@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +17,9 @@ import pytest
 import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.client import Client, Settings
-from functional_rb.scale.ray.shard import Shard, shard_spec
+from functional_rb.scale.ray.client import About, Client
+from functional_rb.scale.ray.shard import Shard
+from functional_rb.scale.ray.shard_specs import shard_spec
 from tests.support.faulty_shards import SPEC, FaultyTransport, items, stored
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -92,7 +95,7 @@ def test_priorities_and_leaves_reach_their_items():
     numbers = sample.items.rest[0].tolist()
     client.update(sample.indices, np.array(numbers, np.float32) + 1, {"rest": {0: -sample.items.rest[0]}})
     client.flush()
-    places = client._transport.places
+    places = client._watch.transport.places
     for (k, handle), number in zip(sample.indices.tolist(), numbers, strict=True):
         rb, state = places[k]._rb, places[k]._state
         at = np.array([handle], np.int32)
@@ -149,13 +152,28 @@ def test_other_arguments_that_do_not_fit_are_refused():
         ),
         (frb.BufferSpec({"n": frb.specs.NonTensor()}, 8), {}, "BufferSpec.item: expected arrays alone"),
         (frb.BufferSpec({"n": frb.Unbounded((), "bfloat16")}, 8), {}, "leaf 'n': expected a dtype of NumPy"),
-        (SPEC, {"save_every": 5}, "start: save_every: expected None without checkpoint"),
         (SPEC, {"shards": 0}, "start: shards"),
     ],
 )
 def test_what_shards_cannot_do_is_refused(spec, arguments, told):
     with pytest.raises(ValueError, match=told):
         frb.ray.start(spec, local=True, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (lambda: frb.ray.Checkpoints("/data", every=0), ValueError, r"Checkpoints\.every"),
+        (lambda: frb.ray.Clients(in_flight=0), ValueError, r"Clients\.in_flight"),
+        (lambda: frb.ray.Clients(timeout=-1), ValueError, r"Clients\.timeout: expected seconds, 0 or more, got -1"),
+        (lambda: frb.ray.Actors(""), ValueError, r"Actors\.name: expected a str of up to 200 characters, got ''"),
+        (lambda: frb.ray.Actors(options=4), TypeError, r"Actors\.options: expected a dict of Ray's options, got 4"),
+        (lambda: frb.ray.start(SPEC, actors="dqn"), TypeError, r"start: actors: expected frb\.ray\.Actors\(...\)"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(make, error, told):
+    with pytest.raises(error, match=told):
+        make()
 
 
 def test_what_is_no_spec_or_backend_is_refused():
@@ -190,7 +208,7 @@ def test_a_buffer_that_is_started_again_goes_on_from_its_checkpoint(tmp_path):
 def test_masks_write_the_marked_rows():
     client = frb.ray.start(SPEC, shards=1, local=True)
     client.add(items([1, 2, 3, 4]), mask=np.array([True, False, True, False])).result()
-    assert stored(client._transport.places[0]) == [1, 3]
+    assert stored(client._watch.transport.places[0]) == [1, 3]
     assert client.counts().inserted == 2
 
 
@@ -198,7 +216,7 @@ def test_a_single_item_and_python_numbers_are_taken():
     client = frb.ray.start(SPEC, shards=1, local=True)
     client.add({"x": 2.5}).result()
     client.add({"x": np.float32(3.5)}, priorities=np.array([4.0])).result()
-    assert stored(client._transport.places[0]) == [2.5, 3.5]
+    assert stored(client._watch.transport.places[0]) == [2.5, 3.5]
 
 
 def test_items_of_older_versions_are_masked_and_counted():
@@ -243,8 +261,8 @@ def test_slices_are_of_one_client_and_one_shard(lanes):
     spec = frb.BufferSpec(SLICES.item, 64, sampler=SLICES.sampler, lanes=lanes)
     part = shard_spec(spec, 2)
     transport = FaultyTransport(lambda k, restarted: Shard(k, 2, part, restarted=restarted), 2)
-    first, second = (Client(transport, spec, Settings(), torch_backend, name) for name in ("a", "d"))
-    assert first._turn != second._turn
+    first, second = (Client(transport, About(spec), torch_backend, name) for name in ("a", "d"))
+    assert first._outbox.turn != second._outbox.turn
     for t in range(6):
         for who, client in ((0, first), (100, second)):
             x = who + t + (0.0 if lanes is None else 50.0 * np.arange(lanes))
@@ -291,7 +309,7 @@ def test_batches_that_are_asked_for_ahead_are_those_of_their_numbers():
     assert len({str(x) for x in found[0]}) == 5
     betas = [float(s.weights.min()) for s in client.iterate(0, 4, n=2, beta=lambda step: float(step))]
     assert len(betas) == 2
-    client._ask_all(1e9)
+    client._watch.ask_all(1e9)
     batches = client.iterate(0, 4, n=3, prefetch=2)
     next(batches)
     assert len(batches._ahead) == 2
@@ -352,7 +370,7 @@ def test_a_client_goes_through_pickle_as_another_client_of_the_same_buffer():
     other.add(items([1, 2])).result()
     assert client.size() == 2
     assert type(other.sample(0, 2).weights).__name__ == "Tensor"
-    assert pickle.loads(pickle.dumps(client._settings)) == client._settings
+    assert pickle.loads(pickle.dumps(client._about)) == client._about
 
 
 def test_blocks_hold_arrays_of_all_kinds_and_large_ones_by_themselves():
@@ -376,10 +394,33 @@ def test_blocks_hold_arrays_of_all_kinds_and_large_ones_by_themselves():
 
 
 def test_a_client_that_is_slow_to_hear_is_held_back():
-    client = frb.ray.start(SPEC, shards=1, local=True, in_flight=3)
+    client = frb.ray.start(SPEC, shards=1, local=True, clients=frb.ray.Clients(in_flight=3))
     for k in range(10):
         client.add(items([k]))
-        assert client._channels[0].waiting <= 3
+        assert client._watch.channels[0].waiting <= 3
+
+
+def test_neither_a_client_nor_a_shard_grows_with_the_number_of_writes():
+    client = frb.ray.start(SPEC, shards=2, local=True)
+
+    def write(times: int) -> None:
+        for k in range(times):
+            client.add(items([k, k]))
+            client.update(np.array([[0, 0]], np.int32), np.ones(1, np.float32))
+        client.flush()
+
+    write(50)
+    tracemalloc.start()
+    try:
+        write(50)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        write(500)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 60_000  # 1000 writes; of each 100 bytes were once kept until a checkpoint
 
 
 def test_ray_is_not_needed_before_it_is_asked_for():

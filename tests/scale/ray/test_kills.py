@@ -28,6 +28,7 @@ SHARDS, CAPACITY, EACH = 4, 1 << 16, 3
 SPEC = frb.BufferSpec({"x": frb.Unbounded((), "int64")}, capacity=SHARDS * CAPACITY, sampler=frb.Prioritized(alpha=1.0))
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(frb.__file__)))
 KILLS = 100
+ACTORS = frb.ray.Actors(options={"num_cpus": 0.1})
 
 
 def items(add: int) -> dict[str, np.ndarray]:
@@ -111,7 +112,11 @@ class Storm:
         self.path, self.promised, self.own, self.adds, self.begun = path, set[int](), [], 0, 0
         limit = frb.ray.RateLimit(min_size=8)
         self.client = frb.ray.start(
-            SPEC, SHARDS, checkpoint=path / "shards", save_every=300, limit=limit, actor_options={"num_cpus": 0.1}
+            SPEC,
+            SHARDS,
+            checkpoint=frb.ray.Checkpoints(path / "shards", every=300),
+            limit=limit,
+            actors=ACTORS,
         )
         for _ in range(8):
             self.add()
@@ -134,13 +139,13 @@ class Storm:
 
     def kill(self, victim: str) -> None:
         if victim == "limiter":
-            ray.kill(self.client._transport._coordinator, no_restart=False)
+            ray.kill(self.client._watch.transport._coordinator, no_restart=False)
         elif victim in self.workers:
             os.kill(self.workers[victim][1], signal.SIGKILL)
             self.begin(victim)
         else:
             self.whole()  # each kill is one of a shard that is alive
-            actor = self.client._transport._actors[int(victim[-1])]
+            actor = self.client._watch.transport._actors[int(victim[-1])]
             os.kill(ray.get(actor.process.remote()), signal.SIGKILL)
 
     def whole(self) -> tuple[int, ...]:
@@ -212,7 +217,7 @@ sys.path.insert(0, {root!r})
 from tests.scale.ray import test_kills as kills
 
 kills.begin()
-client = kills.frb.ray.start(kills.SPEC, 2, checkpoint={path!r}, actor_options={{"num_cpus": 0.1}})
+client = kills.frb.ray.start(kills.SPEC, 2, checkpoint={path!r}, actors=kills.ACTORS)
 own = kills.frb.ray.connect(client="actor")
 for k in range(40):
     own.add(kills.items(k))
@@ -252,7 +257,7 @@ def test_after_the_death_of_the_head_another_cluster_goes_on_from_the_checkpoint
         warnings.simplefilter("ignore")
         begin()
         try:
-            client = frb.ray.start(SPEC, 2, checkpoint=tmp_path / "shards", actor_options={"num_cpus": 0.1})
+            client = frb.ray.start(SPEC, 2, checkpoint=tmp_path / "shards", actors=ACTORS)
             assert client.size() == EACH * 40
             own = frb.ray.connect(client="actor")
             assert own.resumed == (40, EACH * 40)

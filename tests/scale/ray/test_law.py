@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray import law
-from functional_rb.scale.ray.client import Client, Settings
+from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.messages import NOTHING
-from functional_rb.scale.ray.shard import Shard, shard_spec
+from functional_rb.scale.ray.options import Clients
+from functional_rb.scale.ray.shard import Shard
+from functional_rb.scale.ray.shard_specs import shard_spec
 from tests.support.faulty_shards import FaultyTransport, items
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -29,7 +31,7 @@ def client_of(priorities: list[list[float]], sampler: Any = None, **settings: An
     spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=shards * 64, sampler=sampler)
     part = shard_spec(spec, shards)
     transport = FaultyTransport(lambda k, restarted: Shard(k, shards, part, restarted=restarted), shards)
-    client = Client(transport, spec, Settings(mass_age=1e9, **settings), torch_backend)
+    client = Client(transport, About(spec, Clients(mass_age=1e9, **settings)), torch_backend)
     start = 0
     for k, given_ones in enumerate(priorities):
         fill(client, k, given_ones, start)
@@ -39,7 +41,7 @@ def client_of(priorities: list[list[float]], sampler: Any = None, **settings: An
 
 def fill(client: Client, k: int, priorities: list[float], start: int) -> None:
     if priorities:
-        client._turn = k
+        client._outbox.turn = k
         ranks = None if not client.spec.sampler.has_priorities else np.array(priorities, np.float32)
         client.add(items(np.arange(start, start + len(priorities))), priorities=ranks).result()
 
@@ -111,7 +113,7 @@ def test_no_shard_without_a_mass_is_ever_chosen(masses, uniforms):
 def stale(priorities: list[list[float]], later: list[list[float]]) -> tuple[Client, FaultyTransport]:
     """A client that knows the masses of before, of shards to which another client has since added."""
     client, transport = client_of(priorities)
-    client._ask_all(1e9)
+    client._watch.ask_all(1e9)
     other = client.for_backend(torch_backend)
     start = 1000
     for k, more in enumerate(later):
@@ -157,9 +159,9 @@ def test_means_that_are_weighted_are_unbiased_under_stale_masses(before, later):
     told: dict[tuple[int, int], float] = {}
     values: dict[tuple[int, int], float] = {}
     wanted = law_of(client, transport)
-    standings = list(client._standings)
+    standings = list(client._watch.standings)
     for seed in range(60):
-        client._standings = list(standings)
+        client._watch.standings = list(standings)
         sample = client.sample(seed, 64)
         for at, chance, x in zip(
             sample.indices.tolist(), sample.probabilities.tolist(), sample.items["x"].tolist(), strict=True
@@ -188,11 +190,11 @@ def test_exact_draws_by_the_law_of_one_buffer_though_the_masses_were_old(before,
 def test_draws_follow_the_law():
     """A chi-square of many rows, by one seed, against the law of stale masses."""
     client, transport = stale([[1.0, 2.0], [3.0]], [[4.0], [1.0]])
-    standings = list(client._standings)
+    standings = list(client._watch.standings)
     wanted = law_of(client, transport)
     seen: dict[tuple[int, int], int] = dict.fromkeys(wanted, 0)
     for seed in range(40):
-        client._standings = list(standings)
+        client._watch.standings = list(standings)
         for at in client.sample(seed, 256).indices.tolist():
             seen[tuple(at)] += 1
     rows = 40 * 256
@@ -202,7 +204,7 @@ def test_draws_follow_the_law():
 
 def test_rows_of_a_shard_that_turns_out_empty_come_from_the_others_by_their_law():
     client, transport = client_of([[1.0, 3.0], [5.0], [4.0]])
-    client._ask_all(1e9)
+    client._watch.ask_all(1e9)
     transport.alive[1]._state = transport.alive[1]._rb.clear(transport.alive[1]._state)
     transport.alive[1]._standing = None
     sample = client.sample(3, 128)
@@ -225,7 +227,7 @@ def test_a_shard_that_dies_while_others_draw_leaves_the_law_of_those():
 
 def test_what_came_from_a_shard_that_dies_at_the_second_try_is_drawn_again():
     client, transport = client_of([[1.0, 3.0], [5.0], [4.0]])
-    client._ask_all(1e9)
+    client._watch.ask_all(1e9)
     transport.refuses = 10**9
     transport.faults.extend(["die_before", None, None, "die_before"])
     sample = client.sample(12, 256)

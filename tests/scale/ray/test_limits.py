@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.scale.ray.client import Client, Settings
+from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.shard import Shard, shard_spec
+from functional_rb.scale.ray.options import Clients
+from functional_rb.scale.ray.shard import Shard
+from functional_rb.scale.ray.shard_specs import shard_spec
 from tests.support.faulty_shards import SPEC, FaultyTransport, items
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0) -> Client:
     part = shard_spec(SPEC, 2)
     transport = FaultyTransport(lambda k, restarted: Shard(k, 2, part), 2, Limiter(limit))
-    return Client(transport, SPEC, Settings(limited=True, timeout=timeout))
+    return Client(transport, About(SPEC, Clients(timeout=timeout), limited=True))
 
 
 @given(
@@ -113,7 +115,7 @@ def test_prefetching_stops_at_the_limit_and_takes_nothing_that_it_does_not_use()
     with pytest.raises(TimeoutError, match="the next are drawn after"):
         _take_all(client.iterate(0, 4, prefetch=100), found)
     given_out = 4 * len(found)
-    limiter = client._transport.limiter
+    limiter = client._watch.transport.limiter
     assert limiter.sampled == given_out == math.floor((12 - 1 + 12) / 4) * 4
     assert client.counts().sampled == given_out
 

@@ -58,8 +58,8 @@ def client(where: Any) -> Iterator[Any]:
                 SHARDS,
                 checkpoint=where,
                 limit=frb.ray.RateLimit(min_size=8),
-                mass_age=0.2,
-                actor_options=options,
+                clients=frb.ray.Clients(mass_age=0.2),
+                actors=frb.ray.Actors(options=options),
             )
         finally:
             ray.shutdown()
@@ -147,7 +147,7 @@ def test_a_shard_that_is_killed_amid_everything_loses_what_no_checkpoint_has_and
     client.save()
     promised = set(all_stored(client))
     before = client.counts()
-    process = ray.get(client._transport._actors[2].process.remote())
+    process = ray.get(client._watch.transport._actors[2].process.remote())
     acknowledged: list[int] = []
     for k in range(60):
         if k == 20:
@@ -174,7 +174,7 @@ def test_a_shard_that_is_killed_amid_everything_loses_what_no_checkpoint_has_and
 
 
 def test_what_keeps_the_rate_limit_is_restarted_too(client):
-    ray.kill(client._transport._coordinator, no_restart=False)
+    ray.kill(client._watch.transport._coordinator, no_restart=False)
     assert len(client.sample(5, 16).indices) == 16
     other = frb.ray.connect()
     other.add(items(30_000, 2)).result()
@@ -200,5 +200,6 @@ def test_metrics_are_there_for_prometheus(client):
 def test_what_is_not_there_is_told(client, where):
     with pytest.raises(ValueError, match="no_such_buffer"):
         frb.ray.connect("no_such_buffer")
+    other = frb.ray.Actors("other", options={"num_cpus": 0.1})
     with pytest.raises(ValueError, match="expected a shard of"):
-        frb.ray.start(frb.BufferSpec(SPEC.item, 64), 1, name="other", checkpoint=where, actor_options={"num_cpus": 0.1})
+        frb.ray.start(frb.BufferSpec(SPEC.item, 64), 1, checkpoint=where, actors=other)

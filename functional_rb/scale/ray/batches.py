@@ -1,0 +1,86 @@
+"""Batch after batch, asked for ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from functional_rb.buffer.state import AnySample
+from functional_rb.scale.ray.draw import Draw
+
+
+class Ahead(NamedTuple):
+    """How many batches.
+
+    Attributes:
+        n: in all; None for no end.
+        prefetch: that are asked for before they are needed.
+        per_call: that are asked for at once.
+    """
+
+    n: int | None
+    prefetch: int
+    per_call: int
+
+
+class Batches(Iterator[AnySample[Any]]):
+    """Samples in their order, asked for ahead; made by `Client.iterate`."""
+
+    def __init__(
+        self,
+        begin: Callable[[int, int, bool], Draw | None],
+        finish: Callable[[Draw, range], list[AnySample[Any]]],
+        ahead: Ahead,
+    ) -> None:
+        """Begin; nothing is asked for yet.
+
+        Args:
+            begin: asks for so many batches from a number on, and may wait or not: then None if it would have to.
+            finish: gives the batches that were asked for, by their numbers.
+            ahead: how many batches.
+        """
+        self._begin, self._finish, self._how = begin, finish, ahead
+        self._asked = self._given = 0
+        self._ahead: deque[tuple[int, Draw]] = deque()
+        """What was asked for: how many batches, and where they will be."""
+        self._here: deque[AnySample[Any]] = deque()
+        """Batches that have come with others."""
+
+    def __iter__(self) -> Batches:
+        """The iterator itself."""
+        return self
+
+    def __next__(self) -> AnySample[Any]:
+        """The next sample.
+
+        Raises:
+            StopIteration: after `n`.
+            TimeoutError: as `Client.sample`.
+        """
+        if self._how.n is not None and self._given >= self._how.n:
+            raise StopIteration
+        if not self._here:
+            if not self._ahead:
+                self._ask(True)
+            count, draw = self._ahead.popleft()
+            while self._asked - self._given < self._how.prefetch + 1 and self._left() and self._ask(False):
+                pass
+            self._here.extend(self._finish(draw, range(self._given, self._given + count)))
+        self._given += 1
+        return self._here.popleft()
+
+    def _left(self) -> int:
+        """How many are asked for in the next call."""
+        n = self._how.n
+        return self._how.per_call if n is None else min(self._how.per_call, n - self._asked)
+
+    def _ask(self, wait: bool) -> bool:
+        """Ask for the next ones; whether that was possible without waiting."""
+        count = self._left()
+        begun = self._begin(self._asked, count, wait)
+        if begun is None:
+            return False
+        self._ahead.append((count, begun))
+        self._asked += count
+        return True

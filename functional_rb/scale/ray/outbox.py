@@ -1,0 +1,106 @@
+"""Writes of a client on their way: to which shard each goes, and how many may be under way."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from functional_rb.scale.ray import blocks
+from functional_rb.scale.ray.blocks import Array
+from functional_rb.scale.ray.channel import Channel, Receipt
+from functional_rb.scale.ray.watch import Watch
+
+
+class Content(NamedTuple):
+    """What a write says.
+
+    Attributes:
+        kind: "add", "update" or "clear".
+        leaves: leaves [rows, ...] by their positions.
+        named: other arrays by their names.
+        items: how many items are added.
+        version: of what made them.
+    """
+
+    kind: str
+    leaves: dict[int, Array]
+    named: dict[str, Array]
+    items: int = 0
+    version: int = 0
+
+    def rows(self, at: Array) -> Content:
+        """Some of the rows."""
+        leaves = {k: leaf[at] for k, leaf in self.leaves.items()}
+        return self._replace(leaves=leaves, named={name: array[at] for name, array in self.named.items()})
+
+
+class Outbox:
+    """Sends writes without waiting, up to so many to a shard.
+
+    Attributes:
+        spread: whether adds go to the shards in turn; else all go to one.
+        turn: the shard of the next add.
+    """
+
+    def __init__(self, watch: Watch, spread: bool) -> None:
+        """Of the client that has the watch."""
+        self._watch, self.spread = watch, spread
+        self.turn = zlib.crc32(watch.name.encode()) % len(watch.channels)
+        self._unasked: deque[Receipt] = deque()
+
+    def next(self, deadline: float) -> Channel:
+        """The channel of the next add, with room for it."""
+        channels, count = self._watch.channels, len(self._watch.channels)
+        chosen = channels[self.turn]
+        if self.spread:
+            self._watch.poll()
+            turns = [channels[(self.turn + k) % count] for k in range(count)]
+            alive = [channel for channel in turns if channel.alive]
+            free = [channel for channel in alive if channel.waiting < self._watch.options.in_flight]
+            chosen = (free or alive or turns)[0]
+            self.turn = (chosen.shard + 1) % count
+        self.make_room(chosen, deadline, "add")
+        return chosen
+
+    def make_room(self, channel: Channel, deadline: float, who: str) -> None:
+        """Wait until one more write may be under way."""
+        while channel.waiting >= self._watch.options.in_flight:
+            self._watch.advance(channel, deadline, who)
+
+    def send(self, channel: Channel, content: Content) -> Receipt:
+        """Send a write to a shard that has room for it."""
+        receipt = Receipt(self.wait_for, channel.shard)
+        block = blocks.pack([*content.leaves.values(), *content.named.values()])
+        channel.send(
+            {
+                "kind": content.kind,
+                "leaves": tuple(content.leaves),
+                "names": tuple(content.named),
+                "block": block,
+                "version": content.version,
+            },
+            content.items,
+            receipt,
+        )
+        self._unasked.append(receipt)
+        while self._unasked and self._unasked[0].done() and self._unasked[0].error is None:
+            self._unasked.popleft()
+        return receipt
+
+    def wait_for(self, receipt: Receipt, timeout: float | None) -> None:
+        """Wait until a write is acknowledged."""
+        deadline = self._watch.deadline(timeout)
+        while not receipt.done():
+            self._watch.advance(self._watch.channels[receipt.shard], deadline, "result")
+
+    def flush(self, deadline: float) -> None:
+        """Wait until all is acknowledged, and raise what was refused and not asked for."""
+        for channel in self._watch.channels:
+            while channel.waiting:
+                self._watch.advance(channel, deadline, "flush")
+        errors: Sequence[Exception] = [one.error for one in self._unasked if one.error is not None and not one.told]
+        self._unasked.clear()
+        if errors:
+            raise errors[0]

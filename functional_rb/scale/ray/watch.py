@@ -1,0 +1,181 @@
+"""Which shards live, and how they stand, as far as one client has heard."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from functional_rb.scale.ray.channel import Channel
+from functional_rb.scale.ray.messages import NOTHING, Standing, Welcome
+from functional_rb.scale.ray.options import Clients
+from functional_rb.scale.ray.transport import ShardDiedError, Transport
+
+PAUSE = 0.01
+"""Seconds between two looks at something that has no call to wait for."""
+TRY_AGAIN = 0.2
+"""Seconds between two tries to reach a shard that has died."""
+
+
+class Watch:
+    """The shards of a buffer, watched by one client.
+
+    Attributes:
+        transport: by which they are called.
+        options: how long is waited.
+        name: by which shards know the client.
+        connection: by which they know this connection of it.
+        channels: the way to each shard.
+        standings: how each was when it was last heard of; `NOTHING` of one that is dead.
+        welcomes: what each said when it was greeted first.
+        deaths: how often one was found dead.
+    """
+
+    def __init__(self, transport: Transport, options: Clients, name: str) -> None:
+        """Connect to all shards, and wait for them."""
+        self.transport, self.options, self.name = transport, options, name
+        self.connection = f"{name}/{secrets.token_hex(4)}"
+        count = transport.shards
+        self.channels = [Channel(transport, k, name) for k in range(count)]
+        self.standings: list[Standing] = [NOTHING] * count
+        self.deaths = 0
+        self._heard = [transport.now()] * count
+        self._probes: dict[int, Any] = {}
+        self._try_at = [0.0] * count
+        self._dead: set[int] = set()
+        """The shards whose death was counted, and that have not answered since."""
+        self.welcomes = [self._connected(k) for k in range(count)]
+
+    # ---------------------------------------------------------------- time
+
+    def deadline(self, timeout: float | None = None) -> float:
+        """When what begins now has to be done; None for the client's own timeout."""
+        return self.transport.now() + (self.options.timeout if timeout is None else timeout)
+
+    def left(self, deadline: float) -> float:
+        """The seconds until then."""
+        return max(deadline - self.transport.now(), 0.0)
+
+    def is_late(self, deadline: float) -> bool:
+        """Whether it is too late."""
+        return self.transport.now() >= deadline
+
+    def pause(self) -> None:
+        """Let some time pass before another look."""
+        self.transport.sleep(PAUSE)
+
+    # ---------------------------------------------------------------- life and death
+
+    def hear(self, k: int, standing: Standing) -> None:
+        """Take note of how a shard stands; one that was restarted unseen has to be greeted first."""
+        if standing.epoch != self.channels[k].epoch:
+            self.died(k)
+            self._try_at[k] = 0.0
+            return
+        self.standings[k], self._heard[k] = standing, self.transport.now()
+
+    def died(self, k: int) -> None:
+        """Count a death once, and draw no more from that shard until it answers again."""
+        if k not in self._dead:
+            self.deaths += 1
+        self._dead.add(k)
+        self.channels[k].broken()
+        self.standings[k] = NOTHING
+        self._try_at[k] = self.transport.now() + TRY_AGAIN
+
+    def poll(self) -> None:
+        """Look after shards that are dead, and after masses that are old, without waiting."""
+        now = self.transport.now()
+        for k, channel in enumerate(self.channels):
+            if k in self._probes:
+                continue
+            if not channel.alive and now >= self._try_at[k]:
+                self._probes[k] = self.transport.call(k, "hello", self.name)
+            elif channel.alive and now - self._heard[k] > self.options.mass_age:
+                self._probes[k] = self.transport.call(k, "standing")
+        if not self._probes:
+            return
+        asked = list(self._probes)
+        for position in self.transport.ready([self._probes[k] for k in asked], 0.0):
+            self._answered(asked[position])
+
+    def _answered(self, k: int) -> None:
+        """Take the answer to a probe."""
+        try:
+            answer = self.transport.result(self._probes.pop(k))
+        except ShardDiedError:
+            self.died(k)
+            return
+        if isinstance(answer, Welcome):
+            self.channels[k].revive(answer)
+            self._dead.discard(k)
+            answer = answer.standing
+        if self.channels[k].alive:
+            self.hear(k, answer)
+
+    def _connected(self, k: int) -> Welcome:
+        """Connect to one shard, and wait for it."""
+        deadline = self.deadline()
+        while True:
+            try:
+                call = self.transport.call(k, "hello", self.name, self.connection)
+                welcome: Welcome = self.transport.result(call, self.left(deadline))
+            except ShardDiedError:
+                if self.is_late(deadline):
+                    raise TimeoutError(
+                        f"connect: waited {self.options.timeout} s for shard {k}, which does not answer"
+                    ) from None
+                self.pause()
+                continue
+            self.channels[k].connect(welcome)
+            self.hear(k, welcome.standing)
+            return welcome
+
+    # ---------------------------------------------------------------- questions and answers
+
+    def ask(self, method: str, deadline: float) -> list[Any]:
+        """What all shards answer; None for those that do not."""
+        self.poll()
+        calls = {k: self.transport.call(k, method) for k, channel in enumerate(self.channels) if channel.alive}
+        return [self._answer(k, calls[k], deadline) if k in calls else None for k in range(len(self.channels))]
+
+    def _answer(self, k: int, call: Any, deadline: float) -> Any:
+        try:
+            return self.transport.result(call, self.left(deadline))
+        except ShardDiedError:
+            self.died(k)
+            return None
+
+    def ask_all(self, deadline: float) -> None:
+        """Ask all shards how they stand."""
+        for k, standing in enumerate(self.ask("standing", deadline)):
+            if standing is not None:
+                self.hear(k, standing)
+
+    def advance(self, channel: Channel, deadline: float, who: str) -> None:
+        """Bring the oldest write of a channel further.
+
+        Raises:
+            TimeoutError: if the shard does not acknowledge it in time, or is not restarted.
+        """
+        shard, waited = channel.shard, f"{who}: waited {self.options.timeout} s for shard {channel.shard}"
+        if channel.alive:
+            try:
+                answer = channel.collect(self.left(deadline))
+                if answer is not None:
+                    self.hear(shard, answer.standing)
+            except ShardDiedError:
+                self.died(shard)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"{waited} to acknowledge {channel.waiting} writes; it is alive, but behind: add more slowly, or "
+                    f"start more shards"
+                ) from None
+            return
+        self.poll()
+        if not channel.alive:
+            if self.is_late(deadline):
+                raise TimeoutError(
+                    f"{waited}, which has died, to be restarted; {channel.waiting} writes are kept, and sent when it "
+                    f"is back"
+                )
+            self.pause()

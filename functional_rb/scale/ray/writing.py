@@ -1,0 +1,56 @@
+"""What `add` and `update` are given, checked and made arrays of NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.scale.ray.arrays import as_numpy, convert, optional
+from functional_rb.scale.ray.blocks import Array
+from functional_rb.scale.ray.outbox import Content
+
+
+def addition(spec: BufferSpec, items: Any, mask: Any, priorities: Any, version: int) -> Content:
+    """Items that are to be added, leaves [B, *shape], with lanes [T, E, *shape]."""
+    marks, ranks = optional(mask, "mask", "bool"), optional(priorities, "priorities", "float32")
+    batch = checks.batch(spec, items, convert, marks, ranks)
+    lead = (batch.size,) if spec.lanes is None else (batch.size // spec.lanes, spec.lanes)
+    own = enumerate(zip(batch.leaves, spec.added.leaves, strict=True))
+    leaves = {k: leaf.reshape(*lead, *one.shape) for k, (leaf, one) in own}
+    given = {"mask": batch.mask, "priorities": batch.priorities}
+    named = {name: array.reshape(lead) for name, array in given.items() if array is not None}
+    count = batch.size if batch.mask is None else int(np.count_nonzero(batch.mask))
+    return Content("add", leaves, named, count, int(version))
+
+
+def change(spec: BufferSpec, handles: Array, priorities: Any, items: Any) -> Content:
+    """Priorities and leaves of stored items that are to be others, by handles int32 [B, 2]."""
+    named = {"indices": handles}
+    ranks = optional(priorities, "priorities", "float32")
+    if ranks is not None:
+        checks.check_prioritized(spec, "update")
+        checks.check_dtype("priorities", ranks, "float32")
+        if ranks.shape not in ((len(handles),), (len(handles), 1)):
+            raise ValueError(f"priorities: expected shape ({len(handles)},), one for each handle, got {ranks.shape}")
+        named["priorities"] = ranks.reshape(-1)
+    return Content("update", checks.replacements(spec, items, convert, len(handles)), named)
+
+
+def handles_of(indices: Any, who: str) -> Array:
+    """Handles of a sharded sample, int32 [B, 2].
+
+    Raises:
+        TypeError: for another dtype.
+        ValueError: for another shape.
+    """
+    given = np.asarray(indices) if isinstance(indices, list) else as_numpy(indices, "indices")
+    if given.ndim != 2 or given.shape[1] != 2:
+        raise ValueError(
+            f"{who}: indices: expected shape (B, 2), shard and handle, as sample.indices has it, got {given.shape}"
+        )
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"{who}: indices: expected int32, got {given.dtype}")
+    return given.astype(np.int32)
