@@ -33,9 +33,6 @@ demo: $(VENV)/.installed-examples ## train a DQN with a prioritized buffer, all 
 demo-torch: $(VENV)/.installed-examples ## the same task on torch, with a Gymnasium vector environment
 	$(bin)/python examples/dqn_torch.py $(ARGS)
 
-# What Python compiles is kept, whatever the environment says: tests start a hundred processes that import the same.
-test test-all gpu test-oldest test-newest: export PYTHONDONTWRITEBYTECODE =
-
 test: $(VENV)/.installed-dev ## run the tests, in about a quarter of an hour on two cores
 	$(bin)/python -m pytest $(ARGS)
 

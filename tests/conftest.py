@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Generator, Iterator
 
 import hypothesis
@@ -26,13 +23,10 @@ gc.set_threshold(20_000, 50, 100)
 # do so too. Tests that read compiled programs ask for what is left out here, see `support.xla_options`.
 os.environ["XLA_FLAGS"] = f"{xla_options.FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 
-# What has taken long to compile is shared by the workers and by the processes that tests start. JAX reads these
-# settings when it is imported; the first process of a run makes the folder, the others inherit its name.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="functional_rb_tests_")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-# To write a program there takes nearly as long as to compile a small one, and few of these are asked for again.
-os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+# Tests start a hundred processes that import the same: what Python compiles is kept for them, whatever the environment
+# says. (What XLA compiles is not: to look for it in a cache takes longer than what is found there is worth.)
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No test reads from which lines of Python an operation of a program came, and to note them all takes time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
@@ -46,7 +40,7 @@ if gpu.ASKED:  # many processes share the GPU
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
     "ci",
-    max_examples=effort.effort(50, 100),
+    max_examples=effort.effort(30, 100),
     derandomize=True,
     deadline=None,
     print_blob=True,

@@ -37,13 +37,11 @@ def test_processes_draw_what_one_device_does(count: int, tmp_path: Path) -> None
         found.bind(("localhost", 0))
         port = str(found.getsockname()[1])
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"
-    # A cache that both write would be read half written.
-    others = {name: x for name, x in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-    environment = others | {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+    own = {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
     all_of_them = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.some_processes", str(number), port, str(tmp_path), str(count)],
-            env=environment,
+            env=os.environ | own,
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import gpu
 from functional_rb.native.gpu import BLOCKS, SHARE
 from functional_rb.versions.memory import Memory
+from tests.support import native_builds
 from tools.native_build import SOURCES, compiler
 from torch_backend.gpus import Gpus, keywords
 from torch_backend.library import TORCH
@@ -56,19 +56,21 @@ class Emulated:
         self.launched += [(_native.GPU_KERNELS[kernel], (columns, lines)) for kernel, columns, lines in kernels]
 
 
-def built(target: Path, *more: str) -> Path:
-    """Compile the emulator into a file, with more flags."""
+def built(name: str, *more: str) -> Path:
+    """The emulator, compiled with more flags."""
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", f"-I{SOURCES}", *more]
-    subprocess.run([*compiler(), *flags, str(Path(__file__).with_suffix(".cpp")), "-o", str(target)], check=True)
-    return target
+    source = str(Path(__file__).with_suffix(".cpp"))
+
+    def make(target: Path) -> None:
+        subprocess.run([*compiler(), *flags, source, "-o", str(target)], check=True)
+
+    return native_builds.kept(name, flags, make)
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The emulator, compiled once a process."""
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = ctypes.CDLL(built(Path(folder, "emulated.so")))
-    return declared(loaded)
+    """The emulator, loaded once a process."""
+    return declared(ctypes.CDLL(str(built("emulated"))))
 
 
 def declared(loaded: ctypes.CDLL) -> ctypes.CDLL:

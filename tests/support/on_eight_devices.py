@@ -143,7 +143,7 @@ CASES = [
     (name, shards)
     for k, name in enumerate(SPECS)
     if name in (*ALL, *effort(SOME, [*SPECS]))
-    for shards in ((2, 3, 8) if name in effort(ALL, [*SPECS]) else ((2, 3, 8)[k % 3],))
+    for shards in (effort((3, 8), (2, 3, 8)) if name in effort(ALL, [*SPECS]) else ((2, 3, 8)[k % 3],))
 ]
 
 
@@ -155,7 +155,7 @@ def test_the_same_log_gives_the_same_state_and_samples(name: str, shards: int) -
     check(jitted(run)(state, log(name)), name)
 
 
-@pytest.mark.parametrize("name", ["uniform", "prioritized"])
+@pytest.mark.parametrize("name", effort(["uniform"], ["uniform", "prioritized"]))
 def test_without_kernels_as_on_accelerators(name: str) -> None:
     """The mask of the uniform buffer goes alone, one byte a row, packed by primitives."""
     with frb.kernels(False):

@@ -16,10 +16,11 @@ import torch.distributed as dist
 
 
 class ProcessGroup:
-    """Processes that are spawned, each a rank of the backend gloo."""
+    """Processes that are forked from a server which has imported all, each a rank of the backend gloo."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.support.warm"])
         store = tempfile.mkdtemp()
         self.pipes: list[Connection] = []
         self.processes = []

@@ -1,17 +1,24 @@
-"""Runs a program by an extension that was built with a sanitizer: python -m tests.support.sanitized FILE WHAT ...
+"""Runs programs by an extension built with a sanitizer: python -m tests.support.sanitized FILE WHAT=ARGUMENT ...
 
-WHAT is "agreement", with arguments for pytest behind it; "threads", with the number of a fault to plant (0: none);
-"chain", with how often the version chain of torch is written to while threads draw from it; or "programs", with how
-many random ones to carry out on that chain.
+WHAT is "threads", with the number of a fault to plant (0: none); "chain", with how often the version chain of torch is
+written to while threads draw from it; "programs", with how many random ones to carry out on that chain; "agreement",
+with arguments for pytest; "team", with the emulator of GPUs and how many short lives of buffers to live by kernels
+whose blocks and threads work at the same time; or "race", with the emulator, for one such life in which these do the
+same work. All are carried out in one process, as to import torch under a sanitizer takes longer than most of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
+import os
+import shlex
+import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
@@ -29,7 +36,7 @@ def use(path: str) -> None:
     functional_rb._native = native  # type: ignore[attr-defined]  # as importing it does
 
 
-def threads(fault: int) -> None:
+def threads(fault: str) -> None:
     """Two threads at a time add to, draw from and update a buffer each, and draw from one that they share.
 
     Each also draws from one of several lanes, and writes to one in shared memory, of which a batch is so large that the
@@ -66,7 +73,7 @@ def threads(fault: int) -> None:
         return handles
 
     def write(shared: SharedBuffer) -> None:
-        with contextlib.suppress(*[Exception] if fault else []):  # what two writers at once make of the files
+        with contextlib.suppress(*[Exception] if int(fault) else []):  # what two writers at once make of the files
             shared.add([np.ones((batch, 1700), np.uint8)], batch, None, None)
             shared.update(np.arange(batch, dtype=np.int32), np.ones(batch, np.float32), {})
 
@@ -74,7 +81,7 @@ def threads(fault: int) -> None:
     for _ in range(3):
         add(*common, count)
         lanes = host_state.ENGINE.add(lanes, [np.ones(12, np.float32)], 12, None, None, None)
-    _native.plant(fault)
+    _native.plant(int(fault))
 
     def work(seed: int) -> None:
         own, rng, saved = made(), np.random.default_rng(seed), np.zeros(1, np.int64)
@@ -97,7 +104,7 @@ def threads(fault: int) -> None:
         list(pool.map(work, range(2)))
 
 
-def chain(times: int) -> None:
+def chain(times: str) -> None:
     """Two threads draw from all states of a buffer in turn, while this one makes them, by writes of every kind."""
     import torch
 
@@ -125,7 +132,7 @@ def chain(times: int) -> None:
     with ThreadPoolExecutor(2) as pool:
         drawing = [pool.submit(draw, seed) for seed in range(2)]
         try:
-            for turn in range(times):
+            for turn in range(int(times)):
                 newest = rb.add(newest, batch(turn), torch.rand(90) < 0.9)
                 newest = rb.add(newest, {"x": np.ones(64, np.float32), "image": batch(1)["image"][0], "n": 1})
                 newest = rb.update(newest, numbers + turn, torch.rand(90))
@@ -137,7 +144,7 @@ def chain(times: int) -> None:
             each.result()
 
 
-def programs(examples: int) -> None:
+def programs(examples: str) -> None:
     """Random programs on the version chain of torch, and beside it on the plain engine."""
     import hypothesis
     from hypothesis import stateful
@@ -148,19 +155,48 @@ def programs(examples: int) -> None:
     class OfTheChain(Programs):
         chain = Noting(CHAINS["exchange"])
 
-    settings = hypothesis.settings(max_examples=examples, stateful_step_count=20, derandomize=True, deadline=None)
+    settings = hypothesis.settings(max_examples=int(examples), stateful_step_count=20, derandomize=True, deadline=None)
     everything = list(hypothesis.HealthCheck)
     stateful.run_state_machine_as_test(
         OfTheChain, settings=hypothesis.settings(settings, suppress_health_check=everything)
     )
-    assert OfTheChain.chain.done > examples
+    assert OfTheChain.chain.done > int(examples)
 
+
+def agreement(arguments: str) -> None:
+    """Tests of the kernels beside the reference."""
+    import pytest
+
+    assert pytest.main(shlex.split(arguments)) == 0
+
+
+def team(emulator_and_lives: str) -> None:
+    """Short lives of buffers by emulated kernels for GPUs, and the same by the kernels of the CPU."""
+    from tests.support import emulated_gpu
+    from tests.support.gpu_life import LIVES, carried_out
+
+    file, lives = emulator_and_lives.split(",")
+    loaded = emulated_gpu.declared(ctypes.CDLL(file))
+    emulated_gpu.library = lambda: loaded  # type: ignore[assignment]  # in place of its own
+    for life in [life for life in reversed(LIVES) if life.spec.capacity < 1000][: int(lives)]:
+        expected = carried_out(life, "cpu")
+        with emulated_gpu.using(emulated_gpu.TEAM, blocks=2, share=500):
+            assert carried_out(life, "cpu") == expected, life.spec
+
+
+def race(emulator: str) -> None:
+    """One life, in which two threads do each step of a block; the emulator looks for the variable as it is loaded."""
+    os.environ["FRB_EMULATED_RACE"] = "1"
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception):  # whatever comes of it
+        team(f"{shutil.copy(emulator, Path(folder, 'racing.so'))},1")
+
+
+PROGRAMS = {program.__name__: program for program in (threads, chain, programs, agreement, team, race)}
 
 if __name__ == "__main__":
     use(sys.argv[1])
-    if sys.argv[2] == "agreement":
-        import pytest
-
-        sys.exit(pytest.main(sys.argv[3:]))
-    {"threads": threads, "chain": chain, "programs": programs}[sys.argv[2]](int(sys.argv[3]))
-    print("done")
+    for each in sys.argv[2:]:
+        name, _, argument = each.partition("=")
+        print("begin", name, file=sys.stderr, flush=True)
+        PROGRAMS[name](argument)
+        print("done", name, flush=True)

@@ -21,6 +21,7 @@ jax.distributed.initialize(f"localhost:{sys.argv[2]}", num_processes=int(sys.arg
 
 import functional_rb as frb  # noqa: E402  # once the processes know each other
 import jax_backend as rb  # noqa: E402
+from tests.support.effort import EVERYTHING  # noqa: E402
 from tests.support.on_eight_devices import BATCH, SPECS, alone, jitted, log, run, sharding_of  # noqa: E402
 from tests.support.training import assert_same_bits  # noqa: E402
 
@@ -45,11 +46,10 @@ def sync() -> None:
     multihost_utils.sync_global_devices("here")
 
 
-def main() -> None:
-    assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (SHARDS, SHARDS, 1)
+def scanned() -> None:
+    """What becomes of a buffer in one program."""
     expected, drawn = alone(NAME)
-    state = rb.init(SPECS[NAME], sharding=sharding_of(SHARDS))
-    after, samples = jitted(run)(state, log(NAME))
+    after, samples = jitted(run)(rb.init(SPECS[NAME], sharding=sharding_of(SHARDS)), log(NAME))
     jax.tree.map(check_own, samples, drawn)
     for name in ("tree", "counters"):
         check_own(getattr(after, name), getattr(expected, name))
@@ -57,7 +57,14 @@ def main() -> None:
     rows[: len(expected.rows)] = expected.rows
     check_own(after.part.rows, rows)
 
-    # And by single calls, with arrays of NumPy that each process has, or each its own part of.
+
+def main() -> None:
+    assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (SHARDS, SHARDS, 1)
+    if (
+        EVERYTHING
+    ):  # else by single calls alone: XLA takes long to compile a scan, which other tests make on one process
+        scanned()
+    # With arrays of NumPy that each process has, or each its own part of.
     now = jax.tree.map(lambda x: np.asarray(x[0]), log(NAME))
     plain = rb.add(rb.init(SPECS[NAME]), now.items, now.masks, now.given)
     state = rb.add_(rb.init(SPECS[NAME], sharding=sharding_of(SHARDS)), now.items, now.masks, now.given)

@@ -312,10 +312,11 @@ def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
         step_of(library, game),
         frb.trees.MuZero(frb.trees.UCB1Tuned(scale=(-3.0, 3.0)), dirichlet_fraction=0.0),
     )
-    tree = of_states(library, game, [0, 1, 2], 2, "squares")
+    simulations = effort(1, 2)  # each is traced anew
+    tree = of_states(library, game, [0, 1, 2], simulations, "squares")
 
     def search(tree: frb.trees.Tree, key: Any) -> Any:
-        tree, proposal = rb.trees.search(tree, key, step, 2, policy)
+        tree, proposal = rb.trees.search(tree, key, step, simulations, policy)
         tree = rb.trees.subtree(tree, proposal.slot)
         return tree.visits, tree.value, tree.statistics["squares"], tree.low, proposal.slot, proposal.weights
 

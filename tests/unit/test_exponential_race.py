@@ -140,7 +140,7 @@ def test_the_first_three_over_several_levels(capacity: int, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("capacity", "batch", "times"),
-    effort([(17, 5, 2**12), (300, 40, 2**10)], [(17, 5, 2**16), (300, 40, 2**13)]),
+    effort([(300, 40, 2**10)], [(17, 5, 2**16), (300, 40, 2**13)]),
 )
 def test_sums_weighted_by_chances_are_unbiased(capacity: int, batch: int, times: int) -> None:
     # For each leaf E[1 / chance if drawn, else 0] = 1; so for any sum, too.
@@ -218,7 +218,7 @@ def test_extreme_ratios_come_in_their_order() -> None:
         check_counts(np.bincount(column // 2, minlength=2).astype(np.float64), np.array([0.5, 0.5]))
 
 
-@pytest.mark.parametrize(("capacity", "batch"), [(5, 3), (300, 40), (70_000, 100)])
+@pytest.mark.parametrize(("capacity", "batch"), effort([(70_000, 100)], [(5, 3), (300, 40), (70_000, 100)]))
 def test_both_backends_draw_the_same_bits(capacity: int, batch: int) -> None:
     rng = np.random.default_rng(capacity)
     tree = tree_of(rng.lognormal(0, 2, capacity).astype(np.float32))

@@ -1,16 +1,19 @@
-"""The native code under the sanitizers of g++ and clang++: nothing is reported, and planted faults are."""
+"""The native code under the sanitizers of g++: nothing is reported, and planted faults are."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import effort, emulated_gpu
+from tests.support import emulated_gpu, native_builds, sanitized
+from tests.support.effort import effort
+from tools import native_build
 
 ROOT = Path(__file__).parents[2]
 FLAGS = {
@@ -24,77 +27,53 @@ MORE = ["tests/agreement", *(f"tests/shared/test_{name}.py" for name in ("one_pr
 MORE += ["-k", "not jax and not Jax and not allocate and not dies and not forks and not interpreters_end and not fails"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def by_gcc() -> Iterator[None]:
+    """Let all be compiled by g++, whose sanitizers these are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", "g++")
+        yield
+
+
 def library(name: str) -> str:
-    """Where the compiler's runtime of a sanitizer lies, or "" if it has none."""
-    found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=False)
-    path = found.stdout.strip()
-    return path if found.returncode == 0 and os.path.isabs(path) else ""
+    """Where the compiler's runtime of a sanitizer lies; where there is none the test is skipped."""
+    try:
+        found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("no g++ here")
+    if not os.path.isabs(found.stdout.strip()):
+        pytest.skip(f"no g++ with {name} here")
+    return found.stdout.strip()
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, dict[str, str]]]:
-    """Builds once for each sanitizer: the extension, and the environment to load it in."""
-    made: dict[str, tuple[Path, dict[str, str]]] = {}
-
-    def build(kind: str) -> tuple[Path, dict[str, str]]:
-        try:
-            libraries = [library(name) for name in LIBRARIES[kind]]
-        except FileNotFoundError:
-            libraries = [""]
-        if not all(libraries):
-            pytest.skip(f"no g++ with the sanitizer {kind} here")
-        if kind not in made:
-            target = tmp_path_factory.mktemp(kind) / "_native.abi3.so"
-            program = (
-                "import sys; from pathlib import Path; sys.path.insert(0, 'tools'); import native_build; "
-                "native_build.build(tuple(sys.argv[2:]), Path(sys.argv[1]), ('baseline',))"
-            )
-            flags = ("-O0", "-g1", "-DFRB_FAULTS", *FLAGS[kind])
-            environment = os.environ | {"CXX": "g++"}
-            subprocess.run([sys.executable, "-c", program, str(target), *flags], cwd=ROOT, env=environment, check=True)
-            options = "detect_leaks=0:allocator_may_return_null=1"  # some tests ask for more memory than there is
-            preloaded = os.environ | {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": options}
-            made[kind] = target, preloaded
-        return made[kind]
-
-    return build
+def run(kind: str, *what: str) -> subprocess.CompletedProcess[str]:
+    """Programs of `support.sanitized` in one process, under a sanitizer."""
+    options = "detect_leaks=0:allocator_may_return_null=1"  # some tests ask for more memory than there is
+    preloaded = {"LD_PRELOAD": " ".join(map(library, LIBRARIES[kind])), "ASAN_OPTIONS": options}
+    flags = ("-O0", "-g1", "-DFRB_FAULTS", *FLAGS[kind])
+    file = native_builds.kept(kind, flags, lambda target: native_build.build(flags, target, ("baseline",)))
+    command = [sys.executable, "-m", sanitized.__name__, str(file), *what]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | preloaded, capture_output=True, text=True, check=False)
 
 
-def run(built: Callable[[str], tuple[Path, dict[str, str]]], kind: str, *what: str) -> subprocess.CompletedProcess[str]:
-    """A program of `support.sanitized` under a sanitizer."""
-    file, environment = built(kind)
-    command = [sys.executable, "-m", "tests.support.sanitized", str(file), *what]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_agreement_with_the_core_reports_nothing(built: Callable[[str], tuple[Path, dict[str, str]]]) -> None:
-    chosen = MORE if effort.EVERYTHING else AGREEMENT
-    done = run(built, "address", "agreement", "-n", "0", "-q", "-p", "no:cacheprovider", *chosen)
+def test_no_wrong_address_is_reported() -> None:
+    """Of threads, of kernels beside the core, and of random programs on torch's version chain."""
+    arguments = shlex.join(["-n", "0", "-q", "-p", "no:cacheprovider", *effort(AGREEMENT, MORE)])
+    chain = effort([], ["chain=200"])
+    done = run("address", "threads=0", f"agreement={arguments}", f"programs={effort(4, 100)}", *chain)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("kind", "what", "times"),
-    [
-        ("address", "programs", effort.effort(4, 100)),
-        ("thread", "chain", effort.effort(2, 200)),
-        pytest.param("address", "chain", 200, marks=pytest.mark.long),
-    ],
-)
-def test_the_version_chain_reports_nothing(
-    kind: str, what: str, times: int, built: Callable[[str], tuple[Path, dict[str, str]]]
-) -> None:
-    done = run(built, kind, what, str(times))
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout[-3000:] + done.stderr[-3000:]
-    assert "WARNING" not in done.stderr
-
-
-@pytest.mark.parametrize("kind", ["address", "thread"])
-def test_threads_report_nothing(kind: str, built: Callable[[str], tuple[Path, dict[str, str]]]) -> None:
-    done = run(built, kind, "threads", "0")
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
-    assert "WARNING" not in done.stderr
+def test_no_race_is_reported_but_one_that_is_planted() -> None:
+    """Of threads, of torch's version chain, and of kernels for GPUs whose blocks and threads work at the same time."""
+    emulator = emulated_gpu.built("emulated-thread", "-g1", "-fsanitize=thread")
+    lives = f"team={emulator},{effort(2, 100)}"
+    done = run("thread", "threads=0", f"chain={effort(2, 200)}", lives, f"race={emulator}")
+    assert done.stdout.split("\n") == ["done threads", "done chain", "done team", "done race", ""], done.stderr[-3000:]
+    before, _, planted = done.stderr.partition("begin race\n")
+    assert "WARNING" not in before, before[-4000:]
+    assert "data race" in planted
 
 
 @pytest.mark.parametrize(
@@ -108,30 +87,7 @@ def test_threads_report_nothing(kind: str, built: Callable[[str], tuple[Path, di
         ("thread", 6, "data race"),
     ],
 )
-def test_a_planted_fault_is_reported(
-    kind: str, fault: int, report: str, built: Callable[[str], tuple[Path, dict[str, str]]]
-) -> None:
-    done = run(built, kind, "threads", str(fault))
+def test_a_planted_fault_is_reported(kind: str, fault: int, report: str) -> None:
+    done = run(kind, f"threads={fault}")
     assert done.returncode != 0
     assert report in done.stderr, done.stderr[-3000:]
-
-
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """The emulated kernels for GPUs as the sanitizer for threads has them, and the environment to load them in."""
-    runtime = library("libtsan.so")
-    if not runtime:
-        pytest.skip("no g++ with the sanitizer thread here")
-    made = emulated_gpu.built(tmp_path_factory.mktemp("team") / "emulated.so", "-g1", "-fsanitize=thread")
-    return made, os.environ | {"LD_PRELOAD": runtime}
-
-
-@pytest.mark.parametrize("planted", [False, True])
-def test_kernels_for_gpus_as_threads_report_nothing(emulator: tuple[Path, dict[str, str]], planted: bool) -> None:
-    """But for a race that is planted: what threads of a block, or two blocks, read and write at the same time."""
-    file, environment = emulator
-    own, lives = ({"FRB_EMULATED_RACE": "1"}, 1) if planted else ({}, effort.effort(2, 100))
-    command = [sys.executable, "-m", "tests.support.emulated_team", str(file), str(lives)]
-    done = subprocess.run(command, cwd=ROOT, env=environment | own, capture_output=True, text=True, check=False)
-    assert ("data race" in done.stderr) == planted, done.stderr[-4000:]
-    assert planted or done.stdout.endswith("done\n"), done.stdout + done.stderr[-3000:]

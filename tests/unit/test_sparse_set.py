@@ -24,8 +24,8 @@ from tests.support.part_kernels import Torch
 from tests.support.xla_options import AS_USERS
 from torch_backend import ops as torch_ops
 
-SHAPES = [(1, 1), (1, 3), (2, 3), (7, 1), (7, 4), (12, 6), (12, 16)]
-"""Capacities and batches."""
+SHAPES = effort([(1, 3), (7, 4), (12, 16)], [(1, 1), (1, 3), (2, 3), (7, 1), (7, 4), (12, 6), (12, 16)])
+"""Capacities and batches; JAX compiles each function for each."""
 WORD = 2**31
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -188,7 +188,7 @@ def holding(slots: list[int], capacity: int, drawn: int) -> Held:
     return held
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("batch", effort([1, 4, 7], [1, 2, 3, 4, 5, 7]))
 @pytest.mark.parametrize("remaining", [0, 1, 2, 3, 4])
 def test_every_ordered_choice_comes_once(remaining: int, batch: int) -> None:
     # The draws of step i fall evenly into `remaining - i` ranges; one of each, at either end of the range.
@@ -293,14 +293,14 @@ def everything(held: tuple[SparseSet, Any, Any], slots: Any, marks: Any, draws: 
 
 
 def test_nothing_of_the_capacity_is_copied_in_a_scan() -> None:
-    capacity, batch, steps = 1_000_000, 32, 5
+    capacity, batch, steps = 1_000_000, 8, 5
     array = jax.ShapeDtypeStruct((capacity,), jnp.int32)
     number = jax.ShapeDtypeStruct((), jnp.int32)
     inputs = [((batch,), jnp.int32), ((batch,), jnp.bool_), ((batch, 2), jnp.int32)]
     xs = [jax.ShapeDtypeStruct((steps, *shape), dtype) for shape, dtype in inputs]
     program = jax.jit(lambda held, xs: jax.lax.scan(lambda held, x: everything(held, *x), held, xs), donate_argnums=0)
     memory = program.lower((SparseSet(array, array), number, number), xs).compile(AS_USERS).memory_analysis()
-    assert memory.temp_size_in_bytes < 20_000
+    assert memory.temp_size_in_bytes < 5_000
     assert memory.alias_size_in_bytes >= 8 * capacity
 
 

@@ -1,0 +1,35 @@
+"""What tests compile from the C++ sources, kept in build/ until any of these change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tools.native_build import SOURCES, compiler
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "build" / "tests"
+
+
+def kept(name: str, flags: Sequence[str], make: Callable[[Path], object]) -> Path:
+    """The library of a name, which `make` compiles into a file with these flags unless it is there already.
+
+    Whatever it is made of may change: the kernels' sources, those in this folder, the program that compiles, the
+    compiler. Two workers may compile it at the same time; each puts its own in the place as a whole.
+    """
+    told = hashlib.sha256(repr((compiler(), *flags)).encode())
+    told.update(subprocess.run([*compiler(), "--version"], capture_output=True, check=True).stdout)
+    for source in sorted([*SOURCES.iterdir(), *Path(__file__).parent.glob("*.cpp"), ROOT / "tools/native_build.py"]):
+        told.update(source.read_bytes())
+    target = KEPT / f"{name}-{told.hexdigest()[:16]}.so"
+    if not target.exists():
+        KEPT.mkdir(parents=True, exist_ok=True)
+        for older in KEPT.glob(f"{name}-*.so"):
+            older.unlink(missing_ok=True)
+        part = target.with_suffix(f".{os.getpid()}.so")
+        make(part)
+        part.replace(target)
+    return target
