@@ -18,15 +18,15 @@ from functional_rb.structures.stored_arrays import auxiliary_name
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
 
+# Of a block: as many rows as fit, at least one. Part of the format.
 BLOCK_BYTES = 1 << 16
-"""Of a block: as many rows as fit, at least one. Part of the format."""
+# So many blocks are read and written at a time: 4 MiB.
 CHUNK_BLOCKS = 64
-"""So many blocks are read and written at a time: 4 MiB."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Table = np.ndarray[Any, np.dtype[np.uint8]]
+# Blocks from the first to before the second.
 Run = tuple[int, int]
-"""Blocks from the first to before the second."""
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 

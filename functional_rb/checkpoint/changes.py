@@ -18,21 +18,15 @@ from functional_rb.core import counters, handles
 from functional_rb.samplers import Queue
 from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
+# Segments that a checkpoint has: what reading opens, and what a manifest tells, stays small.
 MOST = 16
-"""Segments that a checkpoint has: what reading opens, and what a manifest tells, stays small."""
 
 Masks = dict[str, Mask]
 Vector = np.ndarray[Any, np.dtype[np.int32]]
 
 
 def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
-    """The blocks of each array that are not as in a checkpoint, or, without one, not as in an empty buffer.
-
-    Args:
-        reader: of the state.
-        vector: its counters.
-        base: a checkpoint of the same arrays.
-    """
+    """The blocks of each array that are not as in a checkpoint, or, without one, not as in an empty buffer."""
     arrays = stored_arrays(reader.spec)
     present = {} if reader.in_place is None else reader.in_place.present
     written = None if present else _written(reader, vector)
@@ -85,7 +79,6 @@ def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
 
 
 def _around(start: int, length: int, first: int, count: int) -> list[Run]:
-    """Slots of a ring, as intervals."""
     if count >= length:
         return [(start, start + length)]
     first %= length
@@ -126,10 +119,6 @@ def absorb(base: Opened, masks: Masks) -> list[int]:
     A segment goes if what still counts of it is no more than what is to be written (or if there are too many). So
     a block is written again only with at least as much as it came with, and the base at last, when the deltas outgrow
     it.
-
-    Args:
-        base: the checkpoint.
-        masks: the blocks to write; those of segments that go are added.
 
     Returns:
         The segments that stay.

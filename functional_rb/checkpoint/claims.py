@@ -14,28 +14,17 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 
+# Bytes of a buffer's arrays: no machine has more.
 LARGEST = 1 << 60
-"""Bytes of a buffer's arrays: no machine has more."""
 
 
 def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
-    """The spec that a manifest tells, of a buffer that is dealt to shards that of the whole.
-
-    Raises:
-        CheckpointError: as `spec_in`.
-        ValueError: likewise.
-    """
+    """The spec that a manifest tells, of a buffer that is dealt to shards that of the whole."""
     return spec_in(manifest.spec if manifest.shards is None else manifest.shards.spec, known, path)
 
 
 def spec_in(text: str, known: Iterable[Any], path: str) -> BufferSpec:
-    """The spec that a text in a manifest tells.
-
-    Raises:
-        KnownError: if it names the user's classes, and those known are others; without the file.
-        CheckpointError: if only a newer version of the library has what it names.
-        CorruptCheckpointError: if it is none.
-    """
+    """The spec that a text in a manifest tells."""
     try:
         spec = from_json(text, known)
     except KnownError:
@@ -50,11 +39,7 @@ def spec_in(text: str, known: Iterable[Any], path: str) -> BufferSpec:
 
 
 def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The counters, if they fit the spec.
-
-    Raises:
-        CorruptCheckpointError: naming the manifest, if they do not.
-    """
+    """The counters, if they fit the spec."""
     vector = np.array(numbers, np.int32)
     if problem := soundness.problem_of_counters(spec.plan, vector):
         raise CorruptCheckpointError(path, problem)
@@ -63,11 +48,7 @@ def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, 
 
 @contextlib.contextmanager
 def enough_memory(path: str, total: int) -> Iterator[None]:
-    """What to say where a buffer is larger than the machine's memory.
-
-    Raises:
-        CheckpointError: naming the manifest.
-    """
+    """What to say where a buffer is larger than the machine's memory."""
     try:
         if total >= LARGEST:
             raise MemoryError

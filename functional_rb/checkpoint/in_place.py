@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+# Of each array that lies in files, by its name in a checkpoint, some blocks.
 Blocks = dict[str, Mask]
-"""Of each array that lies in files, by its name in a checkpoint, some blocks."""
 GoingOn = Mapping[str, tuple[int, Earlier | None]]
 NOT_GOING_ON: GoingOn = {}
 
@@ -102,14 +102,6 @@ def check_led_to(storage: Storage, directory: str, manifest: str) -> None:
 
     Whoever wrote the manifest chose the path, and `existsok` and `auto_cleanup` with it. So only who loads may say
     that files lie elsewhere. Files without a name are nobody's, and may be in the temporary directory.
-
-    Args:
-        storage: that the manifest names, as `relocated` gives it.
-        directory: where the checkpoint is.
-        manifest: the path of the file, as errors show it.
-
-    Raises:
-        ValueError: if a path leads out of the directory, or shared files without a path are to stay.
     """
     if not isinstance(storage, Memmap) or is_here(storage.path, directory):
         return
@@ -163,10 +155,6 @@ def resume(files: MappedFiles) -> None:
 
     Call it before anything is written there that does not come from the logs. These are gone on with: processes that
     end again and again, without having saved, keep a row once.
-
-    Raises:
-        CheckpointWriteError: if the logs cannot be written to.
-        StorageFullError: if there is no room.
     """
     directory, needed = _directory(files), {}
     with disk.typed(directory):
@@ -194,14 +182,7 @@ def _next(files: MappedFiles) -> int:
 
 
 def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = NOT_GOING_ON) -> Logs:
-    """Logs from which all rows of some blocks come back, and those of older checkpoints.
-
-    Args:
-        files: that are written to.
-        blocks: of each array that lies in them.
-        number: of new logs.
-        going_on: by prefix the numbers of those that are gone on with, and what is there.
-    """
+    """Logs from which all rows of some blocks come back, and those of older checkpoints."""
     older = {} if files.undo is None else {undo_log.ITEMS: files.undo.items, undo_log.FRAMES: files.undo.frames}
     made = {}
     for prefix, group in _groups(files.spec).items():
@@ -213,11 +194,7 @@ def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = N
 
 
 def _needed(files: MappedFiles) -> dict[int, Blocks]:
-    """Of each checkpoint in these files the number of its log, and the blocks that it has.
-
-    Raises:
-        CheckpointError: for one that only a newer version of the library can read.
-    """
+    """Of each checkpoint in these files the number of its log, and the blocks that it has."""
     directory, found = _directory(files), {}
     for generation in generations(directory):
         # One that is damaged is given up, as saving does it.
@@ -313,13 +290,7 @@ def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
 
 
 def prune(directory: str, needed: list[int], gone: list[int]) -> None:
-    """Remove logs that no checkpoint needs; those of a save that is under way have larger numbers.
-
-    Args:
-        directory: of the files.
-        needed: the logs of the checkpoints that stay.
-        gone: and of those that do not.
-    """
+    """Remove logs that no checkpoint needs; those of a save that is under way have larger numbers."""
     first = min(needed) if needed else max(gone, default=0) + 1
     for prefix in (undo_log.ITEMS, undo_log.FRAMES):
         for number in undo_log.numbers(directory, prefix):

@@ -75,11 +75,7 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
 
 
 def there(directory: str) -> list[int]:
-    """The numbers of the checkpoints in a directory, the newest first; none if it is not there.
-
-    Raises:
-        CheckpointError: if it cannot be read.
-    """
+    """The numbers of the checkpoints in a directory, the newest first; none if it is not there."""
     try:
         return generations(directory)
     except (FileNotFoundError, NotADirectoryError):

@@ -39,8 +39,8 @@ from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import sum_tree
 from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
+# So often another save may remove what was about to be read.
 TRIES = 100
-"""So often another save may remove what was about to be read."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _log = logging.getLogger("functional_rb")
 
@@ -122,7 +122,6 @@ class _Loading:
     before: int | None = None
 
     def newest(self, fall_back: bool) -> Content:
-        """The newest checkpoint, or the newest that is whole."""
         for tries in itertools.count():
             found = [one for one in there(self.directory) if self.before is None or one <= self.before]
             if not found:
@@ -157,7 +156,6 @@ class _Loading:
         os.stat(os.path.join(self.directory, manifests.name_of(generation)))
 
     def content(self, manifest: Manifest) -> Content:
-        """Read and verify all that a checkpoint holds, or all that is wanted of it."""
         if manifest.shards is None or self.dealer is None:
             return self.of_one(manifest)
         return self.of_shards(manifest, manifest.shards, self.dealer)
@@ -243,11 +241,6 @@ class _Loading:
 
         In the place of that, if the items can stay in their slots; else they are moved there from memory, or, where
         there may be too many of them, from files that nobody else sees.
-
-        Args:
-            spec: of the checkpoint.
-            vector: its counters.
-            here: whether it lies in mapped files in this directory.
         """
         wanted = self.wanted
         if wanted is None:

@@ -26,12 +26,12 @@ FORMAT = 1
 GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
 SEGMENT = re.compile(r"([0-9]{10})\.safetensors", re.ASCII)
 IN_PLACE = re.compile(rf"{ROWS}|{WIDE}[0-9]+|{auxiliary_name(frame_ring.ROWS)}(_[0-9]+)?", re.ASCII)
+# Bytes of a manifest.
 LARGEST = 1 << 28
-"""Bytes of a manifest."""
+# Of a checkpoint, all of which are open at once; what is written has far fewer.
 MOST_SEGMENTS = 256
-"""Of a checkpoint, all of which are open at once; what is written has far fewer."""
+# Of ten digits.
 LAST_GENERATION = 9_999_999_999
-"""Of ten digits."""
 _SEGMENTS = b'"segments":['
 _HEAD, _MIDDLE, _TAIL = b'{"checksum":"', b'","manifest":', b"}\n"
 _FRAME = len(_HEAD) + 2 * DIGEST + len(_MIDDLE)
@@ -182,15 +182,7 @@ def encode(manifest: Manifest) -> bytes:
 def content_of(
     stamp: str, spec: str, counters: list[int], arrays: dict[str, Stored], tables: Mapping[str, Table]
 ) -> str:
-    """The checksum of a whole state: by it parts that are each whole are known to belong together.
-
-    Args:
-        stamp: of the state.
-        spec: of its buffer, as JSON text.
-        counters: of the state.
-        arrays: of the state.
-        tables: of each array the checksums of all of its blocks, those that no segment has among them.
-    """
+    """The checksum of a whole state: by it parts that are each whole are known to belong together."""
     described = {name: [stored.shape, stored.dtype, stored.fill] for name, stored in arrays.items()}
     told = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
     return digest(b"".join([digest(told), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
@@ -202,12 +194,7 @@ def runs_told(content: bytes) -> int:
 
 
 def decode(content: bytes, generation: int) -> Manifest:
-    """The manifest that a file holds.
-
-    Raises:
-        Unreadable: if it is not what `encode` wrote for that generation.
-        OtherFormat: if another version of the library did.
-    """
+    """The manifest that a file holds."""
     body = content[_FRAME : -len(_TAIL)]
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
         raise Unreadable("its checksum does not fit")

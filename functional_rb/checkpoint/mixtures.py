@@ -23,32 +23,21 @@ from functional_rb.checkpoint import places
 from functional_rb.checkpoint.listing import there
 from functional_rb.mixture.value import Mixture, MixtureSpec, specs_of_buffers
 
+# The only name in the nest that is saved of a mixture.
 NAME = "functional_rb.Mixture"
-"""The only name in the nest that is saved of a mixture."""
 BUFFERS = "buffers"
+# What is told of how buffers are mixed.
 NAMES = {field.name for field in dataclasses.fields(MixtureSpec)}
-"""What is told of how buffers are mixed."""
 _log = logging.getLogger("functional_rb")
 
 
 def place_of(directory: str, k: int) -> str:
-    """The directory of the k-th buffer.
-
-    Raises:
-        CheckpointError: if a link has its name.
-    """
+    """The directory of the k-th buffer."""
     return places.inside(directory, BUFFERS, k)
 
 
 def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, int], Any]) -> list[int]:
-    """How many checkpoints of each buffer have to stay beside a new one: those that the newest `keep` have named.
-
-    Args:
-        directory: of the mixture.
-        buffers: how many of them there are.
-        keep: so many checkpoints of the whole mixture stay.
-        record_at: the nest of one checkpoint in a directory, by its number.
-    """
+    """How many checkpoints of each buffer have to stay beside a new one: those that the newest `keep` have named."""
     named = [_told(record_at(directory, number)) for number in there(directory)[:keep]]
     counts = []
     for k in range(buffers):
@@ -92,24 +81,12 @@ def is_there(directory: str) -> bool:
     return os.path.isdir(os.path.join(directory, BUFFERS))
 
 
+# Loads the newest checkpoint in a directory, or one by its number, with another spec or None: and tells the number.
 Load = Callable[[str, int | None, Any], tuple[Any, int]]
-"""Loads the newest checkpoint in a directory, or one by its number, with another spec or None: and tells the number."""
 
 
 def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int | None = None) -> Any:
-    """What a directory holds: of a mixture all of its buffers, as they were at one save.
-
-    Args:
-        directory: where from.
-        load: see `Load`; of a mixture it gives the nest that stands for it.
-        specs: another spec, of a mixture one for each buffer, or None.
-        fall_back: whether an older checkpoint will do if the newest is damaged.
-        number: of the only checkpoint that is wanted; None for the newest.
-
-    Raises:
-        CorruptCheckpointError: if a buffer's checkpoint is gone, or what is said of the mixture is of none.
-        CheckpointError: if a buffer's directory is a link.
-    """
+    """What a directory holds: of a mixture all of its buffers, as they were at one save."""
     wanted = number
     while True:
         found = wanted
@@ -131,7 +108,6 @@ def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int 
 
 
 def _together(record: Any, directory: str, load: Load, specs: Any) -> Mixture:
-    """The mixture that a nest stands for."""
     told = _told(record)
     if told is None:
         raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
@@ -148,17 +124,7 @@ def _together(record: Any, directory: str, load: Load, specs: Any) -> Mixture:
 
 
 def specs(described: Any, record: Any, directory: str, spec_at: Callable[[str, int], Any]) -> Mixture:
-    """A mixture with the specs of its buffers in their place, and that of its shares.
-
-    Args:
-        described: the specs of the nest that stands for it.
-        record: that nest, or None if it is damaged.
-        directory: where it is.
-        spec_at: what one checkpoint in a directory holds, by its number.
-
-    Raises:
-        CorruptCheckpointError: as `loaded` does.
-    """
+    """A mixture with the specs of its buffers in their place, and that of its shares."""
     told = _told(record)
     if told is None:
         raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
@@ -167,7 +133,6 @@ def specs(described: Any, record: Any, directory: str, spec_at: Callable[[str, i
 
 
 def _places(directory: str, numbers: Sequence[int]) -> list[tuple[str, int]]:
-    """Where the buffers' checkpoints are."""
     found = [(place_of(directory, k), number) for k, number in enumerate(numbers)]
     for where, number in found:
         if number not in there(where):

@@ -67,7 +67,6 @@ class OfState:
     """A moment of a state, or of what stands for a nest."""
 
     def __init__(self, state: State, path: Any, how: How) -> None:
-        """Hold it, from now on where it has to last, else from when it is written."""
         self.asked: Request = request(state, path, how.incremental, how.keep, how.progress, how.who)
         self._state = state
         self._reader = self._read(lasting=True) if how.lasting else None
@@ -99,7 +98,6 @@ class OfMixture:
     """A moment of a mixture: of all its buffers, and of how they are mixed."""
 
     def __init__(self, mixture: Mixture, directory: str, how: How) -> None:
-        """Hold all of it."""
         check_keep(how.keep, how.who)
         self.directory, self._how, self._spec = directory, how, mixture.spec
         self._p = None if mixture.p is None else records.on_host(mixture.p).copy()

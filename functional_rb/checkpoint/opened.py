@@ -22,8 +22,8 @@ from functional_rb.storage.undo_log import FRAMES, ITEMS, name_of
 from functional_rb.structures.stored_arrays import is_items, own_name
 
 MAPPED = ".bin"
+# So many runs of blocks a manifest may tell of whatever lies beside it.
 FEW_RUNS = 1 << 16
-"""So many runs of blocks a manifest may tell of whatever lies beside it."""
 
 Owners = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -35,13 +35,7 @@ def generations(directory: str) -> list[int]:
 
 
 def read_manifest(directory: str, generation: int) -> Manifest:
-    """A manifest.
-
-    Raises:
-        FileNotFoundError: if it has been removed.
-        CorruptCheckpointError: if it is not what was written.
-        CheckpointError: if it is of a format of the future.
-    """
+    """A manifest."""
     path = os.path.join(directory, manifests.name_of(generation))
     with contextlib.ExitStack() as stack:
         fd, size = open_file(path, stack)
@@ -87,7 +81,6 @@ class Opened:
     """
 
     def __init__(self, directory: str, manifest: Manifest, stack: contextlib.ExitStack) -> None:
-        """Open the segments until the stack closes, and look at their sizes and headers."""
         self.directory, self.manifest = directory, manifest
         self.paths = [os.path.join(directory, part.file) for part in manifest.segments]
         self._fds: list[int] = []
@@ -119,11 +112,7 @@ class Opened:
         os.stat(self.beside(manifests.name_of(self.manifest.generation)))
 
     def check_content(self) -> None:
-        """Look whether all that the manifest tells belongs together.
-
-        Raises:
-            CorruptCheckpointError: naming it, or a segment.
-        """
+        """Look whether all that the manifest tells belongs together."""
         told, tables = self.manifest, {name: self.whole_table(name) for name in self.manifest.arrays}
         content = manifests.content_of(told.stamp, told.spec, told.counters, told.arrays, tables)
         if content != told.content or told.items != told.counters[SIZE]:
@@ -142,7 +131,6 @@ class Opened:
             self._size(name_of(manifest.undo, prefix))
 
     def _size(self, name: str) -> int:
-        """Of a file in the directory that can be read."""
         with contextlib.ExitStack() as stack:
             try:
                 return open_file(self.beside(name), stack)[1]
@@ -194,13 +182,6 @@ class Opened:
 
     def read(self, k: int, name: str, runs: list[Run], into: memoryview, mapped: bool = False) -> int:
         """Read blocks of an array from a segment, and verify them.
-
-        Args:
-            k: which segment.
-            name: of the array.
-            runs: which of the segment's blocks.
-            into: the memory of the whole array.
-            mapped: whether the file's content is there already, and only to be verified.
 
         Returns:
             How many bytes.

@@ -10,8 +10,8 @@ from typing import Any
 
 from functional_rb.base.extras import imported, is_there
 
+# Seconds before it is shown.
 DELAY = 1.0
-"""Seconds before it is shown."""
 
 
 class Progress:
@@ -25,7 +25,6 @@ class Progress:
     """
 
     def __init__(self, total: int | None, what: str, shown: bool | None, unit: str = "B") -> None:
-        """Show nothing yet: `total` units are to be done."""
         self._total, self._what, self._done, self._unit = total, what, 0, unit
         self._bar: Any = None
         self._make: Any = None
@@ -46,11 +45,9 @@ class Progress:
             )
 
     def __enter__(self) -> Progress:
-        """For as long as it goes on."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the progress bar from the terminal."""
         if self._bar is not None:
             self._bar.close()
 

@@ -6,10 +6,10 @@ import json
 import math
 from typing import Any
 
+# Lists in lists.
 DEEPEST = 100
-"""Lists in lists."""
+# Whole numbers below this are read by Python without any setting.
 LONGEST = 10**4000
-"""Whole numbers below this are read by Python without any setting."""
 
 
 def encode(by_token: dict[int, Any]) -> bytes:
@@ -18,11 +18,7 @@ def encode(by_token: dict[int, Any]) -> bytes:
 
 
 def decode(content: bytes) -> dict[int, Any]:
-    """And back.
-
-    Raises:
-        ValueError: if that is not what was written.
-    """
+    """And back."""
     try:
         info = json.loads(content) if content else {}
     except RecursionError:

@@ -17,8 +17,8 @@ class Waiting(Protocol):
         """In a forked child, which has not the thread that saves: end as failed."""
 
 
+# The saves to each directory, without links, that may still be going on, in the order of their calls.
 _going_on: dict[str, list[Waiting]] = {}
-"""The saves to each directory, without links, that may still be going on, in the order of their calls."""
 _turn = threading.Lock()
 
 

@@ -34,11 +34,7 @@ register_record(Record, NAMES)
 
 
 def as_state(value: Any, who: str) -> State:
-    """A state, or a nest of arrays as the state of a buffer that has it as its only item.
-
-    Raises:
-        TypeError: for what is neither, or a nest with a state in it.
-    """
+    """A state, or a nest of arrays as the state of a buffer that has it as its only item."""
     if isinstance(value, State):
         return value
     parts = nest.flatten(value, lambda x: isinstance(x, State) or hasattr(x, "dtype"))[0]
@@ -101,18 +97,7 @@ def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
 
 
 def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any, mapped: bool) -> Any:
-    """The nest of a checkpoint.
-
-    Args:
-        spec: of the buffer that stands for it.
-        arrays: of that buffer, of NumPy.
-        backend: its `restore` module.
-        device: where the arrays go; the backend's default if None.
-        mapped: whether the arrays are those of the file, and leaves stay in it where the backend can have that.
-
-    Raises:
-        TypeError: for dtypes that the backend lacks, naming leaf and remedy.
-    """
+    """The nest of a checkpoint."""
     leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in _leaves(spec, arrays)]
     made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)
     return made.value

@@ -122,11 +122,7 @@ def load(
 
 
 def _one_spec(spec: Any) -> BufferSpec | None:
-    """The other spec of a buffer that is to be dealt.
-
-    Raises:
-        TypeError: for what is none.
-    """
+    """The other spec of a buffer that is to be dealt."""
     if spec is not None and not isinstance(spec, BufferSpec):
         raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
     return spec
@@ -183,11 +179,7 @@ def _load_dealt(
 def _parts_for(
     found: Content, wanted: BufferSpec | None, storage: Storage | None, dealer: shards.Dealer, own: Any
 ) -> Content:
-    """The process's own parts of what was read.
-
-    Raises:
-        ValueError: for what is no buffer.
-    """
+    """The process's own parts of what was read."""
     if records.is_record(found.spec):
         raise ValueError("load: sharding: expected a checkpoint of a buffer, got one of a nest, or of a mixture")
     if found.parts is not None:
@@ -207,11 +199,7 @@ def _parts_for(
 
 
 def _with_spec(value: Any, spec: Description, backend: ModuleType | str) -> Any:
-    """A map or a forest with another spec.
-
-    Raises:
-        ValueError: for what is none.
-    """
+    """A map or a forest with another spec."""
     kind = type(getattr(value, "spec", None))
     if kind is not type(spec) or spec.part is None:
         raise ValueError(
@@ -234,7 +222,6 @@ def _load(
     spec: BufferSpec | None,
     progress: bool | None,
 ) -> tuple[Any, int]:
-    """What `load` gives of a directory, or of one of its checkpoints, and its number; what stands for a mixture."""
     named = backend_name(backend)
     module = lazy.imported(f"{named}_backend.restore")
     if spec is not None:
@@ -269,11 +256,7 @@ def _load(
 
 @contextlib.contextmanager
 def _device_told(found: Content, path: str, device: Any, storage: Storage | None) -> Iterator[None]:
-    """Where a checkpoint says on which device its buffer lay, and that is not here: name the manifest, and a remedy.
-
-    Raises:
-        ValueError: in place of the backend's.
-    """
+    """Where a checkpoint says on which device its buffer lay, and that is not here: name the manifest, and a remedy."""
     told = found.spec.storage
     name = told.device if isinstance(told, Device) and device is None and storage is None else None
     try:
@@ -354,7 +337,6 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
 
 
 def _spec_at(directory: str, number: int, known: tuple[Any, ...]) -> Any:
-    """What `load_spec` gives of one checkpoint, by its number."""
     name = os.path.join(directory, manifests.name_of(number))
     try:
         described = records.described(spec_of(read_manifest(directory, number), known, name))
@@ -366,11 +348,7 @@ def _spec_at(directory: str, number: int, known: tuple[Any, ...]) -> Any:
 
 
 def backend_name(backend: ModuleType | str, who: str = "load") -> str:
-    """Of a backend, or its name: "jax" or "torch".
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Of a backend, or its name: "jax" or "torch"."""
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     name = name.removesuffix("_backend")
     if name not in ("jax", "torch"):

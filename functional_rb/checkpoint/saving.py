@@ -29,8 +29,8 @@ from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
 from functional_rb.storage import disk
 
+# Of each array the checksums of all of its blocks.
 Tables = dict[str, Table]
-"""Of each array the checksums of all of its blocks."""
 LOCK = "lock"
 TEMPORARY = ".part"
 _OURS = re.compile(r"([0-9]{10})\.(json|safetensors)(\.part)?", re.ASCII)
@@ -169,7 +169,6 @@ class _Save:
         )
 
     def tidy(self) -> list[int]:
-        """Remove what killed saves left unfinished; the numbers that have been used."""
         found = [match for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
         for match in found:
             if match[3]:
@@ -177,7 +176,6 @@ class _Save:
         return [int(match[1]) for match in found]
 
     def readable(self) -> dict[int, Manifest]:
-        """The manifests that are whole, the newest first."""
         found = {}
         for number in generations(self.directory):
             with contextlib.suppress(CorruptCheckpointError):
@@ -240,7 +238,6 @@ class _Save:
         return Manifest(generation, stamp, time.time(), items, *fields)
 
     def commit(self, manifest: Manifest) -> int:
-        """Let the checkpoint be seen, once all its files last."""
         if self.reader.in_place is not None:
             self.reader.in_place.sync()
         path = self.path(manifests.name_of(manifest.generation))

@@ -23,6 +23,7 @@ OBJECTS = "objects"
 CHECKSUMS = "{}.checksums"
 ALIGNMENT = 64
 METADATA = {"format": "functional_rb.checkpoint", "version": "1"}
+# Dtypes as safetensors calls them.
 NAMES = {
     "bool": "BOOL",
     "int8": "I8",
@@ -37,7 +38,6 @@ NAMES = {
     "uint64": "U64",
     "float64": "F64",
 }
-"""Dtypes as safetensors calls them."""
 
 
 class Places(NamedTuple):
@@ -59,13 +59,7 @@ class Places(NamedTuple):
 
 
 def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place: Collection[str] = ()) -> Places:
-    """The file's plan.
-
-    Args:
-        runs: the blocks of each array, in the order of `blocks.stored_arrays`.
-        objects: bytes of JSON that tell Python objects.
-        in_place: arrays of which it has the checksums alone.
-    """
+    """The file's plan."""
     tensors: list[tuple[str, str, tuple[int, ...], int]] = []
     for name, (stored, has) in runs.items():
         if name in in_place:

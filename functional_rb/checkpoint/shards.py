@@ -58,7 +58,6 @@ class OfShards:
     """A moment of a buffer that is dealt to shards: of the index, and of this process's parts."""
 
     def __init__(self, dealt: Dealt, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> None:
-        """Check in all processes what each was given, before anything is touched."""
         self._dealt, self._who = dealt, who
 
         def check() -> list[Any]:
@@ -223,11 +222,7 @@ def parts_of(
     dealer: Dealer,
     read: Callable[[str, Manifest], Any],
 ) -> dict[int, Any]:
-    """What `read` gives of the parts of some shards, each of which belongs to the index.
-
-    Raises:
-        CorruptCheckpointError: as `manifests_of`, and for one that does not belong there.
-    """
+    """What `read` gives of the parts of some shards, each of which belongs to the index."""
     found = {}
     for k, (place, of_part) in manifests_of(directory, manifest, numbers).items():
         content = read(place, of_part)

@@ -12,8 +12,8 @@ from functional_rb.base import dtypes
 
 Path = tuple[str | int, ...]
 
+# The dtypes of 64 bits (of each part, if complex), and those of 32 bits in their place.
 NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-"""The dtypes of 64 bits (of each part, if complex), and those of 32 bits in their place."""
 
 
 def shown(path: Path) -> str:
@@ -34,21 +34,13 @@ def at(who: str, path: Path) -> Iterator[None]:
 
 
 def stored_dtype(dtype: Any, narrow: bool) -> str:
-    """The dtype that is stored for a dtype of another library.
-
-    Raises:
-        TypeError: if a buffer cannot store it.
-    """
+    """The dtype that is stored for a dtype of another library."""
     name = dtypes.shown(np.dtype(dtype).name)
     return dtypes.name_of(NARROWED.get(name, name) if narrow else name)
 
 
 def need_integers(spec: Any, where: str) -> None:
-    """Refuse choices that are numbered by floats, which other libraries do not have.
-
-    Raises:
-        TypeError: with the remedy.
-    """
+    """Refuse choices that are numbered by floats, which other libraries do not have."""
     if dtypes.kind_of(spec.dtype) != "int":
         raise TypeError(
             f"{where} has choices as {spec.dtype}; write {type(spec).__name__}(..., dtype='int32'), and convert its "
@@ -57,11 +49,7 @@ def need_integers(spec: Any, where: str) -> None:
 
 
 def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
-    """Bounds in a narrower dtype: floats are rounded; the limits of a wide integer dtype mean that there is no bound.
-
-    Raises:
-        ValueError: for other integers that do not fit.
-    """
+    """Bounds in a narrower dtype: floats are rounded; the limits of a wide integer dtype mean that there is no bound."""
     if dtypes.shown(low.dtype) == dtype:
         return low, high
     if dtypes.kind_of(dtype) == "float":

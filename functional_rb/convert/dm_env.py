@@ -126,7 +126,6 @@ def _write(specs: Any, spec: Any, path: Path) -> Any:
 
 
 def _array(specs: Any, spec: Any, name: str | None) -> Any:
-    """The dm_env spec of an array whose values one can describe."""
     if type(spec) in (ArraySpec, Unbounded):
         return specs.Array(spec.shape, spec.dtype, name)
     if isinstance(spec, Categorical | MultiCategorical):
@@ -153,6 +152,5 @@ def _remedy(spec: Any) -> str:
 
 
 def _sequence(parts: Any, function: Callable[[Any, str | int], Any]) -> Any:
-    """A tuple or list of the same type, with a function applied to the parts and their keys."""
     made = [function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)]
     return type(parts)(*made) if hasattr(parts, "_fields") else type(parts)(made)

@@ -37,6 +37,7 @@ from functional_rb.specs.values import Outline
 FORMAT: Final = "functional_rb.spec"
 VERSION: Final = 1
 
+# The classes that a text may name; their names are part of the format. `register` adds those of a buffer.
 OURS: Final[dict[str, type]] = {
     made.__name__: made
     for made in (
@@ -57,9 +58,9 @@ OURS: Final[dict[str, type]] = {
         specs.OneOf,
     )
 }
-"""The classes that a text may name; their names are part of the format. `register` adds those of a buffer."""
+# The module that registers those of a buffer. It is imported before any text is written or read.
 BUFFERS: Final = "functional_rb.buffer.json_classes"
-"""The module that registers those of a buffer. It is imported before any text is written or read."""
+# The modules that register what a text may name besides. They are imported when one names what is not known.
 REGISTERING: Final = (
     "functional_rb.hash_maps.functions",
     "functional_rb.mixture.value",
@@ -67,15 +68,14 @@ REGISTERING: Final = (
     "functional_rb.trees",
     "functional_rb.trees.forest",
 )
-"""The modules that register what a text may name besides. They are imported when one names what is not known."""
+# Those of which a text may be as a whole, besides nests of specs.
 _WHOLE: Final[list[type]] = []
-"""Those of which a text may be as a whole, besides nests of specs."""
 
+# Python's own containers, and the types that a defaultdict may make its values of.
 _BUILT_IN: Final[dict[str, list[Any]]] = {
     f"{kind.__module__}:{kind.__name__}": [kind]
     for kind in (collections.OrderedDict, collections.defaultdict, bool, dict, float, int, list, set, str, tuple)
 }
-"""Python's own containers, and the types that a defaultdict may make its values of."""
 
 Path = tuple[str | int, ...]
 Found = TypeVar("Found")
@@ -305,11 +305,7 @@ def _records_named(name: str) -> list[Any]:
 
 
 def _name_of(thing: Any, path: Path, who: str) -> str:
-    """The name by which a text gives a user's class or function.
-
-    Raises:
-        ValueError: if it has none of its own.
-    """
+    """The name by which a text gives a user's class or function."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str) and callable(thing)) or "<lambda>" in name:
         raise ValueError(

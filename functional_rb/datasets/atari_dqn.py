@@ -29,12 +29,12 @@ from functional_rb.datasets.pieces import kind_of_rows, spec_of_values, steps_of
 from functional_rb.datasets.reader import Counts
 
 FIELDS = ("observation", "action", "reward", "terminal")
+# Bytes that may come out of a file: a million frames have 7 GB.
 LIMIT = 2**36
-"""Bytes that may come out of a file: a million frames have 7 GB."""
+# Those that may come out of the files of numbers.
 SMALL = 2**30
-"""Those that may come out of the files of numbers."""
+# Rows of zeros in front of an episode: one fewer than there are frames in Dopamine's stacks.
 PADDING = 3
-"""Rows of zeros in front of an episode: one fewer than there are frames in Dopamine's stacks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +61,6 @@ class AtariDqn:
     """Reads a folder of the DQN Replay Dataset; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, checkpoints: range | None) -> None:
-        """Look at the first checkpoint.
-
-        Raises:
-            DatasetError: for files of another kind, or some that are missing.
-        """
         self.name, self._path, self.facts = name, path, dict[str, Any]()
         numbers = sorted(_numbers(path))
         self._numbers = [k for k in numbers if checkpoints is None or k in checkpoints]
@@ -154,7 +149,6 @@ def _episode(checkpoint: _Checkpoint, frames: Forward, start: int, stop: int, pa
 
 @contextlib.contextmanager
 def _array(path: str, limit: int) -> Iterator[NpyStream]:
-    """A gzipped array, to be read row by row."""
     with regular.opened(path) as file:
         yield NpyStream(Inflated(file, limit, path), path)
 
@@ -165,7 +159,6 @@ def _small(path: str) -> Array:
 
 
 def _numbers(folder: str) -> set[int]:
-    """The numbers of the checkpoints in a folder."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     found = (re.fullmatch(r"\$store\$_observation_ckpt\.(\d{1,6})\.gz", name, re.ASCII) for name in names)
     return {int(match[1]) for match in found if match is not None}

@@ -14,8 +14,8 @@ from functional_rb.datasets.formats.npy import NpyStream
 from functional_rb.datasets.pieces import Lazy, repeated, spans
 from functional_rb.specs import Composite
 
+# Gives rows [first, stop), a nest.
 Read = Callable[[int, int], Any]
-"""Gives rows [first, stop), a nest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,6 @@ class Forward:
     """Rows of an array in a stream, which are read from front to back; the last one of them also again."""
 
     def __init__(self, stream: NpyStream) -> None:
-        """Read nothing yet."""
         self._stream = stream
         self._last = np.zeros((0, *stream.shape[1:]), stream.dtype)
 
@@ -136,10 +135,6 @@ def found(prefix: str, rest: str, root: str | None, fits: Callable[[str], bool],
         root: the folder where datasets lie.
         fits: whether the files are there.
         what: is expected there, for errors.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        ValueError: for a name that leads out of the folder.
     """
     places = [rest]
     if root is not None and ".." not in rest.split("/"):
@@ -154,11 +149,7 @@ def found(prefix: str, rest: str, root: str | None, fits: Callable[[str], bool],
 
 
 def same_rows(arrays: Mapping[str, Any], n: int, where: str) -> None:
-    """Refuse arrays that have not so many rows each.
-
-    Raises:
-        DatasetError: naming the field.
-    """
+    """Refuse arrays that have not so many rows each."""
     for name, array in arrays.items():
         if not array.shape or array.shape[0] != n:
             raise DatasetError(f"{where}, {name}: expected {n} rows, got shape {array.shape}")

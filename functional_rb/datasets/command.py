@@ -64,10 +64,6 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
     """Do what the command line says.
 
-    Args:
-        given: by the command line.
-        draw: draws a converted dataset to a file.
-
     Returns:
         0 if all went well, else 1.
     """
@@ -112,10 +108,6 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
 def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
     """What `inspect` does with the directory of a converted dataset: all that `info` does, and every byte is verified.
 
-    Args:
-        given: by the command line: path, json, plot.
-        draw: draws a converted dataset to a file.
-
     Returns:
         0 if all is as it was written, else 1.
     """
@@ -132,11 +124,7 @@ def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) 
 
 
 def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> None:
-    """Print what is known of a dataset, and draw it.
-
-    Raises:
-        FileNotFoundError: if it is not there, once what the table of sources knows of it is printed.
-    """
+    """Print what is known of a dataset, and draw it."""
     try:
         told = told_of(given.name, given.root, command_options.given_by(given))
     except FileNotFoundError:
@@ -150,12 +138,10 @@ def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> N
 
 
 def _show(told: Told, as_json: bool) -> None:
-    """Print names and values, as a page or as JSON."""
     sys.stdout.write(json.dumps(told, indent=2) + "\n" if as_json else _page(told))
 
 
 def _gotten(name: str, root: str | None, options: Told, kept: Told) -> str:
-    """The directory of a dataset, which is fetched and converted if it is not there."""
     folder = folder_of(root)
     try:
         command_options.reader_of(name, folder, options)
@@ -168,11 +154,7 @@ def _gotten(name: str, root: str | None, options: Told, kept: Told) -> str:
 
 
 def _fact(text: str) -> tuple[str, Any]:
-    """A name, and what is told by it.
-
-    Raises:
-        ValueError: for something else.
-    """
+    """A name, and what is told by it."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"--fact: expected NAME=VALUE, got {text!r}")
@@ -210,11 +192,6 @@ def told_of(name: str, root: str | None, options: Told) -> Told:
 
 
 def _converted(name: str) -> Stored:
-    """The dataset in a directory.
-
-    Raises:
-        ValueError: for a name of one that is to be converted yet.
-    """
     if not is_dataset(name):
         raise ValueError(
             f"info --picture: expected the directory of a converted dataset, got {name!r}; convert it by: "

@@ -15,8 +15,8 @@ from functional_rb.datasets.statistics import statistics
 from functional_rb.datasets.stored import Summary
 
 VERBS = ("filter", "split", "concat", "statistics")
+# Numbers of a leaf that a page shows one by one.
 MOST = 16
-"""Numbers of a leaf that a page shows one by one."""
 
 
 def add_to(verbs: Any) -> list[argparse.ArgumentParser]:
@@ -47,15 +47,8 @@ def add_to(verbs: Any) -> list[argparse.ArgumentParser]:
 def made(given: argparse.Namespace, directory: Callable[[str], str]) -> list[str]:
     """Make datasets.
 
-    Args:
-        given: by the command line.
-        directory: gives that of a dataset by its name.
-
     Returns:
         The directories that were made.
-
-    Raises:
-        ValueError: for bounds, shares or names that are none.
     """
     if given.verb == "filter":
         keep = _kept(given)
@@ -73,13 +66,7 @@ def made(given: argparse.Namespace, directory: Callable[[str], str]) -> list[str
 
 
 def numbers_of(path: str, whole: bool) -> dict[str, Any]:
-    """What `statistics` has of a dataset, in values of JSON.
-
-    Args:
-        path: its directory.
-        whole: whether leaves of many numbers are told one by one, rather than by the least, the mean and the largest of
-            all of them.
-    """
+    """What `statistics` has of a dataset, in values of JSON."""
     told = statistics(path)
     leaves = {}
     for name, leaf in told["leaves"].items():
@@ -94,7 +81,6 @@ def _shape_and_bounds(leaf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(given: argparse.Namespace) -> Callable[[Summary], bool]:
-    """Whether an episode stays."""
     returns, lengths = (_bounds(getattr(given, name), f"--{name}") for name in ("returns", "lengths"))
     told = [named(text, "--about") for text in given.about]
 
@@ -126,5 +112,4 @@ def _bounds(text: str | None, option: str) -> tuple[float, float]:
 
 
 def _key(name: str | None) -> Callable[[Summary], Hashable] | None:
-    """What keeps episodes together."""
     return None if name is None else lambda episode: repr(episode.about.get(name))

@@ -13,9 +13,6 @@ from functional_rb.datasets.reader import Reader, open_reader
 def numbers(text: str) -> range:
     """Numbers given by the first and the one behind the last: "0:3"; or one alone.
 
-    Raises:
-        ValueError: for another text.
-
     Example:
         >>> numbers("2:4"), numbers("7")
         (range(2, 4), range(7, 8))
@@ -24,6 +21,7 @@ def numbers(text: str) -> range:
     return range(int(first), int(stop)) if colon else range(int(first), int(first) + 1)
 
 
+# Of the readers in the library: what makes a value of a text (None for a flag), its name, and what it means.
 OPTIONS: dict[str, tuple[Callable[[str], Any] | None, str, str]] = {
     "video": (str, "NAME", "lerobot: what decodes videos, pyav or module:function; else they are left out"),
     "split": (str, "NAME", "rlds, openx: the part of the dataset, train by default"),
@@ -38,7 +36,6 @@ OPTIONS: dict[str, tuple[Callable[[str], Any] | None, str, str]] = {
     "max_length": (int, "N", "minari: the most elements of a Sequence, and nodes of a Graph"),
     "max_edges": (int, "N", "minari: the most edges of a Graph"),
 }
-"""Of the readers in the library: what makes a value of a text (None for a flag), its name, and what it means."""
 
 
 def add_to(verb: argparse.ArgumentParser, by_name: bool) -> None:
@@ -55,11 +52,7 @@ def add_to(verb: argparse.ArgumentParser, by_name: bool) -> None:
 
 
 def given_by(given: argparse.Namespace) -> dict[str, Any]:
-    """The options of the reader that were given.
-
-    Raises:
-        ValueError: for what is no name and value.
-    """
+    """The options of the reader that were given."""
     found = {name: getattr(given, f"reader_{name}", None) for name in OPTIONS}
     chosen = {name: value for name, value in found.items() if value is not None and value is not False}
     for text in given.option:
@@ -70,9 +63,6 @@ def given_by(given: argparse.Namespace) -> dict[str, Any]:
 
 def named(text: str, option: str) -> tuple[str, Any]:
     """A name and a value, in JSON or a text.
-
-    Raises:
-        ValueError: for something else.
 
     Example:
         >>> named("seed=7", "--option"), named("task=open it", "--option")
@@ -88,11 +78,7 @@ def named(text: str, option: str) -> tuple[str, Any]:
 
 
 def reader_of(name: str, folder: str, options: dict[str, Any]) -> Reader:
-    """The reader of a dataset.
-
-    Raises:
-        ValueError: for an option that it does not have, naming those that it has.
-    """
+    """The reader of a dataset."""
     try:
         return open_reader(name, folder, **options)
     except TypeError as error:

@@ -29,10 +29,10 @@ from functional_rb.storage.directory import file_name, shapes
 from functional_rb.structures.ring import INT32_MAX
 
 WHO = "datasets.convert"
+# Facts that tell how a dataset was made of others.
 WAYS = ("concat", "filter", "map", "split")
-"""Facts that tell how a dataset was made of others."""
+# Bytes after which the journal gets a line, at the end of an episode.
 CHUNK = 2**26
-"""Bytes after which the journal gets a line, at the end of an episode."""
 
 
 def convert(
@@ -103,11 +103,7 @@ def convert(
 
 
 def _if_same(there: Description, reader: Reader, options: dict[str, Any], target: str) -> Description:
-    """The dataset that is there, if it is this one: who calls again gets it.
-
-    Raises:
-        FileExistsError: if it is another one, or made of one in another way.
-    """
+    """The dataset that is there, if it is this one: who calls again gets it."""
     told = {"name": reader.name, **options, **{way: reader.facts[way] for way in WAYS if way in reader.facts}}
     found = {"name": there.name, **there.options, **{way: there.facts[way] for way in WAYS if way in there.facts}}
     for what in sorted(told.keys() | found.keys()):
@@ -153,7 +149,6 @@ class _Writing:
     """A conversion under way."""
 
     def __init__(self, directory: str, form: Form, begin: Line) -> None:
-        """Go on from where the journal in the directory says."""
         self.directory, self.form = directory, form
         self.journal = Journal(directory, begin)
         last = self.journal.lines[-1]
@@ -166,7 +161,6 @@ class _Writing:
         self.open: dict[str, Any] | None = None  # the episode that is being written
 
     def write_all(self, reader: Reader, progress: Progress) -> None:
-        """Write what the reader gives."""
         begun = noted = self.nbytes
         for episode in reader.episodes(self.at.read):
             self.write(episode, f"{reader.name}{episode.file and f' ({episode.file})'}, episode {self.at.read}")
@@ -183,11 +177,9 @@ class _Writing:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is written, or gathered to be."""
         return self.stage.nbytes + sum(file.size for file in self.files.values())
 
     def write(self, episode: Episode, where: str) -> None:
-        """Append an episode, or a piece of one."""
         steps = self.form.taken(episode, self.open is not None, where)
         if steps is None:
             self.at.dropped += 1
@@ -198,7 +190,6 @@ class _Writing:
             self.end()
 
     def append(self, steps: Steps, about: Mapping[str, Any]) -> None:
-        """Append the steps of a piece."""
         if self.open is None:
             self.open = {"first": self.at.steps, "total": 0.0, "terminated": False, "about": about}
         if self.at.steps + steps.length > INT32_MAX:
@@ -212,12 +203,10 @@ class _Writing:
         self.open["terminated"] = steps.terminated
 
     def flush(self) -> None:
-        """Write the steps that are gathered."""
         for name, rows in self.stage.empty():
             self.files[file_name(name)].write(rows)
 
     def end(self) -> None:
-        """Note an episode that is written."""
         if self.open is None:
             return
         row = self.open["first"], self.at.steps - self.open["first"], self.open["total"], self.open["terminated"]
@@ -227,7 +216,6 @@ class _Writing:
         self.open = None
 
     def note(self) -> None:
-        """Write a line of the journal."""
         self.flush()
         parts = {name: file.since() for name, file in self.files.items()}
         self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
@@ -249,6 +237,5 @@ class _Writing:
         return made
 
     def close(self) -> None:
-        """Close the files."""
         for file in (*self.files.values(), self.journal.file):
             file.close()

@@ -35,8 +35,8 @@ from functional_rb.datasets.pieces import (
 from functional_rb.datasets.reader import Counts
 
 NAMES = ("observations", "actions", "rewards")
+# Farther than this no ant goes in one step.
 STRIDE = 1.0
-"""Farther than this no ant goes in one step."""
 
 RewardOf = Literal["action", "observation"]
 
@@ -75,11 +75,6 @@ class D4rl:
     """Reads a file of D4RL; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, quirks: Quirks) -> None:
-        """Look at what there is, and where episodes end.
-
-        Raises:
-            DatasetError: for a file that is no such dataset, naming it.
-        """
         self.name, self.files, self._path, self._quirks = name, [path], path, quirks
         with hdf5.opened(path) as file:
             rows = {field: hdf5.data(file, field, path) for field in NAMES}
@@ -151,7 +146,6 @@ class D4rl:
         )
 
     def _found_stops(self, file: Any, observations: Any, following: Any) -> list[int]:
-        """The rows before which episodes end."""
         ends, n = self._terminals.copy(), len(observations)
         if self._quirks.jump is not None:
             ends |= d4rl_ends.jumps(observations, self._quirks.jump, self._path)
@@ -194,11 +188,7 @@ def open_d4rl(
 
 
 def found(rest: str, root: str | None) -> str:
-    """The file of a dataset.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-    """
+    """The file of a dataset."""
     folders = [] if root is None else [os.path.join(root, "d4rl")]
     folders.append(os.path.join(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl"), "datasets"))
     name, version = re.fullmatch(r"(.*?)(-v\d+)?", rest).groups()  # type: ignore[union-attr]  # which fits any text

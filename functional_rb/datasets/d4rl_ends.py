@@ -15,11 +15,7 @@ NEXT = "next_observations"
 
 
 def flags(file: Any, name: str, n: int, path: str) -> Array:
-    """Which rows are marked, bool [n]; none if there are no marks of that name.
-
-    Raises:
-        DatasetError: if there is not one mark for each row.
-    """
+    """Which rows are marked, bool [n]; none if there are no marks of that name."""
     if not hdf5.has(file, name, path):
         return np.zeros(n, bool)
     marks = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
@@ -29,11 +25,7 @@ def flags(file: Any, name: str, n: int, path: str) -> Array:
 
 
 def jumps(observations: Any, most: float, path: str) -> Array:
-    """After which rows the first two coordinates change by more than `most`, bool [n].
-
-    Raises:
-        DatasetError: for observations that are no coordinates.
-    """
+    """After which rows the first two coordinates change by more than `most`, bool [n]."""
     n = len(observations)
     if len(observations.shape) != 2:
         raise DatasetError(f"{path}: observations: expected coordinates in each row, got shape {observations.shape}")
@@ -45,11 +37,7 @@ def jumps(observations: Any, most: float, path: str) -> Array:
 
 
 def next_observations(file: Any, observations: Any, path: str) -> Any:
-    """What each row has led to, if the file tells: a data set as that of the observations; else None.
-
-    Raises:
-        DatasetError: if it is of another shape, or of numbers that those of observations cannot stand for.
-    """
+    """What each row has led to, if the file tells: a data set as that of the observations; else None."""
     if not hdf5.has(file, NEXT, path):
         return None
     found = hdf5.data(file, NEXT, path)
@@ -64,11 +52,6 @@ def next_observations(file: Any, observations: Any, path: str) -> Any:
 
 def breaks(observations: Any, following: Any, path: str) -> Array:
     """After which rows the next one does not begin from what they have led to, bool [n].
-
-    Args:
-        observations: the data set [n, ...] of what rows begin from.
-        following: the data set [n, ...] of what they have led to.
-        path: of the file, for errors.
 
     Returns:
         Numbers are compared as observations are stored; one that is NaN in both is the same. The last row is not

@@ -138,7 +138,6 @@ def map_episodes(dataset: Dataset, function: Callable[[Episode], Episode], to: P
 
 @contextlib.contextmanager
 def _noted(where: str) -> Iterator[None]:
-    """Errors of a user's function with a note of where it was called."""
     try:
         yield
     except Exception as error:
@@ -234,7 +233,6 @@ class _Mapped:
             number += not episode.goes_on
 
     def _apply(self, number: int, episode: Episode) -> Episode:
-        """What the function gives of an episode."""
         where = f"datasets.map: {self.of.path}, episode {number}"
         with _noted(where):
             made = self._function(episode)

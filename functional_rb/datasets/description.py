@@ -22,10 +22,10 @@ from functional_rb.storage import disk
 DESCRIPTION = "dataset.json"
 FORMAT = 1
 EPISODES, ABOUT = "episodes.bin", "about.jsonl"
+# A converted dataset: its directory, or a state that `datasets.load` gave, which stands for its files as they are.
 Dataset = str | os.PathLike[str] | State
-"""A converted dataset: its directory, or a state that `datasets.load` gave, which stands for its files as they are."""
+# A row of `episodes.bin`: the slot of the first step, the steps, the sum of the rewards, whether it led to an end.
 EPISODE = np.dtype([("first", "<i8"), ("steps", "<i8"), ("total", "<f8"), ("terminated", "<i8")])
-"""A row of `episodes.bin`: the slot of the first step, the steps, the sum of the rewards, whether it led to an end."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,12 +70,7 @@ class Description:
 
 
 def directory_of(dataset: Dataset, who: str) -> str:
-    """The directory of a converted dataset, absolute.
-
-    Raises:
-        TypeError: for something else.
-        ValueError: for a state whose rows do not lie in files.
-    """
+    """The directory of a converted dataset, absolute."""
     if not isinstance(dataset, State):
         return os.path.abspath(files.as_path(dataset, who))
     storage = dataset.spec.storage
@@ -93,11 +88,7 @@ def is_dataset(directory: str) -> bool:
 
 
 def read_description(directory: str) -> Description:
-    """What lies in a directory.
-
-    Raises:
-        DatasetError: if no dataset does, or it is of a newer version or another machine.
-    """
+    """What lies in a directory."""
     path = os.path.join(directory, DESCRIPTION)
     try:
         content = strict_json.parse(files.read_text(path))

@@ -89,7 +89,6 @@ class Episode:
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
-        """How many steps there are."""
         return len(self.rewards)
 
 
@@ -97,25 +96,13 @@ def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
     """Whether the last of n steps is terminated, and truncated: no other step may be.
 
     An episode that ends without any flag was cut off where the dataset ends.
-
-    Args:
-        episode: or a piece of one.
-        n: how many steps it has.
-        where: file and episode, for errors.
-
-    Raises:
-        DatasetError: naming the field.
     """
     terminated, truncated = (_end(episode, name, n, where) for name in ("terminated", "truncated"))
     return terminated, truncated or not (episode.goes_on or terminated)
 
 
 def steps_of(episode: Episode, where: str) -> int:
-    """How many steps there are, by the rewards.
-
-    Raises:
-        DatasetError: if those are no vector, or there are none.
-    """
+    """How many steps there are, by the rewards."""
     rewards = np.asarray(episode.rewards)
     if rewards.ndim == 0 or not len(rewards):
         raise DatasetError(f"{where}, rewards: expected one for each step, and some steps, got shape {rewards.shape}")

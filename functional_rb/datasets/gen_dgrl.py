@@ -21,19 +21,14 @@ from functional_rb.datasets.pieces import kind_of_rows, spec_of_values, steps_of
 from functional_rb.datasets.reader import Counts
 
 FIELDS = ("observations", "actions", "rewards", "dones")
+# Bytes that an episode may take in memory.
 MOST = 2**30
-"""Bytes that an episode may take in memory."""
 
 
 class GenDgrl:
     """Reads an archive of Gen-DGRL; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str) -> None:
-        """Look at the first episode.
-
-        Raises:
-            DatasetError: for an archive of something else.
-        """
         self.name, self.files, self.facts = name, [path], dict[str, Any]()
         self.counts = Counts(nbytes=os.path.getsize(path))
         for inside, fields in _contents(path, 0):
@@ -65,7 +60,6 @@ class GenDgrl:
 
 
 def _contents(path: str, first: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The names of episodes, and their fields."""
     at = 0
     for name, _, stream in tars.members(path):
         if not name.endswith(".npy"):

@@ -41,12 +41,7 @@ def get(
 
 
 def files_of(name: str, clock: Clock) -> list[RemoteFile]:
-    """The files of a dataset, by the table of sources; repositories and buckets are asked for theirs.
-
-    Raises:
-        FetchError: if they cannot be listed.
-        ValueError: for a dataset of which nobody knows where its files lie.
-    """
+    """The files of a dataset, by the table of sources; repositories and buckets are asked for theirs."""
     prefix, rest = split_name(name)
     checked(rest)
     row = source_of(name)

@@ -18,22 +18,17 @@ from functional_rb.base.extras import imported
 from functional_rb.datasets import hdf5_chunks
 from functional_rb.datasets.episode import Array, DatasetError
 
+# Bytes of groups and the like that HDF5 keeps of a file.
 METADATA = 2**21
-"""Bytes of groups and the like that HDF5 keeps of a file."""
 
 
+# What h5py raises of bytes that HDF5 can make nothing of, or nothing that Python and NumPy have.
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
-"""What h5py raises of bytes that HDF5 can make nothing of, or nothing that Python and NumPy have."""
 
 
 @contextlib.contextmanager
 def damage(where: str, what: str) -> Iterator[None]:
-    """Errors of h5py, which name neither file nor place, as those of datasets.
-
-    Args:
-        where: the file, and the episode in it.
-        what: is being read.
-    """
+    """Errors of h5py, which name neither file nor place, as those of datasets."""
     try:
         yield
     except DatasetError:
@@ -44,13 +39,7 @@ def damage(where: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """A file of h5py, to be read.
-
-    Raises:
-        ImportError: if h5py is missing.
-        FileNotFoundError: if there is no such file.
-        DatasetError: if it is no file of HDF5.
-    """
+    """A file of h5py, to be read."""
     h5py = imported("h5py", "datasets")
     try:
         os.close(files.open_regular(path)[0])
@@ -78,11 +67,7 @@ def _bound_metadata(file: Any) -> None:
 
 
 def names(group: Any, where: str) -> list[str]:
-    """The names of what lies in a group, sorted.
-
-    Raises:
-        DatasetError: if it is none, they cannot be read, or one is no text.
-    """
+    """The names of what lies in a group, sorted."""
     if hasattr(group, "shape"):
         raise DatasetError(f"{where}: expected a group, got values in {group.name!r}")
     with damage(where, "what lies in a group"):
@@ -99,11 +84,7 @@ def has(group: Any, name: str, where: str) -> bool:
 
 
 def member(group: Any, name: str, where: str) -> Any:
-    """A group or a data set in a group, which has to lie in the same file.
-
-    Raises:
-        DatasetError: if there is none, or it is a link, or lies elsewhere, or cannot be read.
-    """
+    """A group or a data set in a group, which has to lie in the same file."""
     h5py = imported("h5py", "datasets")
     with damage(where, repr(name)):
         try:
@@ -125,12 +106,7 @@ def member(group: Any, name: str, where: str) -> Any:
 
 
 def data(group: Any, name: str, where: str) -> Any:
-    """A data set in a group, that may be read.
-
-    Raises:
-        DatasetError: for what `member` refuses, a group, a single value, or a data set of which the file holds next to
-            nothing.
-    """
+    """A data set in a group, that may be read."""
     *parents, last = name.split("/")
     for parent in parents:
         group = member(group, parent, where)
@@ -162,31 +138,19 @@ class Members:
         self._data: dict[str, Any] = {}
 
     def inside(self, name: str) -> Members:
-        """A group within.
-
-        Raises:
-            DatasetError: for what `member` refuses.
-        """
+        """A group within."""
         if name not in self._inside:
             self._inside[name] = Members(member(self.group, name, self._where), self._where)
         return self._inside[name]
 
     def data(self, name: str) -> Any:
-        """A data set.
-
-        Raises:
-            DatasetError: for what `data` refuses.
-        """
+        """A data set."""
         if name not in self._data:
             self._data[name] = data(self.group, name, self._where)
         return self._data[name]
 
     def rows(self, name: str, first: int, stop: int) -> Array:
-        """Rows [first, stop) of a data set.
-
-        Raises:
-            DatasetError: for what `data` refuses, or if they cannot be read.
-        """
+        """Rows [first, stop) of a data set."""
         return rows(self.data(name), first, stop, self._where)
 
 
@@ -194,16 +158,11 @@ class Blocks:
     """Rows of data sets that are read in their order, many at a time: each reading takes as long as many rows do."""
 
     def __init__(self, group: Any, rows_at_once: int) -> None:
-        """Read nothing yet."""
         self._group, self._count = group, rows_at_once
         self._there: dict[str, tuple[Any, int, Array]] = {}
 
     def rows(self, name: str, first: int, stop: int, where: str) -> Array:
-        """Rows [first, stop) of a data set, which nobody writes to.
-
-        Raises:
-            DatasetError: for what `data` refuses, or if they cannot be read.
-        """
+        """Rows [first, stop) of a data set, which nobody writes to."""
         dataset, begin, block = self._there.get(name) or (data(self._group, name, where), 0, np.empty(0))
         if first < begin or stop > begin + len(block):
             begin, block = first, rows(dataset, first, max(stop, first + self._count), where)
@@ -213,11 +172,7 @@ class Blocks:
 
 
 def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
-    """Rows [first, stop) of a data set.
-
-    Raises:
-        DatasetError: if they cannot be read.
-    """
+    """Rows [first, stop) of a data set."""
     h5s = imported("h5py", "datasets").h5s
     with damage(where, repr(dataset.name)):
         shape, dtype = dataset.shape, dataset.dtype

@@ -18,19 +18,15 @@ import numpy as np
 from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array
 
+# Bytes of rows from which on threads are worth their while.
 LEAST = 2**20
-"""Bytes of rows from which on threads are worth their while."""
 THREADS = min(4, os.cpu_count() or 1)
+# The number that HDF5 has for the filter.
 DEFLATE = 1
-"""The number that HDF5 has for the filter."""
 
 
 def rows(dataset: Any, first: int, stop: int) -> Array | None:
-    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few.
-
-    Raises:
-        OSError: if what is in the file cannot be inflated to what is said to be in it.
-    """
+    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few."""
     shape = (stop - first, *dataset.shape[1:])
     if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
         return None

@@ -20,12 +20,12 @@ from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.storage import disk
 
 JOURNAL = "journal.jsonl"
+# Bytes that are read at a time.
 PIECE = 2**22
-"""Bytes that are read at a time."""
+# Bytes of small pieces that are written at once, unless a line of the journal is: fewer are kept until then.
 AT_ONCE = 2**20
-"""Bytes of small pieces that are written at once, unless a line of the journal is: fewer are kept until then."""
+# Bytes at once that the system begins to store.
 LARGE = 2**16
-"""Bytes at once that the system begins to store."""
 Line = dict[str, Any]
 
 
@@ -38,7 +38,6 @@ class Appended:
     """
 
     def __init__(self, path: str, size: int) -> None:
-        """Open it, cut to a size, or make it."""
         self.path, self.size = path, size
         with explained(path):
             self._fd = files.open_own(path)
@@ -103,7 +102,6 @@ class Journal:
     """
 
     def __init__(self, directory: str, begin: Line) -> None:
-        """Go on with the one that is there, if it began with the same line; else begin anew, and remove all else."""
         path = os.path.join(directory, JOURNAL)
         self.lines = read_lines(path)
         if not self.lines or self.lines[0] != begin:

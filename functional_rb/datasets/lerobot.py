@@ -28,8 +28,8 @@ from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_o
 from functional_rb.datasets.reader import Counts
 
 REWARD, TIME = "next.reward", "timestamp"
+# What may say that the last step led to a terminal state; the first one that the dataset has is believed.
 ENDS = ("next.terminated", "next.success", "next.done")
-"""What may say that the last step led to a terminal state; the first one that the dataset has is believed."""
 TOLD = ("codebase_version", "robot_type", "fps")
 
 
@@ -37,12 +37,6 @@ class Lerobot:
     """Reads a folder of LeRobot; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, video: str | None) -> None:
-        """Look at the metadata.
-
-        Raises:
-            DatasetError: for metadata of something else.
-            ImportError: if the library that decodes videos is missing.
-        """
         self.name, self._path = name, path
         info = _info(os.path.join(path, INFO))
         features = {name: _feature(told, f"{path}, {INFO}, {name}") for name, told in info["features"].items()}
@@ -100,7 +94,6 @@ class Lerobot:
                 yield from self._episode(place, rows, labels.about(place), decode).pieces(most)
 
     def _decoding(self) -> AbstractContextManager[lerobot_videos.Decode | None]:
-        """What decodes videos; None if they are left out."""
         if self._video is None:
             return contextlib.nullcontext()
         return lerobot_videos.decoding(self._video, [kind for _, kind in self._features.values()].count("video"))

@@ -15,18 +15,14 @@ from functional_rb.datasets.parquet import Rows, numbers_of, table
 
 EPISODE, TASK = "episode_index", "task_index"
 LINES, TABLE = "meta/tasks.jsonl", "meta/tasks.parquet"
+# The name that pandas gives to the column of an index that has none.
 UNNAMED = "__index_level_0__"
-"""The name that pandas gives to the column of an index that has none."""
+# Rows that are looked at at a time.
 CHUNK = 2**16
-"""Rows that are looked at at a time."""
 
 
 def tasks_of(folder: str) -> dict[int, str]:
-    """The tasks of a dataset in words, by the numbers that rows have of them; none if there is no table of them.
-
-    Raises:
-        DatasetError: for a table of something else.
-    """
+    """The tasks of a dataset in words, by the numbers that rows have of them; none if there is no table of them."""
     lines, tables = (os.path.join(folder, name) for name in (LINES, TABLE))
     if os.path.lexists(tables):
         rows = table(tables, [TASK], ["task", UNNAMED])
@@ -66,10 +62,6 @@ class Labels:
         Returns:
             - tasks: in words, in the order in which the rows have them, and then those that only the metadata have.
             - task_from_step, where there are several in the rows: at which steps which of them begins.
-
-        Raises:
-            DatasetError: if the rows are of another episode, or there are more of this one, or for a task that is in no
-                table.
         """
         runs: list[list[Any]] = []
         if self._columns and place.steps:

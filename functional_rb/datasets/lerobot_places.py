@@ -40,11 +40,7 @@ class Place:
 
 
 def places(folder: str, info: Mapping[str, Any]) -> list[Place]:
-    """The episodes, in the order of their numbers.
-
-    Raises:
-        DatasetError: for metadata of something else, or of another version.
-    """
+    """The episodes, in the order of their numbers."""
     version = str(info.get("codebase_version"))
     videos = [name for name, told in info["features"].items() if told.get("dtype") == "video"]
     try:
@@ -108,14 +104,6 @@ def _first_rows(rows: list[dict[str, Any]], data: list[str], folder: str) -> lis
 
     Rows are numbered through all tables, and each table begins with an episode. Where the numbers are not told, the
     episodes of a table lie in the order of their numbers.
-
-    Args:
-        rows: what is told of the episodes, in that order.
-        data: the table of each.
-        folder: for errors.
-
-    Raises:
-        DatasetError: if the numbers of an episode's rows are not as many as it has.
     """
     made: list[int] = []
     if any(row.get(FROM) is None or row.get(TO) is None for row in rows):

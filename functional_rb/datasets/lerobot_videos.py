@@ -15,25 +15,15 @@ from functional_rb.base import files
 from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
+# Gives the frames uint8 [n, *shape] of a video at so many seconds [n], which grow, given the shape of a frame too.
 Decode = Callable[[str, Array, tuple[int, ...]], Array]
-"""Gives the frames uint8 [n, *shape] of a video at so many seconds [n], which grow, given the shape of a frame too."""
 WHO = "datasets: videos"
+# Seconds that are decoded rather than skipped: a key frame that comes before them may be as far back.
 AHEAD = 10.0
-"""Seconds that are decoded rather than skipped: a key frame that comes before them may be as far back."""
 
 
 def decoding(name: str, videos: int) -> AbstractContextManager[Decode]:
-    """What decodes videos, until it is closed.
-
-    Args:
-        name: "pyav", or "module:function" of what is called with a video's path and seconds [n], float64, which grow,
-            and gives frames uint8 [n, height, width, 3].
-        videos: how many are read by turns.
-
-    Raises:
-        ImportError: if it is missing.
-        ValueError: for another text.
-    """
+    """What decodes videos, until it is closed."""
     if name == "pyav":
         return Pyav(videos)
     module, colon, function = name.partition(":")
@@ -44,11 +34,7 @@ def decoding(name: str, videos: int) -> AbstractContextManager[Decode]:
 
 
 def frames(decode: Decode, video: tuple[str, float], times: Array, shape: tuple[int, ...], where: str) -> Array:
-    """The frames of an episode at times that are counted from its begin.
-
-    Raises:
-        DatasetError: for frames of another size, or another number of them.
-    """
+    """The frames of an episode at times that are counted from its begin."""
     path, begin = video
     found = decode(path, begin + times.astype(np.float64), shape)
     if found.shape != (len(times), *shape) or found.dtype != np.uint8:
@@ -60,21 +46,14 @@ class Pyav:
     """Decodes by PyAV. Videos stay open, so that the next frames are decoded on from those before."""
 
     def __init__(self, videos: int) -> None:
-        """Open none yet.
-
-        Raises:
-            ImportError: if PyAV is missing.
-        """
         imported("av", WHO)
         self._most = max(videos, 1)
         self._open: dict[str, _Video] = {}  # the one that was read last comes last
 
     def __enter__(self) -> Pyav:
-        """Until the videos are closed."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close them."""
         for video in self._open.values():
             video.close()
         self._open.clear()
@@ -89,11 +68,6 @@ class Pyav:
 
         Returns:
             uint8 [n, *shape].
-
-        Raises:
-            DatasetError: for a video that cannot be decoded, has frames of another size, or ends half a frame or more
-                before the last of them.
-            FileNotFoundError: if there is no such file.
         """
         video = self._open.pop(path, None) or _Video(path)
         try:
@@ -123,11 +97,9 @@ class _Video:
         self._before = 0.0  # the second of the frame before, or another after which this one is the first
 
     def close(self) -> None:
-        """Close the file."""
         self._container.close()
 
     def frames(self, times: Array, shape: tuple[int, ...]) -> Array:
-        """The frames nearest to some seconds; see `Pyav`."""
         made = np.empty((len(times), *shape), np.uint8)
         with self._damage():
             stream = self._container.streams.video[0]
@@ -152,7 +124,6 @@ class _Video:
         self._frames, self._frame = self._container.decode(stream), None
 
     def _advance(self, stream: Any, time: float) -> None:
-        """Decode the next frame."""
         assert self._frames is not None  # since it was sought
         if self._frame is not None:
             self._before = self._second(stream)
@@ -165,7 +136,6 @@ class _Video:
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:
-        """Errors of PyAV as those of datasets."""
         try:
             yield
         except DatasetError:

@@ -25,8 +25,8 @@ from functional_rb.datasets.sources import facts_of
 from functional_rb.samplers.base import SamplerBase
 
 WHO = "datasets.load"
+# The environment variable that names the folder where datasets lie.
 ROOT = "FUNCTIONAL_RB_DATASETS"
-"""The environment variable that names the folder where datasets lie."""
 
 
 def load(
@@ -99,15 +99,7 @@ def load(
 def prepare(
     name: str, root: str | os.PathLike[str] | None, options: dict[str, Any], kept: dict[str, Any], progress: bool | None
 ) -> str:
-    """The directory of a dataset, which is converted if it is not there.
-
-    Args:
-        name: of the dataset.
-        root: the folder where datasets lie.
-        options: of the reader.
-        kept: arguments of `convert`.
-        progress: see `load`.
-    """
+    """The directory of a dataset, which is converted if it is not there."""
     name, folder = absolute(name), folder_of(root)
     directory = place(folder, name, {**options, **kept})
     if not is_dataset(directory):
@@ -179,16 +171,7 @@ def absolute(name: str) -> str:
 
 
 def place(folder: str, name: str, options: dict[str, Any]) -> str:
-    """The directory of a converted dataset: by its name, with a short checksum of all that makes its files differ.
-
-    Args:
-        folder: where datasets lie.
-        name: as `absolute` gives it.
-        options: of the reader, and of the conversion.
-
-    Raises:
-        ValueError: for a name that is no part of a path.
-    """
+    """The directory of a converted dataset: by its name, with a short checksum of all that makes its files differ."""
     prefix, rest = split_name(name)
     told = json.dumps([rest, options], sort_keys=True, default=repr)
     parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]

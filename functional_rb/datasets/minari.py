@@ -22,8 +22,8 @@ from functional_rb.specs import Unbounded
 
 WHO = "datasets: minari"
 METADATA = "metadata.json"
+# What is told of a dataset besides its spaces.
 TOLD = ("dataset_id", "author", "algorithm_name", "code_permalink", "description", "minari_version", "eval_env_spec")
-"""What is told of a dataset besides its spaces."""
 
 
 class Layout(Protocol):
@@ -44,7 +44,6 @@ class Minari:
     """Reads a dataset of Minari; see `Reader` for the attributes."""
 
     def __init__(self, folder: Folder, name: str, layout: Layout, metadata: Mapping[str, Any]) -> None:
-        """Take what the metadata say."""
         self.name, self._folder, self._layout = name, folder, layout
         self.files = [os.path.join(folder.path, METADATA), *layout.files]
         nbytes = sum(os.path.getsize(path) for path in self.files)
@@ -105,11 +104,7 @@ def open_minari(
 
 
 def found(rest: str, root: str | None) -> str:
-    """The folder of a dataset, with its metadata in it.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-    """
+    """The folder of a dataset, with its metadata in it."""
     own = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
     beside = [] if root is None else [os.path.join(root, "minari", rest)]
     places = [rest, *beside, os.path.join(own, rest)]

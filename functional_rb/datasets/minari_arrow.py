@@ -26,11 +26,6 @@ class Arrow:
     """Folders with tables, one for each episode; see `minari.Layout`."""
 
     def __init__(self, folder: Folder, kind: str) -> None:
-        """Look at the folders, and at the first table for the infos.
-
-        Raises:
-            DatasetError: if one is missing.
-        """
         self._folder, self._kind = folder, kind
         self._tables = [self._found(k) for k in range(folder.episodes)]
         self.files = [path for paths in self._tables for path in paths]
@@ -105,7 +100,6 @@ class Arrow:
         return _numbers(array, space.shape, where, name)
 
     def _found(self, k: int) -> list[str]:
-        """The files of an episode."""
         folder = os.path.join(self._folder.path, str(k))
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         found = [os.path.join(folder, name) for name in names if not name.startswith((".", "_")) and name != METADATA]
@@ -114,7 +108,6 @@ class Arrow:
         return found
 
     def _batches(self, k: int, most: int) -> Iterator[Any]:
-        """The tables of an episode as batches of rows."""
         arrow = imported("pyarrow", WHO)
         for path in self._tables[k]:
             try:
@@ -156,15 +149,9 @@ class _Window:
         return self._first + sum(map(len, self._parts))
 
     def goes_on(self, row: int) -> bool:
-        """Whether there is such a row."""
         return self._stop > row or any(len(batch) for batch in self._batches)
 
     def column(self, rows: Any, name: str) -> Any:
-        """A column of rows as one array.
-
-        Raises:
-            DatasetError: if there is none.
-        """
         if name not in rows.column_names:
             raise DatasetError(f"{self._where}: there is no column {name!r}, expected some of {rows.column_names}")
         column = rows[name].combine_chunks()
@@ -172,22 +159,13 @@ class _Window:
 
 
 def _field(array: Any, name: str, where: str, of: str) -> Any:
-    """A field of a column of structs.
-
-    Raises:
-        DatasetError: if there is none.
-    """
     if not hasattr(array.type, "get_field_index") or array.type.get_field_index(name) < 0:
         raise DatasetError(f"{where}, {of}: there is no {name!r} in {array.type}")
     return array.field(name)
 
 
 def _numbers(array: Any, shape: tuple[int, ...], where: str, name: str) -> Array:
-    """The numbers [n, *shape] of a column; flat if they are not as many.
-
-    Raises:
-        DatasetError: for texts, lists of any length, or places without a value.
-    """
+    """The numbers [n, *shape] of a column; flat if they are not as many."""
     kind = str(array.type)
     flat = array.flatten() if kind.startswith("fixed_size_list") else array
     if flat.null_count or array.null_count or not can_be_stored(_dtype(flat.type)):
@@ -246,7 +224,6 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _about(path: str) -> dict[str, Any]:
-    """What is told of an episode, its steps at least."""
     try:
         content = json.loads(files.read_text(path))
     except (OSError, files.UnusableFileError, ValueError, RecursionError) as error:

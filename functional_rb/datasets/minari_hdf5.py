@@ -14,15 +14,14 @@ from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, spec
 from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 MAIN = "main_data.hdf5"
+# How deep groups of infos may lie in each other; a group may lie in itself.
 DEPTH = 16
-"""How deep groups of infos may lie in each other; a group may lie in itself."""
 
 
 class Hdf5:
     """A file of HDF5 with all episodes; see `minari.Layout`."""
 
     def __init__(self, folder: Folder) -> None:
-        """Look at the first episode, for the infos."""
         self._folder, self._path = folder, os.path.join(folder.path, MAIN)
         self.files = [self._path]
         self._infos: dict[str, Any] = {}
@@ -85,7 +84,6 @@ class Hdf5:
         return read(group.inside("infos"), name, self._infos[name])
 
     def _values(self, group: Members, name: str, space: Any, first: int, stop: int, where: str) -> Any:
-        """Rows [first, stop) of what is of a space."""
         kind = type(space).__name__
         if kind == "Dict":
             inner, parts = group.inside(name), space.spaces.items()
@@ -102,7 +100,6 @@ class Hdf5:
 
 
 def _length(group: Members, name: str, space: Any, where: str) -> int:
-    """How many values there are of a space."""
     while type(space).__name__ in ("Dict", "Tuple"):
         if not len(space.spaces):
             raise DatasetError(f"{where}, observations: expected a space with some part")

@@ -14,8 +14,8 @@ from functional_rb.datasets.episode import Array, DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.pieces import spec_of_values
 
+# Arrays of bytes with fewer rows or columns are no images, and so are not compressed.
 LEAST_SIDE = 32
-"""Arrays of bytes with fewer rows or columns are no images, and so are not compressed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,7 @@ class Folder:
 
 
 def space_of(text: Any, where: str) -> Any:
-    """The space of Gymnasium that a text describes.
-
-    Raises:
-        ImportError: if Gymnasium is missing.
-        DatasetError: for another text.
-    """
+    """The space of Gymnasium that a text describes."""
     spaces = imported("gymnasium", "datasets: minari").spaces
     if not isinstance(text, str):
         raise DatasetError(
@@ -91,12 +86,7 @@ def is_image(space: Any) -> bool:
 
 
 def decoded(encoded: Sequence[Any], space: Any, where: str) -> Array:
-    """Images uint8 [n, *shape] from n files of JPEG, as bytes.
-
-    Raises:
-        ImportError: if Pillow is missing.
-        DatasetError: for what is no JPEG, or an image of another size.
-    """
+    """Images uint8 [n, *shape] from n files of JPEG, as bytes."""
     return images.decoded(encoded, space.shape, np.uint8, where, ("JPEG",))
 
 

@@ -25,11 +25,6 @@ class OpenMl:
     """Reads a table of OpenML; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, target: str | None, one_hot: bool) -> None:
-        """Look at the columns.
-
-        Raises:
-            DatasetError: for a table without such a target.
-        """
         self.name, self.files, self._one_hot = name, [path], one_hot
         self._table = Arff(path) if ".arff" in os.path.basename(path) else Parquet(path)
         choices = {column.name: k for k, column in enumerate(self._table.columns) if column and column.choices}
@@ -106,7 +101,6 @@ def open_openml(rest: str, root: str | None = None, *, target: str | None = None
 
 
 def _file(place: str) -> str | None:
-    """The table at a path, or the one in a folder."""
     if os.path.isfile(place):
         return place
     names = sorted(os.listdir(place)) if os.path.isdir(place) else []

@@ -18,15 +18,15 @@ from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import BLOCK, Inflated
 from functional_rb.datasets.parquet import Rows
 
+# Rows that are read at a time.
 BATCH = 4096
-"""Rows that are read at a time."""
 TOKEN = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,]*?))\s*(?:,|$)""")
 ATTRIBUTE = re.compile(r"""@attribute\s+(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(\S+))\s+(.*)""", re.IGNORECASE)
 NUMBERS = ("numeric", "real", "integer")
+# Characters that a line may have.
 LINE = 2**20
-"""Characters that a line may have."""
+# Bytes that may come out of a table that is gzipped.
 LIMIT = 2**40
-"""Bytes that may come out of a table that is gzipped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +50,6 @@ class Arff:
     """
 
     def __init__(self, path: str) -> None:
-        """Read the header.
-
-        Raises:
-            DatasetError: for a file of something else.
-        """
         self._path = path
         self.columns: list[Column | None] = []
         with self._lines() as lines:
@@ -101,7 +96,6 @@ class Arff:
                 number += len(rows)
 
     def _row(self, line: str, number: int) -> list[str | None]:
-        """The values in a line, one for each column."""
         row = _words(line, f"{self._path}, row {number}")
         if len(row) != len(self.columns):
             raise DatasetError(
@@ -131,11 +125,6 @@ class Parquet:
     """
 
     def __init__(self, path: str) -> None:
-        """Read the names, and once all words.
-
-        Raises:
-            DatasetError: for a file of something else.
-        """
         self._path, self._types = path, imported("pyarrow", "datasets: openml").types
         kinds = Rows(path, []).kinds
         self._names = [*kinds]
@@ -177,7 +166,6 @@ def _parts(rows: Rows, name: str) -> Iterator[list[Any]]:
 
 
 def _codes(column: Column | None) -> dict[str, int] | None:
-    """The number of each choice; None if there are none."""
     if column is None or column.choices is None:
         return None
     return {word: k for k, word in enumerate(column.choices)}

@@ -14,8 +14,8 @@ from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import Array, DatasetError
 
 WHO = "datasets: parquet"
+# Rows that are read at a time.
 BATCH = 1024
-"""Rows that are read at a time."""
 
 
 class Rows:
@@ -29,12 +29,6 @@ class Rows:
     """
 
     def __init__(self, path: str, columns: Sequence[str]) -> None:
-        """Open the file.
-
-        Raises:
-            ImportError: if pyarrow is missing.
-            DatasetError: for a file of something else, or without these columns.
-        """
         self._arrow = imported("pyarrow", WHO)
         with _errors(path):
             self._file, self._columns = _opened(path, columns), list(columns)
@@ -69,7 +63,6 @@ class Rows:
         self._held, self.at = held.slice(gone), self.at + gone
 
     def _begin(self, first: int) -> None:
-        """Go to the group of rows that a row is in."""
         metadata, at, group = self._file.metadata, 0, 0
         while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
             at, group = at + metadata.row_group(group).num_rows, group + 1
@@ -79,17 +72,7 @@ class Rows:
 
 
 def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """All rows of a small table.
-
-    Args:
-        path: of the file.
-        columns: which it has to have.
-        more: columns that are read too if it has them.
-
-    Raises:
-        ImportError: if pyarrow is missing.
-        DatasetError: for a file of something else, or without these columns.
-    """
+    """All rows of a small table."""
     with _errors(path):
         file = _opened(path, columns)
         there = [name for name in more if name in file.schema_arrow.names]
@@ -98,11 +81,7 @@ def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[d
 
 
 def numbers_of(column: Any, shape: Sequence[int], where: str) -> Array:
-    """The numbers in a column: an array [n, *shape].
-
-    Raises:
-        DatasetError: for a column of something else.
-    """
+    """The numbers in a column: an array [n, *shape]."""
     n = len(column)
     while True:
         column = getattr(column, "storage", column)
@@ -118,11 +97,7 @@ def numbers_of(column: Any, shape: Sequence[int], where: str) -> Array:
 
 
 def bytes_of(column: Any, where: str) -> list[bytes]:
-    """The bytes in a column of images, as the library `datasets` writes them.
-
-    Raises:
-        DatasetError: for a column of something else.
-    """
+    """The bytes in a column of images, as the library `datasets` writes them."""
     if not hasattr(column.type, "get_field_index") or column.type.get_field_index("bytes") < 0:
         raise DatasetError(f"{where}: expected images with their bytes, got {column.type}")
     contents: list[bytes] = column.field("bytes").to_pylist()
@@ -132,7 +107,6 @@ def bytes_of(column: Any, where: str) -> list[bytes]:
 
 
 def _opened(path: str, columns: Sequence[str]) -> Any:
-    """A file of Parquet that has these columns."""
     os.close(files.open_regular(path)[0])
     file = imported("pyarrow.parquet", WHO).ParquetFile(path)
     there = file.schema_arrow.names
@@ -143,7 +117,6 @@ def _opened(path: str, columns: Sequence[str]) -> Any:
 
 @contextlib.contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """Errors of Arrow as those of datasets."""
     arrow = imported("pyarrow", WHO)
     try:
         yield

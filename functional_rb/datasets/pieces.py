@@ -14,8 +14,8 @@ from functional_rb.datasets.episode import DatasetError, StepSpec
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.specs.values import Outline
 
+# Bytes of a piece, about: there are some copies of it while it is being converted.
 PIECE = 2**23
-"""Bytes of a piece, about: there are some copies of it while it is being converted."""
 
 
 def steps_of_piece(spec: StepSpec) -> int:
@@ -46,21 +46,17 @@ class Lazy(Mapping[str, Any]):
     """What is read when it is asked for, by name."""
 
     def __init__(self, names: Iterable[str], read: Callable[[str], Any]) -> None:
-        """Read nothing yet."""
         self._names, self._read = tuple(names), read
 
     def __getitem__(self, name: str) -> Any:
-        """Read it."""
         if name not in self._names:
             raise KeyError(name)
         return self._read(name)
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
         return iter(self._names)
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._names)
 
 
@@ -74,21 +70,13 @@ def repeated(values: Any) -> Any:
 
 
 def spec_of_values(shape: Sequence[int], dtype: Any, narrow: bool) -> Binary | Unbounded:
-    """The spec of arrays of which nothing is known but shape and dtype.
-
-    Raises:
-        TypeError: for a dtype that cannot be stored.
-    """
+    """The spec of arrays of which nothing is known but shape and dtype."""
     name = stored_dtype(dtype, narrow)
     return Binary(tuple(shape)) if name == "bool" else Unbounded(tuple(shape), name)
 
 
 def kind_of_rows(array: Any, where: str) -> tuple[tuple[int, ...], Any]:
-    """The shape of a row and the dtype of an array, or of what stands for one in a file.
-
-    Raises:
-        DatasetError: if there are no rows, or no numbers in them.
-    """
+    """The shape of a row and the dtype of an array, or of what stands for one in a file."""
     if not array.shape or not can_be_stored(array.dtype):
         raise DatasetError(f"{where}: expected rows of numbers, got {array.dtype} {array.shape}")
     return tuple(array.shape[1:]), array.dtype

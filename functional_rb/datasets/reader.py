@@ -64,9 +64,10 @@ class Reader(Protocol):
         """
 
 
+# Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie.
 Opener = Callable[..., Reader]
-"""Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie."""
 
+# Readers by prefix, as "module:function", so that none is imported before it is needed.
 _BUILT_IN: dict[str, str] = {
     "atari_dqn": "functional_rb.datasets.atari_dqn:open_atari_dqn",
     "d4rl": "functional_rb.datasets.d4rl:open_d4rl",
@@ -80,7 +81,6 @@ _BUILT_IN: dict[str, str] = {
     "roboset": "functional_rb.datasets.roboset:open_roboset",
     "vd4rl": "functional_rb.datasets.vd4rl:open_vd4rl",
 }
-"""Readers by prefix, as "module:function", so that none is imported before it is needed."""
 _REGISTERED: dict[str, Opener] = {}
 
 
@@ -111,12 +111,7 @@ def prefixes() -> list[str]:
 
 
 def split_name(name: Any) -> tuple[str, str]:
-    """The prefix of a dataset's name, and the rest.
-
-    Raises:
-        TypeError: if it is no text.
-        ValueError: for a name without a known prefix.
-    """
+    """The prefix of a dataset's name, and the rest."""
     if not isinstance(name, str):
         raise TypeError(f"datasets: expected a name such as 'minari:D4RL/door/human-v2', got {name!r}")
     prefix, colon, rest = name.partition(":")

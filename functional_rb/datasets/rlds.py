@@ -26,8 +26,8 @@ from functional_rb.datasets.rlds_features import Leaf, Path, decoded, features
 
 FEATURES = "features.json"
 SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
+# Numbers that a value has at most which is told of an episode.
 MOST = 1024
-"""Numbers that a value has at most which is told of an episode."""
 MARKS = ("is_first", "is_last", "is_terminal")
 Last = Literal["padding", "step"]
 
@@ -36,11 +36,6 @@ class Rlds:
     """Reads a folder of TensorFlow Datasets; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, split: str, last: Last) -> None:
-        """Look at the features, and at the first episode where they do not tell the size of images.
-
-        Raises:
-            DatasetError: for a folder of something else, and for parts that are missing.
-        """
         self.name, self._last = name, last
         self.facts: dict[str, Any] = {"split": split, "last": last}
         shards = _shards(path, split)
@@ -85,8 +80,6 @@ class Rlds:
             first = 0
 
     def _episode(self, values: Mapping[str, Feature], infos: tuple[str, ...], where: str, shard: str) -> Whole:
-        """The steps of a record."""
-
         def read(field: str) -> Read:
             paths = self._paths(field)
             return lambda first, stop: nested(
@@ -162,7 +155,6 @@ def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
 
 
 def _shards(folder: str, split: str) -> list[str]:
-    """The files of a split, all of them, in their order."""
     matches = [match for name in sorted(os.listdir(folder)) if (match := SHARD.fullmatch(name))]
     own = [match for match in matches if match[2] == split]
     names, totals = {int(match[3]): match[0] for match in own}, sorted({int(match[4]) for match in own})

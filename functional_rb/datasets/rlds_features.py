@@ -19,8 +19,8 @@ from functional_rb.datasets.formats import images
 from functional_rb.datasets.formats.examples import Feature
 
 Path: TypeAlias = tuple[str, ...]
+# How deep features may lie in each other.
 DEPTH = 16
-"""How deep features may lie in each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +44,7 @@ class Leaf:
 
 
 def features(path: str) -> dict[Path, Leaf]:
-    """The features in a file `features.json`, by their paths; those of steps begin with "steps".
-
-    Raises:
-        DatasetError: for another file.
-    """
+    """The features in a file `features.json`, by their paths; those of steps begin with "steps"."""
     try:
         content = strict_json.parse(files.read_text(path))
         return dict(_leaves(content, (), path))
@@ -94,11 +90,7 @@ def _shape(told: Mapping[str, Any]) -> tuple[int | None, ...]:
 
 
 def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> Any:
-    """The values of steps [first, stop): an array, or a list of texts.
-
-    Raises:
-        DatasetError: for values of another kind, or too few of them.
-    """
+    """The values of steps [first, stop): an array, or a list of texts."""
     size = math.prod(leaf.sizes) if leaf.kind == "tensor" else 1
     part = feature[first * size : stop * size]
     if len(part) != (stop - first) * size:

@@ -19,19 +19,14 @@ from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_o
 from functional_rb.datasets.reader import Counts
 
 RewardOf = Literal["action", "observation"]
+# How deep groups may lie in groups.
 DEPTH = 8
-"""How deep groups may lie in groups."""
 
 
 class Roboset:
     """Reads a folder of RoboSet; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, reward_of: RewardOf) -> None:
-        """Look at the first episode.
-
-        Raises:
-            DatasetError: for files of another kind.
-        """
         self.name, self._shift = name, 1 if reward_of == "observation" else 0
         self.facts: dict[str, Any] = {"reward_of": reward_of}
         self.files = _files(path)
@@ -90,8 +85,8 @@ class Roboset:
         return {name: nested_read(leaves) for name, leaves in parts.items()}
 
 
+# Shape of a row and dtype, by the names of groups and data set.
 Leaves = Mapping[tuple[str, ...], tuple[tuple[int, ...], Any]]
-"""Shape of a row and dtype, by the names of groups and data set."""
 
 
 def _leaves(group: Any, name: str, where: str, depth: int = 0) -> dict[tuple[str, ...], tuple[tuple[int, ...], Any]]:
@@ -112,7 +107,6 @@ def _specs(leaves: Leaves, narrow: bool) -> Any:
 
 
 def _nest(name: str, leaves: Leaves, group: Any, n: int, where: str) -> Read:
-    """What reads rows of a part of steps."""
     return nested_read({path: _rows(group, (name, *path), n, where) for path in leaves})
 
 
@@ -164,6 +158,5 @@ def _has_files(folder: str) -> bool:
 
 
 def _files(folder: str) -> list[str]:
-    """The files in a folder and those in it, in the order of their paths."""
     found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if _is_file(name))
     return sorted(found)

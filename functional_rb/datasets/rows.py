@@ -26,8 +26,8 @@ from functional_rb.writers import Immutable
 
 WHO = "datasets"
 INFO = "info"
+# Bytes: of observations of 68, of a million steps, a batch took three times as long to draw where they lie once.
 LARGE = 1024
-"""Bytes: of observations of 68, of a million steps, a batch took three times as long to draw where they lie once."""
 Leaves = dict[Path, Array]
 
 
@@ -85,16 +85,7 @@ class Part:
         ]
 
     def leaves(self, value: Any, n: int, where: str) -> Leaves:
-        """The leaves [n, *shape] of a value, by path, in the dtypes of the spec.
-
-        Args:
-            value: of n steps.
-            n: how many there are to be.
-            where: file and episode, for errors.
-
-        Raises:
-            DatasetError: for another structure, shape or kind of number, naming the leaf.
-        """
+        """The leaves [n, *shape] of a value, by path, in the dtypes of the spec."""
         try:
             given = encoded(self._spec, value, (n,), self._field, where) if self._encodes else value
             found = nest.flatten_as(self._structure, given)
@@ -114,7 +105,6 @@ class Part:
 
 
 def _cast(array: Array, dtype: np.dtype[Any], dtype_name: str, name: str, where: str) -> Array:
-    """What `cast` gives; at once for numbers of the same kind that all fit, as is usual, and episodes may be short."""
     if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
         with np.errstate(over="ignore"):
             made: Array = array.astype(dtype)
@@ -149,11 +139,7 @@ class Form:
     paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the item.
-
-        Raises:
-            ValueError: for an info that there is not, or names that mean something else in TED.
-        """
+        """Make the item."""
         for name in self.infos:
             if name not in self.steps.infos:
                 raise ValueError(f"{WHO}: infos: there is no {name!r}, expected some of {sorted(self.steps.infos)}")
@@ -175,16 +161,8 @@ class Form:
     def taken(self, episode: Episode, goes_on: bool, where: str) -> Steps | None:
         """What is stored of a piece of an episode.
 
-        Args:
-            episode: the piece.
-            goes_on: whether it goes on with the piece before.
-            where: file and episode, for errors.
-
         Returns:
             The steps; None if nothing is left of the episode.
-
-        Raises:
-            DatasetError: for what does not fit, naming the field.
         """
         n = steps_of(episode, where)
         terminated, truncated = ends_of(episode, n, where)
@@ -207,14 +185,7 @@ class Form:
 
 
 def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
-    """The spec of a dataset's buffer.
-
-    Args:
-        item: of the buffer.
-        capacity: steps.
-        spare: how many frames there are beyond that; None if observations are not stored as frames.
-        more: fields of the spec.
-    """
+    """The spec of a dataset's buffer."""
     compact = None if spare is None else Compact(spare=spare)
     return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)
 
@@ -226,11 +197,7 @@ def is_large(observation: Any) -> bool:
 
 
 def infos_named(infos: Any, who: str) -> bool | list[str]:
-    """The names of infos, sorted; a single name stands for a list of it, True for all of them, False for none.
-
-    Raises:
-        TypeError: for a tuple of names, which is a path elsewhere, and for what are no names.
-    """
+    """The names of infos, sorted; a single name stands for a list of it, True for all of them, False for none."""
     if isinstance(infos, bool):
         return infos
     names = [infos] if isinstance(infos, str) else list(infos) if isinstance(infos, Iterable) else [None]

@@ -58,11 +58,7 @@ class Source:
 
 @functools.cache
 def table() -> tuple[Source, ...]:
-    """All rows.
-
-    Raises:
-        TypeError: for a row with something else in it.
-    """
+    """All rows."""
     with open(TABLE, encoding="utf-8") as file:
         return tuple(Source(**{**row, "urls": tuple(row.get("urls", ()))}) for row in json.load(file))
 

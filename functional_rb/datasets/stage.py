@@ -25,8 +25,8 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.ted.check import FLAGS, NEXT
 from functional_rb.ted.forms import kept_dtype
 
+# Bytes that are gathered, about; more where a piece of an episode has more.
 ROOM = 2**21
-"""Bytes that are gathered, about; more where a piece of an episode has more."""
 
 
 def bytes_of_rows(form: Form) -> dict[str, int]:
@@ -43,7 +43,6 @@ class Stage:
     """
 
     def __init__(self, form: Form) -> None:
-        """Have room for some steps of a form, and none there yet."""
         nbytes = bytes_of_rows(form)
         self._form, self.nbytes, self._steps, self._frames = form, 0, 0, 0
         self._frame_bytes = sum(size for name, size in nbytes.items() if _is_frames(name))
@@ -110,7 +109,6 @@ class Stage:
         self.nbytes = self._steps = self._frames = 0
 
     def _make(self, steps: int, frames: int) -> None:
-        """Make room for so many steps, and frames."""
         form, plan = self._form, self._form.spec.plan
         self._room = steps, frames
         self.arrays = {

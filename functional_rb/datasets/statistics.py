@@ -12,8 +12,8 @@ from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.episode import Array
 from functional_rb.datasets.stored import Stored
 
+# Bytes of which moments are taken at once, about.
 ROOM = 2**20
-"""Bytes of which moments are taken at once, about."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,7 +112,6 @@ class _Gathered:
         self._found: dict[str, Moments] = {}
 
     def add(self, field: str, structure: nest.Structure, leaves: list[Array]) -> None:
-        """Gather the leaves [n, *shape] of a field of an episode."""
         if field not in self._leaves:
             self._structures[field], self._leaves[field] = structure, [[] for _ in leaves]
         for gathered, leaf in zip(self._leaves[field], leaves, strict=True):
@@ -122,7 +121,6 @@ class _Gathered:
             self._take()
 
     def moments(self) -> dict[str, Moments]:
-        """Those of all leaves of numbers, by their names."""
         self._take()
         return self._found
 

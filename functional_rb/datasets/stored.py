@@ -33,10 +33,10 @@ from functional_rb.structures import frame_ring, row_layout, stored_arrays
 from functional_rb.ted.check import FLAGS, NEXT, as_dict
 from functional_rb.ted.steps import ACTION, REWARD
 
+# Short episodes are read so many times fewer steps at a time than a piece may have.
 BLOCKS = 8
-"""Short episodes are read so many times fewer steps at a time than a piece may have."""
+# Episodes that are not wanted are read over if they have so many times fewer steps than that.
 GAPS = 16
-"""Episodes that are not wanted are read over if they have so many times fewer steps than that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +74,6 @@ class Stored:
         Args:
             dataset: its directory, or a state that `load` gave.
             chosen: the numbers of the episodes that are given, in their order; None for all.
-
-        Raises:
-            DatasetError: if no dataset is there.
         """
         self.path = directory_of(dataset, "datasets")
         self.description = read_description(self.path)
@@ -184,20 +181,16 @@ class _Arrays:
         self._after = nest.flatten_as(self._fields["observations"][1], {name: after[name] for name in names})
 
     def __enter__(self) -> _Arrays:
-        """Until the files are closed."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close them."""
         for file, _, _ in self._files.values():
             file.close()
 
     def hold(self, first: int, stop: int) -> bool:
-        """Whether steps [first, stop) have been read."""
         return self._first <= first and stop <= self._stop
 
     def read(self, first: int, stop: int) -> None:
-        """Read steps [first, stop), and hold no others."""
         plan = self._plan
         wide = [self._rows(stored_arrays.wide_name(k), first, stop) for k in range(len(plan.layout.wide))]
         stored = row_layout.unpack(numpy_ops, plan.layout, self._rows(stored_arrays.ROWS, first, stop), wide)
@@ -234,7 +227,6 @@ class _Arrays:
         return frames[begin : begin + here.stop - here.start + more]
 
     def _observed(self, before: int, after: int, here: slice) -> Array:
-        """The n + 1 observations of n steps, of two leaves that have n each, or of frames."""
         if before in self._frames:
             return self._values(before, here, more=1)
         return np.concatenate([self._leaves[before][here.start : here.start + 1], self._leaves[after][here]])
@@ -258,5 +250,4 @@ def _is_number(part: Any) -> bool:
 
 
 def _observed(item: Any) -> list[str]:
-    """The names of what is observed."""
     return [name for name in item[NEXT].parts if name != REWARD and name not in FLAGS]

@@ -22,19 +22,14 @@ from functional_rb.datasets.reader import Counts
 from functional_rb.specs import Composite
 
 KNOWN = ("is_first", "is_last", "is_terminal", "step_type", "discount")
+# The `step_type` of a row that begins an episode.
 FIRST = 0
-"""The `step_type` of a row that begins an episode."""
 
 
 class VD4rl:
     """Reads a folder of V-D4RL; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str) -> None:
-        """Look at the first file.
-
-        Raises:
-            DatasetError: if it is none of V-D4RL.
-        """
         self.name, self.facts = name, dict[str, Any]()
         self.files = [os.path.join(path, file) for file in sorted(os.listdir(path)) if _is_file(file)]
         with _opened(self.files[0]) as file:
@@ -65,8 +60,6 @@ class VD4rl:
                     at += 1
 
     def _episode(self, file: _File, start: int, stop: int, path: str) -> Whole:
-        """The episode in rows [start, stop)."""
-
         def rows(name: str, shift: int = 0) -> Read:
             return lambda begin, end: file.read(name, start + begin + shift, start + end + shift)
 
@@ -105,7 +98,6 @@ class _File:
         self._arrays.__exit__(None, None, None)
 
     def read(self, name: str, first: int, stop: int) -> Any:
-        """Rows of an array."""
         if not isinstance(self._file, npy.Npz):
             return hdf5.rows(hdf5.data(self._file, name, self._path), first, stop, self._path)
         if name not in self._kept:  # which is read as a whole: it is one episode

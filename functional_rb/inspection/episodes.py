@@ -122,7 +122,6 @@ def _pieces(rows: dict[int, Array], leaves: EpisodeLeaves, slots: Array) -> tupl
 
 
 def _any(flags: Array) -> Array:
-    """Whether any flag of each row is set, bool [n]."""
     return np.asarray(flags.any(tuple(range(1, flags.ndim))))
 
 

@@ -14,20 +14,15 @@ from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 
 WHO = "datasets info --picture"
+# Images that are shown, at even distances.
 FRAMES = 6
-"""Images that are shown, at even distances."""
+# Rows and columns that an image has at least.
 LEAST = 8
-"""Rows and columns that an image has at least."""
 Array = np.ndarray[Any, Any]
 
 
 def draw_dataset(reader: Stored, path: str) -> None:
-    """Draw a converted dataset to a file, in the format of its name.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if matplotlib has no such format.
-    """
+    """Draw a converted dataset to a file, in the format of its name."""
     seen = _frames(reader)
     figure = new_figure(8, 5 if seen else 3, WHO)
     above, *below = figure.subfigures(2, 1, height_ratios=[3, 2]) if seen else [figure]

@@ -7,8 +7,8 @@ from typing import Any
 
 from functional_rb.inspection.report import Report, is_whole
 
+# The number of characters of the longest bar.
 WIDTH = 30
-"""The number of characters of the longest bar."""
 
 
 def page(report: Report) -> str:
@@ -122,7 +122,6 @@ def _episodes(report: Report) -> Iterator[str]:
 
 
 def _distribution(numbers: Report) -> Iterator[str]:
-    """The numbers of a distribution, and a bar for each bin of its histogram."""
     if numbers["histogram"] is None:
         return
     names = ("smallest", "median", "mean", "largest")

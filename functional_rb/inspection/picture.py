@@ -10,12 +10,7 @@ from functional_rb.inspection.report import Report
 
 
 def draw(report: Report, path: str | os.PathLike[str]) -> None:
-    """Draw the histograms of a report to a file, in the format of its name.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if the report has no histogram.
-    """
+    """Draw the histograms of a report to a file, in the format of its name."""
     shown = _distributions(report)
     if not shown:
         raise ValueError(f"inspect: there is nothing to draw of {report['path']}: no priorities and no whole episode")
@@ -26,21 +21,12 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
 
 
 def new_figure(width: float, height: float, who: str) -> Any:
-    """A figure of matplotlib of this size in inches.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-    """
+    """A figure of matplotlib of this size in inches."""
     return imported("matplotlib.figure", who).Figure(figsize=(width, height), layout="constrained")
 
 
 def histograms(figure: Any, shown: list[tuple[str, str, Report]]) -> None:
-    """Draw histograms side by side.
-
-    Args:
-        figure: of matplotlib, or a part of one.
-        shown: of each its name, what it counts, and its distribution.
-    """
+    """Draw histograms side by side."""
     for axes, (name, what, numbers) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         edges, counts = numbers["histogram"]["edges"], numbers["histogram"]["counts"]
         if numbers["histogram"]["each"]:

@@ -22,8 +22,8 @@ from functional_rb.inspection.episodes import EpisodeLeaves, Episodes
 
 BINS = 10
 
+# See `inspect`.
 Report = dict[str, Any]
-"""See `inspect`."""
 
 
 def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
@@ -150,7 +150,6 @@ def shown(member: Any) -> str:
 
 
 def _priorities(contents: Contents) -> Report | None:
-    """The distribution of the priorities, after alpha, of items that can be drawn."""
     if contents.tree is None or not contents.spec.sampler.has_priorities:
         return None
     kept = contents.tree.reshape(-1)[: contents.spec.capacity].astype(np.float64)

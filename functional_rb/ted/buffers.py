@@ -30,8 +30,8 @@ from functional_rb.ted.forms import (
     steps_to_flat,
 )
 
+# The number of items that are read at once, which bounds the memory beside the result.
 CHUNK = 2**16
-"""The number of items that are read at once, which bounds the memory beside the result."""
 
 
 @overload
@@ -205,7 +205,6 @@ def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
 
 
 def _read(backend: Any, state: State, handles: Array) -> Leaves:
-    """The items of handles int32 [N], by path. They are read in pieces of one size, as JAX compiles for each size."""
     spec = state.spec
     n, size = len(handles), min(CHUNK, spec.capacity)
     structure = spec.plan.structure.as_given()
@@ -226,7 +225,6 @@ def _in_slots(rows: Array, lanes: Lanes) -> Array:
 
 
 def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
-    """The spec of the state to make, after a check of its slots and lanes."""
     spec = flat.spec if spec is None else spec
     if spec is None:
         raise ValueError("ted.from_form: the file does not tell the buffer's spec; give spec=frb.BufferSpec(...)")

@@ -16,8 +16,8 @@ from functional_rb.specs import ArraySpec, Stacked, Varying
 FLAGS = ("done", "terminated", "truncated")
 NEXT = "next"
 
+# The leaves of a step by their path.
 Leaves = dict[Path, Any]
-"""The leaves of a step by their path."""
 
 
 def check(
@@ -80,11 +80,7 @@ def below(path: Path, prefix: Path) -> bool:
 
 
 def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any]:
-    """The parts of a nest by their names.
-
-    Raises:
-        TypeError: if its parts have no names.
-    """
+    """The parts of a nest by their names."""
     if isinstance(steps, BufferSpec):
         steps = steps.item
     parts = None if is_leaf(steps) else nest.parts_of(steps)
@@ -112,12 +108,7 @@ def as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...])
 
 
 def leaves_of(steps: Any, who: str) -> Leaves:
-    """All leaves by their path.
-
-    Raises:
-        TypeError: if one is neither an array nor a spec, naming it.
-        ValueError: if there is no "next".
-    """
+    """All leaves by their path."""
     parts = named_parts(steps, who)
     if NEXT not in parts:
         raise ValueError(

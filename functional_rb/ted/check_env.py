@@ -34,8 +34,8 @@ from functional_rb.ted.recording import DISABLED
 from functional_rb.ted.steps import ACTION, REWARD
 
 WHO = "check_env"
+# In place of the limits on lengths, which spaces do not have.
 ANY = 1
-"""In place of the limits on lengths, which spaces do not have."""
 OBSERVATION = "observation"
 
 
@@ -123,7 +123,6 @@ class _Findings:
         self.times[path, kind] = self.times.get((path, kind), 0) + 1
 
     def tell(self) -> None:
-        """Raise, if there is something to tell."""
         if not self.found:
             return
         lines = [

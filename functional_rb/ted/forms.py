@@ -26,8 +26,8 @@ from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted.check import FLAGS, NEXT, below, bytes_of
 
 Array = np.ndarray[Any, Any]
+# Leaves by their path; those of bfloat16, which NumPy lacks, are uint16.
 Leaves = dict[Path, Array]
-"""Leaves by their path; those of bfloat16, which NumPy lacks, are uint16."""
 
 
 class Lanes(NamedTuple):
@@ -76,7 +76,6 @@ class Form:
     spec: BufferSpec | None
 
     def __len__(self) -> int:
-        """How many steps there are."""
         return sum(self.lanes.sizes)
 
 
@@ -159,11 +158,7 @@ def steps_to_flat(
     spec: BufferSpec | None = None,
     who: str = "ted.to_form",
 ) -> Flat:
-    """The flat form of steps [N, *shape] in TED, given by path in the order of that form.
-
-    Raises:
-        ValueError: for steps that do not follow one another, or flags that are True at the root, naming the leaf.
-    """
+    """The flat form of steps [N, *shape] in TED, given by path in the order of that form."""
     ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
     own = [(NEXT, *path) for path in _of_next_alone(steps, reward_key)]
     made: Leaves = {}

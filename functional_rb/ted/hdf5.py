@@ -23,10 +23,10 @@ from functional_rb.ted.padded import FileLeaf, Header, Piece
 from functional_rb.ted.reading import DamagedError, Source, Span
 
 GROUP = "traj_"
+# An attribute of leaves whose dtype HDF5 lacks.
 DTYPE = "dtype"
-"""An attribute of leaves whose dtype HDF5 lacks."""
+# The most characters of an attribute, for which HDF5 has 64 KiB; longer texts take several, `functional_rb.0`, ...
 LONGEST = 60_000
-"""The most characters of an attribute, for which HDF5 has 64 KiB; longer texts take several, `functional_rb.0`, ..."""
 _GROUP = re.compile(rf"{GROUP}([0-9]{{1,18}})", re.ASCII)
 
 
@@ -118,7 +118,6 @@ def _write(flat: Flat, file: Any, compression: str | None) -> None:
 def _write_leaf(
     group: Any, path: Path, file_leaf: FileLeaf, piece: Piece, shared: bool, compression: str | None
 ) -> None:
-    """Write a leaf of a trajectory. Zeros are left out, as HDF5 reads zeros where nothing was written."""
     start, stop = (piece.shared, piece.shared_stop) if shared else (piece.start, piece.stop)
     shape = (stop - start, *file_leaf.shape)
     filters = {"compression": compression} if compression and 0 not in shape else {}
@@ -167,7 +166,6 @@ class _Trajectories:
     """
 
     def __init__(self, h5py: Any, file: Any, where: str, descriptor: int, size: int) -> None:
-        """Look at the headers of all leaves, and read none of their rows."""
         self.file, self.where = file, where
         self._h5py, self._descriptor, self._size = h5py, descriptor, size
         self._seen: set[tuple[int, int]] = set()

@@ -37,19 +37,7 @@ def is_encoding(spec: Any) -> bool:
 
 
 def encoded(spec: Any, value: Any, batch: tuple[int, ...], prefix: str, who: str) -> Any:
-    """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
-
-    Args:
-        spec: the spec of the value.
-        value: a nest like the spec, down to its units.
-        batch: the axis of a vector environment's environments; () for a plain one.
-        prefix: what stands before the names of leaves in errors.
-        who: the function that asks, for errors.
-
-    Raises:
-        TypeError: for a value of the wrong type, naming the leaf.
-        ValueError: for a value that does not fit, naming the leaf.
-    """
+    """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape]."""
     outline = _outline(spec)
     made = []
     for member, given in zip(outline.members, nest.flatten_as(outline.shape_of_units, value), strict=True):
@@ -82,12 +70,7 @@ def observation_parts(item: Any, observation: Any, key: str | None, who: str) ->
 
 
 def cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
-    """An array of NumPy in another dtype: floats are rounded, integers must fit.
-
-    Raises:
-        TypeError: for floats that would become integers, and the like, naming the leaf.
-        ValueError: for a number that does not fit, naming the leaf.
-    """
+    """An array of NumPy in another dtype: floats are rounded, integers must fit."""
     kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
     if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
         raise TypeError(

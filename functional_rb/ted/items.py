@@ -11,8 +11,8 @@ from functional_rb.ted.check import FLAGS, NEXT
 from functional_rb.ted.steps import ACTION, REWARD, by_name
 
 WHO = "item_from_env"
+# How a step lies in an item.
 Layout = Literal["ted", "flat"]
-"""How a step lies in an item."""
 
 
 def item_from_env(

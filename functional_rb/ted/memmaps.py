@@ -27,8 +27,8 @@ from functional_rb.ted.reading import DamagedError, Source, Span
 
 META, DATA, SHAPE = "meta.json", ".memmap", ".shape.memmap"
 NEST, NUMBER = "<class 'tensordict._td.TensorDict'>", "<class 'tensordict.tensorclass.NonTensorData'>"
+# Characters that are written as % and two hexadecimal digits in the names of files.
 UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(i) for i in range(32)}
-"""Characters that are written as % and two hexadecimal digits in the names of files."""
 OF_META = ("shape", "device", "_type")
 
 
@@ -178,12 +178,7 @@ def _dump(file: File, value: Any) -> None:
 
 
 def _content(file: File) -> bytes:
-    """The content of a file.
-
-    Raises:
-        FileNotFoundError: if it is missing, naming it.
-        DamagedError: if it is no regular file, or consists of holes.
-    """
+    """The content of a file."""
     descriptor, size = _opened(file)
     with os.fdopen(descriptor, "rb") as stream:
         if not files.holds(descriptor, size, size):
@@ -192,7 +187,6 @@ def _content(file: File) -> bytes:
 
 
 def _opened(file: File) -> tuple[int, int]:
-    """The descriptor of a regular file, and its size."""
     try:
         return files.open_regular(os.fspath(file))
     except FileNotFoundError:
@@ -235,7 +229,6 @@ class _Directory:
     """
 
     def __init__(self, root: File) -> None:
-        """Look at the headers and sizes of all files."""
         self.file_leaves: dict[Path, FileLeaf] = {}
         self.nested = False
         self._files: dict[Path, File] = {}
@@ -268,7 +261,6 @@ class _Directory:
                 )
 
     def _open(self, path: Path) -> int:
-        """The descriptor of a leaf's file, after a check of its size."""
         file, file_leaf = self._files[path], self.file_leaves[path]
         descriptor, size = _opened(file)
         expected, shape = file_leaf.rows * _row_bytes(file_leaf), (file_leaf.rows, *file_leaf.shape)
@@ -342,5 +334,4 @@ def _file_leaf(place: File, path: Path, meta: dict[str, Any]) -> FileLeaf:
 
 
 def _is_shape(shape: Any) -> bool:
-    """Whether something is a list of sizes, of one axis or more."""
     return isinstance(shape, list) and bool(shape) and all(type(n) is int and 0 <= n < reading.LARGEST for n in shape)

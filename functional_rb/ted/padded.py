@@ -23,8 +23,8 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import to_json
 from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
 
+# The name of the file or attribute beside the data that is for this library alone.
 EXTRA = "functional_rb"
-"""The name of the file or attribute beside the data that is for this library alone."""
 FORMAT = 1
 RESERVED = ("is_full", "shift", "_storage_shape", "_len")
 

@@ -27,15 +27,15 @@ from functional_rb.ted.padded import EXTRA, FORMAT, FileLeaf, Header
 
 T = TypeVar("T")
 DONE = ("done",)
+# The number of flags that are read at once.
 PIECE = 1 << 22
-"""The number of flags that are read at once."""
+# About the memory that the description of one lane takes.
 LANE_BYTES = 256
-"""About the memory that the description of one lane takes."""
+# An upper limit on numbers of rows: no file has so many.
 LARGEST = 1 << 62
-"""An upper limit on numbers of rows: no file has so many."""
 
+# Rows from the first to before the second.
 Span = tuple[int, int]
-"""Rows from the first to before the second."""
 
 
 class DamagedError(ValueError):
@@ -61,11 +61,7 @@ class Source:
     holds: Callable[[int], bool]
 
     def expect_held(self, nbytes: int, what: str) -> None:
-        """Refuse a claim of more bytes than the source can hold.
-
-        Raises:
-            DamagedError: naming the file.
-        """
+        """Refuse a claim of more bytes than the source can hold."""
         if not self.holds(nbytes):
             raise DamagedError(f"{self.where}: it tells of {what}, {nbytes} bytes, and holds next to nothing; damaged")
 
@@ -80,11 +76,7 @@ class Extra(NamedTuple):
 
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays.
-
-    Raises:
-        DamagedError: naming the file.
-    """
+    """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays."""
     try:
         yield
     except (DamagedError, KnownError, FileNotFoundError):
@@ -100,11 +92,7 @@ def naming(where: str) -> Iterator[None]:
 
 
 def parsed(text: str | bytes, where: str) -> Any:
-    """The value of a JSON text, in which each name comes once.
-
-    Raises:
-        DamagedError: if it is no such text, naming the file.
-    """
+    """The value of a JSON text, in which each name comes once."""
     try:
         return strict_json.parse(text)
     except (ValueError, RecursionError) as error:
@@ -112,11 +100,7 @@ def parsed(text: str | bytes, where: str) -> Any:
 
 
 def checked(header: Header, where: str) -> Header:
-    """A header, after a check that its numbers fit each other.
-
-    Raises:
-        DamagedError: naming the file.
-    """
+    """A header, after a check that its numbers fit each other."""
     shape = header.storage_shape
     if not shape or not all(type(n) is int and 0 < n < LARGEST for n in shape) or math.prod(shape) >= LARGEST:
         raise DamagedError(f"{where}: expected the shape of a storage, got {shape!s:.80}; the file is damaged")
@@ -127,19 +111,7 @@ def checked(header: Header, where: str) -> Header:
 
 
 def read(header: Header, source: Source, extra: str | bytes | None, reward: Path, known: Iterable[Any]) -> Flat:
-    """The flat form of a file.
-
-    Args:
-        header: the header of the file, checked.
-        source: the leaves of the file.
-        extra: the JSON text beside them; None in a file that TorchRL wrote.
-        reward: path of the reward, if there is no JSON text.
-        known: classes that the spec names, as for `from_json`.
-
-    Raises:
-        DamagedError: if the leaves are not what TED2Flat writes, or not there, naming the file and the leaf.
-        KnownError: for a spec that names other classes.
-    """
+    """The flat form of a file."""
     where, total = source.where, header.count * header.length
     done = source.file_leaves.get(DONE)
     if done is None or done.rows != total or done.dtype != "bool" or done.shape not in ((), (1,)):
@@ -173,7 +145,6 @@ class _Rows:
     """
 
     def __init__(self, header: Header, sizes: Array, flags: Array) -> None:
-        """Find them by the rows whose flag is set, int64 [n], ascending."""
         first = np.arange(header.count, dtype=np.int64) * header.length
         newest_row = first + (header.length if header.is_full else header.shift) - 1
         newest_row += header.length * (newest_row < first)
@@ -188,13 +159,11 @@ class _Rows:
         self.shared_total = int(lengths.sum())
 
     def spans(self, shared: bool) -> list[Span]:
-        """The rows of a leaf that hold steps, those of lanes without any left out."""
         first, sizes = (self._shared_first, self._shared_sizes) if shared else (self._first, self.sizes)
         some = np.flatnonzero(sizes)
         return list(zip(first[some].tolist(), (first[some] + sizes[some]).tolist(), strict=True))
 
     def bytes_of(self, file_leaves: Mapping[Path, FileLeaf]) -> int:
-        """About how many bytes are to be read from all leaves."""
         row = sum(math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype] for file_leaf in file_leaves.values())
         return row * int(self._shared_sizes.sum())
 
@@ -251,21 +220,13 @@ def _in_order(leaves: Leaves) -> Leaves:
 
 
 def check_flags(found: Array, path: Path, where: str) -> Array:
-    """Bools as they were read, after a check that each byte is 0 or 1.
-
-    Raises:
-        DamagedError: naming the leaf.
-    """
+    """Bools as they were read, after a check that each byte is 0 or 1."""
     if found.dtype == np.bool_ and found.size and int(found.view(np.uint8).max()) > 1:
         raise DamagedError(f"{where}: leaf {show(path)!r}: expected 0 or 1 for each bool; the file is damaged")
     return found
 
 
 def check_depth(path: Path, where: str) -> None:
-    """Refuse nests that are deeper than those of any buffer.
-
-    Raises:
-        DamagedError: naming the place.
-    """
+    """Refuse nests that are deeper than those of any buffer."""
     if len(path) > DEEPEST:
         raise DamagedError(f"{where}: nests in nests, more than {DEEPEST} deep; the file is damaged")

@@ -23,8 +23,8 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 
 NUMPY = (np.ndarray, np.generic)  # no union: torch.compile does not trace those of NumPy's types
 
+# What `env.step` returns: observation, reward, terminated, truncated, infos.
 GymnasiumStep = tuple[Any, Any, Any, Any, Mapping[str, Any]]
-"""What `env.step` returns: observation, reward, terminated, truncated, infos."""
 
 
 class Carry(NamedTuple):
@@ -325,7 +325,6 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
 
 
 def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
-    """The leaves of a nest, which must have a given structure."""
     try:
         leaves = nest.flatten_as(structure, given)
         fits = all(is_leaf(leaf) or nest.parts_of(leaf) is None for leaf in leaves)
@@ -345,7 +344,6 @@ def _map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _own(leaf: Any) -> Any:
-    """A copy of a NumPy array, to which nobody else writes; Python numbers as arrays."""
     return np.array(leaf) if isinstance(leaf, NUMPY) else as_array(leaf)
 
 

@@ -202,7 +202,6 @@ def as_array(leaf: Any) -> Any:
 
 
 def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, Any, Any]:
-    """Terminated, truncated and done, derived from those that were given."""
     given = {"terminated": terminated, "truncated": truncated, "done": done}
     given = {name: as_array(flag) for name, flag in given.items() if flag is not None}
     if len(given) in (0, 3):
@@ -285,7 +284,6 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _like(mapping: Any, parts: dict[str, Any]) -> Any:
-    """A mapping of the same kind with other parts."""
     if isinstance(mapping, Composite):
         return mapping.with_parts(parts, ())
     if hasattr(mapping, "batch_size") and hasattr(mapping, "empty") and not hasattr(type(mapping), "_is_tensorclass"):

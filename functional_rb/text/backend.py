@@ -10,10 +10,10 @@ from functional_rb.ops.protocol import Array
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 
+# A model: (params, cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache).
 Step = Callable[[Any, Any, Array, Array], tuple[Array, Any]]
-"""A model: (params, cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
+# Makes a cache before the first token, for so many rows with room for so many tokens.
 EmptyCache = Callable[[int, int], Any]
-"""Makes a cache before the first token, for so many rows with room for so many tokens."""
 
 
 class Backend(Protocol):

@@ -16,18 +16,18 @@ import numpy as np
 from functional_rb.ops.fixed_point import FRACTION, MASK, Fixed, plus
 from functional_rb.ops.protocol import Array, TextOps
 
+# Binary digits of a logarithm after the point.
 _UNITS: Final = 24
-"""Binary digits of a logarithm after the point."""
 _HALF: Final = _UNITS // 2
+# Powers 2^-x of the digits of x: before the point, and the two halves of those after it. Products of float32 are the
+# same everywhere, powers are not.
 _POWERS: Final = {
     "whole": 2.0 ** -np.arange(65.0),
     "high": 2.0 ** (-np.arange(2.0**_HALF) / 2**_HALF),
     "low": 2.0 ** (-np.arange(2.0**_HALF) / 2**_UNITS),
 }
-"""Powers 2^-x of the digits of x: before the point, and the two halves of those after it. Products of float32 are the
-same everywhere, powers are not."""
+# What temperatures are held above, so that nothing is divided by zero.
 _COLDEST: Final = 1e-30
-"""What temperatures are held above, so that nothing is divided by zero."""
 
 
 class Law(NamedTuple):
@@ -84,16 +84,7 @@ def log_prob_slopes(ops: TextOps, logits: Array, tokens: Array) -> Array:
 
 
 def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
-    """Draw a token of each row.
-
-    Args:
-        ops: the backend.
-        logits: [N, V]; minus infinity for what is never drawn. From a row that is nothing else, or in which one is NaN
-            or infinite, nothing is drawn.
-        bits: int32 [N, 2], uniform in [0, 2^31).
-        law: how to draw; by a temperature that is NaN, infinite or negative, a top_k below 1, or a top_p that is NaN or
-            not above 0, nothing is drawn.
-    """
+    """Draw a token of each row."""
     logits = ops.cast(logits, "float32")
     law, is_law = _usable(ops, law)
     top = ops.largest(logits)
@@ -140,7 +131,6 @@ def _usable(ops: TextOps, law: Law) -> tuple[Law, Array]:
 
 
 def _pick(ops: TextOps, x: Array, index: Array) -> Array:
-    """`x[..., index]`, [...] of [..., V]."""
     return ops.take_along(x, index[..., None])[..., 0]
 
 
@@ -151,7 +141,6 @@ def _finite_top(ops: TextOps, x: Array) -> Array:
 
 
 def _log_total(ops: TextOps, x: Array) -> Array:
-    """The logarithm of the sum of exponentials along the last axis."""
     top = _finite_top(ops, x)
     total = ops.total(ops.exp(x - top[..., None]))
     # Of nothing but minus infinity too, whose gradient would become NaN by the logarithm of 0.
@@ -195,7 +184,6 @@ def _column(x: Fixed) -> Fixed:
 
 
 def _less(x: Fixed, y: Fixed) -> Array:
-    """Whether x < y."""
     return (x.whole < y.whole) | ((x.whole == y.whole) & (x.fraction < y.fraction))
 
 

@@ -19,12 +19,12 @@ from functional_rb.structures.ragged import Bools, Ints
 from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
 
 Side = Literal["right", "left"]
+# The dtypes of tokens that `preference` and `prompts` write.
 KERNELS_KNOW = ("uint16", "int32")
-"""The dtypes of tokens that `preference` and `prompts` write."""
+# That are kept mapped.
 MOST_FILES = 64
-"""That are kept mapped."""
+# The label of what is not to be learned, as losses of torch and of Hugging Face have it.
 IGNORED = -100
-"""The label of what is not to be learned, as losses of torch and of Hugging Face have it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +131,6 @@ class _File:
     """A file of tokens that is mapped, and kept open to be asked whether it is there still: sooner than by its name."""
 
     def __init__(self, path: str, dtype: str) -> None:
-        """Map it.
-
-        Raises:
-            OSError: with the remedy, if it cannot be read.
-        """
         self._number = -1
         try:
             # A spec that somebody else wrote may name a pipe, which would keep who opens it waiting.
@@ -152,7 +147,6 @@ class _File:
             self.tokens = np.asarray(np.memmap(file, dtype, "r")) if self._size else np.zeros(0, dtype)
 
     def __del__(self) -> None:
-        """Close it when nobody asks any more."""
         if self._number >= 0:
             os.close(self._number)
 
@@ -162,8 +156,8 @@ class _File:
         return status.st_nlink > 0 and status.st_size == self._size
 
 
+# By path and dtype; those that were mapped last.
 _FILES: dict[tuple[str, str], _File] = {}
-"""By path and dtype; those that were mapped last."""
 
 
 def _mapped(path: str, dtype: str, lasting: bool) -> np.ndarray[Any, Any]:

@@ -63,17 +63,7 @@ def prepare(
     rows_at_once: int,
     progress: bool | None,
 ) -> Prepared:
-    """Write what is not there yet, and open it.
-
-    Args:
-        options: how.
-        given: the rows.
-        source: the same where they can be read again, else None: then they are first written to a file.
-        tokenizer: of Hugging Face.
-        root: the directory of all that was prepared; None for the usual one.
-        rows_at_once: how many rows are tokenized together.
-        progress: whether a bar is shown.
-    """
+    """Write what is not there yet, and open it."""
     who = f"text.{options.kind}"
     tokenizing = Tokenizing(tokenizer, who)
     where = _root() if root is None else os.path.abspath(as_path(root, f"{who}: root"))
@@ -89,7 +79,6 @@ def prepare(
 
 
 def _spooled(given: Iterable[Any], names: Sequence[str], path: str) -> Source:
-    """Rows that can be read once only, written to a file."""
     lines, count = (sources.as_line(row, names) for row in given), 0
     with writing.explained(path), open(path, "wb"):
         pass  # also of no rows there is a file
@@ -108,7 +97,6 @@ def _root() -> str:
 def _written(
     options: Options, source: Source, tokenizing: Tokenizing, where: str, rows_at_once: int, shown: bool | None
 ) -> Prepared:
-    """What was prepared of a source, found or made."""
     who = f"text.{options.kind}"
     key = hashlib.blake2b(digest_size=16)
     for part in (json.dumps([FORMAT, options]).encode(), tokenizing.identity(), source.digest(options.columns.names)):
@@ -304,5 +292,4 @@ def _end(options: Options, tokenizing: Tokenizing) -> list[int]:
 
 
 def _eos(options: Options, tokenizing: Tokenizing) -> int | None:
-    """The token that ends a reply: the tokenizer's own, unless the caller has named one."""
     return tokenizing.eos if isinstance(options.eos, bool) else options.eos

@@ -13,11 +13,11 @@ from functional_rb.text.prepared import Kind, Prepared
 from functional_rb.text.rows import Columns
 from functional_rb.text.sources import Source
 
+# Rows in which columns are looked for, where the source does not tell them.
 LOOKED_AT = 100
-"""Rows in which columns are looked for, where the source does not tell them."""
 PIECE = 512
+# Columns that rows of conversations may have, by the names that TRL gives them: what the chat template is told.
 TEMPLATE = ("tools", "chat_template_kwargs")
-"""Columns that rows of conversations may have, by the names that TRL gives them: what the chat template is told."""
 
 
 def preference(
@@ -185,7 +185,6 @@ def prompts(
 
 
 def _opened(kind: Kind, source: Any) -> tuple[Source | None, Iterable[Any]]:
-    """The source, if it can be read again, and the rows, if not."""
     read = sources.opened(source, f"text.{kind}")
     return read, (source if read is None else ())
 
@@ -198,7 +197,6 @@ def _named(
     columns: Mapping[str, str | None] | None,
     more: Sequence[str],
 ) -> tuple[dict[str, str | None], Iterable[Any]]:
-    """The columns' names by what they are, None of those that there are not; and the rows, from the first one on."""
     who, named = f"text.{kind}", dict(columns or {})
     if named.keys() - {*usual, *TEMPLATE}:
         raise ValueError(f"{who}: expected columns to name some of {[*usual, *TEMPLATE]}, got {sorted(named)}")

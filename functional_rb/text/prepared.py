@@ -136,7 +136,6 @@ class Prepared:
         return row_dtype(2 if self.kind == "preference" else 1, self.scored)
 
     def _table(self) -> np.ndarray[Any, Any]:
-        """The rows, mapped."""
         path = os.path.join(self.path, ROWS)
         return np.memmap(path, self._row, mode="r") if self.examples else np.zeros(0, self._row)
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from functional_rb.text.sources import NoRow
 from functional_rb.text.tokenizing import TemplateFailed, Then, common
 
+# A conversation as text, by what follows and by options of the template: see `Tokenizing.render`.
 Render = Callable[[Sequence[Any], Then, Mapping[str, Any]], str]
-"""A conversation as text, by what follows and by options of the template: see `Tokenizing.render`."""
 REASONS = (
     *("too_long", "empty_reply", "empty_prompt", "equal", "no_text", "no_utf8", "no_number", "no_row"),
     *("template", "tokenizer"),
@@ -28,7 +28,6 @@ class UnusableRow(Exception):
     """
 
     def __init__(self, reason: str, column: str | None, what: str) -> None:
-        """Say why."""
         super().__init__(what)
         self.reason, self.column, self.what = reason, column, what
 
@@ -79,17 +78,7 @@ class Texts(NamedTuple):
 
 
 def texts_of(row: Any, columns: Columns, separator: str, render: Render) -> Texts:
-    """What a row says.
-
-    Args:
-        row: by column.
-        columns: those to read.
-        separator: what stands between a prompt and its reply, where these are no conversations.
-        render: makes texts of conversations.
-
-    Raises:
-        UnusableRow: if it says nothing to learn from.
-    """
+    """What a row says."""
     if isinstance(row, NoRow) or not isinstance(row, Mapping):
         what = row.reason if isinstance(row, NoRow) else f"got {type(row).__name__}"
         raise UnusableRow("no_row", None, f"expected columns {list(columns.needed)}: {what}")
@@ -138,7 +127,6 @@ def _parted(row: Mapping[str, Any], columns: Columns) -> tuple[Any, list[Any]]:
 
 
 def _read(row: Mapping[str, Any], name: str) -> str | list[Any]:
-    """A text or a conversation."""
     if name not in row:
         raise UnusableRow("no_text", name, f"expected a text or a conversation, got no such column among {list(row)}")
     value = row[name]
@@ -152,7 +140,6 @@ def _read(row: Mapping[str, Any], name: str) -> str | list[Any]:
 
 
 def _message(given: Any, number: int, name: str) -> dict[str, Any]:
-    """A message; tables have None for what another message has and this one has not."""
     message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
     for key, usual in (("from", "role"), ("value", "content")):
         if key in message:
@@ -214,8 +201,6 @@ def _implicit(replies: list[Any], columns: Columns) -> str | list[Any]:
 def _rendered(
     prompt: list[Any], replies: Sequence[Any], columns: Columns, options: Mapping[str, Any], render: Render
 ) -> tuple[tuple[str, str], ...]:
-    """Conversations as text; the prompt is what the template writes before any of the replies."""
-
     def write(name: str, messages: Sequence[Any], then: Then) -> str:
         try:
             return render(messages, then, options)

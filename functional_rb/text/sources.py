@@ -18,10 +18,10 @@ from typing import Any, TextIO
 from functional_rb.base.extras import imported
 from functional_rb.base.files import as_path
 
+# Rows read at a time.
 PIECE = 1000
-"""Rows read at a time."""
+# Bytes of an array of JSON that are read at a time.
 CHUNK = 2**20
-"""Bytes of an array of JSON that are read at a time."""
 BLANKS = re.compile(r"[ \t\r\n]*")
 LINES, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".parquet",), (".arrow", ".feather", ".ipc")
 
@@ -34,7 +34,6 @@ class NoRow(dict[str, Any]):
     """
 
     def __init__(self, reason: str) -> None:
-        """Say why."""
         super().__init__()
         self.reason = reason
 
@@ -78,12 +77,7 @@ def _plain(value: Any) -> Any:
 
 
 def opened(source: Any, who: str) -> Source | None:
-    """A source that can be read again; None for an iterable that perhaps can be read once only.
-
-    Raises:
-        TypeError: for anything else.
-        FileNotFoundError: for a path of no file.
-    """
+    """A source that can be read again; None for an iterable that perhaps can be read once only."""
     if isinstance(source, str | os.PathLike):
         return _of_file(as_path(source, f"{who}: source"), who)
     if isinstance(source, Mapping):  # such as a datasets.DatasetDict
@@ -118,7 +112,6 @@ class OfRows(Source):
     """Dicts that are there already."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        """Take them."""
         self._rows, self.count = rows, len(rows)
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
@@ -130,7 +123,6 @@ class OfDataset(Source):
     """A `datasets.Dataset`."""
 
     def __init__(self, dataset: Any) -> None:
-        """Take it, whatever format it gives its rows in."""
         self._dataset, self.count = dataset, len(dataset)
         self.columns = list(dataset.column_names)
 
@@ -152,7 +144,6 @@ class OfLines(Source):
     """A file with a JSON object in each line that is not blank."""
 
     def __init__(self, path: str) -> None:
-        """Name the file."""
         self._path = path
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
@@ -178,13 +169,11 @@ class OfLines(Source):
 
 
 def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a file, without the mark of UTF-8 that some programs write before the first."""
     for number, line in enumerate(file):
         yield line if number else line.removeprefix(codecs.BOM_UTF8)
 
 
 def _object(row: Any) -> Any:
-    """A row, if it is a JSON object."""
     return row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
 
 
@@ -202,15 +191,10 @@ class OfArray(Source):
     """A file with an array of JSON objects, which is read piece by piece."""
 
     def __init__(self, path: str) -> None:
-        """Name the file."""
         self._path = path
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
-        """Object by object; what is no UTF-8 has lone surrogates.
-
-        Raises:
-            ValueError: if the array is none, or does not end: nobody can tell where another row begins.
-        """
+        """Object by object; what is no UTF-8 has lone surrogates."""
         with open(self._path, encoding="utf-8-sig", errors="surrogateescape") as file:
             yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
 
@@ -263,12 +247,7 @@ class _Json:
         return found
 
     def value(self) -> Any:
-        """The next value.
-
-        Raises:
-            ValueError: if there is none.
-            RecursionError: if its parts lie too deep in each other.
-        """
+        """The next value."""
         self.peek()
         while True:
             try:
@@ -281,7 +260,6 @@ class _Json:
                     raise
 
     def _more(self, size: int) -> bool:
-        """Read on; whether there was anything."""
         found = self._file.read(max(size, CHUNK))
         self._text, self._at = self._text[self._at :] + found, 0
         return bool(found)
@@ -291,7 +269,6 @@ class Spooled(OfLines):
     """Rows that could be read once only, written to a file by `as_line`."""
 
     def __init__(self, path: str, count: int) -> None:
-        """Name the file, and how many rows it has."""
         super().__init__(path)
         self.count = count
 
@@ -304,7 +281,6 @@ class OfTables(Source):
     """A file of parquet or arrow."""
 
     def __init__(self, path: str, kind: str) -> None:
-        """Read the columns' names."""
         import_pyarrow()
         self._path, self._is_parquet = path, kind in PARQUET
         if self._is_parquet:
@@ -352,7 +328,6 @@ class Chained(Source):
     """Several sources, one after the other."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
-        """Take them; a column is there if all have it."""
         self._parts = parts
         known = [part.columns for part in parts if part.columns is not None]
         if known:
@@ -410,11 +385,7 @@ def _value(scalar: Any) -> Any:
 
 
 def import_pyarrow() -> Any:
-    """The library pyarrow.
-
-    Raises:
-        ImportError: if it is missing, saying what to install.
-    """
+    """The library pyarrow."""
     return imported("pyarrow", "text: a file of parquet or arrow")
 
 

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+# A text around which a tokenizer's own special tokens are looked for.
 FRAMED = "a"
-"""A text around which a tokenizer's own special tokens are looked for."""
+# What follows a conversation: a reply, whose beginning the template writes too; more of its last message; nothing.
 Then = Literal["reply", "more", "end"]
-"""What follows a conversation: a reply, whose beginning the template writes too; more of its last message; nothing."""
 _OF_THE_SYSTEM = (OSError, MemoryError, ImportError)
 
 
@@ -49,11 +49,6 @@ class Tokenizing:
     """
 
     def __init__(self, tokenizer: Any, who: str) -> None:
-        """Take a copy of what tokenizes, and look at the special tokens.
-
-        Raises:
-            TypeError: for what is no tokenizer.
-        """
         self._tokenizer, self._who = tokenizer, who
         fast = getattr(tokenizer, "backend_tokenizer", None)
         if fast is None and hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
@@ -125,17 +120,7 @@ class Tokenizing:
         return found
 
     def render(self, messages: Sequence[Any], then: Then, options: Mapping[str, Any]) -> str:
-        """A conversation by the tokenizer's chat template.
-
-        Args:
-            messages: dicts of role and content.
-            then: what follows.
-            options: what the template is given besides, such as tools.
-
-        Raises:
-            ValueError: if the tokenizer has no chat template.
-            TemplateFailed: if the template does not take the conversation.
-        """
+        """A conversation by the tokenizer's chat template."""
         if getattr(self._tokenizer, "chat_template", None) is None:
             raise ValueError(
                 f"{self._who}: there are conversations, and the tokenizer has no chat template; give it one "
@@ -157,7 +142,6 @@ class Tokenizing:
         return found
 
     def _frame(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the tokenizer puts before a text, and those behind."""
         if self._fast is not None and not self._fast.num_special_tokens_to_add(False):
             return [], []
         bare = self.apart([FRAMED])[0]

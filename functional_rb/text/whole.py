@@ -13,18 +13,13 @@ from functional_rb.base import files
 from functional_rb.base.files import UnusableFileError
 from functional_rb.structures.ragged import HALF
 
+# Bytes that are read at once.
 CHUNK: Final = 2**20
-"""Bytes that are read at once."""
 ROWS_AT_ONCE: Final = 2**14
 
 
 def checksum(path: str) -> str:
-    """The BLAKE2b-128 of a file, hexadecimal.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        UnusableFileError: if it is no regular file, or consists mostly of holes.
-    """
+    """The BLAKE2b-128 of a file, hexadecimal."""
     descriptor, size = files.open_regular(path)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not files.holds(descriptor, size, size):
@@ -48,7 +43,6 @@ def problem_of_rows(table: np.ndarray[Any, Any], tokens: int, longest: int) -> s
 
 
 def _outside(parts: Mapping[str, Any], tokens: int, longest: int) -> Any:
-    """Which rows tell of what is not there, bool [n]."""
     start, lengths, prompts = parts["start"], parts["lengths"], parts["prompts"]
     end = start[:, 0] * HALF + start[:, 1] + lengths.sum(1)
     wrong = (start < 0).any(1) | ((lengths < 0) | (lengths > longest) | (prompts < 0) | (prompts > lengths)).any(1)

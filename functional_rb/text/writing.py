@@ -27,8 +27,8 @@ if sys.platform != "win32":
     import fcntl
 
 PROGRESS = "progress.json"
+# Errors of the system with the remedy: all that is prepared lies in `root`.
 explained = functools.partial(directory.explained, who="text", given="root=...")
-"""Errors of the system with the remedy: all that is prepared lies in `root`."""
 
 
 @dataclasses.dataclass
@@ -68,7 +68,6 @@ class Growing:
     """
 
     def __init__(self, directory: str) -> None:
-        """Go on with what is there, from the last piece that is known to be whole."""
         self._directory = directory
         found = os.path.join(directory, PROGRESS)
         self.progress = Progress()

@@ -81,7 +81,6 @@ def export(
 
 
 def _sync(folder: str) -> None:
-    """Wait until all files below a folder last."""
     for place, _, names in os.walk(folder):
         for name in names:
             fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)

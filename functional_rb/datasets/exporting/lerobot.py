@@ -19,26 +19,13 @@ from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.statistics import Moments
 from functional_rb.datasets.stored import Stored
 
+# What is told of a dataset; the task is told of episodes where the reader has told it.
 FACTS = ("fps", "robot_type", "task")
-"""What is told of a dataset; the task is told of episodes where the reader has told it."""
 Found = dict[str, Moments]
 
 
 def write(version: str, reader: Stored, facts: Mapping[str, Any], target: str, folder: str) -> None:
-    """Write a dataset.
-
-    Args:
-        version: "v2.1" or "v3.0".
-        reader: of the dataset.
-        facts: what is told of it by the user, beside what is known.
-        target: the path that the folder gets in the end.
-        folder: is written to.
-
-    Raises:
-        DatasetError: for what LeRobot has no place for, naming the leaf.
-        ImportError: if pyarrow is missing, or Pillow for images.
-        ValueError: if nobody knows how many steps a second has, or for facts that LeRobot does not have.
-    """
+    """Write a dataset."""
     unknown = sorted(facts.keys() - FACTS)
     if unknown:
         raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")
@@ -63,7 +50,6 @@ def write(version: str, reader: Stored, facts: Mapping[str, Any], target: str, f
 
 
 def _fps(facts: Mapping[str, Any]) -> float:
-    """How many steps a second has."""
     fps = facts.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < np.inf:
         raise ValueError(
@@ -93,7 +79,6 @@ class _Writing:
         self._begun = 0  # the row with which the episode begins
 
     def write(self, piece: Episode, files: Files) -> None:
-        """Write a piece of an episode."""
         tasks = self._tasks_of(piece)
         columns = dict(self._features.values(piece))
         columns |= zip(self._features.all[-len(COUNTED) :], self._counted(tasks), strict=True)
@@ -131,7 +116,6 @@ class _Writing:
         return numbers[np.searchsorted([step for step, _ in runs], steps, "right") - 1]
 
     def _counted(self, tasks: Array) -> list[Array]:
-        """The columns that LeRobot counts."""
         n = len(tasks)
         index = np.arange(self.index, self.index + n, dtype=np.int64)
         frame = index - self._begun

@@ -17,6 +17,7 @@ from functional_rb.datasets.statistics import Moments
 from functional_rb.specs import ArraySpec, Text
 
 NAME = "LeRobot"
+# The columns that every dataset of LeRobot has: where a row lies, and what was to be done there.
 COUNTED = {
     "timestamp": "float32",
     "frame_index": "int64",
@@ -24,7 +25,6 @@ COUNTED = {
     "index": "int64",
     "task_index": "int64",
 }
-"""The columns that every dataset of LeRobot has: where a row lies, and what was to be done there."""
 ENDS = ("next.done", "next.terminated", "next.truncated")
 REWARD = "next.reward"
 MOST_AXES = 5
@@ -118,9 +118,6 @@ class Features:
         Args:
             fields: of the dataset.
             reward: the dtype of rewards.
-
-        Raises:
-            DatasetError: for what LeRobot has no place for, naming the leaf.
         """
         self._fields = fields
         self._columns: list[tuple[Feature, Unit, int]] = []  # with the place of the unit among those of its field

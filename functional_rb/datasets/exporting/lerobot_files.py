@@ -11,12 +11,12 @@ from functional_rb.base.extras import imported
 from functional_rb.datasets.exporting.lerobot_features import Feature
 from functional_rb.datasets.exporting.steps import WHO
 
+# Files of a folder.
 CHUNK = 1000
-"""Files of a folder."""
+# Megabytes of a file with several episodes, about.
 FILE = 100
-"""Megabytes of a file with several episodes, about."""
+# Episodes that are told of at a time.
 ROWS = 1000
-"""Episodes that are told of at a time."""
 Stats = Mapping[str, Mapping[str, Any]]
 
 
@@ -27,28 +27,16 @@ class Files(Protocol):
         """Append rows to the episode that is being written."""
 
     def end(self, episode: Mapping[str, Any], stats: Stats) -> None:
-        """End it.
-
-        Args:
-            episode: episode_index, tasks, length, dataset_from_index, dataset_to_index.
-            stats: of each feature.
-        """
+        """End it."""
 
     def finish(self, info: Mapping[str, Any], tasks: Sequence[str], stats: Stats) -> None:
-        """Tell of the dataset.
-
-        Args:
-            info: what `meta/info.json` has of it, besides what the version says.
-            tasks: in words.
-            stats: of each feature.
-        """
+        """Tell of the dataset."""
 
 
 class Version2:
     """A table for each episode, and lines of JSON."""
 
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
-        """Write nothing yet."""
         self._folder, self._episode, self._table = folder, 0, _Table()
 
     def add(self, table: Any) -> None:
@@ -87,7 +75,6 @@ class Version3:
     """Tables of some episodes each, tables that tell of episodes, and files of JSON."""
 
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
-        """Write nothing yet."""
         self._folder, self._features = folder, features
         self._file, self._nbytes, self._table = 0, 0, _Table()
         self._episodes: list[dict[str, Any]] = []
@@ -139,14 +126,12 @@ class Version3:
         _json(os.path.join(self._folder, "meta", "info.json"), {**info, **own})
 
     def _tell(self) -> None:
-        """Write what is told of some episodes."""
         if self._episodes:
             table = imported("pyarrow", WHO).Table.from_pylist(self._episodes, self._schema())
             self._told.write(self._path("meta/episodes", 0), table)
             self._episodes = []
 
     def _schema(self) -> Any:
-        """Of the table that tells of episodes."""
         arrow = imported("pyarrow", WHO)
         whole = arrow.int64()
         types = {"episode_index": whole, "tasks": arrow.list_(arrow.string()), "length": whole}
@@ -183,7 +168,6 @@ class _Table:
         self._writer.write_table(rows)
 
     def close(self) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()
         self._writer = None

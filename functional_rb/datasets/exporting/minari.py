@@ -19,8 +19,9 @@ from functional_rb.specs import ArraySpec, Text
 from functional_rb.ted.check import as_dict
 
 NAME = "Minari"
+# The folder within a dataset's that has the files.
 DATA = "data"
-"""The folder within a dataset's that has the files."""
+# What is told of a dataset that stays true of what is made of it.
 KEPT = (
     "algorithm_name",
     "author",
@@ -31,9 +32,9 @@ KEPT = (
     "eval_env_spec",
     "requirements",
 )
-"""What is told of a dataset that stays true of what is made of it."""
 SETS = ("author", "author_email")
 TEXTS = ("dataset_id", "algorithm_name", "code_permalink", "description")
+# What Minari tells itself.
 OWN = (
     "action_space",
     "data_format",
@@ -44,23 +45,10 @@ OWN = (
     "total_episodes",
     "total_steps",
 )
-"""What Minari tells itself."""
 
 
 def write(reader: Stored, facts: Mapping[str, Any], target: str, folder: str) -> None:
-    """Write a dataset.
-
-    Args:
-        reader: of it.
-        facts: what is told of it by the user, beside what is known.
-        target: the path that the folder gets in the end.
-        folder: is written to.
-
-    Raises:
-        DatasetError: for what Minari has no place for, naming the leaf.
-        ImportError: if minari is missing.
-        ValueError: for a name that is no identity of Minari's.
-    """
+    """Write a dataset."""
     minari = imported("minari", WHO)
     fields = Fields.of(reader)
     _check(fields)
@@ -114,7 +102,6 @@ def _identity(facts: Mapping[str, Any], target: str) -> str:
 
 
 def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
-    """The pieces of episodes as Minari takes them."""
     buffer = imported("minari.data_collector", WHO).EpisodeBuffer
     number, goes_on = 0, False
     for piece in reader.episodes():

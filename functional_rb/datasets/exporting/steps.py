@@ -53,11 +53,7 @@ class Fields:
 
     @classmethod
     def of(cls, reader: Stored) -> Fields:
-        """Those of a dataset.
-
-        Raises:
-            DatasetError: for rewards that are not one number each.
-        """
+        """Those of a dataset."""
         steps = reader.spec(narrow=False)
         names, key = list(steps.observation), reader.description.options.get("observation_key")
         alone = names[0] if len(names) == 1 and names[0] in (OBSERVATION, key) else None
@@ -101,11 +97,7 @@ class Fields:
         )
 
     def check_names(self, unit: Unit, who: str, without: str) -> None:
-        """Refuse names that a format would take apart.
-
-        Raises:
-            DatasetError: naming the leaf.
-        """
+        """Refuse names that a format would take apart."""
         for key in unit.path:
             if isinstance(key, str) and (not key or any(sign in key for sign in without)):
                 raise DatasetError(
@@ -114,10 +106,6 @@ class Fields:
                 )
 
     def check_arrays(self, unit: Unit, who: str) -> None:
-        """Refuse arrays without any number.
-
-        Raises:
-            DatasetError: naming the leaf.
-        """
+        """Refuse arrays without any number."""
         if isinstance(unit.spec, ArraySpec) and 0 in unit.spec.shape:
             raise self.refused(unit, who, "some number in every array", "leave it out by datasets.map")

@@ -19,6 +19,5 @@ class PassingError(Exception):
     """
 
     def __init__(self, reason: str, asked: float | None = None) -> None:
-        """Keep the reason."""
         super().__init__(reason)
         self.asked = asked

@@ -100,7 +100,6 @@ class _How:
 
 
 def _one(file: RemoteFile, root: str, how: _How) -> str:
-    """The path of a file, which is fetched unless it is there."""
     target = place(root, file.name)
     if _is_there(file, target):
         return target
@@ -113,12 +112,10 @@ def _one(file: RemoteFile, root: str, how: _How) -> str:
 
 
 def _is_there(file: RemoteFile, target: str) -> bool:
-    """Whether a file is there, of the size that it has to have."""
     return os.path.isfile(target) and file.nbytes in (None, os.path.getsize(target))
 
 
 def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> None:
-    """Fetch a file from the first source that gives it."""
     reasons = []
     for source in file.sources:
         try:
@@ -141,7 +138,6 @@ def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> Non
 
 
 def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
-    """Copy a file from a folder."""
     path = local.find(folder, file.inside or file.name)
     if path is None:
         raise RefusedError("no such file in this folder")
@@ -199,7 +195,6 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
 
 
 def _append(answer: Answer, partial: Partial, length: int | None, name: str, how: _How) -> None:
-    """Append what comes, which has to be all of it."""
     with Progress(length, f"fetch {name}", how.progress) as shown:
         shown.advance(partial.size)
         while piece := answer.read(PIECE):

@@ -17,23 +17,13 @@ from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
 from functional_rb.datasets.fetching.retry import Backoff, Clock
 
 HUB, STORAGE = "https://huggingface.co", "https://storage.googleapis.com"
+# Bytes that a page of a listing may have.
 MOST = 2**26
-"""Bytes that a page of a listing may have."""
 PAGES = 10_000
 
 
 def of_hub(repository: str, folder: str, into: str, clock: Clock) -> list[RemoteFile]:
-    """The files in a folder of a dataset's repository; those in the cache of Hugging Face are taken from there.
-
-    Args:
-        repository: "owner/name".
-        folder: in the repository, "" for all of it.
-        into: the path below the root that stands for the folder.
-        clock: what waits between tries.
-
-    Raises:
-        FetchError: if the files cannot be listed.
-    """
+    """The files in a folder of a dataset's repository; those in the cache of Hugging Face are taken from there."""
     inside, made = urllib.parse.quote(folder), []
     first = f"{HUB}/api/datasets/{checked(repository)}/tree/{REVISION}/{inside}?recursive=true"
     with _understood(first):
@@ -47,17 +37,7 @@ def of_hub(repository: str, folder: str, into: str, clock: Clock) -> list[Remote
 
 
 def of_bucket(bucket: str, folder: str, into: str, clock: Clock) -> list[RemoteFile]:
-    """The files in a folder of a bucket.
-
-    Args:
-        bucket: its name.
-        folder: in the bucket.
-        into: the path below the root that stands for the folder.
-        clock: what waits between tries.
-
-    Raises:
-        FetchError: if the files cannot be listed.
-    """
+    """The files in a folder of a bucket."""
     made: list[RemoteFile] = []
     first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
     with _understood(first):
@@ -78,7 +58,6 @@ def _understood(url: str) -> Iterator[None]:
 
 
 def _file(path: str, folder: str, into: str, sources: tuple[str, ...], nbytes: int, sha256: str) -> RemoteFile:
-    """A file that is listed."""
     inner = path[len(folder) :].lstrip("/") if folder else path
     name = checked(f"{into}/{inner}" if into else inner)
     known = sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else ""

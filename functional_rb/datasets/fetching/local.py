@@ -16,24 +16,14 @@ def is_folder(source: str) -> bool:
 
 
 def find(folder: str, name: str) -> str | None:
-    """The path of a file in a folder, or in a repository's folder of a Hugging Face cache; None if it is not there.
-
-    Args:
-        folder: of the files; or `datasets--owner--name` of a cache, in which the snapshot of "main" is taken.
-        name: of the file, relative to the folder.
-    """
+    """The path of a file in a folder, or in a repository's folder of a Hugging Face cache; None if it is not there."""
     base = snapshot(folder) or folder
     path = os.path.join(base, *checked(name).split("/"))
     return path if os.path.isfile(path) else None
 
 
 def snapshot(folder: str, revision: str = REVISION) -> str | None:
-    """The folder of a snapshot in a repository's folder of a Hugging Face cache; None for other folders.
-
-    Args:
-        folder: with `refs` and `snapshots` in it.
-        revision: a name that `refs` knows, or a commit.
-    """
+    """The folder of a snapshot in a repository's folder of a Hugging Face cache; None for other folders."""
     snapshots = os.path.join(folder, "snapshots")
     if not os.path.isdir(snapshots):
         return None
@@ -48,11 +38,7 @@ def snapshot(folder: str, revision: str = REVISION) -> str | None:
 
 
 def hub_folder(repository: str) -> str:
-    """Where the cache of Hugging Face has the repository of a dataset, whether it is there or not.
-
-    Args:
-        repository: "owner/name".
-    """
+    """Where the cache of Hugging Face has the repository of a dataset, whether it is there or not."""
     home = os.environ.get("HF_HOME") or os.path.join(os.path.expanduser("~"), ".cache", "huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
     return os.path.join(cache, "datasets--" + checked(repository).replace("/", "--"))

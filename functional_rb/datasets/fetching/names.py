@@ -7,16 +7,12 @@ import os
 from functional_rb.storage import disk
 
 WHO = "datasets.fetch"
+# The folder below the root where lie parts of files, with their journals and locks.
 ASIDE = ".fetching"
-"""The folder below the root where lie parts of files, with their journals and locks."""
 
 
 def checked(name: str) -> str:
     """A name of a file, as it is: a relative path with "/" that goes down only.
-
-    Raises:
-        TypeError: if it is no text.
-        ValueError: for anything that may lead elsewhere, or that no file can have as a name.
 
     Example:
         >>> checked("door/human-v2/main_data.hdf5")
@@ -39,22 +35,14 @@ def _is_plain(part: str) -> bool:
 
 
 def place(root: str, name: str) -> str:
-    """The path of a file below a root, whose folder is made.
-
-    Raises:
-        ValueError: for a name that leads elsewhere, also by a link that lies below the root.
-    """
+    """The path of a file below a root, whose folder is made."""
     path = os.path.join(root, *checked(name).split("/"))
     make_inside(root, os.path.dirname(path))
     return path
 
 
 def make_inside(root: str, folder: str) -> None:
-    """Make a folder below a root.
-
-    Raises:
-        ValueError: if a link leads out of the root.
-    """
+    """Make a folder below a root."""
     real = os.path.realpath(root)
     if os.path.commonpath([real, os.path.realpath(folder)]) != real:
         raise ValueError(f"{WHO}: {folder} leads out of {root} by a link; remove the link, or give another root")

@@ -17,9 +17,9 @@ from functional_rb.base import errors, files, strict_json
 from functional_rb.datasets.fetching.names import ASIDE, WHO, make_inside
 from functional_rb.storage import disk
 
+# Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at
+# most as many: what came after the last line may be there or not.
 SYNC = 2**25
-"""Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at
-most as many: what came after the last line may be there or not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,6 @@ class Partial:
     """
 
     def __init__(self, root: str, name: str) -> None:
-        """Find what is there of the file; nothing is opened."""
         folder = os.path.join(root, ASIDE)
         stem = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
         self.path, self._journal, self._lock = f"{stem}.part", f"{stem}.json", f"{stem}.lock"
@@ -71,7 +70,6 @@ class Partial:
         return disk.locked(self._lock)
 
     def __enter__(self) -> Partial:
-        """Open the part, as long as its journal tells of it."""
         self._fd = files.open_own(self.path)
         try:
             self.origin, self.size = self._read()
@@ -83,7 +81,6 @@ class Partial:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Note what is there, and close the part."""
         try:
             if self._fd >= 0 and self.size:
                 with contextlib.suppress(OSError):  # there may be no room for it: the line before holds still
@@ -114,11 +111,7 @@ class Partial:
         self.note()
 
     def append(self, content: bytes) -> None:
-        """Append bytes.
-
-        Raises:
-            StorageFullError: if there is no room.
-        """
+        """Append bytes."""
         try:
             disk.write(self._fd, content)
         except OSError as error:

@@ -15,21 +15,14 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats.wire import BYTES, FOUR, VARINT, fields, varints
 
 Array = np.ndarray[Any, Any]
+# A list of bytes; or float32 or int64 [n].
 Feature: TypeAlias = "list[memoryview] | Array"
-"""A list of bytes; or float32 or int64 [n]."""
+# How many texts or images a list may hold: each takes some hundred bytes of memory, and maybe two of the file.
 MOST = 2**20
-"""How many texts or images a list may hold: each takes some hundred bytes of memory, and maybe two of the file."""
 
 
 def example(message: memoryview, where: str) -> dict[str, Feature]:
     """The features of an Example, by name. Those that are empty are empty lists.
-
-    Args:
-        message: the bytes.
-        where: file and record, for errors.
-
-    Raises:
-        DatasetError: for anything else.
 
     Example:
         >>> example(memoryview(bytes.fromhex("0a0c0a0a0a017812051a030a0107")), "a file")
@@ -43,11 +36,7 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
 
 
 def sequence_example(message: memoryview, where: str) -> tuple[dict[str, Feature], dict[str, list[Feature]]]:
-    """The features of a SequenceExample: its context by name, and those of each step by name.
-
-    Raises:
-        DatasetError: for anything else.
-    """
+    """The features of a SequenceExample: its context by name, and those of each step by name."""
     context, steps = example(message, where), dict[str, list[Feature]]()
     for lists in _messages(message, 2, where):
         for name, value in _entries(lists, where):
@@ -58,7 +47,6 @@ def sequence_example(message: memoryview, where: str) -> tuple[dict[str, Feature
 
 
 def _messages(message: memoryview, number: int, where: str) -> list[memoryview]:
-    """The fields of a number, which are messages or bytes."""
     found = []
     for at, kind, value in fields(message, where):
         if at == number:
@@ -71,7 +59,6 @@ def _messages(message: memoryview, number: int, where: str) -> list[memoryview]:
 
 
 def _entries(message: memoryview, where: str) -> list[tuple[str, memoryview]]:
-    """The entries of a map from names to messages."""
     found = []
     for entry in _messages(message, 1, where):
         names, values = _messages(entry, 1, where), _messages(entry, 2, where)
@@ -84,7 +71,6 @@ def _entries(message: memoryview, where: str) -> list[tuple[str, memoryview]]:
 
 
 def _feature(message: memoryview, where: str) -> Feature:
-    """The values of a feature."""
     made: Feature = []
     for number, kind, value in fields(message, where):
         if kind == BYTES and number in (1, 2, 3):

@@ -17,19 +17,7 @@ KINDS = ("PNG", "JPEG")
 def decoded(
     contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: str, kinds: Sequence[str] = KINDS
 ) -> Array:
-    """Images [n, *shape].
-
-    Args:
-        contents: of each, its bytes.
-        shape: height and width, and channels.
-        dtype: of the values.
-        where: file and episode, for errors.
-        kinds: those that are read.
-
-    Raises:
-        DatasetError: for what is no such image, or one of another size: it is not decoded.
-        ImportError: if Pillow is missing.
-    """
+    """Images [n, *shape]."""
     made = np.empty((len(contents), *shape), dtype)
     for k, content in enumerate(contents):
         with _opened(content, f"{where}, image {k}", kinds) as image:
@@ -50,11 +38,7 @@ def decoded(
 
 
 def encoded(values: Array) -> list[bytes]:
-    """Images uint8 [n, height, width, channels], of 1, 3 or 4 channels, as files of PNG, which loses nothing.
-
-    Raises:
-        ImportError: if Pillow is missing.
-    """
+    """Images uint8 [n, height, width, channels], of 1, 3 or 4 channels, as files of PNG, which loses nothing."""
     image, made = _pillow(), []
     for pixels in values:
         content = io.BytesIO()
@@ -64,12 +48,7 @@ def encoded(values: Array) -> list[bytes]:
 
 
 def size_of(content: Any, where: str) -> tuple[int, int]:
-    """Height and width of an image, which is not decoded.
-
-    Raises:
-        DatasetError: for what is no image.
-        ImportError: if Pillow is missing.
-    """
+    """Height and width of an image, which is not decoded."""
     with _opened(content, where, KINDS) as image:
         return int(image.size[1]), int(image.size[0])
 

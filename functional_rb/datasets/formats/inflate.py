@@ -12,8 +12,8 @@ from functional_rb.datasets.episode import DatasetError
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BLOCK = 2**16
+# Bytes that a decompressor of xz may take: what `xz -9` writes needs half of it.
 MEMORY = 2**27
-"""Bytes that a decompressor of xz may take: what `xz -9` writes needs half of it."""
 
 
 class Inflated(io.RawIOBase):
@@ -42,11 +42,7 @@ class Inflated(io.RawIOBase):
         return True
 
     def readinto(self, target: Any) -> int:
-        """Read up to as many bytes as fit, none at the end.
-
-        Raises:
-            DatasetError: if more come than the limit, or the file is damaged.
-        """
+        """Read up to as many bytes as fit, none at the end."""
         with memoryview(target).cast("B") as view:
             part = self._some(len(view)) if len(view) else b""
             view[: len(part)] = part
@@ -110,11 +106,7 @@ def _decompressor(begin: bytes) -> Callable[[], Any] | None:
 
 
 def read_exactly(stream: Any, n: int, where: str) -> bytes:
-    """So many bytes, which come piece by piece: a length that is claimed takes no memory before they are there.
-
-    Raises:
-        DatasetError: if the stream ends before.
-    """
+    """So many bytes, which come piece by piece: a length that is claimed takes no memory before they are there."""
     parts, missing = [], n
     while missing:
         part = stream.read(min(missing, 2**20))

@@ -19,12 +19,12 @@ from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import read_exactly
 
 Array = np.ndarray[Any, Any]
+# Characters that the header of an array may have.
 HEADER = 10_000
-"""Characters that the header of an array may have."""
+# Bytes that an array may have which is read at once.
 MOST = 2**31
-"""Bytes that an array may have which is read at once."""
+# How `numpy.savez` packs arrays. What is packed by other methods `zipfile` unpacks without a limit.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How `numpy.savez` packs arrays. What is packed by other methods `zipfile` unpacks without a limit."""
 
 
 class NpyStream:
@@ -43,9 +43,6 @@ class NpyStream:
             stream: of bytes.
             where: its name, for errors.
             objects: whether it may be an array of objects, a pickle, which begins where the header ends.
-
-        Raises:
-            DatasetError: if it is no array, or one of objects.
         """
         self._stream, self._where, self.at = stream, where, 0
         try:
@@ -68,11 +65,7 @@ class NpyStream:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def rows(self, n: int) -> Array:
-        """The next rows, at most so many: [n, *shape[1:]].
-
-        Raises:
-            DatasetError: if they are not there, or the array lies in columns.
-        """
+        """The next rows, at most so many: [n, *shape[1:]]."""
         if self._fortran and len(self.shape) > 1:
             raise DatasetError(f"{self._where}: expected an array in rows (order C), got columns (Fortran's)")
         n = min(n, self.shape[0] - self.at)
@@ -82,11 +75,7 @@ class NpyStream:
         return _of(content, self.dtype, (n, *self.shape[1:]), "C", self._where)
 
     def whole(self, most: int = MOST) -> Array:
-        """All of it.
-
-        Raises:
-            DatasetError: if it has more bytes than `most`, or is cut.
-        """
+        """All of it."""
         if self.nbytes > most:
             raise DatasetError(
                 f"{self._where}: expected at most {most} bytes, the array {self.shape} claims {self.nbytes}"
@@ -110,17 +99,12 @@ class Npz:
     """
 
     def __init__(self, file: zipfile.ZipFile, path: str) -> None:
-        """Keep the file, which is open."""
         self._file, self._path = file, path
         self.names = tuple(name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy"))
 
     @contextlib.contextmanager
     def stream(self, name: str) -> Iterator[NpyStream]:
-        """An array that is read row by row.
-
-        Raises:
-            DatasetError: if it is not there, or is no array of numbers.
-        """
+        """An array that is read row by row."""
         where = f"{self._path}, {name!r}"
         if name not in self.names:
             raise DatasetError(f"{where}: there is no such array, expected some of {sorted(self.names)[:20]}")
@@ -142,23 +126,14 @@ class Npz:
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
 
     def read(self, name: str, most: int = MOST) -> Array:
-        """All of an array.
-
-        Raises:
-            DatasetError: likewise, and for one of more bytes than `most`.
-        """
+        """All of an array."""
         with self.stream(name) as array:
             return array.whole(most)
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Npz]:
-    """A file of `.npz`.
-
-    Raises:
-        DatasetError: if it is none.
-        FileNotFoundError: if there is no such file.
-    """
+    """A file of `.npz`."""
     with regular.opened(path) as content:
         try:
             file = zipfile.ZipFile(content)

@@ -18,13 +18,13 @@ class Name:
     """A function or a class that pickles of arrays name."""
 
     def __init__(self, name: str) -> None:
-        """Keep its name, for errors."""
         self.name = name
 
 
 RECONSTRUCT, NDARRAY, DTYPE, SCALAR, FROM_BUFFER, ENCODE, ORDERED, BYTEARRAY = map(
     Name, ("_reconstruct", "ndarray", "dtype", "scalar", "_frombuffer", "encode", "OrderedDict", "bytearray")
 )
+# What a pickle may name.
 KNOWN: Final = {
     "numpy.ndarray": NDARRAY,
     "numpy.dtype": DTYPE,
@@ -39,7 +39,6 @@ KNOWN: Final = {
     "numpy.core.numeric._frombuffer": FROM_BUFFER,
     "numpy._core.numeric._frombuffer": FROM_BUFFER,
 }
-"""What a pickle may name."""
 
 
 class PickledType:
@@ -51,11 +50,6 @@ class PickledType:
     """
 
     def __init__(self, text: Any) -> None:
-        """Take the text.
-
-        Raises:
-            RefusedError: for anything but numbers, truth values, and texts of one length.
-        """
         self.holds_objects = text == "O8"
         if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}|O8", text, re.ASCII):
             raise RefusedError(
@@ -79,7 +73,6 @@ class PendingArray:
     """
 
     def __init__(self) -> None:
-        """Wait for the state."""
         self.value: Any = self
 
     def set(self, state: Any) -> None:
@@ -96,11 +89,7 @@ class PendingArray:
 
 
 def made(name: Any, arguments: Any) -> Any:
-    """What stands for the call of a known name.
-
-    Raises:
-        RefusedError: for any other call.
-    """
+    """What stands for the call of a known name."""
     match name, arguments:
         case Name(), (first, *_) if name is RECONSTRUCT and first is NDARRAY:
             return PendingArray()

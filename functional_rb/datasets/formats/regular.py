@@ -13,12 +13,7 @@ from functional_rb.datasets.episode import DatasetError
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """A regular file, to be read.
-
-    Raises:
-        DatasetError: if it is none, naming it.
-        FileNotFoundError: if there is no such file.
-    """
+    """A regular file, to be read."""
     try:
         descriptor, _ = files.open_regular(path)
     except files.UnusableFileError as error:

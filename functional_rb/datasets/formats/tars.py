@@ -10,25 +10,16 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import Inflated
 
+# Bytes that the headers of a member may have: names and remarks.
 HEADERS = 2**20
-"""Bytes that the headers of a member may have: names and remarks."""
+# Bytes that may come out of a compressed archive.
 LIMIT = 2**42
-"""Bytes that may come out of a compressed archive."""
+# The kinds of members that are read: files and folders.
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
-"""The kinds of members that are read: files and folders."""
 
 
 def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
-    """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for.
-
-    Args:
-        path: of the archive: tar, tar.gz, tar.xz.
-        limit: bytes that may come out of it.
-
-    Raises:
-        DatasetError: for what is no such archive, names that lead out of a folder, links and devices, naming them.
-        FileNotFoundError: if there is no such file.
-    """
+    """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for."""
     with regular.opened(path) as file:
         stream: Any = _Headers(Inflated(file, limit, path), path)
         try:

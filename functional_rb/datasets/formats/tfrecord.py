@@ -12,21 +12,12 @@ from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import regular
 
+# Bytes before a record, its length and the checksum of that; and behind it, its checksum.
 BEFORE, AFTER = 12, 4
-"""Bytes before a record, its length and the checksum of that; and behind it, its checksum."""
 
 
 def records(path: str, first: int = 0) -> Iterator[memoryview]:
-    """The records of a file, from one on, each a view of a part of the file that is mapped for it.
-
-    Args:
-        path: of the file.
-        first: the records before it are passed over, by their lengths.
-
-    Raises:
-        DatasetError: for a wrong checksum or length, naming the file, the record and the byte.
-        FileNotFoundError: if there is no such file.
-    """
+    """The records of a file, from one on, each a view of a part of the file that is mapped for it."""
     with regular.opened(path) as file:
         for number, (at, length, where) in enumerate(_framed(file, path)):
             if number >= first:
@@ -39,12 +30,7 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
 
 
 def count(path: str) -> int:
-    """How many records a file has, by their lengths.
-
-    Raises:
-        DatasetError: for a wrong length.
-        FileNotFoundError: if there is no such file.
-    """
+    """How many records a file has, by their lengths."""
     with regular.opened(path) as file:
         return sum(1 for _ in _framed(file, path))
 

@@ -17,24 +17,16 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats.inflate import read_exactly
 from functional_rb.datasets.formats.pickled_arrays import KNOWN, Name, PendingArray, PickledType, RefusedError, made
 
+# Bytes that a pickle may take in memory.
 MOST = 2**31
-"""Bytes that a pickle may take in memory."""
+# Bytes that a small object takes, about.
 OBJECT = 100
-"""Bytes that a small object takes, about."""
 
 
 def unpickle(stream: BinaryIO | bytes, where: str, most: int = MOST) -> Any:
     """What a pickle holds: dicts, lists, tuples, numbers, texts, bytes, and arrays, which are read-only.
 
     Arrays of objects become lists; those without axes, in which `numpy.save` puts what is no array, their content.
-
-    Args:
-        stream: read up to the end of the pickle; or its bytes. Of protocol 2 or above, which Python 3 writes.
-        where: its name, for errors.
-        most: bytes that it may take in memory.
-
-    Raises:
-        DatasetError: for anything else, naming the function or class that the pickle wants.
 
     Example:
         >>> unpickle(pickle.dumps({"done": [True, None]}), "a file")
@@ -70,7 +62,6 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """Do what the pickle says."""
         while (code := self.bytes(1)) != pickle.STOP:
             if code not in _INSTRUCTIONS:
                 raise RefusedError(f"an instruction {code!r} that arrays are not written with")
@@ -80,29 +71,24 @@ class _Machine:
         return _filled(value)
 
     def take(self, nbytes: int) -> None:
-        """Count what is taken of memory."""
         self.left -= nbytes
         if self.left < 0:
             raise RefusedError("more than may be taken of memory")
 
     def bytes(self, n: int) -> bytes:
-        """The next bytes."""
         self.take(n)
         return read_exactly(self.stream, n, self.where)
 
     def number(self, form: str) -> int:
-        """The next number, of a form of `struct`."""
         return int(struct.unpack(form, self.bytes(struct.calcsize(form)))[0])
 
     def line(self) -> str:
-        """The rest of the line."""
         line = bytearray()
         while (byte := self.bytes(1)) != b"\n":
             line += byte
         return line.decode("ascii", "backslashreplace")
 
     def push(self, value: Any) -> None:
-        """Put a value on the stack."""
         self.stack.append(value)
 
     def several(self, n: int) -> list[Any]:
@@ -122,21 +108,17 @@ class _Machine:
         return parts
 
     def text(self, form: str) -> None:
-        """Push a text that comes behind its length."""
         self.push(self.bytes(self.number(form)).decode("utf-8", "surrogatepass"))
 
     def long(self, form: str) -> None:
-        """Push a whole number that comes behind its length."""
         self.push(int.from_bytes(self.bytes(max(self.number(form), 0)), "little", signed=True))
 
     def name(self, module: Any, name: Any) -> None:
-        """Push what is named, if it is known."""
         if f"{module}.{name}" not in KNOWN:
             raise RefusedError(f"{module}.{name}"[:200])
         self.push(KNOWN[f"{module}.{name}"])
 
     def build(self) -> None:
-        """Give a value its state."""
         value, state = self.several(2)
         if not isinstance(value, PendingArray | PickledType):
             raise RefusedError(f"a state of a {type(value).__name__}")
@@ -144,20 +126,17 @@ class _Machine:
         self.push(value)
 
     def extend(self, values: list[Any]) -> None:
-        """Put values into the list below."""
         if type(self.stack[-1]) is not list:
             raise RefusedError(f"values that are put into a {type(self.stack[-1]).__name__}")
         self.stack[-1].extend(values)
 
     def update(self, values: list[Any]) -> None:
-        """Put keys and values into the dict below."""
         keys = values[::2]
         if type(self.stack[-1]) is not dict or not all(isinstance(key, str | bytes | int | float) for key in keys):
             raise RefusedError("keys of dicts that are neither texts nor numbers")
         self.stack[-1].update(zip(keys, values[1::2], strict=True))
 
     def memorize(self, at: int) -> None:
-        """Keep the last value."""
         self.memo[at] = self.stack[-1]
 
 

@@ -14,20 +14,12 @@ import numpy as np
 from functional_rb.datasets.episode import DatasetError
 
 Array = np.ndarray[Any, Any]
+# The kinds of values. Those of numbers 3 and 4, groups, are of the past, and nobody writes them.
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
-"""The kinds of values. Those of numbers 3 and 4, groups, are of the past, and nobody writes them."""
 
 
 def fields(message: memoryview, where: str) -> Iterator[tuple[int, int, Any]]:
-    """The fields of a message: number, kind, and value: an int for a varint, else a view of the bytes.
-
-    Args:
-        message: bytes [n].
-        where: file and record, for errors.
-
-    Raises:
-        DatasetError: for what is no message.
-    """
+    """The fields of a message: number, kind, and value: an int for a varint, else a view of the bytes."""
     at, size = 0, len(message)
     while at < size:
         tag, at = _varint(message, at, where)
@@ -59,11 +51,7 @@ def _varint(message: memoryview, at: int, where: str) -> tuple[int, int]:
 
 
 def varints(packed: memoryview, where: str) -> Array:
-    """Whole numbers side by side, int64 [n].
-
-    Raises:
-        DatasetError: if one does not end within 10 bytes.
-    """
+    """Whole numbers side by side, int64 [n]."""
     data = np.frombuffer(packed, np.uint8)
     ends = np.flatnonzero(data < 0x80)
     if not len(data):
