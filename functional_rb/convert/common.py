@@ -49,7 +49,7 @@ def need_integers(spec: Any, where: str) -> None:
 
 
 def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
-    """Bounds in a narrower dtype: floats are rounded; the limits of a wide integer dtype mean that there is no bound."""
+    """Bounds in a narrower dtype: floats are rounded; the limits of a wide integer dtype mean no bound."""
     if dtypes.shown(low.dtype) == dtype:
         return low, high
     if dtypes.kind_of(dtype) == "float":
