@@ -88,14 +88,19 @@ FIRST = (
     # Those that fork come first: it takes a worker three times as long when all that JAX compiled lies in its memory.
     *("test_in_place", "test_faults", "test_processes", "test_one_process"),
     *("test_whole_states", "test_cell", "test_mapped", "test_file_names"),
-    *("test_torch_interop", "test_members", "test_histories", "test_docs", "test_jax"),
-    *("test_part_kernels", "test_meshes", "test_sampler_distributions", "test_frame_dedup", "test_specs"),
-    *("test_every_variant", "test_search_games", "test_addresses", "test_kills", "test_jax_loops"),
-    *("test_lifecycle", "test_respec", "test_soak", "test_sum_tree", "test_search_mctx"),
-    *("test_torch_values", "test_bridge", "test_map_items", "test_maps"),
-    *("test_forests", "test_mixtures", "test_values", "test_collector_threads", "test_fixed_point", "test_n_step"),
-    *("test_rollouts", "test_hindsight", "test_search_model", "test_storages", "test_paths"),
-    "test_conformance_suite",
+    # The others from half a minute of processor time down to four seconds.
+    *("test_sanitizers", "test_sharded", "test_part_kernels", "test_members", "test_search_games", "test_jax"),
+    *("test_gpu_kernels_on_jax", "test_sampler_distributions", "test_addresses", "test_custom_ops", "test_meshes"),
+    *("test_every_variant", "test_docs", "test_torch_values", "test_frame_dedup", "test_histories", "test_search_mctx"),
+    *("test_jax_loops", "test_version_chain_storms", "test_sparse_set", "test_n_step", "test_generation", "test_specs"),
+    *("test_groups", "test_torch_interop", "test_compiled", "test_compiled_by_torch", "test_search_model"),
+    *("test_objects", "test_torch_example", "test_respec", "test_search_chance", "test_exponential_race"),
+    *("test_forests", "test_lifecycle", "test_divided_batches", "test_values", "test_jax_as_on_a_gpu", "test_mixtures"),
+    *("test_sum_tree", "test_soak", "test_interrupts", "test_older_states", "test_several_rewards", "test_storages"),
+    *("test_kills", "test_examples", "test_interrupt_storms", "test_bridge", "test_gpu_kernels", "test_fixed_point"),
+    *("test_paths", "test_flat_slices", "test_hindsight", "test_consuming_states", "test_conformance_suite"),
+    *("test_packaging", "test_distribution", "test_slice_start", "test_iterate", "test_maps", "test_forged_trees"),
+    *("test_whole_calls", "test_on_gpu", "test_rollouts", "test_agreement", "test_settings", "test_map_items"),
 )
 
 

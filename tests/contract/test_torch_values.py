@@ -382,7 +382,7 @@ def test_a_long_chain_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 40_000, frb.Prioritized(alpha=1.0))
     first = state = rb.add(rb.init(spec), (torch.arange(10, dtype=torch.int32),))
     frozen = copy.deepcopy(first)
-    for step in range(1500):
+    for step in range(1100):  # more than Python's calls may lie in one another
         state = rb.add(state, (step,), priorities=torch.tensor([float(step + 1)]))
     assert first._version.memory is None
     assert_equal((rb.items(first), first.tree, first.counters), (rb.items(frozen), frozen.tree, frozen.counters))
