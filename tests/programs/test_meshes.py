@@ -1,4 +1,4 @@
-"""Buffers on several devices. JAX is told at its start how many it has, so these run in a process of their own."""
+"""Programs on several devices. JAX is told at its start how many it has, so these run in a process of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = [f"tests/support/{name}.py" for name in ("on_eight_devices", "on_four_devices", "trees_on_eight_devices")]
 
 
-def test_programs_on_four_devices() -> None:
-    file = Path(__file__).parents[1] / "support" / "on_four_devices.py"
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+def test_programs_on_eight_devices() -> None:
+    """Sharded buffers, buffers of which each device has its own or a part, and trees."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--durations=15", file],
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "--durations=15", *PROGRAMS],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags},
         cwd=ROOT,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Sharded buffers. JAX is told at its start how many devices it has, so these run in a process of their own."""
+"""Buffers over the devices of several processes, of which each has one; the others are in `programs.test_meshes`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,6 @@ import pytest
 from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_programs_on_eight_devices() -> None:
-    file = Path(__file__).parents[1] / "support" / "on_eight_devices.py"
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-p", "no:cacheprovider", "--durations=15", file],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    print(run.stdout)
 
 
 @pytest.mark.parametrize("count", effort([2], [2, 4]))

@@ -113,26 +113,10 @@ def test_objects_are_left_alone(library: Backend) -> None:
     assert library.rb.decode(spec, value)["note"] is notes
 
 
-BFLOAT16 = """
-import functional_rb as frb
-import torch_backend as rb
-
-spec = {
-    "x": frb.Bounded(-1, 1, (2,), "bfloat16"),
-    "one": frb.specs.OneHot(3, dtype="bfloat16"),
-    "some": frb.specs.Sequence(frb.Unbounded((), "bfloat16"), 2),
-    "none": frb.specs.Sequence(frb.Unbounded((), "bfloat16"), 2, stack=True),
-}
-value = rb.encode(spec, {"x": [0.3, 1], "one": 2, "some": (1.5,), "none": []})
-assert bool(rb.contains(spec, value)) and value["x"].tolist() == [0.30078125, 1.0]
-again = rb.decode(spec, value)
-assert again["x"].tolist() == [0.30078125, 1.0] and again["one"] == 2 and again["some"] == (1.5,)
-"""
-
-
 def test_numpy_need_not_know_bfloat16() -> None:
     # JAX teaches it to NumPy: so in a process of its own.
-    done = subprocess.run([sys.executable, "-c", BFLOAT16], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.support.bfloat16_on_torch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

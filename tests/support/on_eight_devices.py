@@ -1,4 +1,4 @@
-"""Sharded buffers on eight devices: run by `tests.scale.test_sharded` in a process that was told to have so many."""
+"""Sharded buffers on eight devices: run by `tests.programs.test_meshes` in a process that was told to have so many."""
 
 from __future__ import annotations
 

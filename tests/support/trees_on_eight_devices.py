@@ -1,53 +1,55 @@
-"""Trees whose batch is divided between devices. JAX is told at its start how many it has, so this is a process."""
+"""Trees whose batch is divided between devices: run by `tests.programs.test_meshes` in a process that has eight."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-import pytest
-
-from jax_backend import compat
-from tests.support.effort import effort
-
-PROGRAM = r"""
 import functools
 import re
-import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import functional_rb as frb
 import jax_backend as rb
+from jax_backend import compat
+from tests.support.effort import effort
 
 BATCH, SLOTS = 16, 3
 ACTION = {"push": frb.Unbounded(())}
 SPEC = frb.trees.TreeSpec({"x": frb.Unbounded((2,))}, 6, SLOTS, action=ACTION, statistics="squares")
 
 
-def told(x, reward):
+def told(x: jax.Array, reward: Any) -> frb.trees.Expansion:
     pushes = {"push": x[:, :1] + jnp.arange(3.0)}
     return frb.trees.Expansion({"x": x}, x[:, :1] * jnp.arange(3.0), x[:, 1], reward, 0.5, actions=pushes)
 
 
-def step(node, action, key):
+def step(node: Any, action: Any, key: jax.Array) -> frb.trees.Expansion:
     x = jnp.sin(node["x"] + action["push"][:, None])
     return told(x, x[:, 0])
 
 
-def searched(x, key, policy):
+def searched(x: jax.Array, key: jax.Array, policy: Any) -> Any:
     tree, proposal = rb.trees.search(rb.trees.init(SPEC, told(x, 0.0)), key, step, 5, policy)
     tree = rb.trees.subtree(tree, proposal.slot)
     return rb.trees.reset(tree, tree.size == 0, told(x, 0.0)), proposal
 
 
-def check(mesh, policy):
-    program = functools.partial(searched, policy=policy)
+CASES = [
+    (AxisType.Explicit, frb.trees.GumbelMuZero()),
+    *effort([], [(AxisType.Auto, frb.trees.MuZero(frb.trees.UCB1Tuned()))]),
+]
+
+
+@pytest.mark.skipif(not compat.IS_EXPLICIT, reason="meshes with explicit axes are there from JAX 0.7.2 on")
+@pytest.mark.parametrize(("kind", "policy"), CASES)
+def test_a_batch_stays_divided_and_each_device_may_begin_trees_of_its_own(kind: AxisType, policy: Any) -> None:
+    """Under plain `jit` nothing is gathered, and `shard_map` with all that JAX checks takes `init` and `search`."""
+    mesh, program = jax.make_mesh((8,), ("d",), axis_types=(kind,)), functools.partial(searched, policy=policy)
     by_tree = NamedSharding(mesh, P("d"))
     x = jnp.linspace(-1, 1, 2 * BATCH).reshape(BATCH, 2)
     alone = jax.jit(program)(x, rb.key(3))
@@ -65,25 +67,3 @@ def check(mesh, policy):
     first = program(jax.device_get(x)[2:4], rb.split(rb.key(3), 8)[1])
     np.testing.assert_array_equal(np.asarray(tree.visits)[2:4], first[0].visits)
     np.testing.assert_allclose(np.asarray(proposal.weights)[2:4], first[1].weights, rtol=1e-4, atol=1e-5)
-
-
-policies = {"Auto": frb.trees.MuZero(frb.trees.UCB1Tuned()), "Explicit": frb.trees.GumbelMuZero()}
-for kind in sys.argv[1:]:
-    check(jax.make_mesh((8,), ("d",), axis_types=(AxisType[kind],)), policies[kind])
-print("divided")
-"""
-
-
-@pytest.mark.skipif(not compat.IS_EXPLICIT, reason="meshes with explicit axes are there from JAX 0.7.2 on")
-def test_a_batch_stays_divided_and_each_device_may_begin_trees_of_its_own() -> None:
-    """Under plain `jit` nothing is gathered, and `shard_map` with all that JAX checks takes `init` and `search`."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *effort(["Explicit"], ["Auto", "Explicit"])],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout == "divided\n"
