@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
+
 Kind = Literal["bool", "int", "float", "complex"]
 
 ITEMSIZE: Final[dict[str, int]] = {
@@ -166,7 +168,7 @@ def rounded(name: str, value: float) -> float:
         return float(as_numpy(name, value))
 
 
-def as_numpy(name: str, values: Any) -> np.ndarray[Any, Any]:
+def as_numpy(name: str, values: Any) -> NumpyArray:
     """Numbers as an array of a dtype; those of bfloat16, which NumPy lacks, are rounded to it and held as float32.
 
     Example:
@@ -182,7 +184,7 @@ def as_numpy(name: str, values: Any) -> np.ndarray[Any, Any]:
     return np.where(np.isnan(exact), exact, nearest)
 
 
-def as_dtype(value: Any, dtype: str) -> np.ndarray[Any, Any]:
+def as_dtype(value: Any, dtype: str) -> NumpyArray:
     """What an environment gives, an array or nested sequence of numbers, as a NumPy array of a dtype.
 
     Floats are rounded; whole numbers must fit. Numbers of bfloat16, which NumPy lacks, are held as float32.

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
@@ -17,7 +18,7 @@ from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.structures import stored_arrays, sum_tree
 from functional_rb.structures.stored_arrays import Shapes, auxiliary_name
 
-Piece = np.ndarray[Any, np.dtype[Any]]
+Piece = NumpyArray
 
 
 class Snapshot(Protocol):

@@ -7,10 +7,10 @@ samplers, writers and transforms keep. The content of items is not looked at: wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes, frame_store
 from functional_rb.core.plan import Plan
@@ -18,15 +18,13 @@ from functional_rb.core.soundness import Found
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import sum_tree
 
-Array = np.ndarray[Any, Any]
-
 HEAVIEST = 2.0**126
 """No sum of leaves is larger: the powers of two that they are scaled by would overflow."""
 INFINITY = 0x7F800000
 """The bits of a float32."""
 
 
-def problem_of_counters(plan: Plan, vector: Array) -> str | None:
+def problem_of_counters(plan: Plan, vector: NumpyArray) -> str | None:
     """Why a vector int32 [n] cannot be the counters of a state, or None."""
     if vector.shape != (counters.length(plan),):
         return f"expected {counters.length(plan)} counters, found {vector.size}"
@@ -45,7 +43,7 @@ def problem_of_counters(plan: Plan, vector: Array) -> str | None:
 
 
 def problem_of_arrays(
-    spec: BufferSpec, vector: Array, auxiliary: Mapping[str, Array], tree: Array | None
+    spec: BufferSpec, vector: NumpyArray, auxiliary: Mapping[str, NumpyArray], tree: NumpyArray | None
 ) -> str | None:
     """Why some arrays cannot be those of a state whose counters are sound; or None.
 
@@ -66,7 +64,7 @@ def problem_of_arrays(
     return next((problem for keeper in keepers if (problem := keeper(found))), None)
 
 
-def _problem_of_leaves(leaves: Array, capacity: int) -> str | None:
+def _problem_of_leaves(leaves: NumpyArray, capacity: int) -> str | None:
     bad = np.flatnonzero(~(np.isfinite(leaves) & (leaves >= 0)))
     if bad.size:
         return f"the weight of slot {bad[0]} is {leaves[bad[0]]}"
@@ -77,7 +75,7 @@ def _problem_of_leaves(leaves: Array, capacity: int) -> str | None:
     return None
 
 
-def problem_of_nodes(tree: Array, capacity: int) -> str | None:
+def problem_of_nodes(tree: NumpyArray, capacity: int) -> str | None:
     """Why the nodes of a sum tree float32 [rows, 16] are not those of its leaves; or None."""
     levels = sum_tree.geometry(capacity).levels
     made = np.zeros_like(tree)

@@ -33,9 +33,8 @@ import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import kind_of, shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.ops.protocol import Array, ItemOps
@@ -114,7 +113,7 @@ class HostFunction(abc.ABC):
         """
 
     @abc.abstractmethod
-    def read(self, leaves: Mapping[str, np.ndarray[Any, Any]], as_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
+    def read(self, leaves: Mapping[str, NumpyArray], as_array: Callable[[NumpyArray], Any]) -> Any:
         """What it gives of a batch of items: a nest of arrays with the same first axis, [B, ...].
 
         Args:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.core import handles
 from functional_rb.core.counters import Counters
 from functional_rb.core.plan import Plan
 from functional_rb.structures.ring import modulus
-
-Array = np.ndarray[Any, Any]
 
 
 class Found(NamedTuple):
@@ -27,24 +26,24 @@ class Found(NamedTuple):
 
     plan: Plan
     numbers: Counters
-    auxiliary: Mapping[str, Array]
-    leaves: Array | None
+    auxiliary: Mapping[str, NumpyArray]
+    leaves: NumpyArray | None
 
 
-def problem_of_range(what: str, numbers: Array, low: int, high: int) -> str | None:
+def problem_of_range(what: str, numbers: NumpyArray, low: int, high: int) -> str | None:
     """Why numbers are not all in [low, high], or None."""
     wrong = np.flatnonzero((numbers < low) | (numbers > high))
     return f"{what}: expected {low} to {high}, found {numbers[wrong[0]]}" if wrong.size else None
 
 
-def is_stored(found: Found, slots: Array) -> Array:
+def is_stored(found: Found, slots: NumpyArray) -> NumpyArray:
     """In which of slots an item is stored, bool [n]."""
     if not found.plan.in_order:
-        held: Array = found.auxiliary[handles.CURRENT][slots] >= 0
+        held: NumpyArray = found.auxiliary[handles.CURRENT][slots] >= 0
         return held
     length, lane = found.plan.ring.length, slots // found.plan.ring.length
     cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in found.numbers.ends)
-    stored: Array = (slots - (cursors - sizes)) % length < sizes
+    stored: NumpyArray = (slots - (cursors - sizes)) % length < sizes
     return stored
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import VERSION, to_json
@@ -34,7 +35,7 @@ from functional_rb.structures import stored_arrays
 from functional_rb.structures.stored_arrays import auxiliary_name
 
 SPEC, MIXTURE = "spec", "mixture"
-Values = np.ndarray[Any, Any]
+Values = NumpyArray
 
 
 def planned_shapes(spec: BufferSpec) -> stored_arrays.Shapes:

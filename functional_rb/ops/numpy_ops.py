@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
 
-Vector = np.ndarray[Any, Any]
+Vector = NumpyArray
 ALIGNMENT = 64
 """Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy."""
 COPIED = 2**16

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-import numpy as np
+from functional_rb.base.arrays import NumpyArray
 
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
@@ -129,7 +129,7 @@ class Ops(CommonOps, Protocol):
 class TreeOps(Ops, Protocol):
     """The primitives with which trees are searched: those of one backend, and some on floats."""
 
-    def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
+    def table(self, values: NumpyArray, dtype: str, like: Array) -> Array:
         """NumPy's numbers as an array on the device of `like`; a single number may become a Python number."""
 
     def take_each(self, x: Array, index: Array) -> Array:
@@ -175,7 +175,7 @@ class TreeOps(Ops, Protocol):
 class ItemOps(TreeOps, Protocol):
     """The primitives that functions of items are written in: those of trees, and two for the arithmetic of images."""
 
-    def resampled(self, x: Array, weights: np.ndarray[Any, Any], axis: int) -> Array:
+    def resampled(self, x: Array, weights: NumpyArray, axis: int) -> Array:
         """Lines of floats along an axis times `weights.T`, float32 [after, before] of NumPy, which may be sparse."""
 
     def rounded(self, x: Array) -> Array:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import order, random_numbers
 from functional_rb.specs.ops import SpecOps
 
-Lookup = np.ndarray[Any, Any]
+Lookup = NumpyArray
 """For each row of `Allowed`, and each choice, another choice: [R, n]."""
 
 
@@ -26,11 +26,11 @@ class Allowed:
         of: int32 [*elements], the row of each element.
     """
 
-    rows: np.ndarray[Any, Any]
-    of: np.ndarray[Any, Any]
+    rows: NumpyArray
+    of: NumpyArray
 
     @property
-    def counts(self) -> np.ndarray[Any, Any]:
+    def counts(self) -> NumpyArray:
         """How many choices each element may take, as Python ints that broadcast to [*elements]."""
         counts = self.rows.sum(-1).astype(object)
         return np.asarray(counts[0] if len(counts) == 1 else counts[self.of], object)
@@ -124,7 +124,7 @@ def _unless_itself(table: Lookup) -> Lookup | None:
     return None if (table == np.arange(table.shape[-1])).all() else table
 
 
-def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def nearest_true(rows: NumpyArray) -> NumpyArray:
     """For each position along the last axis the nearest true one, of two the lower; at least one has to be true.
 
     Example:
@@ -138,14 +138,14 @@ def nearest_true(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.where(here - before <= after - here, before, after)
 
 
-def number_of(ops: SpecOps, x: Array, start: np.ndarray[Any, Any], dtype: str) -> Array:
+def number_of(ops: SpecOps, x: Array, start: NumpyArray, dtype: str) -> Array:
     """`x - start` as int32, for numbers of a dtype that lie between `start` and `start + 2^31 - 1`."""
     if ITEMSIZE[dtype] < 4:  # the difference need not fit into the dtype
         return ops.cast(x, "int32") - ops.table(start.astype(np.int32), "int32", x)
     return ops.cast(order.comparable(ops, x, dtype) - order.limit(ops, start, dtype, x), "int32")
 
 
-def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: np.ndarray[Any, Any]) -> Array:
+def clamped_index(ops: SpecOps, index: Array, dtype: str, counts: NumpyArray) -> Array:
     """Indices of any integer dtype as int32, clamped to [0, counts)."""
     last = np.minimum(counts - 1, int(np.iinfo(dtype).max))
     bounds = [order.limit(ops, np.asarray(bound, dtype), dtype, index) for bound in (0, last)]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import numpy_ops, order, random_numbers
 from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
@@ -62,7 +63,7 @@ class ArraySpec(Spec):
                 arguments[name] = change(self.table(name))
         return type(self)(**arguments)
 
-    def table(self, name: str) -> np.ndarray[Any, Any]:
+    def table(self, name: str) -> NumpyArray:
         """The values of one of `tables` for every element, as a NumPy array of the shape."""
         return np.broadcast_to(np.asarray(getattr(self, name)), self.shape)
 
@@ -140,18 +141,18 @@ class ArraySpec(Spec):
         """The numbers of an environment for stored values: the inverse of `encoded`."""
         return x
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> NumpyArray:
         """What is stored, as a NumPy array, for a value of an environment; `batch` are its leading axes, if given."""
         array = self.encoded(numpy_ops, self._read(value))
         if batch and array.shape[: array.ndim - len(self.shape)] != batch:
             raise ValueError(f"expected shape {(*batch, *self.shape)}, got {array.shape}; reshape it")
         return array
 
-    def to_host(self, x: np.ndarray[Any, Any]) -> Any:
+    def to_host(self, x: NumpyArray) -> Any:
         """What an environment has for stored values [*batch, *shape] in NumPy: the inverse of `from_host`."""
         return self.decoded(numpy_ops, x)
 
-    def _read(self, value: Any) -> np.ndarray[Any, Any]:
+    def _read(self, value: Any) -> NumpyArray:
         """Numbers of an environment in the dtype that `encoded` takes."""
         return dtypes.as_dtype(value, self.dtype)
 
@@ -160,7 +161,7 @@ class ArraySpec(Spec):
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
-    def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _bounds(self) -> tuple[NumpyArray, NumpyArray]:
         """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
         dtype = "float32" if self.dtype == "complex64" else self.dtype
         low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
@@ -182,7 +183,7 @@ class ArraySpec(Spec):
         return random_numbers.Whole(low, self._counts, "int32" if self.dtype == "bool" else self.dtype)
 
     @functools.cached_property
-    def _counts(self) -> np.ndarray[Any, Any]:
+    def _counts(self) -> NumpyArray:
         """How many whole numbers the domain has for each element, as Python ints, which do not overflow."""
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
         return np.asarray(high - low + 1, object)
@@ -252,11 +253,11 @@ class Bounded(ArraySpec):
         """The values between the bounds."""
         return Domain(self.low, self.high, dtypes.kind_of(self.dtype) == "int")
 
-    def table(self, name: str) -> np.ndarray[Any, Any]:
+    def table(self, name: str) -> NumpyArray:
         """Bounds in the dtype; those of bfloat16, which NumPy lacks, as float32."""
         return np.broadcast_to(self._array(name), self.shape)
 
-    def _array(self, name: str) -> np.ndarray[Any, Any]:
+    def _array(self, name: str) -> NumpyArray:
         return dtypes.as_numpy(self.dtype, getattr(self, name))
 
     def _bound(self, bound: Any, name: str) -> Table:

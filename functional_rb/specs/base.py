@@ -10,12 +10,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.specs import text_form
 
 Number = bool | int | float
 Table = Number | tuple[Any, ...]
 """A number for every element, or nested tuples that broadcast to a shape: arrays cannot be hashed."""
-Change = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+Change = Callable[[NumpyArray], NumpyArray]
 """A change of shape: it acts on the leading axes of an array and leaves those behind them as they are."""
 
 
@@ -234,7 +235,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> np.ndarray[Any, Any]:
+def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> NumpyArray:
     """Numbers as `numbers` reads them, broadcast to a shape; a single number stays a scalar.
 
     Raises:
@@ -249,7 +250,7 @@ def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> np.nda
     return whole if array.ndim or not whole.size else array
 
 
-def numbers(value: Any, who: str, name: str) -> np.ndarray[Any, Any]:
+def numbers(value: Any, who: str, name: str) -> NumpyArray:
     """Real numbers or truth values of NumPy, JAX or torch, or nested sequences of them, as a NumPy array.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import allowed, numpy_ops, order, random_numbers
 from functional_rb.specs.allowed import Allowed
@@ -77,12 +78,12 @@ class Choices(ArraySpec):
             start += count
         object.__setattr__(self, "mask", None if distinct.all() else as_table(array))
 
-    def mask_table(self) -> np.ndarray[Any, Any]:
+    def mask_table(self) -> NumpyArray:
         """The mask as bool `[*choice_axes, choices]`."""
         mask = True if self.mask is None else np.asarray(self.mask)
         return np.broadcast_to(mask, (*self.choice_axes, self.choices))
 
-    def table(self, name: str) -> np.ndarray[Any, Any]:
+    def table(self, name: str) -> NumpyArray:
         """The values of one of `tables` for every element; the mask has a further axis behind."""
         return self.mask_table() if name == "mask" else super().table(name)
 
@@ -196,14 +197,14 @@ class Numbers(Choices):
         return ops.cast(ops.cast(index, work) + order.limit(ops, self._float_starts, self.dtype, index), self.dtype)
 
     @property
-    def _float_starts(self) -> np.ndarray[Any, Any]:
+    def _float_starts(self) -> NumpyArray:
         return dtypes.as_numpy(self.dtype, self._starts())
 
     @functools.cached_property
     def _low(self) -> random_numbers.Low:
         return random_numbers.Low(self._starts(), self.dtype)
 
-    def _starts(self) -> np.ndarray[Any, Any]:
+    def _starts(self) -> NumpyArray:
         """The number of the first choice of each element, as Python ints that broadcast to the shape."""
         return np.asarray(self.domain.low, object)
 
@@ -275,7 +276,7 @@ class Vectors(Choices):
         found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, self._pieces(x), strict=True)]
         return self._together(ops, found)
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> NumpyArray:
         """Vectors for choices on the host; those that are not allowed are refused."""
         choices = self._read(value)
         made = super().from_host(choices, batch)
@@ -287,7 +288,7 @@ class Vectors(Choices):
             )
         return made
 
-    def _read(self, value: Any) -> np.ndarray[Any, Any]:
+    def _read(self, value: Any) -> NumpyArray:
         return dtypes.as_dtype(value, "int64")
 
     def _made(self, ops: SpecOps, index: Array) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.choices import Choices
@@ -21,7 +22,7 @@ from functional_rb.specs.sequence import Sequence
 from functional_rb.specs.text import Text
 from functional_rb.specs.varying import Varying
 
-Vector = np.ndarray[Any, Any]
+Vector = NumpyArray
 
 
 def cardinality(spec: Any) -> int | float:

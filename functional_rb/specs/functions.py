@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.containers import Registered
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
@@ -68,7 +69,7 @@ class SpecBackend(Protocol):
     def is_object_array(self, leaf: Any) -> bool:
         """Whether a leaf is an array of this backend."""
 
-    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, array: Array) -> NumpyArray:
         """An array's numbers on the host."""
 
 
@@ -375,7 +376,7 @@ def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...
     return [_from_host(backend, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
 
 
-def _from_host(backend: SpecBackend, leaf: np.ndarray[Any, Any], spec: ArraySpec, name: str) -> Array:
+def _from_host(backend: SpecBackend, leaf: NumpyArray, spec: ArraySpec, name: str) -> Array:
     """A NumPy leaf as an array of the backend; numbers of bfloat16 may come as float32."""
     if spec.dtype == "bfloat16" and leaf.dtype == np.float32:
         return backend.ops.cast(backend.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)

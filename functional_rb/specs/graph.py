@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.array import Bounded
@@ -221,7 +222,7 @@ def graph_instance() -> Any:
     return Theirs
 
 
-def _links(graph: Any, count: int) -> np.ndarray[Any, Any]:
+def _links(graph: Any, count: int) -> NumpyArray:
     """The nodes that a graph's edges link, int32 [count, 2]."""
     links = dtypes.as_dtype(np.zeros((0, 2), int) if graph.edge_links is None else graph.edge_links, "int32")
     if links.shape != (count, 2):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import kind_of, whole_number
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers
@@ -67,7 +68,7 @@ class MultiCategorical(Numbers):
             )
         self._set_mask(mask)
 
-    def table(self, name: str) -> np.ndarray[Any, Any]:
+    def table(self, name: str) -> NumpyArray:
         """The values of `nvec`, `start` or `mask` for every element.
 
         Starts are in a dtype of integers, that of the spec if it is one: NumPy makes floats of a list of 0 and
@@ -139,7 +140,7 @@ class MultiCategorical(Numbers):
             return Categorical(int(nvec), mask, (), self.dtype, int(start))
         return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
 
-    def _changed_mask(self, change: Change) -> np.ndarray[Any, Any]:
+    def _changed_mask(self, change: Change) -> NumpyArray:
         """The mask after a change of shape: padded to one row for each element, so that it moves with the element."""
         widest = max(self.counts)
         pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import rows
 from functional_rb.specs.categorical import Categorical
@@ -127,7 +128,7 @@ class OneOf(Varying):
                 made[k] = (i, one)
         return rows.nested(made, lead)
 
-    def _check_choice(self, choice: np.ndarray[Any, Any]) -> None:
+    def _check_choice(self, choice: NumpyArray) -> None:
         wrong = choice[(choice < 0) | (choice >= len(self.options))]
         if wrong.size:
             raise ValueError(f"expected the number of one of {len(self.options)} options, got {wrong[0]}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array, CommonOps
 
 
 class SpecOps(CommonOps, Protocol):
     """The primitives in common with `Ops`, and some for specs alone. Arrays also understand Python's operators."""
 
-    def table(self, values: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
+    def table(self, values: NumpyArray, dtype: str, like: Array) -> Array:
         """NumPy's numbers as an array on the device of `like`; those of bfloat16 come as float32.
 
         A single number may become a Python number, which takes the dtype of what it is combined with.

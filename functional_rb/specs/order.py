@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs.ops import SpecOps
 
@@ -36,7 +35,7 @@ def back(ops: SpecOps, x: Array, dtype: str) -> Array:
     return x if work == dtype else ops.cast(x, dtype)
 
 
-def limit(ops: SpecOps, numbers: np.ndarray[Any, Any], dtype: str, like: Array) -> Array:
+def limit(ops: SpecOps, numbers: NumpyArray, dtype: str, like: Array) -> Array:
     """NumPy's numbers of a dtype in the form that `comparable` gives them."""
     work = WORK.get(dtype, dtype)
     if dtype in ("uint32", "uint64"):

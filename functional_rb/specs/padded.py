@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.composite import changed
@@ -79,9 +80,7 @@ def all_of(ops: SpecOps, found: Array, many: int) -> Array:
     return ops.all_rows(found.reshape(found.shape[0], many))
 
 
-def read_lengths(
-    lengths: Any, low: int, high: int, what: str, remedy: str
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def read_lengths(lengths: Any, low: int, high: int, what: str, remedy: str) -> tuple[NumpyArray, NumpyArray]:
     """Lengths int32 [M], checked against their range, and which rows they make real, bool [M, high]."""
     length = np.asarray(lengths, np.int32)
     wrong = length[(length < low) | (length > high)]
@@ -92,7 +91,7 @@ def read_lengths(
 
 def read_padded(
     nest: Any, values: list[Any], low: int, high: int, what: str, lead: tuple[int, ...]
-) -> tuple[Any, np.ndarray[Any, Any]]:
+) -> tuple[Any, NumpyArray]:
     """Stacked values as [*lead, high, ...], with zeros behind each, and how many rows each has, int32 [*lead]."""
     length, real = read_lengths([rows.count(nest, one) for one in values], low, high, what, f"max_{what}")
     padded = rows.scattered(nest, rows.from_host(nest, values, stacked=True), real)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import MASK
 from functional_rb.ops.protocol import Array
@@ -18,7 +19,7 @@ BITS = 31
 F16_MAX = float(np.finfo(np.float16).max)
 
 
-def whole_words(counts: np.ndarray[Any, Any]) -> int:
+def whole_words(counts: NumpyArray) -> int:
     """How many words of random bits a whole number below each of some counts takes.
 
     If all counts are powers of two, one word, whose upper bits are the number. Else one word more than the largest
@@ -39,7 +40,7 @@ class Whole:
         dtype: an integer dtype.
     """
 
-    def __init__(self, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> None:
+    def __init__(self, low: NumpyArray, counts: NumpyArray, dtype: str) -> None:
         """Compute all that does not depend on random bits."""
         self.words = whole_words(counts)
         self._low = Low(low, dtype)
@@ -61,7 +62,7 @@ class Whole:
         return self._low.behind(ops, digits)
 
 
-def whole(ops: SpecOps, bits: Array, low: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], dtype: str) -> Array:
+def whole(ops: SpecOps, bits: Array, low: NumpyArray, counts: NumpyArray, dtype: str) -> Array:
     """`Whole(low, counts, dtype).draw`, for a distribution that is drawn from once."""
     return Whole(low, counts, dtype).draw(ops, bits)
 
@@ -69,7 +70,7 @@ def whole(ops: SpecOps, bits: Array, low: np.ndarray[Any, Any], counts: np.ndarr
 class Low:
     """The lowest of some whole numbers, Python ints that broadcast to the shape."""
 
-    def __init__(self, low: np.ndarray[Any, Any], dtype: str) -> None:
+    def __init__(self, low: NumpyArray, dtype: str) -> None:
         """Take the numbers modulo 2^32, or 2^64 for dtypes of 64 bits."""
         self._dtype, self._wide = dtype, ITEMSIZE[dtype] == 8
         self._wrapped = _wrapped(low, 64, np.int64) if self._wide else _wrapped(low, 32, np.int32)
@@ -127,18 +128,18 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
     return digits[len(u) :]
 
 
-def _limb(counts: np.ndarray[Any, Any], j: int) -> np.ndarray[Any, Any]:
+def _limb(counts: NumpyArray, j: int) -> NumpyArray:
     digit = np.frompyfunc(lambda n: (int(n) >> BITS * j) & MASK, 1, 1)(counts)
     return np.asarray(digit, np.int32)
 
 
-def _wrapped(low: np.ndarray[Any, Any], bits: int, dtype: Any) -> np.ndarray[Any, Any]:
+def _wrapped(low: NumpyArray, bits: int, dtype: Any) -> NumpyArray:
     """Numbers modulo 2^bits, as a signed dtype has them."""
     half = 2 ** (bits - 1)
     return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)
 
 
-def real_words(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> int:
+def real_words(low: NumpyArray, high: NumpyArray, dtype: str) -> int:
     """How many words of random bits a real number between two bounds takes."""
     return 1 if dtype != "float64" and np.isfinite(low).all() and np.isfinite(high).all() else 2
 
@@ -152,7 +153,7 @@ class Real:
         dtype: a real dtype; numbers of float16 and bfloat16 are rounded from float32.
     """
 
-    def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], dtype: str) -> None:
+    def __init__(self, low: NumpyArray, high: NumpyArray, dtype: str) -> None:
         """Compute all that does not depend on random bits."""
         self.words = real_words(low, high, dtype)
         self._dtype, self._work = dtype, "float64" if dtype == "float64" else "float32"

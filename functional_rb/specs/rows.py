@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.containers import of_fields
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import numpy_ops
@@ -170,12 +171,12 @@ def to_values(nest: Any, rows: Any, count: int) -> list[Any]:
     return [at(i) for i in range(count)]
 
 
-def scattered(nest: Any, rows: Any, real: np.ndarray[Any, Any]) -> Any:
+def scattered(nest: Any, rows: Any, real: NumpyArray) -> Any:
     """Rows [R, ...] put one after the other where bool [*lead] is True, and zeros elsewhere."""
     return each_array(lambda leaf, x: placed(x, real), nest, rows)
 
 
-def placed(x: np.ndarray[Any, Any], real: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def placed(x: NumpyArray, real: NumpyArray) -> NumpyArray:
     """`scattered` for one array."""
     made = np.zeros((*real.shape, *x.shape[1:]), x.dtype)
     made[real] = x

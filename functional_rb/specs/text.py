@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import whole_number
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import allowed, random_numbers
@@ -120,7 +121,7 @@ class Text(ArraySpec):
         filled = ops.where(self._positions(ops, x) < self.min_length, x * 0 + int(self._points[0]), x * 0 + PADDING)
         return ops.where(ended, filled, characters)
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def from_host(self, value: Any, batch: tuple[int, ...]) -> NumpyArray:
         """Code points int32 [*batch, *shape] of texts: one `str`, or nested sequences or arrays of them."""
         texts = np.asarray(value, object)
         lead = texts.shape[: texts.ndim - len(self.axes)]
@@ -129,7 +130,7 @@ class Text(ArraySpec):
         points = [self._encoded_text(text) for text in texts.reshape(-1)]
         return np.asarray(points, np.int32).reshape(*texts.shape, self.max_length)
 
-    def to_host(self, x: np.ndarray[Any, Any]) -> Any:
+    def to_host(self, x: NumpyArray) -> Any:
         """A `str`, or nested lists of them, for code points [*batch, *shape]; of each text up to its first zero."""
         points = x.astype(np.uint32).astype("<u4").reshape(-1, self.max_length)
         texts = np.empty(len(points), object)
@@ -141,7 +142,7 @@ class Text(ArraySpec):
                 raise ValueError(f"expected code points of characters, got {row}; rb.project makes some") from None
         return texts.reshape(x.shape[:-1]).tolist()
 
-    def _encoded_text(self, text: Any) -> np.ndarray[Any, Any]:
+    def _encoded_text(self, text: Any) -> NumpyArray:
         if not isinstance(text, str):
             raise TypeError(f"expected a str, got {type(text).__name__}")
         if not self.min_length <= len(text) <= self.max_length:
@@ -162,7 +163,7 @@ class Text(ArraySpec):
         return self.max_length - self.min_length + 1, len(self.charset)
 
     @property
-    def _points(self) -> np.ndarray[Any, Any]:
+    def _points(self) -> NumpyArray:
         """The code points of the charset, ascending."""
         return np.asarray([ord(character) for character in self.charset], np.int32)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
+
 WIDTH = 100
 """The most characters of a text in one line; longer ones go over several lines."""
 LONG = 24
@@ -55,7 +57,7 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, bool | int | float)
 
 
-def _in_short(table: np.ndarray[Any, Any]) -> str:
+def _in_short(table: NumpyArray) -> str:
     shape = "x".join(map(str, table.shape))
     if table.dtype == bool:
         return f"<{shape} truth values, {int(table.sum())} of them true>"

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.native.chain import Chains
 from functional_rb.storage.host_state import HostState
 from functional_rb.versions.library import Library
@@ -16,7 +17,7 @@ def made(library: Library) -> Any:
     return Chains(library, _not_asked).make(HostState, (np.ndarray, np.ndarray, *[_not_asked] * 4, ready))
 
 
-def ready(array: Any, writes: bool) -> np.ndarray[Any, Any]:
+def ready(array: Any, writes: bool) -> NumpyArray:
     """What kernels read in place of an array of NumPy's, or of a number, that they cannot.
 
     Raises:

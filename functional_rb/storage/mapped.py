@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
@@ -213,7 +214,7 @@ class MappedFiles:
             self.directory = os.path.abspath(place)  # it has been renamed
         return True
 
-    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+    def arrays(self) -> dict[str, NumpyArray]:
         """All of them by name, as in `shapes`."""
         return {name: array.array for name, array in self._arrays.items()}
 

@@ -13,8 +13,7 @@ import weakref
 from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
@@ -61,9 +60,9 @@ class Filed(NamedTuple):
 
     files: dict[str, Any]
     inherited: bool
-    tree: np.ndarray[Any, Any] | None
-    auxiliary: dict[str, np.ndarray[Any, Any]]
-    counters: np.ndarray[Any, Any]
+    tree: NumpyArray | None
+    auxiliary: dict[str, NumpyArray]
+    counters: NumpyArray
     directory: str | None = None
 
 

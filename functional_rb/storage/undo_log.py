@@ -19,17 +19,17 @@ import os
 import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.checksum import digest
 from functional_rb.base.errors import FULL, CorruptCheckpointError, StorageFullError
 from functional_rb.storage import disk
 from functional_rb.storage.reading import open_file, read_bytes
 
-Rows = np.ndarray[Any, Any]
+Rows = NumpyArray
 
 HEAD = 40
 """Bytes before a record's slots: the checksum of what follows the head (16), how many rows it has (8), how many

@@ -6,11 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown
-
-Array = np.ndarray[Any, Any]
 
 
 class Expected(NamedTuple):
@@ -28,7 +25,7 @@ class Expected(NamedTuple):
 
 
 def problem_of_stack(
-    expected: Sequence[Expected], arrays: Sequence[Any], of_one: Callable[[list[Array]], str | None]
+    expected: Sequence[Expected], arrays: Sequence[Any], of_one: Callable[[list[NumpyArray]], str | None]
 ) -> str | None:
     """Why arrays are not those of a stack of records, or of a single one; or None.
 

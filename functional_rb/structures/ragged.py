@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
+
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 HALF: Final = 2**31
@@ -18,7 +20,7 @@ def longest(lengths: Ints) -> int:
 
 
 def padded(
-    tokens: np.ndarray[Any, Any], starts: Ints, shared: Ints | None, lengths: Ints, length: int, pad: int, left: bool
+    tokens: NumpyArray, starts: Ints, shared: Ints | None, lengths: Ints, length: int, pad: int, left: bool
 ) -> tuple[Ints, Bools, int]:
     """Copy the k texts of each row to rows of one length.
 

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import is_there
 from functional_rb.buffer import functions
 from functional_rb.ops import numpy_ops
-
-Array = np.ndarray[Any, Any]
 
 IN_PLACE, VALUES = "the core on NumPy, in place", "the core on NumPy, whose arrays are values"
 
@@ -32,7 +31,7 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     return function(nest)
 
 
-def named(nest: Any, name: str) -> dict[str, Array]:
+def named(nest: Any, name: str) -> dict[str, NumpyArray]:
     """The arrays of a nest by names such as "tree" or "auxiliary['times']"."""
     if hasattr(nest, "_fields"):
         return {k: x for field in nest._fields for k, x in named(getattr(nest, field), f"{name}.{field}").items()}
@@ -43,7 +42,7 @@ def named(nest: Any, name: str) -> dict[str, Array]:
     return {} if nest is None else {name: np.asarray(nest)}
 
 
-def _written(write: Callable[..., Array], x: Array, index: Array, values: Array) -> Array:
+def _written(write: Callable[..., NumpyArray], x: NumpyArray, index: NumpyArray, values: NumpyArray) -> NumpyArray:
     """A new array, which cannot be written."""
     made = write(x.copy(), index, values)
     made.setflags(write=False)

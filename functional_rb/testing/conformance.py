@@ -32,7 +32,6 @@ from functional_rb.testing.walk import Walk
 from functional_rb.transforms.map_items import MapItems
 from functional_rb.writers.base import WriterBase
 
-Array = np.ndarray[Any, Any]
 ITEM = {
     "id": Unbounded((), "int32"),
     "obs": Unbounded((2,)),

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.testing import carriers
-
-Array = np.ndarray[Any, Any]
 
 
 class ConformanceError(AssertionError):
@@ -39,7 +38,7 @@ def no_error(who: str, what: str) -> Iterator[None]:
         raise ConformanceError(f"{who}: {what}: expected a result, got {got}; {remedy_of(error)}") from error
 
 
-def differing(one: Any, other: Any, name: str) -> Iterator[tuple[str, Array | None, Array | None]]:
+def differing(one: Any, other: Any, name: str) -> Iterator[tuple[str, NumpyArray | None, NumpyArray | None]]:
     """The arrays of two nests, by their names below the given one, that are not the same bits."""
     both = carriers.named(one, name), carriers.named(other, name)
     for part in both[0] | both[1]:
@@ -48,29 +47,29 @@ def differing(one: Any, other: Any, name: str) -> Iterator[tuple[str, Array | No
             yield part, a, b
 
 
-def same(a: Array, b: Array) -> bool:
+def same(a: NumpyArray, b: NumpyArray) -> bool:
     """Whether two arrays are the same bits, of one dtype and shape."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def near(a: Array, b: Array, exact: bool) -> bool:
+def near(a: NumpyArray, b: NumpyArray, exact: bool) -> bool:
     """Whether two arrays are equal, or, of floats, nearly so."""
     if exact or a.dtype.kind not in "fc":
         return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
     return np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-def alike(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
+def alike(a: Mapping[str, NumpyArray], b: Mapping[str, NumpyArray]) -> bool:
     """Whether the leaves of an item are the same bits as those of another."""
     return all(np.asarray(leaf).tobytes() == np.asarray(b[path]).tobytes() for path, leaf in a.items())
 
 
-def kind_of(array: Array) -> str:
+def kind_of(array: NumpyArray) -> str:
     """Dtype and shape, as a message tells them."""
     return f"{array.dtype.name} {list(array.shape)}"
 
 
-def shown(array: Array | None) -> str:
+def shown(array: NumpyArray | None) -> str:
     """An array, as a message tells it."""
     return "nothing" if array is None else f"{kind_of(array)} {np.array2string(array, threshold=12, edgeitems=4)}"
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 
-Array = np.ndarray[Any, Any]
-Leaves = dict[str, Array]
+Leaves = dict[str, NumpyArray]
 """The leaves of one item, by path, such as "obs" or "next/reward"."""
 Name = TypeVar("Name", bound=Hashable)
 
@@ -71,13 +71,13 @@ class SampleArrays(NamedTuple):
     """
 
     items: Leaves
-    indices: Array
-    weights: Array
-    probabilities: Array
-    mask: Array | None = None
-    is_first: Array | None = None
-    is_last: Array | None = None
-    truncated: Array | None = None
+    indices: NumpyArray
+    weights: NumpyArray
+    probabilities: NumpyArray
+    mask: NumpyArray | None = None
+    is_first: NumpyArray | None = None
+    is_last: NumpyArray | None = None
+    truncated: NumpyArray | None = None
 
 
 def shares(weights: Mapping[Name, float]) -> dict[Name, float]:
@@ -146,7 +146,7 @@ class Law:
         np.testing.assert_allclose(sample.probabilities, np.full(sample.indices.shape, 1 / len(steps)), rtol=ROUNDING)
 
 
-def assert_same_bytes(got: Array, expected: Array, name: str) -> None:
+def assert_same_bytes(got: NumpyArray, expected: NumpyArray, name: str) -> None:
     """Leaves are stored bit for bit: each NaN is the one that was added, and a zero has its sign."""
     assert got.shape == expected.shape, name
     assert got.tobytes() == expected.astype(got.dtype).tobytes(), f"{name}: {got} instead of {expected}"

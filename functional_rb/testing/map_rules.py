@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, check_leaves
 from functional_rb.ops import numpy_ops
@@ -20,7 +21,6 @@ from functional_rb.testing import carriers, strategies
 from functional_rb.testing.faults import differing, expect, kind_of, near, no_error, shown
 from functional_rb.transforms.map_items import MapItems
 
-Array = np.ndarray[Any, Any]
 SIZES = (6, 1, 3)
 """How many items are added, and sampled, at a time."""
 LEADS = ((6,), (1,), (2, 3), (1, 1))
@@ -113,7 +113,7 @@ def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Any, s
         )
 
 
-def leaves_of_batch(spec: BufferSpec, size: int) -> dict[nest.Path, Array]:
+def leaves_of_batch(spec: BufferSpec, size: int) -> dict[nest.Path, NumpyArray]:
     """Some items of a spec, numbered, by path."""
     items = strategies.numbered(spec.item, strategies.some_items(spec.item, size, 3), 0)
     return dict(zip(spec.added.structure.paths, nest.flatten_as(spec.added.structure, items), strict=True))

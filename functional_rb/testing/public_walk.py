@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.core.draft import Arrays
 from functional_rb.testing import carriers
 from functional_rb.testing.faults import differing, no_error, shown
@@ -18,8 +19,6 @@ from functional_rb.testing.transform_rules import check_leaves
 from functional_rb.testing.tried import Trial
 from functional_rb.testing.walk import Walk
 from functional_rb.testing.writer_rules import check_added
-
-Array = np.ndarray[Any, Any]
 
 
 class PublicWalk(Walk):
@@ -132,7 +131,7 @@ class PublicWalk(Walk):
         self.go_on("draw", self.arrays, drawn=True)
 
 
-def nested(leaves: Mapping[Any, Array]) -> dict[str, Any]:
+def nested(leaves: Mapping[Any, NumpyArray]) -> dict[str, Any]:
     """Leaves by path as nested dicts."""
     made: dict[str, Any] = {}
     for path, leaf in leaves.items():

@@ -8,19 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.testing.faults import differing, kind_of, no_error
 from functional_rb.testing.laws import TINY, Step, shares
 from functional_rb.testing.strategies import BITS
 from functional_rb.testing.transform_rules import check_leaves
 from functional_rb.testing.tried import Tried
 
-Array = np.ndarray[Any, Any]
 RARE = 1e-9
 """A draw of this probability is not put down to chance."""
 
 
 def check_selection(
-    tried: Tried, selection: Any, leaves: Sequence[Array], size: int, some: bool, enough: bool, more: Array | None
+    tried: Tried,
+    selection: Any,
+    leaves: Sequence[NumpyArray],
+    size: int,
+    some: bool,
+    enough: bool,
+    more: NumpyArray | None,
 ) -> None:
     """A `Selection`, and the leaves that were read for it."""
     spec = tried.spec
@@ -95,7 +101,9 @@ def check_selection(
         )
 
 
-def check_heeding(tried: Tried, count: int, bits: Array, beta: Array, size: int, more: Array | None) -> None:
+def check_heeding(
+    tried: Tried, count: int, bits: NumpyArray, beta: NumpyArray, size: int, more: NumpyArray | None
+) -> None:
     """A draw of which the first rows count, in a mixture, is one of so many, and remembers no others."""
     spec, carrier = tried.spec, tried.carriers[0]
     if not (spec.sampler.heeds_wanted and spec.sampler.remembers):

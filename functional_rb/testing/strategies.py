@@ -10,12 +10,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Binary, Bounded, Categorical, NonTensor, OneHot, Unbounded, numpy_ops, values
 from functional_rb.specs.values import Outline
 from functional_rb.writers import Immutable
 
-Array = np.ndarray[Any, Any]
 NUMBERS = ("float32", "float16", "int8", "int32", "uint8", "uint16")
 """The dtypes that every backend has without being asked."""
 ODD_PRIORITIES = (0.0, 1.0, 1e-40, 1e30, 1e-3, math.nan, math.inf, -1.0)
@@ -35,8 +35,8 @@ class Add(NamedTuple):
     """
 
     items: Any
-    mask: Array | None
-    priorities: Array | None
+    mask: NumpyArray | None
+    priorities: NumpyArray | None
     seed: int
 
 
@@ -63,8 +63,8 @@ class Update(NamedTuple):
         items: a nest of NumPy's arrays [n, *shape], or None.
     """
 
-    which: Array
-    priorities: Array | None
+    which: NumpyArray
+    priorities: NumpyArray | None
     items: Any
 
 
@@ -132,7 +132,7 @@ def items(draw: st.DrawFn, item: Any) -> Any:
     return nest.unflatten(outline.structure, [leaf[0] for leaf in leaves], _parts)
 
 
-def priorities(size: int) -> st.SearchStrategy[Array]:
+def priorities(size: int) -> st.SearchStrategy[NumpyArray]:
     """Priorities float32 [size]: among them zeros, very small and very large ones, and bad ones, which are refused.
 
     Example:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.core.strategy import Transform
 from functional_rb.testing.faults import kind_of, near, shown_item
 from functional_rb.testing.laws import Step
 from functional_rb.testing.tried import Tried
 
-Array = np.ndarray[Any, Any]
-
 
 def check_leaves(
-    tried: Tried, handles: Array, mask: Array, leaves: Sequence[Array], lead: tuple[int, ...], more: Array | None
+    tried: Tried,
+    handles: NumpyArray,
+    mask: NumpyArray,
+    leaves: Sequence[NumpyArray],
+    lead: tuple[int, ...],
+    more: NumpyArray | None,
 ) -> None:
     """What was read of each item."""
     spec, law = tried.spec, tried.trial.transform_law

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Transform
 from functional_rb.testing.faults import differing, expect, no_error, shown
@@ -15,10 +14,9 @@ from functional_rb.testing.laws import Step
 from functional_rb.testing.list_model import ListModel
 from functional_rb.testing.stores import STORES
 
-Array = np.ndarray[Any, Any]
 SamplerLaw = Callable[[Sequence[Step]], Sequence[float]]
 WriterLaw = Callable[[Sequence[Step]], Iterable[Step]]
-TransformLaw = Callable[[Sequence[Step], int, Array], Mapping[str, Any]]
+TransformLaw = Callable[[Sequence[Step], int, NumpyArray], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Tried:
         self.added: list[Step] = []
         self.gone: set[int] = set()
         self.arrays: Any = None
-        self.stored: dict[int, dict[str, Array]] = {}
+        self.stored: dict[int, dict[str, NumpyArray]] = {}
 
     def expect(self, good: Any, what: str, expected: str, got: Any, remedy: str) -> None:
         """Refuse what is not as it should be, see `faults.expect`."""
@@ -81,7 +79,7 @@ class Tried:
                 )
         return results[0]
 
-    def rows_of(self, leaves: Sequence[Array]) -> list[dict[str, Array]]:
+    def rows_of(self, leaves: Sequence[NumpyArray]) -> list[dict[str, NumpyArray]]:
         """The items of a batch, by path."""
         names = self.spec.plan.names
         return [dict(zip(names, row, strict=True)) for row in zip(*leaves, strict=True)]

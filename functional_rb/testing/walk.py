@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.testing import carriers
@@ -18,10 +19,8 @@ from functional_rb.testing.strategies import BITS, Action, Add, Clear, Sample, U
 from functional_rb.testing.tried import Tried
 from functional_rb.testing.writer_rules import check_added
 
-Array = np.ndarray[Any, Any]
 
-
-def random_words(seed: int, shape: Sequence[int], odd: bool = False) -> Array:
+def random_words(seed: int, shape: Sequence[int], odd: bool = False) -> NumpyArray:
     """Random bits int32 in [0, 2^31); of some seeds the ends of the range."""
     if odd and seed % 7 < 2:
         return np.full(tuple(shape), (0, BITS - 1)[seed % 7], np.int32)
@@ -69,7 +68,7 @@ class Walk(Tried):
             return
         check_added(self, before, [rows[row] for row in np.flatnonzero(mask)])
 
-    def noted(self, rows: list[dict[str, Array]], mask: Array, priorities: Any, bits: Any) -> None:
+    def noted(self, rows: list[dict[str, NumpyArray]], mask: NumpyArray, priorities: Any, bits: Any) -> None:
         """Let the lists take note of a batch."""
         if self.model is not None:
             given = None if priorities is None else priorities.tolist()
@@ -122,7 +121,7 @@ class Walk(Tried):
         current = Draft.of(self.arrays, spec.plan).handles_of(numpy_ops, slots)
         wanted = np.where(action.which < spec.capacity, 0, -spec.capacity) + current[action.which % spec.capacity]
         handles = np.maximum(wanted, -1).astype(np.int32)
-        new: dict[int, Array] = {}
+        new: dict[int, NumpyArray] = {}
         if action.items is not None:  # what tells where episodes end cannot be exchanged
             flat = zip(
                 spec.plan.names, spec.plan.leaves, nest.flatten_as(spec.plan.structure, action.items), strict=True

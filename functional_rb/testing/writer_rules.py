@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.testing.faults import ConformanceError, alike, shown_item
 from functional_rb.testing.tried import Tried, changes_rows
 
-Array = np.ndarray[Any, Any]
 
-
-def check_added(tried: Tried, before: dict[int, dict[str, Array]], new: list[dict[str, Array]]) -> None:
+def check_added(tried: Tried, before: dict[int, dict[str, NumpyArray]], new: list[dict[str, NumpyArray]]) -> None:
     """What is stored after a batch, by what was stored before."""
     spec = tried.spec
     for handle, leaves in before.items():

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.trees import noise
 from functional_rb.trees.scores import (
@@ -233,10 +234,10 @@ def visit_shares(ops: TreeOps, edges: Edges) -> Array:
     return ops.where(total > 0, visits / ops.maximum(total, one), equal)
 
 
-_WANTED: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
+_WANTED: dict[tuple[int, int], NumpyArray] = {}
 
 
-def visits_wanted(considered: int, simulations: int) -> np.ndarray[Any, Any]:
+def visits_wanted(considered: int, simulations: int) -> NumpyArray:
     """How many visits the slot must have that a simulation takes, int32 [considered + 1, simulations].
 
     Row m is for m slots to be considered. Sequential halving has `ceil(log2(m))` phases of about equally many

@@ -1,0 +1,118 @@
+"""The types of arrays, and of what is made of them, that annotations everywhere use.
+
+A docstring, or a comment behind a field, gives an array's shape: `[B, *shape]` are B rows of a leaf's own shape,
+`[T, lanes]` are T steps of each lane, and `[n]` is a vector. A scalar is called one. A shape is said in one place only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeAlias, overload
+
+import numpy as np
+
+Operand: TypeAlias = Any
+"""The other side of an operator, or an index: numbers, and arrays of the same library, which has no name for both."""
+
+
+class Array(Protocol):
+    """An array of any library: what `jax.Array` (a tracer too), `torch.Tensor` and `np.ndarray` have in common.
+
+    All algorithms are written in these operators and in the functions of `ops`. Comparisons, `&`, `|`, `^`, `~` and
+    arithmetic work element by element, and broadcast.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How long each axis is."""
+
+    @property
+    def ndim(self) -> int:
+        """How many axes there are."""
+
+    @property
+    def dtype(self) -> Any:
+        """What the library has for dtypes; `base.dtypes.name_of` gives the name that all have in common."""
+
+    @property
+    def device(self) -> Any:
+        """Where it lies, in the library's own terms."""
+
+    @property
+    def T(self) -> Array:
+        """The matrix with its two axes exchanged."""
+
+    @overload
+    def reshape(self, shape: tuple[int, ...], /) -> Array: ...
+    @overload
+    def reshape(self, first: int, /, *rest: int) -> Array: ...
+    def cumsum(self, axis: int, /) -> Array:
+        """Running sums along an axis."""
+
+    def sum(self) -> Array:
+        """The sum of all elements."""
+
+    def all(self) -> Any:
+        """Whether all elements are true: a scalar, which in NumPy is no array."""
+
+    def any(self) -> Any:
+        """Whether any element is true: a scalar, which in NumPy is no array."""
+
+    def tolist(self) -> Any:
+        """Python numbers in nested lists; of a scalar the number."""
+
+    def __getitem__(self, index: Operand, /) -> Array: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __bool__(self) -> bool: ...
+    def __int__(self) -> int: ...
+    def __float__(self) -> float: ...
+    def __index__(self) -> int: ...
+    def __add__(self, other: Operand, /) -> Array: ...
+    def __radd__(self, other: Operand, /) -> Array: ...
+    def __sub__(self, other: Operand, /) -> Array: ...
+    def __rsub__(self, other: Operand, /) -> Array: ...
+    def __mul__(self, other: Operand, /) -> Array: ...
+    def __rmul__(self, other: Operand, /) -> Array: ...
+    def __truediv__(self, other: Operand, /) -> Array: ...
+    def __rtruediv__(self, other: Operand, /) -> Array: ...
+    def __floordiv__(self, other: Operand, /) -> Array: ...
+    def __mod__(self, other: Operand, /) -> Array: ...
+    def __pow__(self, other: Operand, /) -> Array: ...
+    def __and__(self, other: Operand, /) -> Array: ...
+    def __rand__(self, other: Operand, /) -> Array: ...
+    def __or__(self, other: Operand, /) -> Array: ...
+    def __ror__(self, other: Operand, /) -> Array: ...
+    def __xor__(self, other: Operand, /) -> Array: ...
+    def __lshift__(self, other: Operand, /) -> Array: ...
+    def __rshift__(self, other: Operand, /) -> Array: ...
+    def __neg__(self) -> Array: ...
+    def __abs__(self) -> Array: ...
+    def __invert__(self) -> Array: ...
+    def __eq__(self, other: Operand, /) -> Array: ...  # type: ignore[override]  # element by element
+    def __ne__(self, other: Operand, /) -> Array: ...  # type: ignore[override]  # element by element
+    def __lt__(self, other: Operand, /) -> Array: ...
+    def __le__(self, other: Operand, /) -> Array: ...
+    def __gt__(self, other: Operand, /) -> Array: ...
+    def __ge__(self, other: Operand, /) -> Array: ...
+
+
+NumpyArray: TypeAlias = np.ndarray[Any, Any]
+"""An array on the host, of any shape and dtype."""
+PRNGKey: TypeAlias = Any
+"""A key of random numbers: a scalar array of `jax.random.key` on JAX, an int64 scalar on torch.
+
+Dynamic, as each backend takes no key but its own, and this package none at all.
+"""
+Scalar: TypeAlias = float | Array
+"""A number known beforehand, or a scalar array that may be traced."""
+DeviceLike: TypeAlias = Any
+"""Where arrays lie, in each library's own terms: a `jax.Device` or `Sharding`, a `torch.device` or its name.
+
+Dynamic, as a protocol that modules fulfil cannot say that each knows its own kind only.
+"""
+Nest: TypeAlias = Any
+"""Arrays in nested dicts, tuples, dataclasses, and containers of the backends such as TensorDicts; or a single array.
+
+Dynamic, as Python has no type for "nested in whatever container was registered", and users read their own fields of it.
+"""
