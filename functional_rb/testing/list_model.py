@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.testing.laws import (
     LARGEST,
     SMALLEST,
-    Array,
     Law,
     Leaves,
     SampleArrays,
@@ -75,7 +75,7 @@ class ListModel:
         """All that is stored, by handle."""
         return {step.handle: step for step in self.steps()}
 
-    def expected(self, name: str, steps: Sequence[Step]) -> Array:
+    def expected(self, name: str, steps: Sequence[Step]) -> NumpyArray:
         """A leaf of some items, [n, *shape]."""
         return np.stack([step.leaves[name] for step in steps])
 
