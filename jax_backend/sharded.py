@@ -25,7 +25,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops import part_kernels
-from functional_rb.scale import asked, deal, local, rows
+from functional_rb.scale import asked, deal, follow, local, rows
 from functional_rb.structures import row_layout
 from jax_backend import compat, compile, execute, ops, rules, sharded_state
 from jax_backend.convert import as_vector as as_vector
@@ -147,6 +147,20 @@ def _added(
     leaves, batch, mask, priorities, _, outside = api.check_add(
         execute, _as_of(state, dealing.asked), items, mask, priorities, key, validate, function, major
     )
+    if dealing.delays:
+        following = _write_later_items(state, list(leaves), batch, mask)
+    else:
+        following = _write_alike(state, list(leaves), batch, mask, priorities)
+    if dealing.spec.plan.frames is not None and batch:
+        given = _told(state, following).sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
+        left = follow.shortened(ops, sharded_state.arrays_of(following), dealing.index, *given)
+        following = following.with_index(compile.finished(left))
+    return following if outside is None else count_invalid(following, outside)
+
+
+def _write_alike(state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any) -> ShardedState:
+    """Write the same rows to the index, of all lanes, and to the part."""
+    dealing = state.dealing
     steps = batch // dealing.lanes_each
     read = [leaves[k] for k in dealing.index_leaves]
     given = [x for x in (mask, priorities) if x is not None]
@@ -154,12 +168,39 @@ def _added(
     whole_mask = None if mask is None else everyones.pop(0)
     whole_priorities = None if priorities is None else everyones.pop(0)
     index = compile.add(state.index, everyones, steps * dealing.lanes, whole_mask, whole_priorities, None)
-    if not dealing.is_even:
-        real = deal.real_rows(ops, dealing, shard_number(state), steps, index.counters)
-        mask = real if mask is None else mask & real
-    own = compile.add(state.own, list(leaves), batch, mask, None, None)
-    state = state.with_index(index).with_own(own)
-    return state if outside is None else count_invalid(state, outside)
+    own = compile.add(state.own, leaves, batch, _real(state, steps, mask), None, None)
+    return state.with_index(index).with_own(own)
+
+
+def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any) -> ShardedState:
+    """Write to the part, which makes other items of the rows, and these to the index."""
+    dealing = state.dealing
+    steps = dealing.part.rows(batch) // dealing.lanes_each
+    own = compile.add(state.own, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
+    following = state.with_own(own)
+    real = follow.first_rows(ops, _told(state, following).written, steps)
+    read = []
+    if dealing.index_leaves:
+        slots = follow.slots_of_rows(ops, dealing.part.plan, state.own.counters, steps)
+        found = Draft.of(own, dealing.part.plan).read(ops, slots, dealing.index_leaves)
+        read = _of_all_lanes(state, [found[k] for k in dealing.index_leaves])
+    index = compile.add(state.index, read, steps * dealing.lanes, real, None, None)
+    return following.with_index(index)
+
+
+def _real(state: ShardedState, steps: int, mask: Any) -> Any:
+    """Which rows of a device's lanes are written: a mask, but for lanes that the buffer does not have."""
+    dealing = state.dealing
+    if dealing.is_even:
+        return mask
+    real = deal.real_rows(ops, dealing, shard_number(state), steps, state.counters)
+    return real if mask is None else mask & real
+
+
+def _told(before: ShardedState, after: ShardedState) -> follow.Told:
+    """What the parts of all devices tell after a write, of all lanes."""
+    own = follow.told(ops, before.dealing, before.own.counters, after.own.counters)
+    return follow.Told(*_of_all_lanes(before, [*own]))
 
 
 def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -330,7 +371,10 @@ def _drawn(
     # account: each part is written once it has been read, and so is the index, where that is known to be the same.
     alike = [x for x in seen if not compat.varying_axes(x)]
     changed = _changes(state, compile.finished(draft.finish(ops), alike))
-    (vector,) = barrier([state.own.counters], after)
+    vector = state.own.counters
+    if spec.sampler.takes_out:
+        vector = follow.emptied(ops, dealing, changed["counters"], vector, shard)
+    (vector,) = barrier([vector], after)
     return changed | {"part": vector}, leaves, selection
 
 
@@ -634,6 +678,8 @@ def get(state: ShardedState, handles: jax.Array) -> list[jax.Array]:
 def _items(state: ShardedState) -> list[jax.Array]:
     def body(state: ShardedState) -> list[jax.Array]:
         own = state.own
+        if own.spec.plan.frames is not None:
+            return functions.items(ops, own, own.spec)
         return row_layout.unpack(ops, own.spec.plan.layout, own.rows, own.wide)
 
     found = _mapped(state, _body(body), (), (), _along(state))

@@ -91,7 +91,7 @@ class ShardedState(State):
         """What this process has of it, as checkpoints know it."""
         self.check_alive()
         members = Members(self.sharding, self.dealing.shards, once=True)
-        found: Arrays = jax.tree.map(lambda x: x.addressable_data(0), _arrays_of(self))
+        found: Arrays = jax.tree.map(lambda x: x.addressable_data(0), arrays_of(self))
         parts = {k: State(*self._part_of(k), self.dealing.part) for k in members.own}
         return Dealt(self.spec, State(*found, self.dealing.index), parts, members)
 
@@ -239,7 +239,7 @@ def shard(state: State, sharding: NamedSharding) -> State:
     check_sharding(sharding)
     check(state.spec)
     count = shards_of(sharding)
-    whole: Arrays = jax.device_get(_arrays_of(state))
+    whole: Arrays = jax.device_get(arrays_of(state))
     index, part = regroup.split(state.spec, whole)
     old, new = deal(state.spec, 1), deal(state.spec, count)
     own = Members(sharding, count, once=False).own
@@ -276,13 +276,13 @@ def unshard(state: State) -> State:
     on_host: ShardedState = jax.device_get(state)
     old, new = state.dealing, deal(state.spec, 1)
     parts = {k: on_host.part.each(functools.partial(_of_one, old.shards, k)) for k in range(old.shards)}
-    index = _arrays_of(on_host)
+    index = arrays_of(on_host)
     whole = regroup.join(state.spec, index, regroup.regrouped(old, index, parts, new, 0))
     placed: Arrays = jax.device_put(whole, state.sharding.mesh.devices.flat[0])
     return State(*placed, state.spec)
 
 
-def _arrays_of(state: State) -> Arrays:
+def arrays_of(state: State) -> Arrays:
     """The arrays of a state, of a sharded one those of its index."""
     return Arrays(state.rows, state.wide, state.tree, state.counters, state.auxiliary)
 

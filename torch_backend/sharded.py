@@ -20,7 +20,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import asked, deal, local
+from functional_rb.scale import asked, deal, follow, local
 from torch_backend import execute, library, ops, random
 from torch_backend.exchange import exchanged, gathered
 from torch_backend.execute import as_vector as as_vector
@@ -101,16 +101,64 @@ def add(
         _ENGINE, view, items, mask, priorities, key, validate, function, time_major
     )
     assert outside is None  # what lies outside is known, and an error
+    mask = None if mask is None else mask.reshape(batch)
+    priorities = None if priorities is None else priorities.reshape(batch)
+    before, in_place = own.counters, function == "add_"
+    if dealing.delays:
+        index, part = _write_later_items(state, list(leaves), batch, mask, in_place)
+    else:
+        index, part = _write_alike(state, list(leaves), batch, mask, priorities, in_place)
+    if dealing.spec.plan.frames is not None and batch:
+        sizes = _told(state.followed_by(index, part), before, part).sizes
+        given = sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
+        index = execute.write_by(index, follow.shortened, *given, consume=in_place)
+    return state.followed_by(index, part)
+
+
+def _write_alike(
+    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, in_place: bool
+) -> tuple[State, State]:
+    """Write the same rows to the index, of all lanes, and to the part; returns both."""
+    dealing, write = state.dealing, execute.add_ if in_place else execute.add
     steps = batch // dealing.lanes_each
-    given = [None if mask is None else mask.reshape(batch), None if priorities is None else priorities.reshape(batch)]
-    everyones = _of_all_lanes(state, [*given, *(leaves[k] for k in dealing.index_leaves)])
-    write = execute.add_ if function == "add_" else execute.add
-    index = write(state.index, everyones[2:], steps * dealing.lanes, everyones[0], everyones[1], None)
-    if not dealing.is_even:
-        shard = torch.tensor(state.rank, dtype=torch.int32, device=leaves[0].device)
-        real = deal.real_rows(ops, dealing, shard, steps, shard)
-        mask = real if given[0] is None else real & given[0].to(real.device)
-    return state.followed_by(index, write(own, list(leaves), batch, mask, None, None))
+    read = [leaves[k] for k in dealing.index_leaves]
+    all_mask, all_priorities, *all_read = _of_all_lanes(state, [mask, priorities, *read])
+    index = write(state.index, all_read, steps * dealing.lanes, all_mask, all_priorities, None)
+    return index, write(state.part, leaves, batch, _real(state, steps, mask), None, None)
+
+
+def _write_later_items(
+    state: ShardedState, leaves: list[Any], batch: int, mask: Any, in_place: bool
+) -> tuple[State, State]:
+    """Write to the part, which makes other items of the rows, and these to the index; returns both."""
+    dealing, write = state.dealing, execute.add_ if in_place else execute.add
+    before, steps = state.part.counters, dealing.part.rows(batch) // dealing.lanes_each
+    part = write(state.part, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
+    real = follow.first_rows(ops, _told(state, before, part).written, steps)
+    read = []
+    if dealing.index_leaves:
+        slots = follow.slots_of_rows(ops, dealing.part.plan, before, steps)
+        stored = execute.read_by(part, _read_stored, slots)
+        read = _of_all_lanes(state, [stored[k] for k in dealing.index_leaves])
+    return write(state.index, read, steps * dealing.lanes, real, None, None), part
+
+
+def _real(state: ShardedState, steps: int, mask: Any) -> Any:
+    """Which rows of this process's lanes are written: a mask, but for lanes that the buffer does not have."""
+    dealing = state.dealing
+    if dealing.is_even:
+        return mask
+    like = state.part.counters
+    shard = torch.tensor(state.rank, dtype=torch.int32, device=like.device)
+    real = deal.real_rows(ops, dealing, shard, steps, like)
+    return real if mask is None else real & mask.to(real.device)
+
+
+def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told:
+    """What the parts of all processes tell after a write, of all lanes."""
+    own = follow.told(ops, state.dealing, before, part.counters)
+    written, sizes = _of_all_lanes(state, [*own])
+    return follow.Told(written, sizes)
 
 
 def _of_all_lanes(state: ShardedState, tensors: list[Any]) -> list[Any]:
@@ -193,10 +241,25 @@ def sample(
     in_place = function == "sample_"
     drawn = _drawn_among_own if draw == "local" else _drawn_among_all
     index, leaves, selection = drawn(state, key, size, beta, in_place)
+    part = execute.renamed(state.part) if in_place else None
+    if state.spec.sampler.takes_out:
+        part = _emptied(state, index, part)
     if state.spec.on_sample is not None:
         key = random.split(key, state.dealing.shards)[state.rank]
     made = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
-    return state.followed_by(index, execute.renamed(state.part) if in_place else None), made
+    return state.followed_by(index, part), made
+
+
+def _emptied(state: ShardedState, index: State, part: State | None) -> State:
+    """The part without the items that a draw has taken out of the index."""
+    shard = torch.tensor(state.rank, dtype=torch.int32, device=index.counters.device)
+    given = state.dealing, index.counters, shard
+    return execute.write_by(state.part if part is None else part, _take_out, *given, consume=part is not None)
+
+
+def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing, index: Array, shard: Array) -> Arrays:
+    """The arrays of a part, with other counters."""
+    return arrays._replace(counters=follow.emptied(ops, dealing, index, arrays.counters, shard))
 
 
 def check_asked(state: Any, group: Any, draw: Any, function: str) -> None:

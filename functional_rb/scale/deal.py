@@ -6,6 +6,10 @@ with the same key, so that what is drawn is what a buffer that is not sharded dr
 of its own lanes, whole: lane `e` lies on shard `e // lanes_each`, so that slices, n-step returns and goals of the
 future find all their steps there. Slots of the index are `lane * length + place`, so those of a shard lie side by side,
 and a slot of its part is one of the index less the shard's first one. (Handles begin again at other numbers.)
+
+Where what is written, or what stays, follows from whole items, only the part knows it: how many items n-step returns of
+added steps make, and which items lose their frames in compact storage. Then the part is written first, and tells how
+many items each lane got and has; see `follow`.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import functools
 from typing import Any
 
 from functional_rb.base.nest import Path
+from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import Uniform
@@ -55,6 +60,16 @@ class Dealing:
     def is_even(self) -> bool:
         """Whether all shards have the same number of lanes."""
         return self.lanes == self.lanes_each * self.shards
+
+    @property
+    def delays(self) -> bool:
+        """Whether a part writes other items than are added, and says itself how many."""
+        return any(transform.delays for transform in self.spec.inner)
+
+    @property
+    def part_tells(self) -> bool:
+        """Whether only a part knows how many items its lanes get, or have afterwards."""
+        return self.delays or self.spec.plan.frames is not None
 
     @property
     def slots_each(self) -> int:
@@ -98,8 +113,11 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
         )
     leaves = _read_by(spec)
     index = BufferSpec(_nest_of(spec, leaves), spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)
-    part = BufferSpec(spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner)
-    asked = dataclasses.replace(writable(spec), capacity=room, lanes=lanes_each)
+    compact = _compact_of_part(spec, lanes_each)
+    part = BufferSpec(
+        spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner, compact=compact
+    )
+    asked = dataclasses.replace(writable(spec), capacity=room, lanes=lanes_each, compact=compact)
     order = tuple(plan.names.index(name) for name in index.plan.names)
     return Dealing(spec, shards, lanes_each, index, part, asked, order)
 
@@ -126,23 +144,19 @@ def check(spec: BufferSpec) -> None:
             f"{expected} whose lanes keep their items, got writer={spec.writer}, which chooses slots among all; use "
             f"frb.RoundRobin() or frb.StopWhenFull()"
         )
-    if spec.sampler.takes_out:
-        raise ValueError(
-            f"{expected} that is drawn from, got sampler={spec.sampler}, which takes items out; keep a queue on each "
-            f"device (rb.init there), or use another sampler"
-        )
-    if spec.compact is not None:
-        raise ValueError(f"{expected} of whole items, got compact={spec.compact}; leave compact out")
     if spec.storage.on_host:
         raise ValueError(
             f"{expected} on devices, got storage={spec.storage}; leave the storage out, or leave the sharding out"
         )
-    for transform in spec.inner:
-        if transform.delays:
-            raise ValueError(
-                f"{expected} whose items are written as they are added, got {transform}, which holds them back; "
-                f"compute them as they are drawn, with frb.n_step(..., at='sample')"
-            )
+
+
+def _compact_of_part(spec: BufferSpec, lanes_each: int) -> Compact | None:
+    """Compact storage in which each lane has as much room for observations as in the whole buffer."""
+    chain = spec.plan.frames
+    if chain is None:
+        return None
+    assert spec.compact is not None
+    return dataclasses.replace(spec.compact, spare=(chain.room - chain.items.length) * lanes_each)
 
 
 def _read_by(spec: BufferSpec) -> tuple[int, ...]:

@@ -19,7 +19,6 @@ from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.scale.deal import Dealing
 from functional_rb.scale.deal import deal as deal
-from functional_rb.structures import row_layout
 from functional_rb.structures.ring import RingState
 
 
@@ -27,9 +26,9 @@ def split(spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
     """The index of a buffer that is not sharded, and the part that has all of its lanes."""
     dealing = deal(spec, 1)
     plan, known = dealing.index.plan, counters.read(spec.plan, whole.counters)
-    kept = row_layout.unpack(numpy_ops, spec.plan.layout, whole.rows, whole.wide)
-    draft = Draft.of(functions.init(numpy_ops, dealing.index), plan)
     slots = np.arange(spec.capacity, dtype=np.int32)
+    kept = Draft.of(whole, spec.plan).read(numpy_ops, slots, dealing.index_leaves)
+    draft = Draft.of(functions.init(numpy_ops, dealing.index), plan)
     draft.store(numpy_ops, slots, None, None, [kept[k] for k in dealing.index_leaves])
     numbers = known.replace(more={name: known.more[name] for name, _ in plan.counter_names})
     vector = counters.write(numpy_ops, plan, numbers)
@@ -77,17 +76,17 @@ def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dea
     if old.shards == new.shards:
         return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops, new.part))
     made = Arrays(*functions.init(numpy_ops, new.part))
-    lanes, length = _lanes(new, shard), new.part.plan.ring.length
+    lanes = _lanes(new, shard)
     more = {name: _numbers(new, name) for name in _of_lanes(new)}
     for k in sources(old, new, shard):
         part = parts[k]
         first, last = (min(max(lane, lanes[0]), lanes[1]) for lane in _lanes(old, k))
-        here = slice((first - lanes[0]) * length, (last - lanes[0]) * length)
-        there = slice((first - k * old.lanes_each) * length, (last - k * old.lanes_each) * length)
         arrays = [made.rows, *made.wide, *made.auxiliary.values()]
         given = [part.rows, *part.wide, *(part.auxiliary[name] for name in made.auxiliary)]
         for into, found in zip(arrays, given, strict=True):
-            into[here] = found[there]
+            rows = len(into) // new.lanes_each  # of a lane: as many as it has items, frames, or steps that wait
+            there = found[(first - k * old.lanes_each) * rows : (last - k * old.lanes_each) * rows]
+            into[(first - lanes[0]) * rows : (last - lanes[0]) * rows] = there
         own = counters.read(old.part.plan, part.counters).more
         for name, numbers in more.items():
             of_part = own[name].reshape(-1, old.lanes_each)

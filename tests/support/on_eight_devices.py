@@ -57,13 +57,32 @@ OTHERS: dict[str, dict[str, Any]] = {
     "n-step": {"sampler": frb.Prioritized(), "transforms": N_STEP},
     "n-step slices": {"sampler": frb.Slices(2), "transforms": N_STEP},
     "stopping when full": {"writer": frb.StopWhenFull()},
+    "n-step of added": {"sampler": frb.Prioritized(), "transforms": frb.n_step(3, 0.5, at="add")},
+    "n-step of added, groups": {
+        "sampler": frb.Groups(2, "episode", "reward", whole=False, interleaved=True),
+        "transforms": frb.n_step(4, 0.5, at="add"),
+    },
+    "compact": {"sampler": frb.Prioritized(), "compact": frb.Compact(spare=0), "transforms": N_STEP},
+    "compact slices": {"sampler": frb.Slices(2), "compact": frb.Compact(spare=0)},
+    "compact, without replacement": {"sampler": frb.WithoutReplacement(), "compact": frb.Compact(spare=0)},
+    "queue": {"sampler": frb.Queue(2), "lanes": 4, "capacity": 4 * LENGTH},
+    "queue of one lane": {"sampler": frb.Queue(), "lanes": 1},
+    "in order": {"sampler": frb.InOrder(2, newest_first=True), "lanes": 1},
 }
 SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for name, sampler in SAMPLERS.items()} | {
-    name: frb.BufferSpec(ITEM, LANES * LENGTH, lanes=LANES, **fields) for name, fields in OTHERS.items()
+    name: frb.BufferSpec(**{"item": ITEM, "capacity": LANES * LENGTH, "lanes": LANES, **fields})
+    for name, fields in OTHERS.items()
 }
 ALL = ("prioritized",)
 """On each number of shards; the others on one."""
-SOME = ("prioritized, with a limit", "slices, prioritized", "n-step slices")
+SOME = (
+    "prioritized, with a limit",
+    "slices, prioritized",
+    "n-step slices",
+    "n-step of added, groups",
+    "compact slices",
+    "queue",
+)
 """In `make test`, beside those; `make test-all` has the others too."""
 
 
@@ -82,14 +101,17 @@ class Log(NamedTuple):
 def log(name: str) -> Log:
     rng, spec = np.random.default_rng(7), SPECS[name]
     lead = (STEPS, ROWS, spec.lanes)
+    done = rng.random(lead) < 0.2
     x = rng.standard_normal((*lead, 2)).astype(np.float32)
     x[0, 0, 0] = [-0.0, np.nan]
+    following = np.roll(x.reshape(-1, spec.lanes, 2), -1, 0).reshape(x.shape)  # as compact storage shares it
+    following = np.where(done[..., None], x + 1, following)
     items = {
         "x": x,
         "image": rng.integers(0, 256, (*lead, 3), np.uint8),
         "half": jnp.asarray(rng.standard_normal(lead), jnp.bfloat16),
         "reward": rng.standard_normal(lead).astype(np.float32),
-        "next": {"x": x + 1, "done": rng.random(lead) < 0.2},
+        "next": {"x": following, "done": done},
         "episode": np.cumsum(rng.random(lead) < 0.3, 0, np.int32) * 8,
     }
     masks = rng.random(lead) < 0.8
@@ -101,13 +123,19 @@ def log(name: str) -> Log:
     return Log(items, masks, given, priorities, keys)
 
 
+def takes_priorities(spec: frb.BufferSpec) -> bool:
+    """Whether `add` may be given any."""
+    return spec.sampler.has_priorities and not any(transform.delays for transform in spec.transforms)
+
+
 def step(state: frb.State, now: Log, draw: Any = "global", axis_name: str | None = None) -> Any:
     spec = state.spec
-    state = rb.add(state, now.items, now.masks, now.given if spec.sampler.has_priorities else None)
+    state = rb.add(state, now.items, now.masks, now.given if takes_priorities(spec) else None)
     state, sample = rb.sample(state, now.keys, BATCH, draw=draw, axis_name=axis_name)
     handles = sample.indices.reshape(-1)
     priorities = now.priorities if spec.sampler.has_priorities else None
-    new = {"x": sample.items["x"].reshape(-1, 2) * 2}
+    name = "x" if spec.compact is None else "image"  # frames are not rewritten
+    new = {name: (sample.items[name] * 2).reshape(-1, *ITEM[name].shape)}
     return rb.update(state, handles, priorities, new), sample
 
 
@@ -227,7 +255,7 @@ def test_a_draw_of_all_needs_one_key() -> None:
 
 def filled(name: str, shards: int) -> Any:
     state, now = rb.init(SPECS[name], sharding=sharding_of(shards)), jax.tree.map(lambda x: x[0], log(name))
-    return rb.add(state, now.items, now.masks, now.given if state.spec.sampler.has_priorities else None)
+    return rb.add(state, now.items, now.masks, now.given if takes_priorities(state.spec) else None)
 
 
 @pytest.mark.parametrize("name", effort(["prioritized", "uniform"], ["prioritized", "uniform", "recency", "slices"]))
