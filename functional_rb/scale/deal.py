@@ -139,6 +139,12 @@ def check(spec: BufferSpec) -> None:
             f"{expected} with lanes, which are dealt to the shards, got lanes=None; give BufferSpec(lanes=E), one for "
             f"each environment"
         )
+    if spec.plan.objects:
+        raise ValueError(
+            f"{expected} of arrays, which shards send to each other, got Python objects in leaf "
+            f"{spec.plan.first_object!r}, which lie in the memory of the process that added them; store arrays in their "
+            f"place, such as the tokens of a text, or keep an ordinary buffer in each process"
+        )
     if not spec.writer.in_order:
         raise ValueError(
             f"{expected} whose lanes keep their items, got writer={spec.writer}, which chooses slots among all; use "

@@ -18,7 +18,7 @@ ITEM = {"obs": frb.Unbounded((3,)), "next": {"done": frb.Binary(()), "reward": f
 
 
 def spec_of(lanes: int | None = 5, length: int = 4, **fields: Any) -> frb.BufferSpec:
-    return frb.BufferSpec(ITEM, (lanes or 1) * length, lanes=lanes, **fields)
+    return frb.BufferSpec(fields.pop("item", ITEM), (lanes or 1) * length, lanes=lanes, **fields)
 
 
 def double(items: dict[str, Any]) -> dict[str, Any]:
@@ -117,15 +117,27 @@ def test_a_part_computes_what_the_buffer_does_as_it_is_sampled() -> None:
     [
         ({"lanes": None}, r"lanes=None; give BufferSpec\(lanes=E\)"),
         ({"writer": frb.Reservoir()}, r"writer=Reservoir\(\), which chooses slots.*RoundRobin"),
-        ({"sampler": frb.Queue(2)}, "takes items out; keep a queue"),
         ({"storage": frb.Host()}, "on devices, got storage=.*leave the storage out"),
-        ({"transforms": frb.n_step(2, 0.9, at="add")}, r"holds them back.*at='sample'"),
+        ({"item": {"x": frb.Unbounded(()), "text": frb.specs.NonTensor()}}, "objects in leaf 'text'.*store arrays"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused_by_name(fields: dict[str, Any], said: str) -> None:
     spec = spec_of(**fields)
     with pytest.raises(ValueError, match=rf"init: sharding: expected a buffer.*{said}"):
         dealing.deal(spec, 2)
+
+
+@pytest.mark.parametrize("spare", [None, 0, 7])
+@pytest.mark.parametrize("shards", [1, 2, 3, 8])
+def test_a_lane_has_as_much_room_for_frames_as_in_the_whole(spare: int | None, shards: int) -> None:
+    item = {"obs": frb.Unbounded((3,)), "next_obs": frb.Unbounded((3,))}
+    dealt = dealing.deal(spec_of(5, 100, item=item, compact=frb.Compact(spare=spare)), shards)
+    whole, part = dealt.spec.plan.frames, dealt.part.plan.frames
+    assert whole is not None
+    assert part is not None
+    assert (part.room, part.items.length) == (whole.room, whole.items.length)
+    assert dealt.asked.plan.frames == part
+    assert dealt.index.plan.frames is None
 
 
 def test_batches_are_given_out_in_equal_parts() -> None:

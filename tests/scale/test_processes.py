@@ -182,6 +182,22 @@ def test_each_gets_its_share_of_one_draw(processes: ProcessGroup, name: str, siz
     processes.run(size, same_program, SPECS[name], (size + len(name)) % 2 == 0)
 
 
+@pytest.mark.long
+def test_four_processes() -> None:
+    """Of which the last has one lane of five, or none; draws of each among its own, and checkpoints, too."""
+    group = ProcessGroup(4)
+    try:
+        for k, name in enumerate(("prioritized", "slices", "n-step of added", "compact", "queue")):
+            group.run(4, same_program, SPECS[name], k % 2 == 0)
+        group.run(4, local_draws, SPECS["prioritized"], 1e6)
+        with tempfile.TemporaryDirectory() as folder:
+            group.run(4, saved, "prioritized", folder)
+            for size in (2, 4):
+                group.run(size, went_on, "prioritized", folder)
+    finally:
+        group.close()
+
+
 def test_a_process_without_lanes(processes: ProcessGroup) -> None:
     for sampler in (frb.Prioritized(), frb.Slices(2)):
         processes.run(3, same_program, frb.BufferSpec(ITEM, 4 * LENGTH, sampler, lanes=4), False)

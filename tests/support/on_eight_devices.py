@@ -338,9 +338,18 @@ def numbers(shape: str) -> int:
     return int(np.prod([int(n) for n in re.findall(r"\d+", shape.split("[")[1].split("]")[0])] or [1]))
 
 
-@pytest.mark.parametrize("draw", ["global", "local"])
-def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(draw: str) -> None:
-    spec = dataclasses.replace(SPECS["prioritized"], lanes=16, capacity=16 * LARGE)
+@pytest.mark.parametrize(
+    ("name", "draw"),
+    [
+        ("prioritized", "global"),
+        ("prioritized", "local"),
+        *effort([], [(name, "global") for name in ("compact", "n-step of added", "queue")]),
+    ],
+)
+def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(name: str, draw: str) -> None:
+    """Where a part tells how many items its lanes got and have, these numbers go too, which are fewer than a batch's."""
+    spec = dataclasses.replace(SPECS[name], lanes=16, capacity=16 * LARGE)
+    batch = 2 * BATCH if name == "queue" else BATCH  # of each lane as many
     sharding = sharding_of(8)
     state = rb.init(spec, sharding=sharding)
     row = jax.tree.map(lambda x: jnp.zeros((16, *x.shape), x.dtype), jax.eval_shape(lambda: rb.zeros(spec.item)))
@@ -348,7 +357,7 @@ def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(draw: str
 
     def program(state: frb.State, keys: Any, row: Any) -> Any:
         def one(state: frb.State, key: Any) -> Any:
-            state, sample = rb.sample(rb.add(state, row), key, BATCH, draw=draw)  # type: ignore[arg-type]  # one of both
+            state, sample = rb.sample(rb.add(state, row), key, batch, draw=draw)  # type: ignore[arg-type]  # one of both
             return state, sample.items["reward"].sum()
 
         return lax.scan(one, state, keys)
@@ -356,16 +365,19 @@ def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(draw: str
     compiled = rb.jit(program).lower(state, rb.split(rb.key(0), 3), row).compile(AS_USERS)
     text = compiled.as_text()
     found = [(kind, numbers(shape)) for shape, kind in re.findall(COLLECTIVE, text)]
-    words = state.part.rows.shape[1]
+    words = spec.item_bytes // 4 + 8  # and what transforms tell
     rows_moved = [(kind, n) for kind, n in found if n > 1]
     if draw == "global":
-        assert [kind for kind, _ in rows_moved] == ["reduce-scatter"], found
-        assert rows_moved[0][1] <= BATCH // 8 * words
+        assert [kind for kind, _ in rows_moved if kind == "reduce-scatter"] == ["reduce-scatter"], found
+        numbers_told = [n for kind, n in rows_moved if kind != "reduce-scatter"]
+        assert len(numbers_told) == int(state.dealing.part_tells), found
+        assert sum(numbers_told) <= 2 * 16
+        assert max(n for _, n in rows_moved) <= np.prod(spec.sampler.leading_shape(batch // 8)) * words
     else:
         assert not rows_moved, found
     large = [shape for shape in re.findall(r"= (\S+) copy\(", text) if numbers(shape) >= 2 * LARGE]
     assert not large
-    assert compiled.memory_analysis().temp_size_in_bytes < 4 * 2 * LARGE * words / 2
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * 2 * LARGE * state.part.rows.shape[1] / 2
 
 
 # --- all other functions, at once -------------------------------------------------------------------------------------
