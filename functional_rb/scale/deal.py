@@ -142,8 +142,8 @@ def check(spec: BufferSpec) -> None:
     if spec.plan.objects:
         raise ValueError(
             f"{expected} of arrays, which shards send to each other, got Python objects in leaf "
-            f"{spec.plan.first_object!r}, which lie in the memory of the process that added them; store arrays in their "
-            f"place, such as the tokens of a text, or keep an ordinary buffer in each process"
+            f"{spec.plan.first_object!r}, which lie in the memory of the process that added them; store arrays in "
+            f"their place, such as the tokens of a text, or keep an ordinary buffer in each process"
         )
     if not spec.writer.in_order:
         raise ValueError(

@@ -347,7 +347,7 @@ def numbers(shape: str) -> int:
     ],
 )
 def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(name: str, draw: str) -> None:
-    """Where a part tells how many items its lanes got and have, these numbers go too, which are fewer than a batch's."""
+    """Where a part tells how many items its lanes got and have, these numbers go too, fewer than those of a batch."""
     spec = dataclasses.replace(SPECS[name], lanes=16, capacity=16 * LARGE)
     batch = 2 * BATCH if name == "queue" else BATCH  # of each lane as many
     sharding = sharding_of(8)
@@ -442,7 +442,7 @@ def test_functions_of_items_and_invalid_ones() -> None:
         found.append((rb.sample(state, rb.key(0), BATCH)[1], rb.counts(state)))
     assert_same_bits(*found)
     assert found[0][1].invalid == 1, "a NaN"
-    with pytest.raises(ValueError, match="'next/x'"):
+    with pytest.raises(ValueError, match="leaf 'x'"):
         rb.add(state, now.items, validate=True)
 
 
