@@ -98,6 +98,10 @@ class ShardActor:
         """The number of its process on its machine."""
         return os.getpid()
 
+    def place(self) -> str:
+        """The address of its machine."""
+        return str(_ray().util.get_node_ip_address())
+
 
 class _Gauges:
     """What Ray's agents hand on to Prometheus."""

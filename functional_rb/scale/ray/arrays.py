@@ -46,7 +46,9 @@ class BackendArrays(NumPyArrays):
         return self._own_mapping(container, parts, batch)
 
     def given(self, array: Array) -> Any:
-        """An array of the backend, in the same memory where it can be."""
+        """An array of the backend, in the same memory where it can be; objects stay in one of NumPy."""
+        if array.dtype.hasobject:
+            return array
         aligned = array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
         return self._backend.from_dlpack(array, copy=self._picky and not aligned)
 

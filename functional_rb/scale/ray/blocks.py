@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
     Attributes:
         shapes: of each array its dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in
-            `large`.
+            `large`: Python objects are always there, and are pickled.
         small: uint8 [bytes].
         large: the arrays that travel by themselves, in their order.
     """
@@ -51,7 +51,7 @@ def pack(arrays: Sequence[Array]) -> Block:
     """
     shapes, large, end = [], [], 0
     for array in arrays:
-        if array.nbytes >= LARGE:
+        if array.nbytes >= LARGE or array.dtype.hasobject:
             shapes.append((array.dtype.str, array.shape, -1))
             large.append(np.ascontiguousarray(array))
         else:

@@ -160,8 +160,8 @@ class Drawing:
 
 def _aligned(arrays: Sequence[Array], order: Any = None) -> Array:
     """Arrays one behind the other, in another order, in memory that every backend can share."""
-    shape = (sum(len(array) for array in arrays), *arrays[0].shape[1:])
-    whole = numpy_ops.aligned(np.empty, shape, arrays[0].dtype)
+    shape, dtype = (sum(len(array) for array in arrays), *arrays[0].shape[1:]), arrays[0].dtype
+    whole = np.empty(shape, dtype) if dtype.hasobject else numpy_ops.aligned(np.empty, shape, dtype)
     if order is None:
         return np.concatenate(arrays, out=whole)
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -26,6 +26,7 @@ from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.messages import Description, Drawn, Standing, Welcome, Write, Wrote
 from functional_rb.scale.ray.options import Checkpoints
+from functional_rb.scale.ray.trajectories import cut
 from functional_rb.specs import Unbounded
 from functional_rb.structures import sum_tree
 from functional_rb.writers import Immutable
@@ -71,6 +72,8 @@ class Shard:
         self._saving: tuple[Any, int] | None = None
         """A save in the background, and how many items had been added when it began."""
         self._structure: nest.Structure | None = None
+        self._line: tuple[str, int] | None = None
+        """The connection whose steps came last; None if what comes next does not follow on these."""
         state = self._restored()
         if state is None:
             state = self._rb.init(spec)
@@ -209,6 +212,9 @@ class Shard:
     # ---------------------------------------------------------------- writes
 
     def _add(self, write: Write) -> int:
+        line, self._line = self._line, None
+        if line != (write.client, write.session):
+            self._state = cut(self._engine(self._state), self._state)
         arrays = blocks.unpack(write.block)
         count, structure = len(write.leaves), self.spec.added.structure
         items = nest.unflatten(structure, arrays[:count], _as_dict)
@@ -221,6 +227,7 @@ class Shard:
             slots = self._new_slots(before)
             self._written_in[slots] = self._ledger.epoch
             self._versions[slots] = write.version
+        self._line = write.client, write.session
         return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, arrays[:count])
 
     def _new_slots(self, before: Array) -> Array:
@@ -338,7 +345,7 @@ class Shard:
         (saving, inserted), self._saving = self._saving, None
         try:
             saving.result()
-        except OSError as error:  # the items stay, and the next save tries again
+        except Exception as error:  # the items stay, and the next save tries again
             self._save_failures += 1
             _log.error("shard %d: a checkpoint could not be written: %s", self.number, error)
             return

@@ -142,15 +142,9 @@ def test_other_arguments_that_do_not_fit_are_refused():
     ("spec", "arguments", "told"),
     [
         (frb.BufferSpec(SPEC.item, 10), {"shards": 4}, "capacity: expected a multiple of shards=4, got 10; 8 would do"),
-        (frb.BufferSpec(SPEC.item, 8, sampler=frb.Queue()), {}, "BufferSpec.sampler: expected one that draws with"),
-        (frb.BufferSpec(SPEC.item, 8, sampler=frb.WithoutReplacement()), {}, "BufferSpec.sampler: expected one that"),
+        (frb.BufferSpec(SPEC.item, 8, sampler=frb.WithoutReplacement()), {}, "BufferSpec.sampler: expected one whose"),
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.Prioritized(replacement=False)), {}, "BufferSpec.sampler"),
-        (
-            frb.BufferSpec(SPEC.item, 8, writer=frb.StopWhenFull()),
-            {},
-            r"BufferSpec.writer: expected frb.RoundRobin\(\)",
-        ),
-        (frb.BufferSpec({"n": frb.specs.NonTensor()}, 8), {}, "BufferSpec.item: expected arrays alone"),
+        (frb.BufferSpec(SPEC.item, 8, writer=frb.StopWhenFull()), {}, r"BufferSpec.writer: .* expected frb.RoundRobin"),
         (frb.BufferSpec({"n": frb.Unbounded((), "bfloat16")}, 8), {}, "leaf 'n': expected a dtype of NumPy"),
         (SPEC, {"shards": 0}, "start: shards"),
     ],
