@@ -7,15 +7,10 @@ why.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
-import platform
-import subprocess
 import sys
 import time
-import warnings
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +18,16 @@ from benchmarks.service import report
 from benchmarks.service.contenders import CONTENDERS, KINDS, STEPS, Ours, Reverb
 from benchmarks.service.measuring import Crowd, compare
 from benchmarks.service.model import Costs, turns_a_second
+from benchmarks.service.surroundings import is_there, machine, start_ray, versions
 
 BYTES = 150_000_000
 """So many at most a buffer holds, of which several are there at once."""
 NEEDS = {"torchrl": "torchrl", "TransferQueue": "transfer_queue"}
-DISTRIBUTIONS = {"ray": "ray", "torch": "torch", "torchrl": "torchrl", "transfer_queue": "transferqueue"}
 
 
 def main() -> None:
     given = arguments()
-    warnings.simplefilter("ignore")
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TQ_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
-    # Ray lets its workers yield to all other processes, which on a shared machine would be measured in place of them.
-    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
-    import logging
-
-    import ray
-    import torch
-
-    torch.set_num_threads(1)
-    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
-    passed = {"PYTHONPATH": path, "TQ_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    ray.init(
-        num_cpus=64, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        object_store_memory=2 * 2**30, runtime_env={"env_vars": passed},
-    )  # fmt: skip
-    logging.disable(logging.WARNING)
+    ray = start_ray()
     Reverb.python = given.reverb
     names, missing = there(given.contenders, given.reverb)
     load = os.getloadavg()[0]
@@ -117,10 +96,6 @@ def there(wanted: list[str], reverb: str) -> tuple[list[str], list[str]]:
     return [name for name in wanted if name not in out], missing
 
 
-def is_there(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
 def one_kind(name: str, names: list[str], given: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
     """All contenders with items of one kind."""
     kind, made = KINDS[name], dict[str, Any]()
@@ -185,28 +160,6 @@ def modelled(shards: list[Any], given: argparse.Namespace) -> tuple[list[Any], s
         f"{costs.call * 1e3:.2f} ms of each shard more, {costs.latency * 1e3:.2f} ms from beginning to end."
     )
     return points, told
-
-
-def machine() -> str:
-    """What it ran on."""
-    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.machine()}, {memory / 2**20:.0f} GB of memory"
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if os.path.exists(path) else []
-
-
-def versions(reverb: str) -> str:
-    """Of all that was measured."""
-    found = [f"Python {platform.python_version()}"]
-    found += [f"{name} {metadata.version(dist)}" for name, dist in DISTRIBUTIONS.items() if is_there(name)]
-    if reverb:
-        program = "from importlib.metadata import version as v; print(v('dm-reverb'), 'on TensorFlow', v('tensorflow'))"
-        said = subprocess.run([reverb, "-c", program], capture_output=True, text=True, check=True).stdout
-        found.append(f"dm-reverb {said.strip()}")
-    return ", ".join(found)
 
 
 if __name__ == "__main__":
