@@ -64,8 +64,8 @@ def of_capacities(found: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
     how = (
         f"By `python -m benchmarks.service.steady capacity`, on {found['machine']}, load {found['load']:.1f} before. "
-        f"Full prioritized buffers, in turns, {found['rounds']} rounds of {found['seconds']} s; items a second, medians "
-        f"of rounds, and medians of single calls in ms."
+        f"Full prioritized buffers, in turns, {found['rounds']} rounds of {found['seconds']} s; items a second, "
+        f"medians of rounds, and medians of single calls in ms."
     )
     return ["## Over the capacity", how, table(["shards", "capacity", "in", "out", "add", "draw"], rows)]
 
