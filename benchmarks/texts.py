@@ -150,7 +150,9 @@ def text(section: Section, work: TextWorkload) -> str:
 
 def prepared(work: TextWorkload, root: str) -> frb.text.Prepared:
     """The texts as ours."""
-    return frb.text.preference(rows(work), tokenizer(work), max_length=work.max_length, root=root, progress=False)
+    return frb.text.preference(
+        rows(work), tokenizer(work), frb.text.Tokenization(max_length=work.max_length), root=root, progress=False
+    )
 
 
 def of_ours_tokenizing(name: str, work: TextWorkload, group: Texting) -> Calls:

@@ -1,9 +1,9 @@
-"""What functions give back, for annotations: `frb.types`. `frb.State` and `frb.Sample` stand in `frb` itself."""
+"""What functions give back, for annotations, and what few take: `frb.types`. `frb.State` and `frb.Sample` stand in `frb` itself."""
 
 from functional_rb.base.containers import record
 from functional_rb.buffer.state import Counts, Crop, MaskedSample, SliceSample
 from functional_rb.hash_maps.functions import HashMap, Inserted
-from functional_rb.iteration.batches import Batches
+from functional_rb.iteration.batches import Batches, Prefetch
 
-__all__ = ["Batches", "Counts", "Crop", "HashMap", "Inserted", "MaskedSample", "SliceSample", "record"]
+__all__ = ["Batches", "Counts", "Crop", "HashMap", "Inserted", "MaskedSample", "Prefetch", "SliceSample", "record"]
 __dir__ = __all__.copy

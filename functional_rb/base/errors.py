@@ -59,7 +59,8 @@ class CorruptCheckpointError(CheckpointError):
     def __init__(self, file: str, reason: str) -> None:
         """Name the file."""
         super().__init__(
-            f"{file}: {reason}; give frb.load(..., fall_back=True) for the newest checkpoint there that is whole"
+            f"{file}: {reason}; give frb.load(..., frb.checkpoint.Reading(fall_back=True)) for the "
+            f"newest checkpoint there that is whole"
         )
         self.file, self.reason = file, reason
 

@@ -69,12 +69,38 @@ class Content(NamedTuple):
     parts: Mapping[int, Part] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a checkpoint is read, for `frb.load`.
+
+    Attributes:
+        mmap: do not read the rows into memory but map the file, copying what is written to page by page. The file is
+            verified all the same, which reads it once. Of a nest torch's arrays stay in the file.
+        known: the user's classes and functions that the spec names, see `from_json`.
+        fall_back: if the newest checkpoint is damaged, take the newest that is not; of a mixture the newest that is
+            whole.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Example:
+        >>> Reading(fall_back=True).mmap
+        False
+    """
+
+    mmap: bool = False
+    known: Iterable[Any] = ()
+    fall_back: bool = False
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known", tuple(self.known))  # which several parts are read by
+
+
+USUAL = Reading()
+
+
 def read(
     path: str | os.PathLike[str],
-    known: Iterable[Any] = (),
-    mmap: bool = False,
-    fall_back: bool = False,
-    progress: bool | None = None,
+    how: Reading = USUAL,
     storage: Storage | None = None,
     here: bool = False,
     wanted: BufferSpec | None = None,
@@ -92,10 +118,10 @@ def read(
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(as_path(path, "load"))
-        loading = _Loading(directory, tuple(known), mmap, progress, stack, storage, here, wanted, number)
+        loading = _Loading(directory, tuple(how.known), how.mmap, how.progress, stack, storage, here, wanted, number)
         loading.dealer, loading.own, loading.before = dealer, own, before
         try:
-            return loading.newest(fall_back)
+            return loading.newest(how.fall_back)
         except BaseException:
             if loading.files is not None:
                 loading.files.release()

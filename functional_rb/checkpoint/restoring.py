@@ -26,7 +26,7 @@ from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.claims import spec_of
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.loading import TRIES, Content, read
+from functional_rb.checkpoint.loading import TRIES, USUAL, Content, Reading, read
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.convert.json import KnownError
 from functional_rb.storage import elsewhere
@@ -35,14 +35,11 @@ from functional_rb.storage import elsewhere
 def load(
     path: str | os.PathLike[str],
     backend: ModuleType | str,
+    reading: Reading = USUAL,
     *,
-    mmap: bool = False,
     device: Any = None,
-    known: Iterable[Any] = (),
-    fall_back: bool = False,
     storage: Storage | None = None,
     spec: Description | Sequence[Any] | None = None,
-    progress: bool | None = None,
     sharding: Any = None,
 ) -> Any:
     """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
@@ -53,12 +50,8 @@ def load(
     Args:
         path: a directory that `save` has written to.
         backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
-        mmap: do not read the rows into memory but map the file, copying what is written to page by page. The file is
-            verified all the same, which reads it once. Of a nest torch's arrays stay in the file.
+        reading: how it is read, as `frb.checkpoint.Reading(mmap=True)`, `Reading(fall_back=True)`.
         device: where the state goes, as for `init`.
-        known: the user's classes and functions that the spec names, see `from_json`.
-        fall_back: if the newest checkpoint is damaged, take the newest that is not; of a mixture the newest that is
-            whole.
         storage: in place of the spec's, and needed where that is `Memmap` with the path of another directory: no path
             in a file is followed. Mapped files in this very directory are gone on with, without a copy, wherever
             the directory was when they were made; if this is None, and another state writes to them or nobody may,
@@ -68,7 +61,6 @@ def load(
             each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`. For a
             hash map a `HashMapSpec`, for a forest a `ForestSpec`, as for `rb.hash_maps.with_spec` and
             `rb.forests.with_spec`.
-        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
         sharding: to which shards the lanes of a buffer are dealt, as for `init`, whether or not it was dealt before.
             All processes call `load` then, with the same directory, and each reads what it needs. Without it a buffer
             that was dealt is put together.
@@ -93,21 +85,21 @@ def load(
         ...     print(int(rb.size(frb.load(path, rb))))
         1
     """
-    directory, known = os.path.abspath(as_path(path, "load")), tuple(known)
+    directory = os.path.abspath(as_path(path, "load"))
+    if not isinstance(reading, Reading):
+        raise TypeError(f"load: expected reading as frb.checkpoint.Reading(...), got {reading!r:.80}")
     if sharding is not None:
-        return _load_dealt(
-            directory, backend, mmap, device, known, fall_back, storage, _one_spec(spec), progress, sharding
-        )
+        return _load_dealt(directory, backend, reading, device, storage, _one_spec(spec), sharding)
 
     def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
         if given is None or isinstance(given, BufferSpec):
-            return _load(where, backend, number, mmap, device, known, fall_back, storage, given, progress)
+            return _load(where, backend, number, reading, device, storage, given)
         if not isinstance(given, Sequence) and not (isinstance(given, Description) and given.part):
             raise TypeError(
                 f"load: expected a BufferSpec as spec (of a hash map a HashMapSpec, of a forest a ForestSpec), or a "
                 f"list with one for each buffer of a mixture, got {type(given).__name__}"
             )
-        value, found = _load(where, backend, number, mmap, device, known, fall_back, storage, None, progress)
+        value, found = _load(where, backend, number, reading, device, storage, None)
         if isinstance(given, Description):
             return _with_spec(value, given, backend), found
         if not mixtures.is_record(value):
@@ -118,7 +110,7 @@ def load(
 
     if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
         raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
-    return mixtures.loaded(directory, one, spec, fall_back)
+    return mixtures.loaded(directory, one, spec, reading.fall_back)
 
 
 def _one_spec(spec: Any) -> BufferSpec | None:
@@ -131,13 +123,10 @@ def _one_spec(spec: Any) -> BufferSpec | None:
 def _load_dealt(
     directory: str,
     backend: ModuleType | str,
-    mmap: bool,
+    reading: Reading,
     device: Any,
-    known: tuple[Any, ...],
-    fall_back: bool,
     storage: Storage | None,
     wanted: BufferSpec | None,
-    progress: bool | None,
     sharding: Any,
 ) -> Any:
     """What `load` gives of a buffer that is to be dealt: all processes find the same checkpoint, or none does."""
@@ -150,9 +139,7 @@ def _load_dealt(
     contents: list[Content] = []
 
     def attempt(before: int | None) -> list[Any]:
-        found = read(
-            directory, known, mmap, fall_back, progress, storage, False, wanted, None, module.dealer, own, before
-        )
+        found = read(directory, reading, storage, wanted=wanted, dealer=module.dealer, own=own, before=before)
         contents[:] = [_parts_for(found, wanted, storage, module.dealer, own)]
         return [found.generation, found.stamp]
 
@@ -214,13 +201,10 @@ def _load(
     path: str,
     backend: ModuleType | str,
     number: int | None,
-    mmap: bool,
+    reading: Reading,
     device: Any,
-    known: Iterable[Any],
-    fall_back: bool,
     storage: Storage | None,
     spec: BufferSpec | None,
-    progress: bool | None,
 ) -> tuple[Any, int]:
     named = backend_name(backend)
     module = lazy.imported(f"{named}_backend.restore")
@@ -228,11 +212,11 @@ def _load(
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
     dealer = module.dealer
-    found = read(path, known, mmap, fall_back, progress, storage, here=True, wanted=spec, number=number, dealer=dealer)
+    found = read(path, reading, storage, here=True, wanted=spec, number=number, dealer=dealer)
     if found.of_shards and spec is None and storage is not None:
         spec = dataclasses.replace(found.spec, storage=storage)
     if records.is_record(found.spec):
-        return records.value_of(found.spec, found.arrays, module, device, mmap), found.generation
+        return records.value_of(found.spec, found.arrays, module, device, reading.mmap), found.generation
     if spec is not None and not respec.same_place(found.spec, spec):
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return module.restore(spec, arrays, device, objects=found.objects, files=files), found.generation

@@ -5,45 +5,37 @@ A `Reader` gives `Episode`s. `convert` writes those of any reader as the mapped 
 `frb.datasets`.
 """
 
-from functional_rb.datasets.convert import convert
+from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.derived import concat, split
 from functional_rb.datasets.derived import filter_episodes as filter
 from functional_rb.datasets.derived import map_episodes as map
-from functional_rb.datasets.description import Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.exporting.export import export
 from functional_rb.datasets.fetching.fetch import fetch
-from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
-from functional_rb.datasets.fetching.retry import Backoff, Clock
-from functional_rb.datasets.getting import get
+from functional_rb.datasets.fetching.remote import FetchError, RemoteFile, Retry
 from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load, verify
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
-from functional_rb.datasets.sources import Source
 from functional_rb.datasets.statistics import statistics
-from functional_rb.datasets.stored import Stored, Summary
+from functional_rb.datasets.stored import Stored
 
 __all__ = [
-    "Backoff",
-    "Clock",
+    "Conversion",
     "Counts",
     "DatasetError",
-    "Description",
     "Episode",
     "FetchError",
     "Reader",
     "Recording",
     "RemoteFile",
-    "Source",
+    "Retry",
     "StepSpec",
     "Stored",
-    "Summary",
     "concat",
     "convert",
     "export",
     "fetch",
     "filter",
-    "get",
     "info",
     "load",
     "map",

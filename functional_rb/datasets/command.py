@@ -13,16 +13,17 @@ import numpy as np
 
 from functional_rb.convert.json import to_json
 from functional_rb.datasets import command_derived, command_options
-from functional_rb.datasets.convert import convert
+from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import DESCRIPTION, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS, export
-from functional_rb.datasets.getting import get
-from functional_rb.datasets.loading import absolute, folder_of, prepare, verify
-from functional_rb.datasets.reader import prefixes
+from functional_rb.datasets.fetching.fetch import fetch
+from functional_rb.datasets.loading import absolute, prepare, verify
+from functional_rb.datasets.reader import folder_of, prefixes
 from functional_rb.datasets.sources import facts_of, source_of
 from functional_rb.datasets.stored import Stored
 
+WHO = "datasets"
 Told = dict[str, Any]
 
 
@@ -75,7 +76,7 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
             _inform(given, draw)
             return 0
         infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
-        kept: dict[str, Any] = {"narrow": not given.wide, "infos": infos, "observation_key": None, "compact": None}
+        kept = Conversion(narrow=not given.wide, infos=infos)
         options = command_options.given_by(given)
 
         def directory(name: str) -> str:
@@ -93,10 +94,10 @@ def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
             if is_dataset(given.name):
                 raise ValueError(f"convert: {given.name} is a converted dataset already, which load takes as it is")
             convert(
-                command_options.reader_of(given.name, folder_of(given.root), options),
+                command_options.reader_of(given.name, folder_of(given.root, WHO), options),
                 given.out,
+                kept,
                 facts=facts_of(absolute(given.name)),
-                **kept,
             )
             print(os.path.abspath(given.out))
     except (OSError, ValueError, ImportError) as error:
@@ -141,16 +142,16 @@ def _show(told: Told, as_json: bool) -> None:
     sys.stdout.write(json.dumps(told, indent=2) + "\n" if as_json else _page(told))
 
 
-def _gotten(name: str, root: str | None, options: Told, kept: Told) -> str:
-    folder = folder_of(root)
+def _gotten(name: str, root: str | None, options: Told, kept: Conversion) -> str:
+    folder = folder_of(root, WHO)
     try:
         command_options.reader_of(name, folder, options)
     except FileNotFoundError:
         row = source_of(name)
         if not (row.files or row.hub or row.bucket):
             raise
-        get(name, folder)
-    return prepare(name, root, options, kept, None)
+        fetch(name, folder)
+    return prepare(name, root, options, kept)
 
 
 def _fact(text: str) -> tuple[str, Any]:
@@ -168,7 +169,7 @@ def _fact(text: str) -> tuple[str, Any]:
 
 def listed(root: str | None) -> Told:
     """What is converted in the folder where datasets lie, and the prefixes of names."""
-    folder = os.path.join(folder_of(root), "converted")
+    folder = os.path.join(folder_of(root, WHO), "converted")
     found = {}
     for directory, inside, names in sorted(os.walk(folder)):
         inside.sort()
@@ -182,7 +183,7 @@ def told_of(name: str, root: str | None, options: Told) -> Told:
     """What is known of a dataset, by options of its reader; of a converted one how long and good its episodes are."""
     if is_dataset(name):
         return _of_converted(Stored(name))
-    reader = command_options.reader_of(name, folder_of(root), options)
+    reader = command_options.reader_of(name, folder_of(root, WHO), options)
     counts = reader.counts
     steps = reader.spec(narrow=True)
     told = {"name": reader.name, "episodes": counts.episodes, "steps": counts.steps, "bytes": counts.nbytes}

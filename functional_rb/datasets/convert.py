@@ -22,7 +22,7 @@ from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Descrip
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.journal import Appended, Journal, Line
 from functional_rb.datasets.reader import Reader
-from functional_rb.datasets.rows import Form, Steps, infos_chosen, is_large
+from functional_rb.datasets.rows import Form, Steps, infos_chosen, infos_named, is_large
 from functional_rb.datasets.stage import Stage, bytes_of_rows
 from functional_rb.storage import disk
 from functional_rb.storage.directory import file_name, shapes
@@ -35,16 +35,46 @@ WAYS = ("concat", "filter", "map", "split")
 CHUNK = 2**26
 
 
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """How the steps of a dataset become the items of a buffer: for `convert` and `load`.
+
+    Attributes:
+        narrow: whether 64-bit numbers are stored in 32 bits, as learners compute: floats are rounded, integers must
+            fit.
+        infos: the names of the infos that are stored too, at "info" in the items; True for all.
+        observation_key: the name of the observation in the items, also if it is a dict.
+        compact: whether observations are stored once, though a step has two; see `Compact`. None for: if they are
+            large, of a kilobyte or more. Where they are small, drawing them takes longer than reading them twice.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+
+    Example:
+        >>> Conversion(infos=["success"]).narrow
+        True
+    """
+
+    narrow: bool = True
+    infos: bool | Sequence[str] = ()
+    observation_key: str | None = None
+    compact: bool | None = None
+    progress: bool | None = None
+
+    def choices(self) -> dict[str, Any]:
+        """All that makes the files differ, in values of JSON."""
+        return {
+            "narrow": self.narrow,
+            "infos": infos_named(self.infos, WHO),
+            "observation_key": self.observation_key,
+            "compact": self.compact,
+        }
+
+
 def convert(
     reader: Reader,
     path: str | os.PathLike[str],
+    conversion: Conversion | None = None,
     *,
-    narrow: bool = True,
-    infos: bool | Sequence[str] = (),
-    observation_key: str | None = None,
-    compact: bool | None = None,
     facts: Mapping[str, Any] | None = None,
-    progress: bool | None = None,
 ) -> Description:
     """Write the episodes of a reader as a buffer in mapped files, which `datasets.load` opens at once.
 
@@ -55,14 +85,8 @@ def convert(
         reader: of the dataset.
         path: the directory that is made. If this dataset is there already, by its name and by how it is made, nothing
             is done.
-        narrow: whether 64-bit numbers are stored in 32 bits, as learners compute: floats are rounded, integers must
-            fit.
-        infos: the names of the infos that are stored too, at "info" in the items; True for all.
-        observation_key: the name of the observation in the items, also if it is a dict.
-        compact: whether observations are stored once, though a step has two; see `Compact`. None for: if they are
-            large, of a kilobyte or more. Where they are small, drawing them takes longer than reading them twice.
+        conversion: which parts of the steps are stored, and in which form; by default as `Conversion()` says.
         facts: what is known of where it comes from, in values of JSON, beside what the files say.
-        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Returns:
         What was made.
@@ -79,10 +103,11 @@ def convert(
         raise TypeError(
             f"{WHO}: expected a reader, got {reader!r:.80}; open_reader(name) gives one, and load takes the name itself"
         )
-    steps = reader.spec(narrow)
-    compact = is_large(steps.observation) if compact is None else compact
-    form = Form(steps, infos_chosen(infos, steps.infos), observation_key, compact)
-    options = {"narrow": narrow, "infos": list(form.infos), "observation_key": observation_key, "compact": compact}
+    how = conversion or Conversion()
+    steps = reader.spec(how.narrow)
+    compact = is_large(steps.observation) if how.compact is None else how.compact
+    form = Form(steps, infos_chosen(how.infos, steps.infos), how.observation_key, compact)
+    options = {**how.choices(), "infos": list(form.infos), "compact": compact}
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
         if is_dataset(target):
@@ -94,7 +119,8 @@ def convert(
         known = {"source": _source(reader), "facts": dict(reader.facts)}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
-        with contextlib.closing(writing), _progress(reader, form, progress) as shown:
+        total = (reader.counts.steps or 0) * form.spec.item_bytes
+        with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
             made = writing.finish(reader.name, options, {**reader.facts, **(facts or {})})
         disk.rename(part, target)
@@ -122,10 +148,6 @@ def _source(reader: Reader) -> list[list[Any]]:
         status = os.stat(name)
         found.append([os.path.abspath(name), status.st_size, status.st_mtime_ns])
     return found
-
-
-def _progress(reader: Reader, form: Form, shown: bool | None) -> Progress:
-    return Progress((reader.counts.steps or 0) * form.spec.item_bytes, "convert", shown)
 
 
 @dataclasses.dataclass

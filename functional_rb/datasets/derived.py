@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.datasets.convert import convert
+from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
@@ -148,7 +148,7 @@ def _noted(where: str) -> Iterator[None]:
 def _written(reader: Reader, of: Stored, to: Path) -> Description:
     """What is made of a dataset, stored as that is."""
     compact = of.description.spare is not None
-    return convert(reader, to, narrow=of.description.options["narrow"], infos=True, compact=compact)
+    return convert(reader, to, Conversion(of.description.options["narrow"], infos=True, compact=compact))
 
 
 class _Chosen(Stored):

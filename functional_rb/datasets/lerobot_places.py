@@ -11,7 +11,7 @@ from typing import Any
 
 from functional_rb.base import files, strict_json
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.fetching.names import checked
+from functional_rb.datasets.fetching.paths import checked
 from functional_rb.datasets.parquet import table
 
 FROM, TO = "dataset_from_index", "dataset_to_index"

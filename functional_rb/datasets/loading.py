@@ -8,25 +8,21 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from functional_rb.base.files import as_path
 from functional_rb.checkpoint.restoring import backend_name
-from functional_rb.datasets.convert import convert
+from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.journal import JOURNAL, problem_of_line, read_lines
 from functional_rb.datasets.opening import opened
-from functional_rb.datasets.reader import open_reader, split_name
-from functional_rb.datasets.rows import infos_named
+from functional_rb.datasets.reader import ROOT, folder_of, open_reader, split_name
 from functional_rb.datasets.sources import facts_of
 from functional_rb.samplers.base import SamplerBase
 
 WHO = "datasets.load"
-# The environment variable that names the folder where datasets lie.
-ROOT = "FUNCTIONAL_RB_DATASETS"
 
 
 def load(
@@ -37,12 +33,8 @@ def load(
     sampler: SamplerBase | None = None,
     transforms: Any = (),
     batch_size: int | None = None,
-    narrow: bool = True,
-    infos: bool | Sequence[str] = (),
-    observation_key: str | None = None,
-    compact: bool | None = None,
     device: Any = None,
-    progress: bool | None = None,
+    conversion: Conversion | None = None,
     **options: Any,
 ) -> Any:
     """A dataset as an immutable buffer of steps in TED, in mapped files.
@@ -60,14 +52,9 @@ def load(
         sampler: how items are drawn, `frb.Uniform()` by default.
         transforms: what happens to what is sampled: `n_step`, `her`, `map_items`.
         batch_size: the default for `sample`.
-        narrow: whether 64-bit numbers are stored in 32 bits, as learners compute: floats are rounded, integers must
-            fit.
-        infos: the names of the infos that are stored too, at "info" in the items; True for all.
-        observation_key: the name of the observation in the items, also if it is a dict.
-        compact: whether observations are stored once, though a step has two; see `Compact`. None for: if they are
-            large, of a kilobyte or more.
         device: where samples go, as for `init`.
-        progress: whether to show a bar once converting takes more than a second; None for: on a terminal.
+        conversion: which parts of the steps are stored, and in which form; each choice is converted once, and lies in
+            a directory of its own.
         options: of the reader.
 
     Returns:
@@ -89,23 +76,19 @@ def load(
     if not isinstance(given, str | os.PathLike):
         split_name(directory)  # which tells what a name is
     if not is_dataset(directory):
-        chosen = infos_named(infos, WHO)
-        kept = {"narrow": narrow, "infos": chosen, "observation_key": observation_key, "compact": compact}
-        directory = prepare(directory, root, options, kept, progress)
+        directory = prepare(directory, root, options, conversion or Conversion())
     description = read_description(directory)
     return opened(directory, description, backend, sampler, transforms, batch_size, device)
 
 
-def prepare(
-    name: str, root: str | os.PathLike[str] | None, options: dict[str, Any], kept: dict[str, Any], progress: bool | None
-) -> str:
+def prepare(name: str, root: str | os.PathLike[str] | None, options: dict[str, Any], conversion: Conversion) -> str:
     """The directory of a dataset, which is converted if it is not there."""
-    name, folder = absolute(name), folder_of(root)
-    directory = place(folder, name, {**options, **kept})
+    name, folder = absolute(name), folder_of(root, WHO)
+    directory = place(folder, name, {**options, **conversion.choices()})
     if not is_dataset(directory):
         reader = open_reader(name, folder, **options)
         with _explained(directory):
-            convert(reader, directory, facts=facts_of(name), progress=progress, **kept)
+            convert(reader, directory, conversion, facts=facts_of(name))
     return directory
 
 
@@ -154,14 +137,6 @@ def verify(dataset: Dataset) -> None:
         problem = problem_of_line(directory, line)
         if problem is not None:
             raise DatasetError(f"{problem}; convert the dataset again")
-
-
-def folder_of(root: str | os.PathLike[str] | None) -> str:
-    """The folder where datasets lie, absolute."""
-    if root is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        root = os.environ.get(ROOT) or os.path.join(cache, "functional_rb", "datasets")
-    return os.path.abspath(as_path(root, WHO))
 
 
 def absolute(name: str) -> str:

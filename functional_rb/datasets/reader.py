@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from functional_rb.base.files import as_path
 from functional_rb.datasets.episode import Episode, StepSpec
 
 
@@ -65,6 +66,8 @@ class Reader(Protocol):
 
 
 # Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie.
+# The environment variable that names the folder where datasets lie.
+ROOT = "FUNCTIONAL_RB_DATASETS"
 Opener = Callable[..., Reader]
 
 # Readers by prefix, as "module:function", so that none is imported before it is needed.
@@ -108,6 +111,14 @@ def register(prefix: str, opener: Opener) -> None:
 def prefixes() -> list[str]:
     """The prefixes whose datasets can be read, sorted."""
     return sorted({*_BUILT_IN, *_REGISTERED})
+
+
+def folder_of(root: str | os.PathLike[str] | None, who: str) -> str:
+    """The folder where datasets lie, absolute."""
+    if root is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        root = os.environ.get(ROOT) or os.path.join(cache, "functional_rb", "datasets")
+    return os.path.abspath(as_path(root, who))
 
 
 def split_name(name: Any) -> tuple[str, str]:

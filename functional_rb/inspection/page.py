@@ -58,7 +58,11 @@ def _remedy(report: Report) -> str:
     if report["checkpoint"] is None:
         return "DAMAGED; there is nothing to load."
     newest = report["generations"][0]["generation"] == report["checkpoint"]
-    how = "" if newest else f"; frb.load(..., fall_back=True) loads generation {report['checkpoint']}"
+    how = (
+        ""
+        if newest
+        else f"; frb.load(..., frb.checkpoint.Reading(fall_back=True)) loads generation {report['checkpoint']}"
+    )
     return f"DAMAGED: see above{how}."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import threading
 import weakref
@@ -27,6 +28,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclasses.dataclass(frozen=True)
+class Prefetch:
+    """How batches are drawn ahead, for `iterate`.
+
+    Attributes:
+        batches: how many are drawn and sent ahead of the one in use. 0: none, and no threads.
+        threads: how many work at it. More than one pays where a batch takes longer than a training step. Samplers that
+            remember what they drew draw one batch after the other; then only the transfer is shared out.
+        lag: how many batches a state that the iterator is given comes late. With 0 the next batch is drawn from it, as
+            in the loop above, and what was drawn ahead is thrown away. With as many as `batches` nothing is, and what
+            comes is so many steps old. 0 with a cell.
+
+    Example:
+        >>> Prefetch(4, lag=4).threads
+        1
+    """
+
+    batches: int = 2
+    threads: int = 1
+    lag: int = 0
+
+
 def iterate(
     rb: Any,
     state: State | Mixture | Cell,
@@ -34,10 +57,8 @@ def iterate(
     batch_size: int | None = None,
     *,
     n: int | None = None,
-    prefetch: int = 2,
-    threads: int = 1,
+    prefetch: int | Prefetch = 2,
     device: Any = None,
-    lag: int = 0,
     beta: Beta = None,
 ) -> Batches:
     """Draw batch after batch while the caller trains on those before.
@@ -58,13 +79,9 @@ def iterate(
         batch_size: by default the spec's.
         n: how many batches; None for no end.
         prefetch: how many batches are drawn and sent ahead of the one in use. 0 is the loop above: no threads.
-        threads: how many work at it. More than one pays where a batch takes longer than a training step. Samplers that
-            remember what they drew draw one batch after the other; then only the transfer is shared out.
+            `frb.types.Prefetch(...)` also says by how many threads, and how late a state comes that the iterator is given.
         device: where the batches go, of torch or JAX (there also a sharding); None leaves them where they are drawn.
             Torch copies from pinned memory on a stream of its own.
-        lag: how many batches a state that the iterator is given comes late. With 0 the next batch is drawn from it, as
-            in the loop above, and what was drawn ahead is thrown away. With `lag=prefetch` nothing is, and batches are
-            so many steps old. 0 with a cell.
         beta: overrides the sampler's; a number, or a function from a batch's number (from 0) to one.
 
     Returns:
@@ -91,18 +108,19 @@ def iterate(
         checks.check_state(state, WHO)
     form = form_of(state)
     wanted = None if n is None else checks.count(WHO, "n", n)
-    ahead, late = checks.count(WHO, "prefetch", prefetch), checks.count(WHO, "lag", lag)
-    workers = checks.count(WHO, "threads", threads)
+    how = prefetch if isinstance(prefetch, Prefetch) else Prefetch(prefetch)
+    ahead, late = checks.count(WHO, "prefetch", how.batches), checks.count(WHO, "lag", how.lag)
+    workers = checks.count(WHO, "threads", how.threads)
     if not workers:
         raise ValueError(f"{WHO}: expected threads >= 1, got 0; give prefetch=0 for none")
     if late and cell is not None:
         raise ValueError(
-            f"{WHO}: expected lag=0 with a Cell, got {lag}: each batch is drawn from the state that is the newest then"
+            f"{WHO}: expected lag=0 with a Cell, got {late}: each batch is drawn from the state that is the newest then"
         )
     if late and remembers(form):
         who = next(type(spec.sampler).__name__ for spec in specs_of(form) if spec.sampler.remembers)
         raise ValueError(
-            f"{WHO}: expected lag=0 with {who}, which remembers what it drew, got {lag}: "
+            f"{WHO}: expected lag=0 with {who}, which remembers what it drew, got {late}: "
             f"the states of a later draw and of an add cannot be joined"
         )
     transfer = None

@@ -49,13 +49,10 @@ def check_sampler(
     sampler: Any,
     *,
     item: Any = None,
-    capacity: int = 12,
-    lanes: int | None = None,
-    writer: Any = None,
-    batch_size: int = 6,
     law: SamplerLaw | None = None,
     examples: int = 20,
     run_on: Sequence[str] | None = None,
+    **spec: Any,
 ) -> None:
     """See that a sampler keeps the contract of samplers.
 
@@ -68,15 +65,12 @@ def check_sampler(
     Args:
         sampler: an instance.
         item: a dict of specs; by default `ITEM`. A leaf "id" that numbers the items is added to it.
-        capacity: of the buffer.
-        lanes: of the buffer.
-        writer: of the buffer; one of the library's.
-        batch_size: how many are drawn at a time.
         law: what the sampler should do, in plain Python: of the stored items, how likely the next draw is to begin with
             each, up to a factor. No sampler is told of leaves that `update` exchanges, so with a law only the leaf "id"
             is.
         examples: how many histories.
         run_on: which of `CARRIERS` are tried; by default all whose backend is installed.
+        spec: other fields of the `BufferSpec`: capacity (12), lanes, batch_size (6), writer, one of the library's.
 
     Raises:
         ConformanceError: for the first thing that is wrong, with the shortest history that shows it.
@@ -88,9 +82,8 @@ def check_sampler(
         ...               run_on=["numpy"], examples=5)
     """
     who = _check_strategy(sampler, SamplerBase, "sampler", "SamplerBase")
-    chosen = {} if writer is None else {"writer": writer}
-    spec = BufferSpec(_with_id(item), capacity, sampler, lanes=lanes, batch_size=batch_size, **chosen)
-    _check_run(Trial(who, spec, sampler_law=law), examples, _carriers(run_on))
+    made = BufferSpec(_with_id(item), sampler=sampler, **{"capacity": 12, "batch_size": 6, **spec})
+    _check_run(Trial(who, made, sampler_law=law), examples, _carriers(run_on))
 
 
 def check_writer(

@@ -5,6 +5,7 @@ from functional_rb.text.decoding import Decoding, Reward
 from functional_rb.text.kl import AdaptiveKL, ConstantKL
 from functional_rb.text.packing import Packed, pack, unpack
 from functional_rb.text.padding import Padded
+from functional_rb.text.pipeline import Tokenization
 from functional_rb.text.preparation import preference, prompts
 from functional_rb.text.prepared import Prepared
 from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
@@ -22,6 +23,7 @@ __all__ = [
     "PromptData",
     "Reward",
     "RewardData",
+    "Tokenization",
     "pack",
     "preference",
     "prompts",

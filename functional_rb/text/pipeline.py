@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -30,6 +31,40 @@ MERGED = (
     "expected a prompt, got one whose only token has characters of the reply too, which makes it the reply's: let them "
     "be tokenized apart (jointly=False), or stand apart (separator=' ')"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenization:
+    """How texts become tokens, for `preference` and `prompts`.
+
+    Attributes:
+        max_length: how many tokens a text may have, special ones counted; None for no limit.
+        too_long: of longer ones: "drop" leaves the example out and counts it, "truncate_prompt" cuts the beginning of
+            the prompt off, as much of it for both texts, and drops what does not fit even so, "error" refuses.
+        bad: of rows that cannot be used: "error" names row and column, "drop" leaves them out and counts them. Reasons
+            are "no_row", "no_text" (no column of that name, or no text in it), "no_utf8", "empty_reply", "equal"
+            (chosen and rejected are the same), "no_number" (a score that is NaN, infinite or none), and "template" and
+            "tokenizer" (which raised an error of it: the cause of ours).
+        jointly: whether prompt and reply are tokenized as one text, as a model reads it. Then characters on both sides
+            of the border may become one token, which belongs to the reply; `Prepared.merged` counts those texts. If
+            apart, the prompt's tokens are those that it has alone, as where a model generates replies to it.
+        eos: whether replies end with the tokenizer's end token, or which other token they end with. In conversations
+            the chat template writes it.
+        separator: what stands between prompt and reply, as part of the prompt. No conversations.
+        rows_at_once: how many rows are tokenized at a time.
+
+    Example:
+        >>> Tokenization(max_length=512, too_long="truncate_prompt").jointly
+        True
+    """
+
+    max_length: int | None = None
+    too_long: TooLong = "drop"
+    bad: Bad = "error"
+    jointly: bool = True
+    eos: bool | int = True
+    separator: str = ""
+    rows_at_once: int = 512
 
 
 class Options(NamedTuple):

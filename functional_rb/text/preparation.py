@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from functional_rb.text import pipeline, sources
-from functional_rb.text.pipeline import Bad, Options, TooLong
+from functional_rb.text.pipeline import Bad, Options, Tokenization, TooLong
 from functional_rb.text.prepared import Kind, Prepared
 from functional_rb.text.rows import Columns
 from functional_rb.text.sources import Source
 
 # Rows in which columns are looked for, where the source does not tell them.
 LOOKED_AT = 100
-PIECE = 512
 # Columns that rows of conversations may have, by the names that TRL gives them: what the chat template is told.
 TEMPLATE = ("tools", "chat_template_kwargs")
 
@@ -23,17 +22,11 @@ TEMPLATE = ("tools", "chat_template_kwargs")
 def preference(
     source: Any,
     tokenizer: Any,
+    tokenization: Tokenization | None = None,
     *,
-    max_length: int | None = None,
-    too_long: TooLong = "drop",
-    bad: Bad = "error",
-    jointly: bool = True,
-    eos: bool | int = True,
-    separator: str = "",
     columns: Mapping[str, str | None] | None = None,
     scores: tuple[str, str] | None = None,
     root: Any = None,
-    rows_at_once: int = PIECE,
     progress: bool | None = None,
 ) -> Prepared:
     """Tokenize pairs of texts, of which one is preferred, into files.
@@ -46,31 +39,20 @@ def preference(
 
     What was prepared before of the same data, with the same tokenizer and options, is found again, whatever the kind of
     source that the rows of dicts or of a `datasets.Dataset` come in; files are told by their bytes. Memory is bounded
-    by `rows_at_once`. A process that is killed leaves `*.part` in `root`, with which the next call goes on.
+    by `Tokenization.rows_at_once`. A process that is killed leaves `*.part` in `root`, with which the next call goes
+    on.
 
     Args:
         source: a `datasets.Dataset` or `IterableDataset`; a path of JSON lines (.jsonl, .json), of an array of
             JSON (.json), of parquet or arrow, or a list of such; or dicts in any iterable. What can be read once only
             is first written to `root`.
         tokenizer: of `transformers`, or of `tokenizers`, which has neither chat template nor end. It is left as it is.
-        max_length: how many tokens a text may have, special ones counted; None for no limit.
-        too_long: of longer ones: "drop" leaves the example out and counts it, "truncate_prompt" cuts the beginning of
-            the prompt off, as much of it for both texts, and drops what does not fit even so, "error" refuses.
-        bad: of rows that cannot be used: "error" names row and column, "drop" leaves them out and counts them. Reasons
-            are "no_row", "no_text" (no column of that name, or no text in it), "no_utf8", "empty_reply", "equal"
-            (chosen and rejected are the same), "no_number" (a score that is NaN, infinite or none), and "template" and
-            "tokenizer" (which raised an error of it: the cause of ours).
-        jointly: whether prompt and reply are tokenized as one text, as a model reads it. Then characters on both sides
-            of the border may become one token, which belongs to the reply; `Prepared.merged` counts those texts. If
-            apart, the prompt's tokens are those that it has alone, as where a model generates replies to it.
-        eos: whether replies end with the tokenizer's end token, or which other token they end with. In conversations
-            the chat template writes it.
-        separator: what stands between prompt and reply, as part of the prompt. No conversations.
+        tokenization: how texts become tokens, and what is done with rows that cannot be used; by default as
+            `Tokenization()` says.
         columns: other names of columns, such as {"prompt": "question"}; {"prompt": None} to leave that out, as with
             "tools" and "chat_template_kwargs".
         scores: the columns of the scores of the chosen and of the rejected text, which samples have as `end_scores`.
         root: the directory for all that is prepared; ~/.cache/functional_rb/text if None.
-        rows_at_once: how many rows are tokenized at a time.
         progress: whether a progress bar is shown; None for: on a terminal, if tqdm is installed.
 
     Returns:
@@ -90,7 +72,7 @@ def preference(
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> rows = [{"prompt": "why", "chosen": " yes so", "rejected": " no"}]
         >>> with tempfile.TemporaryDirectory() as root:
-        ...     data = preference(rows, words, eos=4, root=root)
+        ...     data = preference(rows, words, Tokenization(eos=4), root=root)
         ...     tokens = [ids.tolist() for ids in data.example(0)]
         >>> tokens, data.examples, data.tokens
         ([[0, 3, 1, 4], [0, 2, 4]], 1, 6)
@@ -105,23 +87,18 @@ def preference(
     found = Columns(
         names["prompt"], (chosen, rejected), told, tools=names["tools"], template=names["chat_template_kwargs"]
     )
-    options = _checked("preference", max_length, too_long, bad, jointly, eos, separator, found)
-    return pipeline.prepare(options, given, read, tokenizer, root, _count(rows_at_once, "preference"), progress)
+    how = tokenization or Tokenization()
+    options, at_once = _checked("preference", how, found), _count(how.rows_at_once, "preference", "rows_at_once")
+    return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
 
 
 def prompts(
     source: Any,
     tokenizer: Any,
+    tokenization: Tokenization | None = None,
     *,
-    max_length: int | None = None,
-    too_long: TooLong = "drop",
-    bad: Bad = "error",
-    jointly: bool = True,
-    eos: bool | int = True,
-    separator: str = "",
     columns: Mapping[str, str | None] | None = None,
     root: Any = None,
-    rows_at_once: int = PIECE,
     progress: bool | None = None,
 ) -> Prepared:
     """Tokenize prompts, with the replies to them where there are some, into files.
@@ -134,15 +111,9 @@ def prompts(
     Args:
         source: as for `preference`, and so are all others.
         tokenizer: of `transformers` or `tokenizers`.
-        max_length: how many tokens a text may have.
-        too_long: "drop", "truncate_prompt" or "error".
-        bad: "error" or "drop"; a prompt without any token of its own is "empty_prompt".
-        jointly: whether prompt and reply are tokenized as one text.
-        eos: whether replies end with the tokenizer's end token, or with which other.
-        separator: what stands between prompt and reply.
+        tokenization: how texts become tokens; a prompt without any token of its own cannot be used: "empty_prompt".
         columns: other names: {"prompt": ..., "reply": ...}, or {"messages": ...}; {"reply": None} for prompts alone.
         root: the directory for all that is prepared.
-        rows_at_once: how many rows are tokenized at a time.
         progress: whether a progress bar is shown.
 
     Returns:
@@ -160,7 +131,7 @@ def prompts(
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> rows = [{"prompt": "why so", "label": " no"}, {"prompt": "why no", "label": " yes yes yes"}]
         >>> with tempfile.TemporaryDirectory() as root:
-        ...     data = prompts(rows, words, eos=4, max_length=5, root=root)
+        ...     data = prompts(rows, words, Tokenization(max_length=5, eos=4), root=root)
         ...     tokens = [ids.tolist() for ids in data.example(0)]
         >>> tokens, data.examples, data.dropped
         ([[0, 1, 2, 4]], 1, {'too_long': 1})
@@ -180,8 +151,9 @@ def prompts(
         prompt or _needed("prompts", names, "prompt"), () if reply is None else (reply,), whole=in_one,
         tools=names["tools"], template=names["chat_template_kwargs"],
     )  # fmt: skip
-    options = _checked("prompts", max_length, too_long, bad, jointly, eos, separator, found)
-    return pipeline.prepare(options, given, read, tokenizer, root, _count(rows_at_once, "prompts"), progress)
+    how = tokenization or Tokenization()
+    options, at_once = _checked("prompts", how, found), _count(how.rows_at_once, "prompts", "rows_at_once")
+    return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
 
 
 def _opened(kind: Kind, source: Any) -> tuple[Source | None, Iterable[Any]]:
@@ -232,33 +204,20 @@ def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
     return name
 
 
-def _checked(
-    kind: Kind,
-    max_length: Any,
-    too_long: Any,
-    bad: Any,
-    jointly: Any,
-    eos: Any,
-    separator: Any,
-    columns: Columns,
-) -> Options:
+def _checked(kind: Kind, how: Tokenization, columns: Columns) -> Options:
     """The options, each of which is one that there is."""
     who = f"text.{kind}"
-    for name, value, allowed in (
-        ("too_long", too_long, get_args(TooLong)),
-        ("bad", bad, get_args(Bad)),
-        ("jointly", jointly, (True, False)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{who}: expected {name} as one of {allowed}, got {value!r}")
-    if not isinstance(separator, str):
-        raise TypeError(f"{who}: expected separator as a text, got {separator!r}")
-    limit = None if max_length is None else _count(max_length, kind, "max_length")
-    end = eos if isinstance(eos, bool) else operator.index(eos)
-    return Options(kind, limit, too_long, bad, bool(jointly), end, separator, columns)
+    for name, allowed in (("too_long", get_args(TooLong)), ("bad", get_args(Bad)), ("jointly", (True, False))):
+        if getattr(how, name) not in allowed:
+            raise ValueError(f"{who}: expected {name} as one of {allowed}, got {getattr(how, name)!r}")
+    if not isinstance(how.separator, str):
+        raise TypeError(f"{who}: expected separator as a text, got {how.separator!r}")
+    limit = None if how.max_length is None else _count(how.max_length, kind, "max_length")
+    end = how.eos if isinstance(how.eos, bool) else operator.index(how.eos)
+    return Options(kind, limit, how.too_long, how.bad, bool(how.jointly), end, how.separator, columns)
 
 
-def _count(number: Any, kind: Kind, name: str = "rows_at_once") -> int:
+def _count(number: Any, kind: Kind, name: str) -> int:
     if isinstance(number, bool) or operator.index(number) < 1:
         raise ValueError(f"text.{kind}: expected {name} from 1 on, got {number!r}")
     return operator.index(number)

@@ -432,7 +432,9 @@ def test_loads_into_every_storage(library: Backend, storage: str, tmp_path: Path
         "path": frb.Memmap(path, existsok=True),
         "device": frb.Device("cpu"),
     }[storage]
-    loaded = frb.load(tmp_path / "checkpoint", library.library, storage=where, mmap=storage == "host")
+    loaded = frb.load(
+        tmp_path / "checkpoint", library.library, frb.checkpoint.Reading(mmap=storage == "host"), storage=where
+    )
     assert loaded.spec.storage == where
     plain = frb.load(tmp_path / "checkpoint", library.library)
     for _ in range(3):

@@ -212,7 +212,10 @@ def test_fields_in_another_order_are_matched_by_name(library: Backend, tmp_path:
     batch = values(kinds, library.array(NUMBERS), library.array(10 + NUMBERS))
     state = rb.add(rb.init(spec), batch)
     frb.save(state, tmp_path)
-    for loaded in (frb.load(tmp_path, rb, known=others), rb.load_state_dict(other, rb.state_dict(state))):
+    for loaded in (
+        frb.load(tmp_path, rb, frb.checkpoint.Reading(known=others)),
+        rb.load_state_dict(other, rb.state_dict(state)),
+    ):
         items = rb.items(loaded)
         for name, kind in zip(("pair", "data"), others, strict=True):
             assert isinstance(items[name], kind)

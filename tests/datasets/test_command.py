@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
-from functional_rb.datasets import Stored, convert, info
+from functional_rb.datasets import Conversion, Stored, convert, info
 from tests.support import datasets_of_others as others
 from tests.support.d4rl_files import write
 from tests.support.made_up import MadeUp
@@ -221,7 +221,7 @@ def test_pictures_show_episodes_and_frames(
     """What is drawn is looked at as it is saved."""
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
-    convert(MadeUp([3, 1, 6, 2, 5], shape, "uint8"), tmp_path / "made", compact=compact)
+    convert(MadeUp([3, 1, 6, 2, 5], shape, "uint8"), tmp_path / "made", Conversion(compact=compact))
     assert main(["datasets", "info", str(tmp_path / "made"), "--picture", "out.png"]) == 0
     (figure,) = figures
     above, *below = figure.subfigs or [figure]

@@ -51,7 +51,7 @@ def table(library: Backend, items: Any) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("compact", [True, False])
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_steps_are_stored_as_they_were(library: Backend, reader: MadeUp, compact: bool, tmp_path: Path) -> None:
-    made = convert(reader, tmp_path / "made", compact=compact)
+    made = convert(reader, tmp_path / "made", frb.datasets.Conversion(compact=compact))
     wanted = expected(reader)
     state = of(library, tmp_path / "made")
     items = library.rb.items(state)
@@ -71,12 +71,12 @@ def test_steps_are_the_same_however_many_are_gathered(
     """One or some at a time, all in the same memory, and a piece that is larger than that."""
     monkeypatch.setattr(converting, "CHUNK", 300)
     for name, reader in READERS.items():
-        convert(reader, tmp_path / name, compact=compact, infos=True)
+        convert(reader, tmp_path / name, frb.datasets.Conversion(compact=compact, infos=True))
         whole = contents(tmp_path / name)
         for room in (1, 300):
             with monkeypatch.context() as patch:
                 patch.setattr(staging, "ROOM", room)
-                convert(reader, tmp_path / f"{name} {room}", compact=compact, infos=True)
+                convert(reader, tmp_path / f"{name} {room}", frb.datasets.Conversion(compact=compact, infos=True))
             assert contents(tmp_path / f"{name} {room}") == whole
 
 
@@ -96,7 +96,7 @@ def test_readers_may_use_their_memory_again(tmp_path: Path) -> None:
 
 def test_slices_and_n_steps_know_the_episodes(library: Backend, tmp_path: Path) -> None:
     reader = READERS["in pieces"]
-    convert(reader, tmp_path / "made", infos=True)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
     slices = of(library, tmp_path / "made", sampler=frb.Slices(3))
     slices, drawn = library.rb.sample(slices, library.rb.key(0), 64)
     observation, after = (library.numpy(x["observation"]) for x in (drawn.items, drawn.items["next"]))
@@ -148,7 +148,7 @@ def overwritten(library: Backend, state: Any) -> Any:
 
 
 def test_states_are_apart_and_files_stay(library: Backend, tmp_path: Path) -> None:
-    convert(MadeUp([5, 3]), tmp_path / "made", compact=False)
+    convert(MadeUp([5, 3]), tmp_path / "made", frb.datasets.Conversion(compact=False))
     before = contents(tmp_path / "made")
     first, second = (of(library, tmp_path / "made") for _ in range(2))
     changed = overwritten(library, first)
@@ -163,7 +163,7 @@ def test_states_are_apart_and_files_stay(library: Backend, tmp_path: Path) -> No
 
 
 def test_changed_states_are_saved_and_copied_as_they_are(library: Backend, tmp_path: Path) -> None:
-    convert(MadeUp([5, 3]), tmp_path / "made", compact=False)
+    convert(MadeUp([5, 3]), tmp_path / "made", frb.datasets.Conversion(compact=False))
     state = overwritten(library, of(library, tmp_path / "made", sampler=frb.Prioritized()))
     wanted = [-1, *expected(MadeUp([5, 3]))["reward"][1:]]
     in_memory = library.rb.with_spec(state, dataclasses.replace(state.spec, storage=frb.Host()))
@@ -219,7 +219,7 @@ class Nested(MadeUp):
 
 
 def test_parts_of_steps_may_be_nests_of_dicts(library: Backend, tmp_path: Path) -> None:
-    convert(Nested(LENGTHS), tmp_path / "made", infos=True)
+    convert(Nested(LENGTHS), tmp_path / "made", frb.datasets.Conversion(infos=True))
     items, wanted = library.rb.items(of(library, tmp_path / "made")), expected(MadeUp(LENGTHS))
     frb.ted.check(items, time_axis=0)
     np.testing.assert_array_equal(library.numpy(items["arm"]["angle"]), wanted["observation"])
@@ -356,13 +356,13 @@ def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
             yield dataclasses.replace(ONE, **WRONG[what])
 
     with pytest.raises(DatasetError) as caught:
-        convert(Wrong([4, 4]), tmp_path / "made", infos=["at"])
+        convert(Wrong([4, 4]), tmp_path / "made", frb.datasets.Conversion(infos=["at"]))
     assert f"made_up:episodes{' (made up)' * ('piece' not in what)}, episode 1{what}" in str(caught.value)
 
 
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converting, "CHUNK", 1000)
-    convert(MadeUp([9] * 30, (20,)), tmp_path / "made", compact=True)
+    convert(MadeUp([9] * 30, (20,)), tmp_path / "made", frb.datasets.Conversion(compact=True))
     frb.datasets.verify(tmp_path / "made")
     for name in sorted(set(contents(tmp_path / "made")) - {"dataset.json"}):
         path = tmp_path / "made" / name
@@ -387,7 +387,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
     with pytest.raises(DatasetError, match="no steps"):
         convert(MadeUp([]), tmp_path / "empty")
     with pytest.raises(ValueError, match=r"infos: there is no 'speed', expected some of \['at'\]"):
-        convert(MadeUp([1]), tmp_path / "infos", infos=["speed"])
+        convert(MadeUp([1]), tmp_path / "infos", frb.datasets.Conversion(infos=["speed"]))
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError, match="give another path"):
         convert(MadeUp([1]), tmp_path / "file")
@@ -430,16 +430,19 @@ def test_datasets_are_found_by_name_and_options(
     def load(**options: Any) -> Any:
         return frb.datasets.load("made_up:some/thing", library.rb, root=tmp_path, **options)
 
-    first, again = load(infos=()), load(infos=[])
-    other = load(infos=["at"], observation_key="seen", ends=[1])
+    first, again = (
+        load(conversion=frb.datasets.Conversion(infos=())),
+        load(conversion=frb.datasets.Conversion(infos=[])),
+    )
+    other = load(conversion=frb.datasets.Conversion(infos=["at"], observation_key="seen"), ends=[1])
     assert opened == [("some/thing", str(tmp_path), {}), ("some/thing", str(tmp_path), {"ends": [1]})]
     assert first.spec == again.spec
     assert set(other.spec.item) == {"seen", "action", "done", "terminated", "truncated", "next", "info"}
     if library.library == "torch":
-        assert load(narrow=False).spec.item["observation"].dtype == "float64"
+        assert load(conversion=frb.datasets.Conversion(narrow=False)).spec.item["observation"].dtype == "float64"
     else:
         with pytest.raises(TypeError, match="float64"):  # which JAX lacks now
-            load(narrow=False)
+            load(conversion=frb.datasets.Conversion(narrow=False))
     moved = tmp_path / "elsewhere"
     os.rename(first.spec.storage.path, moved)
     state = of(library, moved)
@@ -448,9 +451,9 @@ def test_datasets_are_found_by_name_and_options(
 
 
 def test_infos_are_named_in_a_list(tmp_path: Path) -> None:
-    one = convert(MadeUp([2]), tmp_path / "one", infos="at")
+    one = convert(MadeUp([2]), tmp_path / "one", frb.datasets.Conversion(infos="at"))
     assert one.options["infos"] == ["at"]
     with pytest.raises(TypeError, match=r"infos: a tuple of names .*write \['at', 'speed'\] for several, or \['at'\]"):
-        convert(MadeUp([2]), tmp_path / "two", infos=("at", "speed"))
+        convert(MadeUp([2]), tmp_path / "two", frb.datasets.Conversion(infos=("at", "speed")))
     with pytest.raises(TypeError, match="infos: expected a list of names, or True for all, got 3"):
-        convert(MadeUp([2]), tmp_path / "three", infos=3)  # type: ignore[arg-type]
+        convert(MadeUp([2]), tmp_path / "three", frb.datasets.Conversion(infos=3))  # type: ignore[arg-type]

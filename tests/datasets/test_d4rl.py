@@ -27,7 +27,9 @@ def test_what_ends_led_to_is_not_made_up(
     """Steps before a timeout are left out, as nobody knows what they led to; else a learner would go on from zeros."""
     monkeypatch.setattr(sizes, "PIECE", piece)
     path = write(tmp_path / "some.hdf5")
-    state = frb.datasets.load(f"d4rl:{path}", library.rb, root=tmp_path, infos=["qpos"])
+    state = frb.datasets.load(
+        f"d4rl:{path}", library.rb, conversion=frb.datasets.Conversion(infos=["qpos"]), root=tmp_path
+    )
     items = library.rb.items(state)
     frb.ted.check(items, time_axis=0)
     after = items["next"]

@@ -31,8 +31,8 @@ def observations(path: Path) -> list[float]:
 @pytest.mark.parametrize("compact", [True, False])
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_what_is_read_and_converted_again_is_the_same(reader: MadeUp, compact: bool, tmp_path: Path) -> None:
-    convert(reader, tmp_path / "made", infos=True, compact=compact)
-    again = convert(Stored(tmp_path / "made"), tmp_path / "again", infos=True, compact=compact)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
+    again = convert(Stored(tmp_path / "made"), tmp_path / "again", frb.datasets.Conversion(infos=True, compact=compact))
     first, second = contents(tmp_path / "made"), contents(tmp_path / "again")
     assert set(first) == set(second)
     assert [name for name in first if first[name] != second[name]] in (
@@ -173,7 +173,7 @@ def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
         "concat": lambda: frb.datasets.concat([made, made], to),
         "map": lambda: frb.datasets.map(made, lambda episode: episode, to),
         "name": lambda: convert(MadeUp([2], name="made_up:others"), made),
-        "narrow": lambda: convert(MadeUp([3, 1, 6]), made, narrow=False),
+        "narrow": lambda: convert(MadeUp([3, 1, 6]), made, frb.datasets.Conversion(narrow=False)),
     }
     for what, make in others.items():
         with pytest.raises(FileExistsError, match=r"has another dataset in it: expected as \w+ .*another path") as told:
@@ -212,7 +212,7 @@ def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Pat
 
 def test_statistics_are_those_of_all_numbers(tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6], (2,), piece=2)
-    convert(reader, tmp_path / "made", infos=True)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
     found, wanted = frb.datasets.statistics(tmp_path / "made"), expected(reader)
     assert (found["steps"], found["episodes"], found["terminated"]) == (10, 3, 2 / 3)
     assert found["lengths"] == {"mean": 10 / 3, "std": pytest.approx(np.std([3, 1, 6])), "min": 1, "max": 6}

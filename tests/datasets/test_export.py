@@ -53,7 +53,7 @@ def same_again(made: Path, name: str, again: Path) -> None:
     """What was exported, read and converted once more, is what it was made of."""
     kept = info(made)
     options = {key: kept.options[key] for key in ("narrow", "observation_key", "compact")}
-    assert convert(opened(name), again, infos=True, **options).item == kept.item
+    assert convert(opened(name), again, frb.datasets.Conversion(infos=True), **options).item == kept.item
     ours, theirs = (joined(read(Stored(path))) for path in (made, again))
     for one, other in zip(ours, theirs, strict=True):
         for field in ("observations", "actions", "rewards", "terminated", "truncated", "infos"):
@@ -63,7 +63,7 @@ def same_again(made: Path, name: str, again: Path) -> None:
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_minari_reads_every_step(reader: MadeUp, piece: int, tmp_path: Path) -> None:
-    convert(reader, tmp_path / "made", infos=True, compact=piece == 1)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=piece == 1))
     name = export(tmp_path / "made", tmp_path / "walks" / "left-v0")
     assert name == f"minari:{tmp_path}/walks/left-v0"
     theirs, wanted = of_minari(tmp_path / "walks" / "left-v0"), expected(reader)
@@ -115,7 +115,7 @@ def sampled() -> Recording:
 
 def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
-    convert(sampled(), tmp_path / "made", infos=True, narrow=False)
+    convert(sampled(), tmp_path / "made", frb.datasets.Conversion(infos=True, narrow=False))
     name = export(tmp_path / "made", tmp_path / "root" / "mine" / "sampled-v1", facts={"author": "A. Uthor"})
     dataset = minari.load_dataset("mine/sampled-v1")
     assert dataset.observation_space == Sampled.observation_space
@@ -128,7 +128,7 @@ def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch:
         texts = [text.decode() for text in other.infos["name"]]
         equal(dict(own.infos), {**other.infos, "name": texts})
         assert dataset.observation_space["image"].contains(other.observations["image"][0])
-    again = convert(opened(name), tmp_path / "again", infos=["speed", "inner"], narrow=False)
+    again = convert(opened(name), tmp_path / "again", frb.datasets.Conversion(infos=["speed", "inner"], narrow=False))
     both = {key: spec for key, spec in info(tmp_path / "made").item.items() if key != "info"}
     assert {key: spec for key, spec in again.item.items() if key != "info"} == both
 
@@ -169,7 +169,7 @@ def test_lerobot_has_every_step(
     monkeypatch.setattr(sizes, "PIECE", piece)
     for name in ("FILE", "CHUNK", "ROWS"):
         monkeypatch.setattr(lerobot_files, name, {"FILE": 1e-5, "CHUNK": 2, "ROWS": 2}[name])
-    convert(MadeUp(LENGTHS, shape), tmp_path / "made", infos=True)
+    convert(MadeUp(LENGTHS, shape), tmp_path / "made", frb.datasets.Conversion(infos=True))
     name = export(tmp_path / "made", tmp_path / "walk", format, facts={**FPS, "task": "walk left"})
     assert name == f"lerobot:{tmp_path}/walk"
     given = joined(read(Stored(tmp_path / "made")))
@@ -182,7 +182,7 @@ def test_lerobot_has_every_step(
         np.testing.assert_array_equal(other.infos["at"], own.infos["at"])
         np.testing.assert_array_equal(other.infos["next.truncated"], own.truncated)
         assert other.about == {"tasks": ["walk left"]}
-    made = convert(opened(name), tmp_path / "again", infos=True)
+    made = convert(opened(name), tmp_path / "again", frb.datasets.Conversion(infos=True))
     wanted = expected(MadeUp(LENGTHS, blind=range(5)))
     rewards = np.concatenate([episode.rewards for episode in read(Stored(tmp_path / "again"))])
     np.testing.assert_array_equal(rewards, wanted["reward"])
@@ -231,7 +231,7 @@ def test_lerobot_can_read_tables_stats_and_tasks(format: str, tmp_path: Path, mo
     specs = {name: frb.Unbounded(shape, kinds[name]) for name, shape in shapes.items()}
     reader = Random([3, 4, 1], StepSpec(specs, frb.Unbounded((2,)), infos={"inner": {"flag": frb.Binary()}}))
     reader.tasks = [["open it"], ["shut it", "hold it"], ["open it"]]
-    convert(reader, tmp_path / "made", infos=True)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
     export(tmp_path / "made", tmp_path / "walk", format, facts=FPS)
     found = hugging_face(tmp_path / "walk", tmp_path, monkeypatch, format == "lerobot")
     rows = joined(read(Stored(tmp_path / "made")))
@@ -348,7 +348,7 @@ def test_numbers_of_all_kinds_come_back(
     root = tmp_path_factory.mktemp("export")
     specs = {name: frb.Binary(*kind) if kind[1] == "bool" else frb.Unbounded(*kind) for name, kind in kinds.items()}
     reader = Random(lengths, StepSpec(specs, next(iter(specs.values())), infos=specs))
-    convert(reader, root / "made", infos=True, compact=compact)
+    convert(reader, root / "made", frb.datasets.Conversion(infos=True, compact=compact))
     same_again(root / "made", export(root / "made", root / "all-v0"), root / "again")
     name = export(root / "made", root / "rows", "lerobot", facts=FPS)
     for own, other in zip(reader.episodes(), joined(read(opened(name))), strict=True):
@@ -405,7 +405,7 @@ REFUSED: dict[str, tuple[StepSpec, str, str]] = {
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_what_others_cannot_hold_is_refused(case: tuple[StepSpec, str, str], tmp_path: Path) -> None:
     steps, format, message = case
-    convert(Random([2], steps), tmp_path / "made", infos=True)
+    convert(Random([2], steps), tmp_path / "made", frb.datasets.Conversion(infos=True))
     with pytest.raises((DatasetError, TypeError), match=message) as caught:
         export(tmp_path / "made", tmp_path / "out-v0", format, facts=FPS)
     assert any(what in str(caught.value) for what in ("datasets.map", "change the spec's", "to_categorical"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import random
@@ -17,9 +18,9 @@ from typing import Any
 import pytest
 
 from functional_rb.checkpoint import progress
-from functional_rb.datasets import Backoff, Clock, FetchError, RemoteFile, fetch
-from functional_rb.datasets.fetching import http, local
-from functional_rb.datasets.fetching.failures import RefusedError
+from functional_rb.datasets import FetchError, RemoteFile, Retry, fetch
+from functional_rb.datasets.fetching import http, paths
+from functional_rb.datasets.fetching.remote import RefusedError
 from tests.support.effort import effort
 from tests.support.file_server import Served, serving
 
@@ -31,11 +32,11 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Waits:
-    """A clock that keeps how long it was to wait, and waits for nothing."""
+    """Retries that keep how long it was to wait, and wait for nothing."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.clock = Clock(self.seconds.append, random.Random(0).random)
+        self.retry = Retry(sleep=self.seconds.append, uniform=random.Random(0).random)
 
 
 @pytest.fixture(name="waits")
@@ -97,7 +98,7 @@ def test_cut_connections_are_gone_on_with(
 ) -> None:
     served.etag, served.modified = same["etag"], same.get("modified", "")
     served.faults = [("cut", 50_001), 503, ("cut", 100_000), ("cut", 0)]
-    assert Path(fetch(url, tmp_path, clock=waits.clock)[0]).read_bytes() == CONTENT
+    assert Path(fetch(url, tmp_path, retry=waits.retry)[0]).read_bytes() == CONTENT
     assert served.requests == [None, *["bytes=50001-"] * 2, *["bytes=150001-"] * 2]
     assert len(waits.seconds) == 4
 
@@ -120,7 +121,7 @@ def test_progress_goes_on_from_where_it_was(
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(progress, "_bar", lambda: Bar)
     served.faults = [("cut", 50_001)]
-    fetch(url, tmp_path, progress=True, clock=waits.clock)
+    fetch(url, tmp_path, progress=True, retry=waits.retry)
     fetch(url, tmp_path / "other", progress=False)
     assert [(bar["desc"], bar["total"], bar["initial"], bar["closed"]) for bar in bars] == [
         ("fetch a.bin", 300_000, done, True) for done in (50_001, 300_000)
@@ -131,13 +132,13 @@ def test_what_nobody_can_tell_to_be_the_same_is_begun_anew(
     served: Served, url: str, waits: Waits, tmp_path: Path
 ) -> None:
     served.etag, served.faults = 'W/"weak"', [("cut", 50_001)]
-    assert Path(fetch(url, tmp_path, clock=waits.clock)[0]).read_bytes() == CONTENT
+    assert Path(fetch(url, tmp_path, retry=waits.retry)[0]).read_bytes() == CONTENT
     assert served.requests == [None, None]
 
 
 def test_waits_grow_up_to_a_bound_and_have_jitter(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults = [503] * 9
-    fetch(url, tmp_path, clock=waits.clock, backoff=Backoff(retries=9, first=2.0, most=20.0))
+    fetch(url, tmp_path, retry=dataclasses.replace(waits.retry, times=9, first=2.0, most=20.0))
     for waited, longest in zip(waits.seconds, [2, 4, 8, 16, 20, 20, 20, 20, 20], strict=True):
         assert longest / 2 <= waited <= longest
     assert len({waited / longest for waited, longest in zip(waits.seconds[4:], [20] * 5, strict=True)}) == 5
@@ -145,14 +146,14 @@ def test_waits_grow_up_to_a_bound_and_have_jitter(served: Served, url: str, wait
 
 def test_what_a_server_asks_to_wait_is_waited(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults, served.headers = [429, 503], {"Retry-After": "17"}
-    fetch(url, tmp_path, clock=waits.clock)
+    fetch(url, tmp_path, retry=waits.retry)
     assert waits.seconds == [17.0, 17.0]
 
 
 def test_a_server_that_does_not_come_back_is_given_up(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults = [("cut", 60_000), *[503] * 7]
     with pytest.raises(FetchError, match=r"(?s)'a.bin'.*HTTP 503.*7 tries in a row.*60000 bytes that are there"):
-        fetch(url, tmp_path, clock=waits.clock)
+        fetch(url, tmp_path, retry=waits.retry)
     assert inside(tmp_path) == []
     assert Path(fetch(url, tmp_path)[0]).read_bytes() == CONTENT
     assert served.requests[-1] == "bytes=60000-"
@@ -161,7 +162,7 @@ def test_a_server_that_does_not_come_back_is_given_up(served: Served, url: str, 
 def test_a_changed_file_is_begun_anew(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults = [("cut", 60_000), *[404] * 2]
     with pytest.raises(FetchError, match="404"):
-        fetch(url, tmp_path, clock=waits.clock)
+        fetch(url, tmp_path, retry=waits.retry)
     served.content, served.etag, served.faults, before = CONTENT[::-1], '"second"', [], len(served.requests)
     assert Path(fetch(url, tmp_path)[0]).read_bytes() == CONTENT[::-1]
     assert served.requests[before:] == ["bytes=60000-"]  # with If-Range, the server gives all of it at once
@@ -170,25 +171,25 @@ def test_a_changed_file_is_begun_anew(served: Served, url: str, waits: Waits, tm
 def test_a_server_that_ignores_if_range_is_found_out(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults = [("cut", 60_000), 404]
     with pytest.raises(FetchError):
-        fetch(url, tmp_path, clock=waits.clock)
+        fetch(url, tmp_path, retry=waits.retry)
     served.content, served.etag = CONTENT[::-1], '"second"'
     served.headers = {"ETag": '"second"'}
     served.etag = '"first"'  # it goes by this one, and tells the other
-    assert Path(fetch(url, tmp_path, clock=waits.clock)[0]).read_bytes() == CONTENT[::-1]
+    assert Path(fetch(url, tmp_path, retry=waits.retry)[0]).read_bytes() == CONTENT[::-1]
     assert served.requests[-2:] == ["bytes=60000-", None]
 
 
 def test_a_file_that_became_shorter_is_begun_anew(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults = [("cut", 60_000), 404]
     with pytest.raises(FetchError):
-        fetch(url, tmp_path, clock=waits.clock)
+        fetch(url, tmp_path, retry=waits.retry)
     served.content = CONTENT[:1000]
-    assert Path(fetch(url, tmp_path, clock=waits.clock)[0]).read_bytes() == CONTENT[:1000]
+    assert Path(fetch(url, tmp_path, retry=waits.retry)[0]).read_bytes() == CONTENT[:1000]
 
 
 def test_a_server_without_ranges_gives_all_again(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     served.faults, served.ranges = [("cut", 60_000)], False
-    assert Path(fetch(url, tmp_path, clock=waits.clock)[0]).read_bytes() == CONTENT
+    assert Path(fetch(url, tmp_path, retry=waits.retry)[0]).read_bytes() == CONTENT
 
 
 WRONG: dict[str, tuple[dict[str, str | None], dict[str, Any], str]] = {
@@ -207,7 +208,7 @@ def test_what_is_not_the_file_is_refused(
 ) -> None:
     served.headers, known, message = case
     with pytest.raises(FetchError, match=message) as caught:
-        fetch(RemoteFile("b/c.bin", (url,), **known), tmp_path, clock=waits.clock)
+        fetch(RemoteFile("b/c.bin", (url,), **known), tmp_path, retry=waits.retry)
     assert url in str(caught.value)
     assert str(tmp_path / "b" / "c.bin") in str(caught.value)
     assert inside(tmp_path) == []
@@ -219,8 +220,8 @@ def test_a_part_of_another_file_is_found_out_by_its_sha256(
     other = Served(CONTENT[::-1], faults=[("cut", 60_000), 404])
     with serving({"/a.bin": other}) as mirror:
         with pytest.raises(FetchError):
-            fetch(RemoteFile("a.bin", (f"{mirror}/a.bin",), sha256=SHA256), tmp_path, clock=waits.clock)
-        fetch(RemoteFile("a.bin", (url,), sha256=SHA256), tmp_path, clock=waits.clock)
+            fetch(RemoteFile("a.bin", (f"{mirror}/a.bin",), sha256=SHA256), tmp_path, retry=waits.retry)
+        fetch(RemoteFile("a.bin", (url,), sha256=SHA256), tmp_path, retry=waits.retry)
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
     assert served.requests == ["bytes=60000-", None]
 
@@ -232,14 +233,14 @@ def test_a_range_that_is_not_as_long_as_it_says_is_refused(
     served.faults, served.headers = [("cut", 60_000)], {"Content-Range": "bytes 60000-60009/300000"}
     message = r"206 with the bytes from 60000 on, got 206 with Content-Range 'bytes 60000-60009/300000'"
     with pytest.raises(FetchError, match=message):
-        fetch(url, tmp_path, clock=waits.clock)
+        fetch(url, tmp_path, retry=waits.retry)
     assert inside(tmp_path) == []
 
 
 def test_a_mirror_goes_on_where_another_was_left(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
     other = Served(CONTENT, etag='"of its own"', faults=[("cut", 60_000), 410])
     with serving({"/a.bin": other}) as mirror:
-        fetch(RemoteFile("a.bin", (f"{mirror}/a.bin", url), sha256=SHA256), tmp_path, clock=waits.clock)
+        fetch(RemoteFile("a.bin", (f"{mirror}/a.bin", url), sha256=SHA256), tmp_path, retry=waits.retry)
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
     assert served.requests == ["bytes=60000-"]
 
@@ -340,10 +341,10 @@ def test_a_cache_of_hugging_face_is_a_source(tmp_path: Path) -> None:
         fetch(file, tmp_path / "again", offline=True)
     for commit in ("../../..", "..", ".", "c0ffee/../.."):
         (repository / "refs" / "main").write_text(commit)
-        assert local.snapshot(str(repository)) is None
+        assert paths.snapshot(str(repository)) is None
     for revision in ("../refs/main", "..", "/etc"):
         with pytest.raises(ValueError, match=r"may not be absolute, and not have '\.\.'"):
-            local.snapshot(str(repository), revision)
+            paths.snapshot(str(repository), revision)
 
 
 def test_a_file_of_another_size_is_fetched_again(url: str, tmp_path: Path) -> None:
@@ -372,7 +373,7 @@ def test_a_journal_that_was_damaged_costs_the_part(served: Served, url: str, wai
     for content in (b"", b"{", b"[]", b'{"synced": 9999999}', b'{"synced": true}', b'{"synced": 5, "x": 1}'):
         served.faults = [("cut", 60_000), 404]
         with pytest.raises(FetchError):
-            fetch(url, tmp_path, clock=waits.clock)
+            fetch(url, tmp_path, retry=waits.retry)
         next(tmp_path.glob(".fetching/*.json")).write_bytes(content)
         assert Path(fetch(url, tmp_path)[0]).read_bytes() == CONTENT
         os.unlink(tmp_path / "a.bin")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import Clock, FetchError, getting, open_reader, sources
+from functional_rb.datasets import FetchError, Retry, fetch, open_reader, sources
 from functional_rb.datasets.fetching import listing
 from functional_rb.datasets.reader import prefixes
 from tests.support import datasets_of_others as others
 from tests.support.file_server import Served, serving
 
-CLOCK = Clock(lambda seconds: None, lambda: 0.5)
+RETRY = Retry(sleep=lambda seconds: None, uniform=lambda: 0.5)
 
 
 @pytest.fixture(name="server")
@@ -66,7 +66,7 @@ def test_sizes_are_numbers_with_units_and_are_no_check_of_files() -> None:
         assert "*" not in row.names, row
         assert row.nbytes is None, row
     assert sources.source_of("d4rl:halfcheetah-expert-v0").size == f"{87_495_442 / 2**20:.2f} MiB"
-    assert [file.nbytes for file in getting.files_of("d4rl:halfcheetah-expert-v0", CLOCK)] == [None]
+    assert [file.nbytes for file in listing.files_of("d4rl:halfcheetah-expert-v0", RETRY)] == [None]
     bridge = sources.source_of("openx:bridge")
     assert (bridge.size, bridge.folder) == ("387.49 GiB", "bridge")
     assert sources.source_of("openx:bridge/0.2.0").size == ""
@@ -83,7 +83,7 @@ def test_files_that_the_table_names_are_fetched_to_where_they_are_read(
     digest = {"{name}/{stem}.tar.xz": hashlib.sha256(archive).hexdigest()}
     rows = (sources.Source("gen_dgrl:*", files=known, sha256=digest),)
     monkeypatch.setattr(sources, "table", lambda: rows)
-    (path,) = frb.datasets.get("gen_dgrl:bigfish-1M_E", tmp_path / "root")
+    (path,) = frb.datasets.fetch("gen_dgrl:bigfish-1M_E", tmp_path / "root")
     assert path == str(tmp_path / "root" / "gen_dgrl" / "bigfish-1M_E" / "bigfish.tar.xz")
     assert len([*open_reader("gen_dgrl:bigfish-1M_E", str(tmp_path / "root")).episodes()]) == len(others.LENGTHS)
 
@@ -102,16 +102,16 @@ def test_repositories_are_listed_page_by_page(server: dict[str, Served], tmp_pat
     link = {"Link": f'<{listing.HUB}/next>; rel="next"'}
     server[tree] = Served(json.dumps(pages[0]).encode(), headers=dict(link), faults=[503])
     server["/next"] = Served(json.dumps(pages[1]).encode())
-    paths = getting.get("vd4rl:main/walk/64px", tmp_path, clock=CLOCK)
+    paths = fetch("vd4rl:main/walk/64px", tmp_path, retry=RETRY)
     assert [Path(path).relative_to(tmp_path).as_posix() for path in paths] == [
         "vd4rl/main/walk/64px/0.npz",
         "vd4rl/main/walk/64px/a b.npz",
     ]
     assert [Path(path).read_bytes() for path in paths] == [b"zero", b"one"]
-    assert all(file.sha256 for file in getting.files_of("vd4rl:main/walk/64px", CLOCK))
+    assert all(file.sha256 for file in listing.files_of("vd4rl:main/walk/64px", RETRY))
     server[tree].headers["Link"] = '<https://example.org/next>; rel="next"'
     with pytest.raises(FetchError, match=r"elsewhere, at https://example.org/next"):
-        getting.files_of("vd4rl:main/walk/64px", CLOCK)
+        listing.files_of("vd4rl:main/walk/64px", RETRY)
 
 
 def test_buckets_are_listed_page_by_page(server: dict[str, Served], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_buckets_are_listed_page_by_page(server: dict[str, Served], tmp_path: Pa
     server[f"{first}&pageToken=a%2Fb"] = Served(json.dumps(pages[1]).encode())
     for name in names:
         server[f"/atari-replay-datasets/{name.replace('$', '%24')}"] = Served(b"abc")
-    paths = getting.get("atari_dqn:Pong/1", tmp_path, clock=CLOCK)
+    paths = fetch("atari_dqn:Pong/1", tmp_path, retry=RETRY)
     assert [Path(path).parent for path in paths] == [tmp_path / "atari_dqn" / "Pong" / "1" / "replay_logs"] * 2
 
 
@@ -134,7 +134,7 @@ def test_files_in_the_cache_of_hugging_face_are_not_fetched(server: dict[str, Se
     (snapshot / "0.npz").write_bytes(b"zero")
     (snapshot.parents[3] / "refs").mkdir()
     (snapshot.parents[3] / "refs" / "main").write_text("c0ffee")
-    (path,) = getting.get("vd4rl:main", tmp_path / "root", clock=CLOCK)
+    (path,) = fetch("vd4rl:main", tmp_path / "root", retry=RETRY)
     assert Path(path).read_bytes() == b"zero"
 
 
@@ -142,29 +142,29 @@ def test_what_cannot_be_listed_is_told(
     server: dict[str, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FetchError, match="expected a list of files: HTTP 404"):
-        getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+        fetch("vd4rl:main", tmp_path, retry=RETRY)
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(b"[]")
     with pytest.raises(FileNotFoundError, match="is the name right"):
-        getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+        fetch("vd4rl:main", tmp_path, retry=RETRY)
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(b"no list")
     with pytest.raises(FetchError, match="expected a list of files"):
-        getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+        fetch("vd4rl:main", tmp_path, retry=RETRY)
     for content in (b'{"error": "gated"}', b"[1]", b'[{"type": "file", "path": "a"}]'):
         server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(content)
         with pytest.raises(FetchError, match=r"tree/main/vd4rl/main.*: expected a list of files, got something else"):
-            getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+            fetch("vd4rl:main", tmp_path, retry=RETRY)
     server["/storage/v1/b/atari-replay-datasets/o?prefix=dqn%2FPong%2F1%2Freplay_logs%2F"] = Served(b'{"items": [3]}')
     with pytest.raises(FetchError, match=r"/o\?prefix=.*: expected a list of files, got something else"):
-        getting.get("atari_dqn:Pong/1", tmp_path, clock=CLOCK)
+        fetch("atari_dqn:Pong/1", tmp_path, retry=RETRY)
     with monkeypatch.context() as patch:
         patch.setattr(listing, "MOST", 5)
         with pytest.raises(FetchError, match="expected at most 5 bytes in a list of files"):
-            getting.get("atari_dqn:Pong/1", tmp_path, clock=CLOCK)
+            fetch("atari_dqn:Pong/1", tmp_path, retry=RETRY)
     outside = [{"type": "file", "path": "vd4rl/main/../../../a", "size": 1}]
     server["/api/datasets/conglu/vd4rl/tree/main/vd4rl/main?recursive=true"] = Served(json.dumps(outside).encode())
     with pytest.raises(ValueError, match="may not be absolute, and not have"):
-        getting.get("vd4rl:main", tmp_path, clock=CLOCK)
+        fetch("vd4rl:main", tmp_path, retry=RETRY)
     with pytest.raises(ValueError, match=r"nobody knows where its files lie.*https://www.openml.org/d/150"):
-        getting.get("openml:covertype", tmp_path)
+        fetch("openml:covertype", tmp_path)
     with pytest.raises(ValueError, match="may not be absolute"):
-        getting.get("vd4rl:../../etc", tmp_path)
+        fetch("vd4rl:../../etc", tmp_path)

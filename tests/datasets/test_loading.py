@@ -120,7 +120,7 @@ def test_nothing_is_made_that_is_in_files(
     case: str, compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening takes milliseconds, however large a dataset is, where its sampler and transforms keep nothing more."""
-    convert(MadeUp([3, 1, 6]), tmp_path / "made", compact=compact)
+    convert(MadeUp([3, 1, 6]), tmp_path / "made", frb.datasets.Conversion(compact=compact))
     made: list[Any] = []
     with_spec = opening.respec.with_spec
 

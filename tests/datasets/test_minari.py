@@ -73,7 +73,9 @@ def test_episodes_are_those_of_minari(name: str, piece: int, monkeypatch: pytest
 
 def test_shifts_by_one_would_show(library: Backend, tmp_path: Path) -> None:
     def load(**more: Any) -> Any:
-        return frb.datasets.load("minari:box/hdf5-v0", library.rb, root=tmp_path, infos=["speed"], **more)
+        return frb.datasets.load(
+            "minari:box/hdf5-v0", library.rb, conversion=frb.datasets.Conversion(infos=["speed"]), root=tmp_path, **more
+        )
 
     t = np.array([0, 1, 2, 3, 100, 200, 201, 202, 203, 204, 205])
     state = load()
@@ -213,7 +215,7 @@ WRONG = {
 def test_what_is_wrong_in_a_file_is_named(made: Path, what: str, tmp_path: Path) -> None:
     name = rewritten(made, tmp_path / "wrong", WRONG[what])
     with pytest.raises(DatasetError) as caught:
-        convert(open_reader(name), tmp_path / "made", infos=["speed"])
+        convert(open_reader(name), tmp_path / "made", frb.datasets.Conversion(infos=["speed"]))
     assert what in str(caught.value)
     assert "main_data.hdf5" in str(caught.value)
 
@@ -317,6 +319,6 @@ def test_what_is_wrong_in_a_table_is_named(made: Path, what: str, tmp_path: Path
     with pyarrow.ipc.new_file(str(path), rows.schema) as sink:
         sink.write_table(rows)
     with pytest.raises(DatasetError) as caught:
-        convert(open_reader(f"minari:{tmp_path / 'arrow'}"), tmp_path / "made", infos=True)
+        convert(open_reader(f"minari:{tmp_path / 'arrow'}"), tmp_path / "made", frb.datasets.Conversion(infos=True))
     assert what in str(caught.value)
     assert "episode 1" in str(caught.value)

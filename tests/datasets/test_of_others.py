@@ -41,7 +41,7 @@ def table(items: Any, given: Format) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("piece", [2**23, 1])
 def test_steps_are_what_was_done(given: Format, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "PIECE", piece)
-    state = frb.datasets.load(given.write(tmp_path), rb, root=tmp_path, infos=True)
+    state = frb.datasets.load(given.write(tmp_path), rb, conversion=frb.datasets.Conversion(infos=True), root=tmp_path)
     items = rb.items(state)
     frb.ted.check(items, time_axis=0)
     found = table(items, given)

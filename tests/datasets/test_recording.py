@@ -51,7 +51,7 @@ def recording(**more: Any) -> Recording:
 @pytest.mark.parametrize("piece", [2**23, 1])
 def test_steps_are_those_of_the_environment(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "PIECE", piece)
-    made = convert(recording(), tmp_path / "made", infos=["speed"])
+    made = convert(recording(), tmp_path / "made", frb.datasets.Conversion(infos=["speed"]))
     assert (made.steps, made.episodes, made.dropped, made.name) == (12, 3, 0, "gymnasium:Marked")
     items = rb.items(frb.datasets.load(tmp_path / "made", rb))
     frb.ted.check(items, time_axis=0)

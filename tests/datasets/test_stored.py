@@ -26,7 +26,7 @@ def test_any_episodes_are_read_as_they_were(
     """All, some of them, and from one on; whatever is read at a time, over those that are not wanted too."""
     rng = np.random.default_rng(0)
     reader = MadeUp(rng.integers(1, 9, 40).tolist(), (2,))
-    convert(reader, tmp_path / "made", infos=True, compact=compact)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
     monkeypatch.setattr(sizes, "PIECE", piece)
     monkeypatch.setattr(stored, "GAPS", gaps)
     whole = {x.about["seed"]: x for x in joined(read(Stored(tmp_path / "made")))}
@@ -69,7 +69,7 @@ def test_functions_may_change_what_they_get(
 ) -> None:
     """The arrays of an episode are its own, though several are read at once."""
     reader = MadeUp([3, 1, 6, 2, 5], (2,))
-    convert(reader, tmp_path / "made", compact=compact)
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(compact=compact))
     monkeypatch.setattr(sizes, "PIECE", piece)
 
     def raised(episode: Episode) -> Episode:

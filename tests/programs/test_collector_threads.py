@@ -118,7 +118,9 @@ class Program:
         steps = 0
         while steps < STEPS:
             cell.wait_for(lambda state: self.rb.can_sample(state, BATCH), PATIENCE)
-            batches = frb.iterate(rb, cell, self.rb.key(steps), BATCH, n=STEPS - steps, prefetch=2, threads=2)
+            batches = frb.iterate(
+                rb, cell, self.rb.key(steps), BATCH, prefetch=frb.types.Prefetch(batches=2, threads=2), n=STEPS - steps
+            )
             try:
                 for sample in batches:
                     batches.apply(self.logged, self.learn, sample)
@@ -197,7 +199,9 @@ def test_two_collectors_beside_an_iterator_over_a_state(name: str, library: Back
     remembers = program.spec.sampler.remembers
     state = program.logged(program.begin(), program.add, 0)
     lag = 0 if remembers else 2
-    batches = frb.iterate(library.rb, state, library.rb.key(0), n=STEPS, prefetch=2, threads=2, lag=lag)
+    batches = frb.iterate(
+        library.rb, state, library.rb.key(0), prefetch=frb.types.Prefetch(batches=2, threads=2, lag=lag), n=STEPS
+    )
     del state  # functions consume it
     with ThreadPoolExecutor(COLLECTORS) as pool:
         collectors = [pool.submit(program.collect, batches, which) for which in (1, 2)]

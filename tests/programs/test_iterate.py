@@ -120,7 +120,13 @@ def test_batches_are_those_of_a_plain_loop(library: Backend, sampler: frb.Unifor
     wanted = plain(library, state, 3, 6)
     for prefetch, threads in ((0, 1), (1, 1), (2, 3), (9, 2)):
         with nobody_left():
-            batches = frb.iterate(library.rb, state, library.rb.key(3), n=6, prefetch=prefetch, threads=threads)
+            batches = frb.iterate(
+                library.rb,
+                state,
+                library.rb.key(3),
+                prefetch=frb.types.Prefetch(batches=prefetch, threads=threads),
+                n=6,
+            )
             assert [told(library, sample) for sample in batches] == wanted
             assert plain(library, batches.state, 4, 1) == plain(library, last_state(library, state, 3, 6), 4, 1)
 
@@ -149,7 +155,13 @@ PLANS = st.integers(0, 8).flatmap(
 def run_plan(library: Backend, state: Any, plan: Plan, prefetch: int, threads: int, lag: int) -> None:
     """Follow a plan with `iterate`, and with a loop over the states that the plan says are drawn from."""
     changes, found, current = {}, [], state
-    batches = frb.iterate(library.rb, state, library.rb.key(7), n=plan.n, prefetch=prefetch, threads=threads, lag=lag)
+    batches = frb.iterate(
+        library.rb,
+        state,
+        library.rb.key(7),
+        prefetch=frb.types.Prefetch(batches=prefetch, threads=threads, lag=lag),
+        n=plan.n,
+    )
     for k in range(plan.n):
         if k in plan.looks:
             current = batches.state
@@ -198,7 +210,11 @@ def test_a_donated_state_can_be_given_back() -> None:
         found = []
         for prefetch, threads in ((0, 1), (3, 2)):
             batches = frb.iterate(
-                library.rb, filled(library), library.rb.key(0), n=12, prefetch=prefetch, threads=threads, lag=2
+                library.rb,
+                filled(library),
+                library.rb.key(0),
+                prefetch=frb.types.Prefetch(batches=prefetch, threads=threads, lag=2),
+                n=12,
             )
             found.append([])
             for k, sample in enumerate(batches):
@@ -212,7 +228,7 @@ def test_a_donated_state_can_be_given_back() -> None:
 def test_a_state_is_a_value_while_others_add_to_its_successors(library: Backend, sampler: frb.Uniform) -> None:
     state = filled(library, sampler)
     wanted, newest = plain(library, state, 5, 12), state
-    batches = frb.iterate(library.rb, state, library.rb.key(5), n=12, prefetch=4, threads=3)
+    batches = frb.iterate(library.rb, state, library.rb.key(5), prefetch=frb.types.Prefetch(batches=4, threads=3), n=12)
     found = []
     for k, sample in enumerate(batches):
         found.append(told(library, sample))
@@ -261,7 +277,16 @@ def test_several_threads_draw_at_once(library: Backend) -> None:
             return meeting.wait(patience) >= 0
 
     rb = counting(library, wait=Meeting())
-    assert len(list(frb.iterate(rb, filled(library), library.rb.key(0), n=3, prefetch=2, threads=3))) == 3
+    assert (
+        len(
+            list(
+                frb.iterate(
+                    rb, filled(library), library.rb.key(0), prefetch=frb.types.Prefetch(batches=2, threads=3), n=3
+                )
+            )
+        )
+        == 3
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -283,7 +308,7 @@ def in_threads(*functions: Any) -> list[Any]:
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_states_are_given_by_other_threads(library: Backend, prefetch: int) -> None:
     rb, given = library.rb, library.tree(items(3, 100))
-    batches = frb.iterate(rb, filled(library), rb.key(0), n=30, prefetch=prefetch, lag=1)
+    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=frb.types.Prefetch(batches=prefetch, lag=1), n=30)
 
     def apply() -> None:
         for _ in range(20):
@@ -353,7 +378,7 @@ def test_what_a_sampler_remembers_is_not_lost_by_an_assignment(library: Backend)
 
 def test_each_batch_goes_to_one_of_those_who_ask(library: Backend) -> None:
     state = filled(library)
-    batches = frb.iterate(library.rb, state, library.rb.key(3), n=12, prefetch=3, threads=2)
+    batches = frb.iterate(library.rb, state, library.rb.key(3), prefetch=frb.types.Prefetch(batches=3, threads=2), n=12)
     parts = in_threads(*[lambda: [told(library, sample) for sample in batches]] * 3)
     assert sorted(itertools.chain(*parts)) == sorted(plain(library, state, 3, 12))
 
@@ -410,7 +435,7 @@ def raising(error: Exception, first: Any = None) -> Any:
 
 def test_a_state_that_was_lost_is_told_of_and_replaced(library: Backend) -> None:
     rb, given = library.rb, library.tree(items(3))
-    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=2, lag=1)
+    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=frb.types.Prefetch(batches=2, lag=1))
     next(batches)
     with pytest.raises(LookupError):
         batches.apply(raising(LookupError("no such environment"), lambda state: rb.add_(state, given)))
@@ -428,7 +453,11 @@ def test_what_is_due_from_a_state_is_drawn_before_that_is_consumed(library: Back
     after = library.rb.add(state, given)
     wanted = plain(library, state, 7, 5, {2: after})
     batches = frb.iterate(
-        library.rb, library.rb.add(state, given, mask=np.zeros(3, bool)), library.rb.key(7), n=5, lag=2
+        library.rb,
+        library.rb.add(state, given, mask=np.zeros(3, bool)),
+        library.rb.key(7),
+        prefetch=frb.types.Prefetch(lag=2),
+        n=5,
     )
     batches.apply(library.rb.add_, given)
     assert [told(library, sample) for sample in batches] == wanted
@@ -458,7 +487,9 @@ def test_a_cell_ahead_of_its_reader(library: Backend) -> None:
     """What samplers remember goes back into the cell as it is drawn; all is sent to a device, of whatever spec."""
     rb = library.rb
     cell = frb.Cell(filled(library, frb.WithoutReplacement()))
-    batches = frb.iterate(rb, cell, rb.key(7), prefetch=3, threads=2, n=16, device=a_device(library))
+    batches = frb.iterate(
+        rb, cell, rb.key(7), prefetch=frb.types.Prefetch(batches=3, threads=2), n=16, device=a_device(library)
+    )
     seen = [x for _ in range(8) for x in told(library, next(batches)).indices]
     assert sorted(seen) == list(range(32)), "each once an epoch, in whatever order threads came"
     if library.library == "torch":  # on JAX it takes seconds to compile this
@@ -466,7 +497,7 @@ def test_a_cell_ahead_of_its_reader(library: Backend) -> None:
     shapes = [sample.items["x"].shape for sample in batches]
     assert shapes[-1] == ((BATCH, 2, 3) if library.library == "torch" else (BATCH, 3))
     with pytest.raises(ValueError, match="expected lag=0 with a Cell, got 1"):
-        frb.iterate(rb, cell, rb.key(0), lag=1)
+        frb.iterate(rb, cell, rb.key(0), prefetch=frb.types.Prefetch(lag=1))
 
 
 def test_within_a_function_of_the_cell_nobody_waits_for_it(library: Backend) -> None:
@@ -522,7 +553,7 @@ def test_errors_of_sampling_are_those_of_sampling(library: Backend) -> None:
 
 def test_an_interrupt_comes_at_once_where_there_are_no_threads(library: Backend) -> None:
     rb = counting(library, 1, KeyboardInterrupt)
-    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=0, lag=2)
+    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.types.Prefetch(batches=0, lag=2))
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert len(rb.calls) == 2
@@ -582,7 +613,7 @@ def test_break_close_and_with(library: Backend, prefetch: int) -> None:
 def test_close_waits_for_what_is_under_way_and_leaves_the_rest(library: Backend) -> None:
     going = threading.Event()
     rb = counting(library, wait=going)
-    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=5, threads=2)
+    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.types.Prefetch(batches=5, threads=2))
     waiting = threading.Thread(target=lambda: next(batches, None))
     waiting.start()
     until = time.monotonic() + PATIENCE
@@ -753,7 +784,9 @@ def test_to_cuda_and_back() -> None:
         state = filled(library, frb.Prioritized())
         wanted = plain(library, state, 3, 20)
         found = []
-        for sample in frb.iterate(library.rb, state, library.rb.key(3), n=20, prefetch=3, threads=2, device="cuda"):
+        for sample in frb.iterate(
+            library.rb, state, library.rb.key(3), prefetch=frb.types.Prefetch(batches=3, threads=2), n=20, device="cuda"
+        ):
             assert sample.items["x"].is_cuda
             assert sample.weights.is_cuda
             moved = sample._replace(
@@ -773,7 +806,9 @@ def test_beta_may_follow_the_batches_number(library: Backend) -> None:
     for k in range(4):
         key, now = library.rb.split(key)
         wanted.append(told(library, library.rb.sample(state, now, BATCH, beta=0.25 * k)[1]))
-    batches = frb.iterate(library.rb, state, library.rb.key(3), n=4, threads=2, beta=lambda k: 0.25 * k)
+    batches = frb.iterate(
+        library.rb, state, library.rb.key(3), prefetch=frb.types.Prefetch(threads=2), n=4, beta=lambda k: 0.25 * k
+    )
     assert [told(library, sample) for sample in batches] == wanted
     (first,) = frb.iterate(library.rb, state, library.rb.key(3), n=1, beta=0.0)
     assert told(library, first) == wanted[0]
@@ -801,7 +836,7 @@ def test_bad_arguments(library: Backend, change: dict[str, Any], error: type[Exc
 def test_bad_states(library: Backend) -> None:
     remembering = filled(library, frb.WithoutReplacement())
     with pytest.raises(ValueError, match=r"lag=0 with WithoutReplacement, which remembers what it drew, got 1"):
-        frb.iterate(library.rb, remembering, library.rb.key(0), lag=1)
+        frb.iterate(library.rb, remembering, library.rb.key(0), prefetch=frb.types.Prefetch(lag=1))
     with frb.iterate(library.rb, remembering, library.rb.key(0)) as batches:
         with pytest.raises(ValueError, match="a state of the same spec"):
             batches.state = filled(library)

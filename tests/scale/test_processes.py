@@ -358,7 +358,9 @@ def failed_to_load(group: Any, folder: str) -> str:
     dist.barrier(group)
     with pytest.raises(frb.errors.CheckpointError) as raised:
         frb.load(folder, rb, sharding=group)
-    again = frb.load(folder, rb, sharding=group, fall_back=True)  # of which the first process finds nothing wrong
+    again = frb.load(
+        folder, rb, frb.checkpoint.Reading(fall_back=True), sharding=group
+    )  # of which the first process finds nothing wrong
     assert_same_draws(group, again, whole, 5, False)
     return str(raised.value)
 

@@ -35,7 +35,9 @@ def rows() -> list[dict[str, str]]:
 def prepare(root: str) -> frb.text.Prepared:
     """What each process does; at one half of them the rows can be read once only."""
     given = rows() if root.endswith("0") else iter(rows())
-    return frb.text.preference(given, of_words(), eos=12, max_length=15, separator=" ", root=root, rows_at_once=PIECE)
+    return frb.text.preference(
+        given, of_words(), frb.text.Tokenization(eos=12, max_length=15, separator=" ", rows_at_once=PIECE), root=root
+    )
 
 
 def content(prepared: frb.text.Prepared) -> dict[str, bytes]:

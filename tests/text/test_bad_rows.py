@@ -44,9 +44,9 @@ def test_rows_that_cannot_be_used_are_named_or_counted(reason: str, tmp_path: Pa
     for row, message in BAD[reason]:
         rows = [GOOD, row, GOOD | {"prompt": "so"}]
         with pytest.raises(ValueError, match=f"text.preference: row 1.*{message}"):
-            frb.text.preference(rows, of_words(), eos=12, root=tmp_path)
+            frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
         assert not os.listdir(tmp_path)
-        made = frb.text.preference(rows, of_words(), eos=12, bad="drop", root=tmp_path)
+        made = frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
         # What is left out is a whole row: no text is paired with that of another row.
         assert ids_of(made) == [[[0, 3, 12], [0, 2, 12]], [[1, 3, 12], [1, 2, 12]]]
         assert made.dropped == {reason: 1}
@@ -67,7 +67,7 @@ def test_a_tokenizer_that_fails_is_named_with_row_and_column(jointly: bool, tmp_
         with pytest.raises(ValueError, match=f"row 5, column '{column}': the tokenizer failed by .*UNK") as caught:
             frb.text.preference(rows, words, **options)
         assert "UNK" in str(caught.value.__cause__)
-        made = frb.text.preference(rows, words, bad="drop", **options)
+        made = frb.text.preference(rows, words, frb.text.Tokenization(bad="drop"), **options)
         assert ids_of(made) == [*[[[0, 3, 12], [0, 2, 12]]] * 5, [[1, 3, 12], [1, 2, 12]]]
         assert made.dropped == {"tokenizer": 1}
 
@@ -80,7 +80,7 @@ def test_errors_of_the_system_are_none_of_a_row(tmp_path: Path, monkeypatch: pyt
 
         monkeypatch.setattr(Tokenizing, "together", failing)
         with pytest.raises(error, match="not the row's"):
-            frb.text.preference([GOOD], of_words(), eos=12, bad="drop", root=tmp_path)
+            frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
 
 
 def test_a_tokenizer_that_panics_is_named_with_row_and_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,16 +101,18 @@ def test_a_tokenizer_that_panics_is_named_with_row_and_column(tmp_path: Path, mo
     with pytest.raises(
         ValueError, match="row 1, column 'chosen': the tokenizer failed by PanicException: index out of"
     ):
-        frb.text.preference(rows, of_words(), eos=12, root=tmp_path)
-    made = frb.text.preference(rows, of_words(), eos=12, bad="drop", root=tmp_path)
+        frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
+    made = frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
     assert (made.examples, made.dropped) == (2, {"tokenizer": 1})
 
 
 def test_scores_are_finite_numbers(tmp_path: Path) -> None:
     rows = [GOOD | {"good": 2, "poor": np.float64(-0.5)}, GOOD | {"good": float("nan"), "poor": 1.0}]
     with pytest.raises(ValueError, match="row 1, column 'good': expected a finite number, got nan"):
-        frb.text.preference(rows, of_words(), eos=12, scores=("good", "poor"), root=tmp_path)
-    made = frb.text.preference(rows, of_words(), eos=12, scores=("good", "poor"), bad="drop", root=tmp_path)
+        frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12), scores=("good", "poor"), root=tmp_path)
+    made = frb.text.preference(
+        rows, of_words(), frb.text.Tokenization(eos=12, bad="drop"), scores=("good", "poor"), root=tmp_path
+    )
     assert made.rows["scores"].tolist() == [[2.0, -0.5]]
     assert made.dropped == {"no_number": 1}
 
@@ -123,16 +125,16 @@ def test_a_prompt_alone_has_a_token(tmp_path: Path) -> None:
 def test_missing_columns_and_sources_that_are_empty(tmp_path: Path) -> None:
     words = of_words()
     with pytest.raises(ValueError, match=r"no column 'rejected' among \['prompt', 'chosen'\]; name it"):
-        frb.text.preference([{"prompt": "why", "chosen": " so"}], words, eos=12, root=tmp_path)
+        frb.text.preference([{"prompt": "why", "chosen": " so"}], words, frb.text.Tokenization(eos=12), root=tmp_path)
     with pytest.raises(ValueError, match=r"no column 'question' among .*look at columns="):
         frb.text.prompts([{"prompt": "why"}], words, columns={"prompt": "question"}, root=tmp_path)
     with pytest.raises(ValueError, match="expected columns to name some of"):
         frb.text.prompts([{"prompt": "why"}], words, columns={"label": "prompt"}, root=tmp_path)
     exhausted = iter([GOOD])
-    frb.text.preference(exhausted, words, eos=12, root=tmp_path)
+    frb.text.preference(exhausted, words, frb.text.Tokenization(eos=12), root=tmp_path)
     with pytest.raises(ValueError, match="an iterator that was read before has none any more"):
-        frb.text.preference(exhausted, words, eos=12, root=tmp_path)
-    none = frb.text.preference([GOOD], words, eos=12, max_length=1, root=tmp_path)
+        frb.text.preference(exhausted, words, frb.text.Tokenization(eos=12), root=tmp_path)
+    none = frb.text.preference([GOOD], words, frb.text.Tokenization(eos=12, max_length=1), root=tmp_path)
     assert (none.examples, none.longest) == (0, 0)
     with pytest.raises(ValueError, match=r"no examples to sample, \{'too_long': 1\} were dropped"):
         none.spec(1)
@@ -163,6 +165,6 @@ def test_what_is_no_source_and_no_tokenizer(tmp_path: Path) -> None:
         (tmp_path / "rows.csv", ValueError, r"expected a file \*\.jsonl"),
     ):
         with pytest.raises(error, match=message):
-            frb.text.preference(source, of_words(), eos=12, root=tmp_path)
+            frb.text.preference(source, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     with pytest.raises(TypeError, match="expected tokenizer as one of transformers"):
         frb.text.preference([GOOD], str.split, root=tmp_path)

@@ -50,7 +50,7 @@ def test_the_last_message_of_a_conversation_is_the_reply(tokenizer: Any, tmp_pat
     asked_only = frb.text.prompts([{"messages": hello[:1]}], tokenizer, columns={"reply": None}, root=tmp_path)
     assert decoded(tokenizer, asked_only) == [[(asked, "")]]
     # A text is a reply from its first token on.
-    text = frb.text.prompts([{"text": "why so"}], tokenizer, separator="?", root=tmp_path)
+    text = frb.text.prompts([{"text": "why so"}], tokenizer, frb.text.Tokenization(separator="?"), root=tmp_path)
     assert decoded(tokenizer, text) == [[("", "why so<|end|>")]]
     for messages, got in ((hello[:1], "one of 'user'"), ([], "none")):
         with pytest.raises(ValueError, match=rf"row 2, column 'messages': expected a message of 'assistant' .*{got}"):
@@ -160,7 +160,7 @@ def test_a_template_that_fails_is_named_with_row_and_column(tmp_path: Path) -> N
         with pytest.raises(ValueError, match=message) as caught:
             frb.text.preference([good, row, good], strict, root=tmp_path)
         assert type(caught.value.__cause__).__name__ == "TemplateError"
-        made = frb.text.preference([good, row, good], strict, bad="drop", root=tmp_path)
+        made = frb.text.preference([good, row, good], strict, frb.text.Tokenization(bad="drop"), root=tmp_path)
         assert (made.examples, made.dropped) == (2, {"template": 1})
 
 
@@ -173,7 +173,7 @@ def test_what_the_system_lacks_is_no_failure_of_a_template(tmp_path: Path, monke
 
     monkeypatch.setattr(tokenizer, "apply_chat_template", failing)
     with pytest.raises(ImportError, match="there is no jinja2"):
-        frb.text.prompts([{"prompt": talk}], tokenizer, bad="drop", root=tmp_path)
+        frb.text.prompts([{"prompt": talk}], tokenizer, frb.text.Tokenization(bad="drop"), root=tmp_path)
 
 
 @pytest.mark.long

@@ -279,7 +279,7 @@ def prepared(path: Path, n: int = 21, seed: int = 0, **options: Any) -> frb.text
         }
         for k in range(n)
     ]
-    return frb.text.preference(rows, of_words(), eos=END, separator=" ", root=path, **options)
+    return frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=END, separator=" "), root=path, **options)
 
 
 def texts_of(numpy: Any, items: Any, mask: Any = None) -> list[tuple[tuple[int, ...], ...]]:
@@ -456,7 +456,7 @@ def test_buffers_of_texts_are_sent_saved_and_told(library: Backend, tmp_path: Pa
 def test_prompts_are_prompt_data(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
     rows = [{"prompt": "why so", "label": "no"}, {"prompt": "now", "label": "yes yes"}]
-    data = frb.text.prompts(rows, of_words(), eos=END, separator=" ", root=tmp_path)
+    data = frb.text.prompts(rows, of_words(), frb.text.Tokenization(eos=END, separator=" "), root=tmp_path)
     state = rb.init(data.spec(2, bucket=3, sampler=frb.InOrder()), items=data.rows)
     items = rb.sample(state, rb.key(0))[1].items
     assert type(items) is frb.text.PromptData
@@ -473,7 +473,7 @@ def test_prompts_are_prompt_data(library: Backend, tmp_path: Path) -> None:
 
 def test_scores_are_those_of_the_end(library: Backend, tmp_path: Path) -> None:
     rows = [{"prompt": "why", "chosen": " yes", "rejected": " no", "a": k, "b": -k} for k in range(3)]
-    data = frb.text.preference(rows, of_words(), eos=END, scores=("a", "b"), root=tmp_path)
+    data = frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=END), scores=("a", "b"), root=tmp_path)
     rb = library.rb
     items = rb.sample(rb.init(data.spec(3, sampler=frb.InOrder()), items=data.rows), rb.key(0))[1].items
     assert library.numpy(items.chosen_data.end_scores).tolist() == [0, 1, 2]

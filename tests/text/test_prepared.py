@@ -28,7 +28,7 @@ def test_the_cache_knows_data_tokenizer_and_options(tokenizer: Any, tmp_path: Pa
     seen = {first.path}
     changed = os.stat(first.path).st_mtime_ns, os.stat(Path(first.path, "tokens.bin")).st_ino
     tokenizer(["a", "b b"], padding=True, truncation=True, max_length=1)  # which changes how it pads and cuts
-    same = frb.text.preference((row for row in ROWS), tokenizer, root=tmp_path, rows_at_once=1)
+    same = frb.text.preference((row for row in ROWS), tokenizer, frb.text.Tokenization(rows_at_once=1), root=tmp_path)
     assert same == first == frb.text.Prepared.open(first.path)
     assert (os.stat(first.path).st_mtime_ns, os.stat(Path(first.path, "tokens.bin")).st_ino) == changed
     begin = of_transformers()
@@ -98,10 +98,16 @@ def test_whatever_of_a_tokenizer_tells_tokens_is_part_of_the_cache_key(tmp_path:
         changed(lambda x: x.enable_padding(pad_id=7)),  # which token is the padding, though not how much of it
     ]
     rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]
-    paths = [frb.text.preference(rows, one, eos=False, root=tmp_path, bad="drop").path for one in every]
+    paths = [
+        frb.text.preference(rows, one, frb.text.Tokenization(eos=False, bad="drop"), root=tmp_path).path
+        for one in every
+    ]
     assert len(set(paths)) == len(every)
     for change in (lambda x: x.enable_truncation(3), lambda x: x.enable_padding(pad_id=0, length=9)):
-        assert frb.text.preference(rows, changed(change), eos=False, root=tmp_path, bad="drop").path == paths[0]
+        assert (
+            frb.text.preference(rows, changed(change), frb.text.Tokenization(eos=False, bad="drop"), root=tmp_path).path
+            == paths[0]
+        )
 
 
 def test_each_letter_that_is_read_is_part_of_the_cache_key(tmp_path: Path) -> None:
@@ -136,7 +142,7 @@ def test_no_more_rows_are_read_than_are_written_next(tmp_path: Path, monkeypatch
         given(self, contents)
 
     monkeypatch.setattr(writing.Growing, "append", append)
-    frb.text.preference(Rows([GOOD] * 20), of_words(), eos=12, root=tmp_path, rows_at_once=6)
+    frb.text.preference(Rows([GOOD] * 20), of_words(), frb.text.Tokenization(eos=12, rows_at_once=6), root=tmp_path)
     assert seen == [(6, 6), (12, 12), (18, 18), (20, 20)]
 
 
@@ -149,7 +155,7 @@ def test_memory_is_bounded_by_the_rows_at_once(tmp_path: Path) -> None:
     given = (GOOD | {"prompt": f"{k} {text}"} for k in range(count))
     tracemalloc.start()
     try:
-        made = frb.text.preference(given, of_words(), eos=12, root=tmp_path, rows_at_once=16)
+        made = frb.text.preference(given, of_words(), frb.text.Tokenization(eos=12, rows_at_once=16), root=tmp_path)
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -158,10 +164,10 @@ def test_memory_is_bounded_by_the_rows_at_once(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_whole_are_told(tmp_path: Path) -> None:
-    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    made = frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     os.truncate(Path(made.path, "tokens.bin"), 2)
     with pytest.raises(ValueError, match=r"tokens\.bin: expected 10 bytes; remove"):
-        frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+        frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     Path(made.path, "prepared.json").write_text("{}")
     with pytest.raises(ValueError, match=r"prepared\.json: expected what was prepared"):
         frb.text.Prepared.open(made.path)
@@ -171,7 +177,7 @@ def test_files_that_are_not_whole_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tokens.bin", "rows.bin"])
 def test_a_flipped_bit_is_told(tmp_path: Path, name: str) -> None:
-    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    made = frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     file = Path(made.path, name)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -201,7 +207,7 @@ TOLD: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", TOLD)
 def test_a_forged_description_is_told(tmp_path: Path, name: str) -> None:
-    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    made = frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     file = Path(made.path, "prepared.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {name: TOLD[name]}))
     with pytest.raises(ValueError, match=r"prepared\.json: expected what was prepared, got another content"):
@@ -221,7 +227,7 @@ FORGED = {
 @pytest.mark.parametrize("kind", FORGED)
 def test_rows_of_texts_that_are_not_there_are_told(tmp_path: Path, kind: str) -> None:
     """By one who makes checksums; and by the buffer, where the rows were others once it was made."""
-    made = frb.text.preference([GOOD], of_words(), eos=12, root=tmp_path)
+    made = frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     name = next(part for part in ("start", "shared", "prompts", "lengths") if part in kind)
     rows = {key: np.array(leaf) for key, leaf in made.rows.items()}
     rows[name][0] = FORGED[kind]
@@ -244,7 +250,11 @@ def test_two_that_prepare_the_same_at_once_share_it(tmp_path: Path) -> None:
     found: list[frb.text.Prepared] = []
 
     def prepare() -> None:
-        found.append(frb.text.preference(rows, of_words(), eos=12, separator=" ", root=tmp_path, rows_at_once=2))
+        found.append(
+            frb.text.preference(
+                rows, of_words(), frb.text.Tokenization(eos=12, separator=" ", rows_at_once=2), root=tmp_path
+            )
+        )
 
     threads = [threading.Thread(target=prepare) for _ in range(3)]
     for thread in threads:
@@ -293,5 +303,7 @@ def test_a_pipeline_that_is_killed_resumes_to_the_same_bytes(tmp_path: Path) -> 
 
 def test_a_bar_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("functional_rb.checkpoint.progress.DELAY", 0)
-    frb.text.preference([GOOD] * 9, of_words(), eos=12, root=tmp_path, rows_at_once=2, progress=True)
+    frb.text.preference(
+        [GOOD] * 9, of_words(), frb.text.Tokenization(eos=12, rows_at_once=2), root=tmp_path, progress=True
+    )
     assert "text.preference" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_errors_name_the_file_and_the_place(kind: str, tmp_path: Path) -> None:
         "stream": r"stream\.arrow, row 3",
     }
     with pytest.raises(ValueError, match=rf"{place[kind]}, column 'chosen': expected a reply"):
-        frb.text.preference(source, bpe(), eos=False, root=tmp_path, rows_at_once=3)
+        frb.text.preference(source, bpe(), frb.text.Tokenization(eos=False, rows_at_once=3), root=tmp_path)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 2**20])
@@ -139,7 +139,7 @@ def test_arrays_that_are_none_are_named(text: str, message: str, tmp_path: Path)
     path = tmp_path / "rows.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"rows\.json, {message}"):
-        frb.text.prompts(path, bpe(), root=tmp_path, bad="drop")
+        frb.text.prompts(path, bpe(), frb.text.Tokenization(bad="drop"), root=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ def test_a_root_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: 
         with monkeypatch.context() as patch:
             patch.setattr(os, "mkdir", refused)
             with pytest.raises(PermissionError, match=remedy):
-                frb.text.preference(rows, bpe(), eos=False, root=root)
+                frb.text.preference(rows, bpe(), frb.text.Tokenization(eos=False), root=root)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"text: .*; give root=\.\.\. a directory, or one that can be made"):
-        frb.text.preference(ROWS, bpe(), eos=False, root=tmp_path / "file")
+        frb.text.preference(ROWS, bpe(), frb.text.Tokenization(eos=False), root=tmp_path / "file")
 
     def failing() -> Any:
         yield from ROWS
         raise FileNotFoundError(errno.ENOENT, "of who gives rows", "mine")
 
     with pytest.raises(FileNotFoundError, match="of who gives rows: 'mine'"):
-        frb.text.preference(failing(), bpe(), eos=False, root=root)
+        frb.text.preference(failing(), bpe(), frb.text.Tokenization(eos=False), root=root)
 
 
 def test_wrong_utf8_and_wrong_json_in_files(tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_wrong_utf8_and_wrong_json_in_files(tmp_path: Path) -> None:
     good = json.dumps(GOOD).encode()
     lines.write_bytes(b"\n".join([good, good.replace(b"yes", b"y\xffs"), b'{"prompt": ', b"[]"]))
     with pytest.raises(ValueError, match=r"rows\.jsonl, line 2, column 'chosen': expected UTF-8"):
-        frb.text.preference(lines, of_words(), eos=12, root=tmp_path)
-    made = frb.text.preference(lines, of_words(), eos=12, bad="drop", root=tmp_path)
+        frb.text.preference(lines, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
+    made = frb.text.preference(lines, of_words(), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
     assert (made.examples, made.dropped) == (1, {"no_utf8": 1, "no_row": 2})
 
     raw = {"prompt": [b"why", b"why"], "chosen": [b" yes", b" \xff"], "rejected": [b" no", b" no"]}
@@ -199,4 +199,4 @@ def test_wrong_utf8_and_wrong_json_in_files(tmp_path: Path) -> None:
     table = tmp_path / "rows.parquet"
     parquet.write_table(pyarrow.Table.from_arrays(columns, list(raw)), table)
     with pytest.raises(ValueError, match=r"rows\.parquet, row 1, column 'chosen': expected UTF-8"):
-        frb.text.preference(table, of_words(), eos=12, root=tmp_path)
+        frb.text.preference(table, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)

@@ -29,7 +29,7 @@ def test_tokens_are_those_of_the_whole_text_and_the_border_is_where_the_reply_be
 
 
 def test_apart_the_tokens_are_those_of_each_text(tokenizer: Any, tmp_path: Path) -> None:
-    made = frb.text.preference(ROWS, tokenizer, jointly=False, eos=False, root=tmp_path)
+    made = frb.text.preference(ROWS, tokenizer, frb.text.Tokenization(jointly=False, eos=False), root=tmp_path)
     for row, texts, begin in zip(ROWS, ids_of(made), borders(made), strict=True):
         prompt = tokenizer(row["prompt"])["input_ids"]
         assert begin == [len(prompt)] * 2
@@ -39,10 +39,10 @@ def test_apart_the_tokens_are_those_of_each_text(tokenizer: Any, tmp_path: Path)
 def test_a_token_over_the_border_is_the_replys(tmp_path: Path) -> None:
     """Jointly, "a" + "bc" is "ab", "c": no token ends where the prompt does."""
     rows = [{"prompt": "ca", "chosen": "bc", "rejected": "cc"}]
-    made = frb.text.preference(rows, of_merges(), eos=False, root=tmp_path)
+    made = frb.text.preference(rows, of_merges(), frb.text.Tokenization(eos=False), root=tmp_path)
     assert ids_of(made) == [[[2, 3, 2], [2, 0, 2, 2]]]
     assert (borders(made), made.merged) == ([[1, 2]], 1)
-    apart = frb.text.preference(rows, of_merges(), eos=False, jointly=False, root=tmp_path)
+    apart = frb.text.preference(rows, of_merges(), frb.text.Tokenization(eos=False, jointly=False), root=tmp_path)
     assert ids_of(apart) == [[[2, 0, 1, 2], [2, 0, 2, 2]]]
     assert (borders(apart), apart.merged) == ([[2, 2]], 0)
 
@@ -51,10 +51,14 @@ def test_a_prompt_without_a_token_of_its_own_is_told_why(tmp_path: Path) -> None
     """Its only token is the reply's too; or there is none at all."""
     rows = [{"prompt": "a", "completion": "bc"}]
     with pytest.raises(ValueError, match=r"row 0, column 'prompt': .* characters of the reply too.*jointly=False"):
-        frb.text.prompts(rows, of_merges(), eos=False, root=tmp_path)
-    assert ids_of(frb.text.prompts(rows, of_merges(), eos=False, jointly=False, root=tmp_path)) == [[[0, 1, 2]]]
+        frb.text.prompts(rows, of_merges(), frb.text.Tokenization(eos=False), root=tmp_path)
+    assert ids_of(
+        frb.text.prompts(rows, of_merges(), frb.text.Tokenization(eos=False, jointly=False), root=tmp_path)
+    ) == [[[0, 1, 2]]]
     with pytest.raises(ValueError, match="column 'prompt': expected a prompt, got one without a token; correct it"):
-        frb.text.prompts([{"prompt": "", "completion": "bc"}], of_merges(), eos=False, root=tmp_path)
+        frb.text.prompts(
+            [{"prompt": "", "completion": "bc"}], of_merges(), frb.text.Tokenization(eos=False), root=tmp_path
+        )
 
 
 class Slow:
@@ -85,7 +89,8 @@ def test_tokenizers_that_are_not_fast_give_the_same(tmp_path: Path) -> None:
     rows = [{"prompt": "ca", "chosen": "bc", "rejected": "cc"}, {"prompt": "", "chosen": "ab", "rejected": "b"}]
     for jointly in (True, False):
         found = [
-            frb.text.preference(rows, one, eos=False, jointly=jointly, root=tmp_path) for one in (of_merges(), Slow())
+            frb.text.preference(rows, one, frb.text.Tokenization(eos=False, jointly=jointly), root=tmp_path)
+            for one in (of_merges(), Slow())
         ]
         assert found[0].path != found[1].path
         assert ids_of(found[0]) == ids_of(found[1])
@@ -102,16 +107,20 @@ def test_special_tokens_of_the_tokenizer_stand_around_texts(tmp_path: Path) -> N
     )
     rows = [{"prompt": "why so", "chosen": " no", "rejected": " yes end"}]
     # "end" is what the tokenizer puts there itself, so it is not put there again; a reply may end itself.
-    made = frb.text.preference(rows, framed, eos=12, root=tmp_path)
+    made = frb.text.preference(rows, framed, frb.text.Tokenization(eos=12), root=tmp_path)
     assert ids_of(made) == [[[8, 0, 1, 2, 11, 12], [8, 0, 1, 3, 12, 11, 12]]]
     assert borders(made) == [[3, 3]]
-    cut = frb.text.preference(rows, framed, eos=12, max_length=6, too_long="truncate_prompt", root=tmp_path)
+    cut = frb.text.preference(
+        rows, framed, frb.text.Tokenization(eos=12, max_length=6, too_long="truncate_prompt"), root=tmp_path
+    )
     assert ids_of(cut) == [[[8, 1, 2, 11, 12], [8, 1, 3, 12, 11, 12]]]
     alone = frb.text.prompts(rows, framed, columns={"reply": None}, root=tmp_path)
     assert ids_of(alone) == [[[8, 0, 1]]]
-    plain = frb.text.preference(rows, of_words(), eos=12, root=tmp_path)
+    plain = frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     assert ids_of(plain) == [[[0, 1, 2, 12], [0, 1, 3, 12]]]
-    beyond = frb.text.preference(rows, of_words(), eos=70_000, root=tmp_path)  # which 16 bits do not hold
+    beyond = frb.text.preference(
+        rows, of_words(), frb.text.Tokenization(eos=70_000), root=tmp_path
+    )  # which 16 bits do not hold
     assert ids_of(beyond) == [[[0, 1, 2, 70_000], [0, 1, 3, 12, 70_000]]]
 
 
@@ -129,7 +138,7 @@ def test_special_tokens_of_the_tokenizer_stand_around_texts(tmp_path: Path) -> N
 def test_the_prompt_that_two_texts_begin_with(chosen: str, rejected: str, prompt: str, tmp_path: Path) -> None:
     for first, second in ((chosen, rejected), (rejected, chosen)):
         rows = [{"chosen": first, "rejected": second}]
-        made = frb.text.preference(rows, bpe(), eos=False, jointly=False, root=tmp_path)
+        made = frb.text.preference(rows, bpe(), frb.text.Tokenization(eos=False, jointly=False), root=tmp_path)
         ((one, other),) = ids_of(made)
         ((at, _),) = borders(made)
         assert bpe().decode(one[:at]) == bpe().decode(other[:at]) == prompt
@@ -139,7 +148,7 @@ def test_the_prompt_that_two_texts_begin_with(chosen: str, rejected: str, prompt
 def test_prompts_with_replies_and_without(tokenizer: Any, tmp_path: Path) -> None:
     for reply in ("label", "completion"):
         rows = [{"prompt": "why is", reply: " the light"}]
-        made = frb.text.prompts(rows, tokenizer, separator="\n", root=tmp_path)
+        made = frb.text.prompts(rows, tokenizer, frb.text.Tokenization(separator="\n"), root=tmp_path)
         ((ids,),) = ids_of(made)
         ((at,),) = borders(made)
         assert tokenizer.decode(ids[:at]) == "why is\n"
@@ -163,23 +172,28 @@ def test_what_is_too_long_is_dropped_cut_or_refused(tmp_path: Path) -> None:
     options: dict[str, Any] = {"eos": False, "max_length": 4, "root": tmp_path}
     dropped = frb.text.preference(rows, of_words(), **options)
     assert (ids_of(dropped), dropped.dropped) == ([[[6, 3], [6, 2]]], {"too_long": 2})
-    cut = frb.text.preference(rows, of_words(), too_long="truncate_prompt", **options)
+    cut = frb.text.preference(rows, of_words(), frb.text.Tokenization(too_long="truncate_prompt"), **options)
     # As much for both texts, so that they still go on from one prompt; of the second nothing would be left.
     assert (ids_of(cut), cut.dropped) == ([[[1, 2, 3, 3], [1, 2, 2]], [[6, 3], [6, 2]]], {"too_long": 1})
     assert borders(cut) == [[2, 2], [1, 1]]
     with pytest.raises(ValueError, match=r"row 0, column 'chosen': 5 tokens with the prompt, more than 4; .*'drop'"):
-        frb.text.preference(rows, of_words(), too_long="error", **options)
-    assert frb.text.preference(rows, of_words(), eos=False, max_length=5, root=tmp_path).longest == 5
+        frb.text.preference(rows, of_words(), frb.text.Tokenization(too_long="error"), **options)
+    assert (
+        frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=False, max_length=5), root=tmp_path).longest
+        == 5
+    )
     # A prompt that is too long by itself is no other case.
     alone = [{"prompt": "why so no yes maybe not", "chosen": " yes", "rejected": " no"}]
     options["max_length"] = 3
     assert frb.text.preference(alone, of_words(), **options).dropped == {"too_long": 1}
-    cut = frb.text.preference(alone, of_words(), too_long="truncate_prompt", **options)
+    cut = frb.text.preference(alone, of_words(), frb.text.Tokenization(too_long="truncate_prompt"), **options)
     assert ids_of(cut) == [[[4, 5, 3], [4, 5, 2]]]
     only = [{"prompt": "why so no yes maybe not"}]
-    assert ids_of(frb.text.prompts(only, of_words(), too_long="truncate_prompt", **options)) == [[[3, 4, 5]]]
+    assert ids_of(frb.text.prompts(only, of_words(), frb.text.Tokenization(too_long="truncate_prompt"), **options)) == [
+        [[3, 4, 5]]
+    ]
     with pytest.raises(ValueError, match="row 0, column 'prompt': 6 tokens with the prompt, more than 3"):
-        frb.text.prompts(only, of_words(), too_long="error", **options)
+        frb.text.prompts(only, of_words(), frb.text.Tokenization(too_long="error"), **options)
 
 
 def test_tokens_take_a_fifth_of_padded_tables(tmp_path: Path) -> None:
@@ -189,7 +203,7 @@ def test_tokens_take_a_fifth_of_padded_tables(tmp_path: Path) -> None:
         return " ".join(rng.choice(WORDS, n))
 
     rows = [{"prompt": text(50), "chosen": f" yes {text(10)}", "rejected": f" no {text(10)}"} for _ in range(50)]
-    made = frb.text.preference(rows, of_words(), eos=12, separator=" ", root=tmp_path)
+    made = frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12, separator=" "), root=tmp_path)
     taken = sum(path.stat().st_size for path in Path(made.path).glob("*.bin"))
     ids_and_mask = 2 * made.examples * made.longest * (8 + 8)
     assert taken <= ids_and_mask / 5

@@ -9,14 +9,12 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from functional_rb.base.files import as_path
 from functional_rb.checkpoint.progress import Progress
-from functional_rb.datasets.fetching import local
-from functional_rb.datasets.fetching.failures import PassingError, RefusedError
-from functional_rb.datasets.fetching.names import WHO, place
+from functional_rb.datasets.fetching import listing, paths
 from functional_rb.datasets.fetching.partial import Origin, Partial
-from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
-from functional_rb.datasets.fetching.retry import Backoff, Clock
+from functional_rb.datasets.fetching.paths import WHO, place
+from functional_rb.datasets.fetching.remote import FetchError, PassingError, RefusedError, RemoteFile, Retry
+from functional_rb.datasets.reader import folder_of, prefixes
 from functional_rb.storage import disk
 
 if TYPE_CHECKING:
@@ -29,63 +27,57 @@ PIECE = 2**20
 
 def fetch(
     sources: str | RemoteFile | Sequence[str | RemoteFile],
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
     *,
     offline: bool = False,
-    backoff: Backoff | None = None,
+    retry: Retry | None = None,
     progress: bool | None = None,
-    clock: Clock | None = None,
     certificates: ssl.SSLContext | None = None,
 ) -> list[str]:
-    """Fetch files, those that are not there yet.
+    """Fetch the files of datasets, or any others, those that are not there yet.
 
     What was begun is gone on with, as long as ETag or Last-Modified say that the file is the same; a file that has
     changed is begun anew. A file is whole, or not there: it is checked against its length, and its size and sha256
     where they are known, and renamed into place. Processes that want the same file at once wait for one of them.
 
     Args:
-        sources: the files; an address stands for a file of that name with that one source.
-        root: the folder below which they come to lie. Nothing outside of it is written to.
+        sources: datasets by their names, "minari:D4RL/door/human-v2", whose files come to lie where `load` looks for
+            them; or files; an address stands for a file of that name with that one source.
+        root: the folder below which they come to lie, that of datasets by default, as for `load`. Nothing outside of
+            it is written to.
         offline: whether to do without the network: what is neither below the root nor in a folder is an error.
-        backoff: how often failures that may pass are tried again, and when.
+        retry: how often failures that may pass are tried again, and when.
         progress: whether to show a bar for a file that takes more than a second; None for: on a terminal.
-        clock: what waits; that of the system by default.
         certificates: those that are believed; those of the system by default.
 
     Returns:
         The paths of the files, in their order.
 
     Raises:
-        FetchError: if no source gives a file, naming it, each source, and why not. What there is of it is kept.
+        FetchError: if no source gives a file, naming it, each source, and why not, or if the files of a dataset cannot
+            be listed. What there is of a file is kept.
         StorageFullError: if there is no room; whoever calls again goes on.
-        TypeError, ValueError: for names that lead out of the root, or come twice, before anything is fetched.
+        TypeError, ValueError: for names that lead out of the root, or come twice, before anything is fetched; for a
+            dataset of which nobody knows where its files lie, with what is known.
 
     Example:
+        >>> fetch("d4rl:hopper-medium-v2")  # doctest: +SKIP
+        ['/home/ada/.cache/functional_rb/datasets/d4rl/hopper-medium-v2.hdf5']
         >>> fetch("https://example.org/door/data.hdf5", "datasets")  # doctest: +SKIP
         ['/home/ada/datasets/data.hdf5']
     """
     given: Any = sources  # users give anything
+    how = _How(offline, retry or Retry(), progress, certificates)
     is_one = isinstance(given, str | RemoteFile) or not hasattr(given, "__iter__")
-    wanted = [_file(source) for source in ([given] if is_one else given)]
+    wanted = [file for source in ([given] if is_one else given) for file in _files(source, how)]
     names = set[str]()
     for file in wanted:
         if file.name in names:
             raise ValueError(f"{WHO}: {file.name!r} comes twice; expected another name for each file")
         names.add(file.name)
-    folder = os.path.abspath(as_path(root, WHO))
+    folder = folder_of(root, WHO)
     disk.make_directory(folder)
-    how = _How(offline, backoff or Backoff(), progress, clock or Clock(), certificates)
     return [_one(file, folder, how) for file in wanted]
-
-
-def _file(source: str | RemoteFile) -> RemoteFile:
-    if isinstance(source, RemoteFile):
-        return source
-    if not isinstance(source, str):
-        raise TypeError(f"{WHO}: expected an address or a RemoteFile, got {source!r:.80}")
-    if local.is_folder(source):
-        raise ValueError(f"{WHO}: expected an address that begins with https:// or http://, got {source!r:.200}")
-    return RemoteFile(urllib.parse.unquote(urllib.parse.urlsplit(source).path).rpartition("/")[2], (source,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,10 +85,24 @@ class _How:
     """The arguments of `fetch`."""
 
     offline: bool
-    backoff: Backoff
+    retry: Retry
     progress: bool | None
-    clock: Clock
     certificates: ssl.SSLContext | None
+
+
+def _files(source: str | RemoteFile, how: _How) -> list[RemoteFile]:
+    if isinstance(source, RemoteFile):
+        return [source]
+    if not isinstance(source, str):
+        raise TypeError(f"{WHO}: expected a dataset's name, an address or a RemoteFile, got {source!r:.80}")
+    if not paths.is_folder(source):
+        return [RemoteFile(urllib.parse.unquote(urllib.parse.urlsplit(source).path).rpartition("/")[2], (source,))]
+    if source.partition(":")[0] not in prefixes():
+        raise ValueError(
+            f"{WHO}: expected an address that begins with https:// or http://, or a dataset's name, such as "
+            f"'d4rl:hopper-medium-v2', got {source!r:.200}"
+        )
+    return listing.files_of(source, how.retry, how.offline)
 
 
 def _one(file: RemoteFile, root: str, how: _How) -> str:
@@ -119,7 +125,7 @@ def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> Non
     reasons = []
     for source in file.sources:
         try:
-            if local.is_folder(source):
+            if paths.is_folder(source):
                 _copy(file, source, partial)
             elif how.offline:
                 raise RefusedError("not asked, since offline=True")
@@ -138,7 +144,7 @@ def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> Non
 
 
 def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
-    path = local.find(folder, file.inside or file.name)
+    path = paths.find(folder, file.inside or file.name)
     if path is None:
         raise RefusedError("no such file in this folder")
     partial.begin(Origin(path, os.path.getsize(path)))
@@ -158,9 +164,9 @@ def _persist(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
             if partial.size > furthest:
                 failures, furthest = 0, partial.size
             failures += 1
-            if failures > how.backoff.retries:
+            if failures > how.retry.times:
                 raise RefusedError(f"{error}; given up after {failures} tries in a row without a byte more") from None
-            how.clock.sleep(how.backoff.wait(failures, how.clock.uniform(), error.asked))
+            how.retry.wait(failures, error)
 
 
 def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:

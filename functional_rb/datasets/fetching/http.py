@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from email.message import Message
 from typing import Any
 
-from functional_rb.datasets.fetching.failures import PassingError, RefusedError
+from functional_rb.datasets.fetching.remote import PassingError, RefusedError
 
 # The answers after which the same request may succeed.
 PASSING = (408, 425, 429, 500, 502, 503, 504)

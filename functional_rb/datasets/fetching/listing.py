@@ -1,8 +1,9 @@
-"""Which files there are: in a repository of Hugging Face, and in a bucket of Google's cloud storage."""
+"""Which files a dataset has: as the table of sources says, or a repository of Hugging Face, or a bucket of Google's."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import re
@@ -10,11 +11,10 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-from functional_rb.datasets.fetching.failures import PassingError, RefusedError
-from functional_rb.datasets.fetching.local import REVISION, hub_folder
-from functional_rb.datasets.fetching.names import WHO, checked
-from functional_rb.datasets.fetching.remote import FetchError, RemoteFile
-from functional_rb.datasets.fetching.retry import Backoff, Clock
+from functional_rb.datasets.fetching.paths import REVISION, WHO, checked, hub_folder
+from functional_rb.datasets.fetching.remote import FetchError, PassingError, RefusedError, RemoteFile, Retry
+from functional_rb.datasets.reader import split_name
+from functional_rb.datasets.sources import source_of
 
 HUB, STORAGE = "https://huggingface.co", "https://storage.googleapis.com"
 # Bytes that a page of a listing may have.
@@ -22,12 +22,38 @@ MOST = 2**26
 PAGES = 10_000
 
 
-def of_hub(repository: str, folder: str, into: str, clock: Clock) -> list[RemoteFile]:
+def files_of(name: str, retry: Retry, offline: bool = False) -> list[RemoteFile]:
+    """The files of a dataset, by the table of sources; repositories and buckets are asked for theirs."""
+    prefix, rest = split_name(name)
+    checked(rest)
+    row = source_of(name)
+    into = f"{prefix}/{row.into or rest}"
+    if row.files:
+        found = [
+            RemoteFile(f"{prefix}/{path}", (url,), sha256=row.sha256.get(path, "")) for path, url in row.files.items()
+        ]
+    elif not (row.hub or row.bucket):
+        known = ", ".join(dict.fromkeys(filter(None, (row.homepage, *row.urls)))) or "nothing"
+        raise ValueError(f"{WHO}: {name}: nobody knows where its files lie; of where it comes from: {known}")
+    elif offline:
+        raise FetchError(f"{WHO}: {name}: its files are listed at {', '.join(row.urls)}, not asked, since offline=True")
+    elif row.hub:
+        found = of_hub(row.hub, row.folder, into, retry)
+    else:
+        found = of_bucket(row.bucket, row.folder, into, retry)
+    if not found:
+        raise FileNotFoundError(f"{WHO}: {name}: there are no files at {', '.join(row.urls)}; is the name right?")
+    if len(found) == 1 and row.nbytes is not None:
+        return [dataclasses.replace(found[0], nbytes=row.nbytes)]
+    return found
+
+
+def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
     """The files in a folder of a dataset's repository; those in the cache of Hugging Face are taken from there."""
     inside, made = urllib.parse.quote(folder), []
     first = f"{HUB}/api/datasets/{checked(repository)}/tree/{REVISION}/{inside}?recursive=true"
     with _understood(first):
-        for entry in itertools.chain.from_iterable(_pages(first, clock)):
+        for entry in itertools.chain.from_iterable(_pages(first, retry)):
             if entry.get("type") == "file":
                 path = entry["path"]
                 url = f"{HUB}/datasets/{repository}/resolve/{REVISION}/{urllib.parse.quote(path)}"
@@ -36,12 +62,12 @@ def of_hub(repository: str, folder: str, into: str, clock: Clock) -> list[Remote
     return made
 
 
-def of_bucket(bucket: str, folder: str, into: str, clock: Clock) -> list[RemoteFile]:
+def of_bucket(bucket: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
     """The files in a folder of a bucket."""
     made: list[RemoteFile] = []
     first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
     with _understood(first):
-        for entry in itertools.chain.from_iterable(page.get("items", ()) for page in _pages(first, clock)):
+        for entry in itertools.chain.from_iterable(page.get("items", ()) for page in _pages(first, retry)):
             if not entry["name"].endswith("/"):
                 url = f"{STORAGE}/{bucket}/{urllib.parse.quote(entry['name'])}"
                 made.append(_file(entry["name"], folder, into, (url,), int(entry["size"]), ""))
@@ -64,11 +90,11 @@ def _file(path: str, folder: str, into: str, sources: tuple[str, ...], nbytes: i
     return RemoteFile(name, sources, nbytes, known, path)
 
 
-def _pages(url: str, clock: Clock) -> Iterator[Any]:
+def _pages(url: str, retry: Retry) -> Iterator[Any]:
     """The pages of a listing: each tells the address of the next, or what to ask it by."""
     start = url
     for _ in range(PAGES):
-        page, link = _page(url, clock)
+        page, link = _page(url, retry)
         yield page
         following = re.search(r'<([^>]+)>;\s*rel="next"', link)
         token = page.get("nextPageToken") if isinstance(page, dict) else None
@@ -80,11 +106,10 @@ def _pages(url: str, clock: Clock) -> Iterator[Any]:
     raise FetchError(f"{WHO}: {start}: expected at most {PAGES} pages")
 
 
-def _page(url: str, clock: Clock) -> tuple[Any, str]:
+def _page(url: str, retry: Retry) -> tuple[Any, str]:
     from functional_rb.datasets.fetching import http
 
-    backoff = Backoff()
-    for failures in range(1, backoff.retries + 2):
+    for failures in range(1, retry.times + 2):
         try:
             answer = http.ask(url, 0, "")
             assert answer is not None  # from its first byte on
@@ -97,8 +122,8 @@ def _page(url: str, clock: Clock) -> tuple[Any, str]:
                 return json.loads(content), answer.body.headers.get("Link", "")
         except PassingError as error:
             reason = str(error)
-            if failures <= backoff.retries:
-                clock.sleep(backoff.wait(failures, clock.uniform(), error.asked))
+            if failures <= retry.times:
+                retry.wait(failures, error)
         except (RefusedError, ValueError) as error:
             reason = str(error)
             break

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from functional_rb.base import errors, files, strict_json
-from functional_rb.datasets.fetching.names import ASIDE, WHO, make_inside
+from functional_rb.datasets.fetching.paths import ASIDE, WHO, make_inside
 from functional_rb.storage import disk
 
 # Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at

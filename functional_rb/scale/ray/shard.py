@@ -309,7 +309,7 @@ class Shard:
         if self._checkpoint is None or not os.path.isdir(self._checkpoint):
             return None
         try:
-            found = checkpoints.load(self._checkpoint, self._rb, fall_back=True, progress=False)
+            found = checkpoints.load(self._checkpoint, self._rb, checkpoints.Reading(fall_back=True, progress=False))
         except NoCheckpointError:
             return None
         if not isinstance(found, Mixture) or len(found) != 2:
