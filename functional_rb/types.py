@@ -1,4 +1,4 @@
-"""What functions give back, for annotations, and what few take: `frb.types`. `frb.State` and `frb.Sample` stand in `frb` itself."""
+"""What functions give back, for annotations, and what few take. `frb.State` and `frb.Sample` stand in `frb` itself."""
 
 from functional_rb.base.containers import record
 from functional_rb.buffer.state import Counts, Crop, MaskedSample, SliceSample

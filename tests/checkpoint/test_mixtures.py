@@ -191,9 +191,9 @@ def test_falling_back_takes_the_newest_that_is_whole(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     with pytest.raises(frb.errors.CorruptCheckpointError, match=newest.name):
         frb.load(tmp_path, rb)
-    assert loaded(tmp_path, fall_back=True) == 2
+    assert loaded(tmp_path, reading=frb.checkpoint.Reading(fall_back=True)) == 2
     (tmp_path / "0000000002.json").unlink()
-    assert loaded(tmp_path, fall_back=True) == 1
+    assert loaded(tmp_path, reading=frb.checkpoint.Reading(fall_back=True)) == 1
     (tmp_path / "0000000001.json").write_text("damaged")
     with pytest.raises(frb.errors.CorruptCheckpointError):
         frb.load(tmp_path, rb, frb.checkpoint.Reading(fall_back=True))

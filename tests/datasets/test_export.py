@@ -53,7 +53,7 @@ def same_again(made: Path, name: str, again: Path) -> None:
     """What was exported, read and converted once more, is what it was made of."""
     kept = info(made)
     options = {key: kept.options[key] for key in ("narrow", "observation_key", "compact")}
-    assert convert(opened(name), again, frb.datasets.Conversion(infos=True), **options).item == kept.item
+    assert convert(opened(name), again, frb.datasets.Conversion(infos=True, **options)).item == kept.item
     ours, theirs = (joined(read(Stored(path))) for path in (made, again))
     for one, other in zip(ours, theirs, strict=True):
         for field in ("observations", "actions", "rewards", "terminated", "truncated", "infos"):

@@ -51,7 +51,7 @@ def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("above", [True, False])
 def test_who_may_not_write_is_told_what_to_give(above: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(reader: Any, path: str, **more: Any) -> None:
+    def refused(reader: Any, path: str, *more: Any, **facts: Any) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path) if above else f"{path}.lock")
 
     monkeypatch.setattr(loading, "convert", refused)
@@ -67,7 +67,7 @@ def test_files_that_may_not_be_read_are_not_taken_for_those_that_are_written(
 ) -> None:
     for refused in (tmp_path / "some.hdf5", tmp_path / "roo", None):
 
-        def convert(reader: Any, path: str, at: Path | None = refused, **more: Any) -> None:
+        def convert(reader: Any, path: str, *more: Any, at: Path | None = refused, **facts: Any) -> None:
             raise PermissionError(13, "Permission denied", at and str(at))
 
         monkeypatch.setattr(loading, "convert", convert)

@@ -818,9 +818,9 @@ def test_beta_may_follow_the_batches_number(library: Backend) -> None:
     ("change", "error", "message"),
     [
         ({"prefetch": -1}, ValueError, "iterate: expected prefetch >= 0, got -1"),
-        ({"threads": 0}, ValueError, "expected threads >= 1, got 0; give prefetch=0"),
+        ({"prefetch": frb.types.Prefetch(threads=0)}, ValueError, "expected threads >= 1, got 0; give prefetch=0"),
         ({"n": 2.5}, TypeError, "expected n as a Python int"),
-        ({"lag": True}, TypeError, "expected lag as a Python int"),
+        ({"prefetch": frb.types.Prefetch(lag=True)}, TypeError, "expected lag as a Python int"),
         ({"batch_size": None}, ValueError, "batch_size is missing"),
         ({"state": 3}, TypeError, "iterate"),
     ],

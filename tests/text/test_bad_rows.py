@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,13 @@ def test_a_tokenizer_that_fails_is_named_with_row_and_column(jointly: bool, tmp_
 
     words = Tokenizer(models.WordLevel({word: k for k, word in enumerate(WORDS)}, unk_token="unknown"))  # there is none
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    options: dict[str, Any] = {"eos": 12, "jointly": jointly, "rows_at_once": 4, "root": tmp_path}
+    how = frb.text.Tokenization(eos=12, jointly=jointly, rows_at_once=4)
     for column, value in (("rejected", " dog"), ("chosen", " dog"), ("prompt", "dog")):
         rows = [*[GOOD] * 5, GOOD | {column: value}, GOOD | {"prompt": "so"}]
         with pytest.raises(ValueError, match=f"row 5, column '{column}': the tokenizer failed by .*UNK") as caught:
-            frb.text.preference(rows, words, **options)
+            frb.text.preference(rows, words, how, root=tmp_path)
         assert "UNK" in str(caught.value.__cause__)
-        made = frb.text.preference(rows, words, frb.text.Tokenization(bad="drop"), **options)
+        made = frb.text.preference(rows, words, replace(how, bad="drop"), root=tmp_path)
         assert ids_of(made) == [*[[[0, 3, 12], [0, 2, 12]]] * 5, [[1, 3, 12], [1, 2, 12]]]
         assert made.dropped == {"tokenizer": 1}
 
@@ -153,8 +154,10 @@ def test_missing_columns_and_sources_that_are_empty(tmp_path: Path) -> None:
     ],
 )
 def test_arguments(options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    how = {"eos": 12, **options}
+    scores = how.pop("scores", None)
     with pytest.raises(error, match=message):
-        frb.text.preference([GOOD], of_words(), **({"eos": 12, "root": tmp_path} | options))
+        frb.text.preference([GOOD], of_words(), frb.text.Tokenization(**how), scores=scores, root=tmp_path)
 
 
 def test_what_is_no_source_and_no_tokenizer(tmp_path: Path) -> None:

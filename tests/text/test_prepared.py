@@ -37,7 +37,7 @@ def test_the_cache_knows_data_tokenizer_and_options(tokenizer: Any, tmp_path: Pa
         seen.add(frb.text.preference(ROWS, other, root=tmp_path).path)
     assert len(seen) == 4
     options: list[dict[str, Any]] = [{"max_length": 99}, {"jointly": False}, {"eos": False}, {"separator": " "}]
-    seen |= {frb.text.preference(ROWS, tokenizer, root=tmp_path, **one).path for one in options}
+    seen |= {frb.text.preference(ROWS, tokenizer, frb.text.Tokenization(**one), root=tmp_path).path for one in options}
     seen.add(frb.text.preference(ROWS[::-1], tokenizer, root=tmp_path).path)
     seen.add(frb.text.prompts(ROWS[:2], tokenizer, root=tmp_path).path)
     assert len(seen) == 10
@@ -71,7 +71,11 @@ def test_each_option_is_part_of_the_cache_key(tmp_path: Path) -> None:
     rows[1] |= {"more": "so so", "good": 1.0, "poor": 0.0}
     every = [{}, *(one for values in OPTIONS.values() for one in values)]
     for _ in range(2):
-        made = [frb.text.preference(rows, of_words(), **{"eos": 12, "root": tmp_path, **one}) for one in every]
+        made = []
+        for one in every:
+            named = {name: one[name] for name in one.keys() & {"columns", "scores"}}
+            how = frb.text.Tokenization(**{"eos": 12, **{name: one[name] for name in one.keys() - named.keys()}})
+            made.append(frb.text.preference(rows, of_words(), how, root=tmp_path, **named))
         assert len({one.path for one in made}) == len(every) == len(os.listdir(tmp_path))
 
 
@@ -270,8 +274,8 @@ def test_what_is_interrupted_goes_on(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [GOOD | {"prompt": " ".join(WORDS[: k % 9])} for k in range(20)]
-    options: dict[str, Any] = {"eos": 12, "separator": " ", "rows_at_once": 3}
-    whole = frb.text.preference(rows, of_words(), root=tmp_path / "whole", **options)
+    how = frb.text.Tokenization(eos=12, separator=" ", rows_at_once=3)
+    whole = frb.text.preference(rows, of_words(), how, root=tmp_path / "whole")
     given, calls = writing.Growing.append, []
 
     def failing(self: Any, contents: Any) -> None:
@@ -284,8 +288,8 @@ def test_what_is_interrupted_goes_on(
 
     monkeypatch.setattr(writing.Growing, "append", failing)
     with pytest.raises(error):
-        frb.text.preference(rows, of_words(), root=tmp_path / "cache", **options)
-    made = frb.text.preference(rows, of_words(), root=tmp_path / "cache", **options)
+        frb.text.preference(rows, of_words(), how, root=tmp_path / "cache")
+    made = frb.text.preference(rows, of_words(), how, root=tmp_path / "cache")
     assert calls == [3, 6, 9, 12, 12, 15, 18, 20]  # what was written is not tokenized again
     for name in ("tokens.bin", "rows.bin", "prepared.json"):
         assert Path(made.path, name).read_bytes() == Path(whole.path, name).read_bytes()

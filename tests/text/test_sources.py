@@ -66,9 +66,9 @@ SOURCES = ("generator", *LINES, "parquet", "arrow", "stream", "dataset", "select
 @pytest.mark.parametrize("kind", SOURCES)
 def test_any_source_gives_the_same(kind: str, tmp_path: Path) -> None:
     rows = [row | {"more": k} for k, row in enumerate([*ROWS, *({"prompt": str(k)} | GOOD for k in range(3))])]
-    options: dict[str, Any] = {"eos": False, "root": tmp_path / "cache", "rows_at_once": 4}
-    expected = frb.text.preference(rows, bpe(), **options)
-    made = frb.text.preference(written(kind, rows, tmp_path), bpe(), **options)
+    how, cache = frb.text.Tokenization(eos=False, rows_at_once=4), tmp_path / "cache"
+    expected = frb.text.preference(rows, bpe(), how, root=cache)
+    made = frb.text.preference(written(kind, rows, tmp_path), bpe(), how, root=cache)
     assert ids_of(made) == ids_of(expected)
     for name in ("tokens.bin", "rows.bin"):
         assert Path(made.path, name).read_bytes() == Path(expected.path, name).read_bytes()

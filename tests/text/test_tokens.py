@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,31 +170,31 @@ def test_what_is_too_long_is_dropped_cut_or_refused(tmp_path: Path) -> None:
         {"prompt": "so", "chosen": " yes yes yes yes", "rejected": " no"},
         {"prompt": "now", "chosen": " yes", "rejected": " no"},
     ]
-    options: dict[str, Any] = {"eos": False, "max_length": 4, "root": tmp_path}
-    dropped = frb.text.preference(rows, of_words(), **options)
+    how = frb.text.Tokenization(eos=False, max_length=4)
+    dropped = frb.text.preference(rows, of_words(), how, root=tmp_path)
     assert (ids_of(dropped), dropped.dropped) == ([[[6, 3], [6, 2]]], {"too_long": 2})
-    cut = frb.text.preference(rows, of_words(), frb.text.Tokenization(too_long="truncate_prompt"), **options)
+    cut = frb.text.preference(rows, of_words(), replace(how, too_long="truncate_prompt"), root=tmp_path)
     # As much for both texts, so that they still go on from one prompt; of the second nothing would be left.
     assert (ids_of(cut), cut.dropped) == ([[[1, 2, 3, 3], [1, 2, 2]], [[6, 3], [6, 2]]], {"too_long": 1})
     assert borders(cut) == [[2, 2], [1, 1]]
     with pytest.raises(ValueError, match=r"row 0, column 'chosen': 5 tokens with the prompt, more than 4; .*'drop'"):
-        frb.text.preference(rows, of_words(), frb.text.Tokenization(too_long="error"), **options)
+        frb.text.preference(rows, of_words(), replace(how, too_long="error"), root=tmp_path)
     assert (
         frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=False, max_length=5), root=tmp_path).longest
         == 5
     )
     # A prompt that is too long by itself is no other case.
     alone = [{"prompt": "why so no yes maybe not", "chosen": " yes", "rejected": " no"}]
-    options["max_length"] = 3
-    assert frb.text.preference(alone, of_words(), **options).dropped == {"too_long": 1}
-    cut = frb.text.preference(alone, of_words(), frb.text.Tokenization(too_long="truncate_prompt"), **options)
+    how = replace(how, max_length=3)
+    assert frb.text.preference(alone, of_words(), how, root=tmp_path).dropped == {"too_long": 1}
+    cut = frb.text.preference(alone, of_words(), replace(how, too_long="truncate_prompt"), root=tmp_path)
     assert ids_of(cut) == [[[4, 5, 3], [4, 5, 2]]]
     only = [{"prompt": "why so no yes maybe not"}]
-    assert ids_of(frb.text.prompts(only, of_words(), frb.text.Tokenization(too_long="truncate_prompt"), **options)) == [
+    assert ids_of(frb.text.prompts(only, of_words(), replace(how, too_long="truncate_prompt"), root=tmp_path)) == [
         [[3, 4, 5]]
     ]
     with pytest.raises(ValueError, match="row 0, column 'prompt': 6 tokens with the prompt, more than 3"):
-        frb.text.prompts(only, of_words(), frb.text.Tokenization(too_long="error"), **options)
+        frb.text.prompts(only, of_words(), replace(how, too_long="error"), root=tmp_path)
 
 
 def test_tokens_take_a_fifth_of_padded_tables(tmp_path: Path) -> None:
