@@ -192,7 +192,7 @@ def test_falling_back_in_place_gives_up_the_damaged_one(tmp_path: Path) -> None:
     storage = frb.Memmap(tmp_path)
     with pytest.raises(frb.errors.CorruptCheckpointError):
         loading.read(tmp_path, storage=storage, here=True)
-    found = loading.read(tmp_path, storage=storage, here=True, fall_back=True)
+    found = loading.read(tmp_path, loading.Reading(fall_back=True), storage=storage, here=True)
     assert found.arrays.rows.tobytes() == written(3)[0].view(np.int32).tobytes()
     assert found.files is not None
     assert found.files.rows is found.arrays.rows

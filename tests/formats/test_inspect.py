@@ -243,7 +243,10 @@ def test_an_older_checkpoint_is_shown_if_the_newest_is_damaged(torch: Backend, t
     report = inspection.inspect(tmp_path)
     assert [part["whole"] for part in report["generations"]] == [False, True]
     assert (report["checkpoint"], report["size"]) == (1, 15)
-    assert "DAMAGED: see above; frb.load(..., fall_back=True) loads generation 1." in inspection.page(report)
+    assert (
+        "DAMAGED: see above; frb.load(..., frb.checkpoint.Reading(fall_back=True)) loads generation 1."
+        in inspection.page(report)
+    )
 
 
 def test_a_file_of_several_checkpoints_is_read_for_the_one_that_is_shown(torch: Backend, tmp_path: Path) -> None:

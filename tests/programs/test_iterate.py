@@ -664,7 +664,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 rb = types.SimpleNamespace(split=lambda key: (key + 1, key), sample=lambda state, key, n, beta: (state, key))
 state = frb.State(None, (), None, None, {{}}, frb.BufferSpec(frb.Unbounded(()), capacity=8, batch_size=2))
 def training():
-    mine = frb.iterate(rb, state, 0, prefetch=3, threads=2)
+    mine = frb.iterate(rb, state, 0, prefetch=frb.types.Prefetch(3, threads=2))
     for number, sample in enumerate(mine):
         if number == 3:
             print("going", flush=True)
