@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered, apart, check_depth, of_fields
 from functional_rb.base.object_arrays import array_of_none, is_non_tensor
 
@@ -221,7 +222,7 @@ def show(path: Path) -> str:
     return "/".join(str(key) for key in path) if path else "the item"
 
 
-def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
+def parts_of(nest: Nest) -> tuple[Structure, list[Any]] | None:
     """The structure of one container, without its children, and the parts that it holds; None for a leaf."""
     own = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
     if own is not None:
@@ -247,19 +248,19 @@ def parts_of(nest: Any) -> tuple[Structure, list[Any]] | None:
     return None
 
 
-def is_tensorclass(nest: Any) -> bool:
+def is_tensorclass(nest: Nest) -> bool:
     """Whether a value is of a tensorclass, which looks like a dataclass but has a batch shape and is built by torch."""
     return hasattr(type(nest), "_is_tensorclass")
 
 
-def _parts_of_tensorclass(nest: Any) -> tuple[Structure, list[Any]]:
+def _parts_of_tensorclass(nest: Nest) -> tuple[Structure, list[Any]]:
     """The fields that are set. They are read as items, because reading attributes takes NonTensorData apart."""
     found = dict(nest.items())
     names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
     return Structure("mapping", type(nest), names), [found[name] for name in names]
 
 
-def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[list[Any], Structure]:
+def flatten(nest: Nest, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[list[Any], Structure]:
     """Take a nest apart.
 
     Args:
@@ -287,7 +288,7 @@ def flatten(nest: Any, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[
     return leaves, dataclasses.replace(structure, children=tuple(children))
 
 
-def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
+def flatten_as(structure: Structure, nest: Nest, path: Path = ()) -> list[Any]:
     """The leaves of a nest in the order of a given structure, found by their keys.
 
     A dict may stand where the structure has a NamedTuple or a TensorDict, and the other way round: the keys decide.
@@ -309,7 +310,7 @@ def flatten_as(structure: Structure, nest: Any, path: Path = ()) -> list[Any]:
     return leaves
 
 
-def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
+def _values_under(structure: Structure, nest: Nest, path: Path) -> list[Any]:
     keys = structure.keys
     if type(nest) is dict and len(nest) == len(keys):
         try:
@@ -342,7 +343,7 @@ def _values_under(structure: Structure, nest: Any, path: Path) -> list[Any]:
     return [by_key[key] for key in keys]
 
 
-def flatten_some(structure: Structure, nest: Any) -> dict[int, Any]:
+def flatten_some(structure: Structure, nest: Nest) -> dict[int, Any]:
     """The leaves that a nest has of those of a structure, by their position in the structure.
 
     Raises:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
@@ -24,8 +25,8 @@ from functional_rb.ops.protocol import Array
 def init(
     backend: Backend,
     spec: BufferSpec,
-    device: Any = None,
-    items: Any = None,
+    device: DeviceLike = None,
+    items: Nest = None,
     validate: bool = False,
     fill: Callable[..., State] | None = None,
 ) -> State:
@@ -77,10 +78,10 @@ def init(
 def add(
     backend: Backend,
     state: S,
-    items: Any,
+    items: Nest,
     mask: Any = None,
     priorities: Any = None,
-    key: Any = None,
+    key: PRNGKey = None,
     validate: bool = False,
     time_major: bool = True,
     to: Any = None,
@@ -132,10 +133,10 @@ def add(
 def check_add(
     backend: Backend,
     state: State,
-    items: Any,
+    items: Nest,
     mask: Any,
     priorities: Any,
-    key: Any,
+    key: PRNGKey,
     validate: bool,
     function: str,
     time_major: bool,
@@ -162,7 +163,7 @@ def check_add(
 
 
 def _stored(
-    backend: Backend, spec: BufferSpec, leaves: list[Array], batch: int, key: Any, mask: Array | None
+    backend: Backend, spec: BufferSpec, leaves: list[Array], batch: int, key: PRNGKey, mask: Array | None
 ) -> list[Array]:
     """The leaves that are stored of leaves that are added."""
     return leaves if spec.on_add is None else mapping.stored(backend, spec, leaves, batch, key, mask)
@@ -190,7 +191,7 @@ def _validated(
 
 
 def sample(
-    backend: Backend, state: S, key: Any, batch_size: int | None = None, beta: Any = None, p: Any = None
+    backend: Backend, state: S, key: PRNGKey, batch_size: int | None = None, beta: Any = None, p: Any = None
 ) -> tuple[S, AnySample[Any]]:
     """Draw items, as the sampler of the spec says.
 
@@ -252,7 +253,7 @@ def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, fun
 
 
 def as_sample(
-    backend: Backend, spec: BufferSpec, size: int, key: Any, leaves: list[Array], selection: Selection
+    backend: Backend, spec: BufferSpec, size: int, key: PRNGKey, leaves: list[Array], selection: Selection
 ) -> AnySample[Any]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
@@ -271,7 +272,7 @@ def as_sample(
     return slices
 
 
-def update(backend: Backend, state: S, indices: Any, priorities: Any = None, items: Any = None) -> S:
+def update(backend: Backend, state: S, indices: Any, priorities: Any = None, items: Nest = None) -> S:
     """Set priorities, rewrite stored leaves, or both.
 
     Args:
@@ -304,7 +305,7 @@ def update(backend: Backend, state: S, indices: Any, priorities: Any = None, ite
 
 
 def check_update(
-    backend: Backend, state: State, indices: Any, priorities: Any, items: Any, function: str
+    backend: Backend, state: State, indices: Any, priorities: Any, items: Nest, function: str
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     check_one(backend, state, function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from functional_rb.base.arrays import DeviceLike, PRNGKey
 from functional_rb.base.containers import Registered
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -35,11 +36,17 @@ class Backend(mapping.Mapper, Protocol):
     ) -> Any:
         """Make a mapping of its parts."""
 
-    def init(self, spec: BufferSpec, device: Any) -> State:
+    def init(self, spec: BufferSpec, device: DeviceLike) -> State:
         """Make an empty state of a spec."""
 
     def add(
-        self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+        self,
+        state: State,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: PRNGKey,
     ) -> SameState:
         """Write a batch of checked items; returns the new state."""
 
@@ -86,11 +93,11 @@ class Backend(mapping.Mapper, Protocol):
     def counter(self, state: State, place: int) -> Array:
         """One of a state's counters, int32; of stacked states one for each."""
 
-    def split(self, key: Any) -> Any:
+    def split(self, key: PRNGKey) -> Any:
         """Two keys from one."""
 
     def random_crop(
-        self, leaves: Sequence[Array], lengths: Array | None, key: Any, length: int
+        self, leaves: Sequence[Array], lengths: Array | None, key: PRNGKey, length: int
     ) -> tuple[list[Array], Array, Array]:
         """Crop windows at random places, as `transforms.crop.random_crop` does."""
 

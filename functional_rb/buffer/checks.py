@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest, object_arrays
+from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, Sample, SliceSample, State, StateHolder
 from functional_rb.core.counters import BASE, read
@@ -35,7 +36,9 @@ class Batch(NamedTuple):
     priorities: Any
 
 
-def batch(spec: BufferSpec, items: Any, convert: Convert, mask: Any, priorities: Any, time_major: bool = True) -> Batch:
+def batch(
+    spec: BufferSpec, items: Nest, convert: Convert, mask: Any, priorities: Any, time_major: bool = True
+) -> Batch:
     """Check what `add` is given.
 
     Args:
@@ -215,7 +218,7 @@ def is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], State | StateHolder)
 
 
-def check_unpacked(items: Any, function: str) -> None:
+def check_unpacked(items: Nest, function: str) -> None:
     """Refuse the pair that `sample` returns, and a whole sample, in place of its items."""
     if is_pair(items):
         raise TypeError(f"{function}: expected items, got a state and a sample; {UNPACK}, and give sample.items")
@@ -334,7 +337,7 @@ def handles(indices: Any) -> None:
         )
 
 
-def replacements(spec: BufferSpec, items: Any, convert: Convert, size: int) -> dict[int, Any]:
+def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> dict[int, Any]:
     """Check the leaves that `update` rewrites: some of the item's, each [B, *shape]; by position."""
     if items is None:
         return {}
@@ -591,7 +594,7 @@ def check_timely(spec: BufferSpec, priorities: Any) -> None:
         )
 
 
-def check_writer_key(spec: BufferSpec, key: Any) -> None:
+def check_writer_key(spec: BufferSpec, key: PRNGKey) -> None:
     """A key is for writers that draw, and they need one."""
     if spec.writer.words and key is None:
         raise ValueError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core import counters, episodes, frame_store
@@ -21,7 +21,7 @@ NOTHING = -1
 """The handle of what could not be drawn."""
 
 
-def init(ops: Ops, spec: BufferSpec, device: Any = None, stored: Stored | None = None) -> Arrays:
+def init(ops: Ops, spec: BufferSpec, device: DeviceLike = None, stored: Stored | None = None) -> Arrays:
     """An empty buffer, in arrays of zeros that are there already, if any."""
     rows, wide, there = stored or (*row_layout.allocate(ops, spec.plan.layout, spec.capacity, device), {})
     tree = None if spec.plan.tree_shape is None else ops.zeros(spec.plan.tree_shape, "float32", device)

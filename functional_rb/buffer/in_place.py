@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import AnySample, S, SameState, State
@@ -23,7 +24,13 @@ class InPlace(Protocol):
     """What carries out the checked calls in the state's own memory, and consumes the state."""
 
     def add_(
-        self, state: State, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+        self,
+        state: State,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: PRNGKey,
     ) -> SameState:
         """Write a batch of items in place, and consume the state."""
 
@@ -45,10 +52,10 @@ def add_(
     backend: Backend,
     in_place: InPlace,
     state: S,
-    items: Any,
+    items: Nest,
     mask: Any = None,
     priorities: Any = None,
-    key: Any = None,
+    key: PRNGKey = None,
     validate: bool = False,
     time_major: bool = True,
     to: Any = None,
@@ -84,7 +91,7 @@ def sample_(
     backend: Backend,
     in_place: InPlace,
     state: S,
-    key: Any,
+    key: PRNGKey,
     batch_size: int | None = None,
     beta: Any = None,
     p: Any = None,
@@ -112,7 +119,7 @@ def sample_(
 
 
 def update_(
-    backend: Backend, in_place: InPlace, state: S, indices: Any, priorities: Any = None, items: Any = None
+    backend: Backend, in_place: InPlace, state: S, indices: Any, priorities: Any = None, items: Nest = None
 ) -> S:
     """`update`, in place.
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping, Structure
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
@@ -31,7 +32,7 @@ class Mapper(Protocol):
     """What of a backend carries out functions of items."""
 
     def map_items(
-        self, spec: BufferSpec, at: str, leaves: Sequence[Array], lead: Lead, key: Any, mask: Array | None
+        self, spec: BufferSpec, at: str, leaves: Sequence[Array], lead: Lead, key: PRNGKey, mask: Array | None
     ) -> Any:
         """What the function of items of a spec, at="add" or at="sample", gives of leaves [*lead, *shape]."""
 
@@ -52,7 +53,7 @@ def carried_out(
     leaves: Sequence[Array],
     lead: Lead,
     draws: Array | None,
-    key: Any,
+    key: PRNGKey,
     mask: Array | None,
     build_mapping: BuildMapping,
 ) -> Any:
@@ -143,7 +144,7 @@ def known_of_host(transform: MapItems) -> Outline:
 
 
 def flattened(
-    transform: MapItems, items: Any, lead: Lead, is_array: Callable[[Any], bool], as_told: bool = True
+    transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[Any], bool], as_told: bool = True
 ) -> tuple[list[Any], Structure]:
     """The leaves of what a function gives, and their structure: those that it was told to give, where it was.
 
@@ -202,7 +203,7 @@ _SEEN: dict[tuple[BufferSpec, Lead], Seen] = {}
 _MOST_SEEN = 256
 
 
-def check_like_before(spec: BufferSpec, items: Any, lead: Lead, is_array: Callable[[Any], bool]) -> None:
+def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Callable[[Any], bool]) -> None:
     """Refuse what a function gives at="sample" if it is not as before, of a batch of this size: shapes are static.
 
     Raises:
@@ -243,14 +244,14 @@ def _kinds(leaves: Sequence[Any]) -> list[tuple[Any, Any]]:
 # ---------------------------------------------------------------- around the core
 
 
-def check_key(spec: BufferSpec, key: Any) -> None:
+def check_key(spec: BufferSpec, key: PRNGKey) -> None:
     """Refuse to add without the key that a function of items takes."""
     if spec.on_add is not None and spec.on_add.draws and key is None:
         raise ValueError(f"add: {spec.on_add.who} takes a key; give add(..., key=key), a new key at every call")
 
 
 def stored(
-    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], batch: int, key: Any, mask: Array | None
+    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], batch: int, key: PRNGKey, mask: Array | None
 ) -> list[Array]:
     """The leaves [B, *shape] that are stored of leaves that are added."""
     check_key(spec, key)
@@ -259,13 +260,13 @@ def stored(
 
 
 def given_out(
-    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], lead: Lead, key: Any, mask: Array | None
+    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], lead: Lead, key: PRNGKey, mask: Array | None
 ) -> Any:
     """The items of a sample, of leaves [*lead, *shape] that were read."""
     return backend.map_items(spec, "sample", leaves, lead, key if of(spec, "sample").draws else None, mask)
 
 
-def taken_apart(spec: BufferSpec, items: Any) -> tuple[list[Any], Structure]:
+def taken_apart(spec: BufferSpec, items: Nest) -> tuple[list[Any], Structure]:
     """The leaves of a sample's items, and their structure."""
     outline = spec.plan.outline if spec.on_sample is None else spec.on_sample.after
     if outline is not None:

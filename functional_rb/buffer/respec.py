@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Stored
 from functional_rb.buffer.spec import BufferSpec
@@ -207,7 +208,7 @@ def with_spec(
     state: State | Arrays,
     old: BufferSpec,
     new: BufferSpec,
-    device: Any = None,
+    device: DeviceLike = None,
     stored: Stored | None = None,
     step: int | None = None,
     prepare: Prepare | None = None,
@@ -255,7 +256,13 @@ class _Change:
     write: Write
 
     def __init__(
-        self, ops: Ops, state: State | Arrays, old: BufferSpec, new: BufferSpec, device: Any, stored: Stored | None
+        self,
+        ops: Ops,
+        state: State | Arrays,
+        old: BufferSpec,
+        new: BufferSpec,
+        device: DeviceLike,
+        stored: Stored | None,
     ) -> None:
         self.ops, self.old, self.new, self.same = ops, old, new, stays(old, new)
         self.before = before = Draft.of(state, old.plan)

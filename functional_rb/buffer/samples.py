@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.buffer import api, checks, mapping, reading
 from functional_rb.buffer.backend import Backend, check_one
 from functional_rb.buffer.spec import BufferSpec
@@ -26,7 +27,7 @@ ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
 
 
 def epochs(
-    backend: Backend, state: State, key: Any, batch_size: int | None = None, n: int = 1
+    backend: Backend, state: State, key: PRNGKey, batch_size: int | None = None, n: int = 1
 ) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
     """Go through the buffer n times, batch by batch, the last batch of an epoch without its padding.
 
@@ -77,7 +78,11 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> Any
 
 
 def map_spec(
-    backend: mapping.Mapper, fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False
+    backend: mapping.Mapper,
+    fn: Callable[..., Any] | ItemFunction,
+    item: Any,
+    keyed: bool = False,
+    masked: bool = False,
 ) -> Any:
     """The spec of the items that a function of items gives, found by an abstract evaluation: no array is made.
 
@@ -133,7 +138,7 @@ def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | Non
     return with_lead(one, lambda shape: (*lead, *shape))
 
 
-def random_crop(backend: Backend, items: Any, key: Any, length: int, lengths: Any = None) -> Crop[Any]:
+def random_crop(backend: Backend, items: Nest, key: PRNGKey, length: int, lengths: Any = None) -> Crop[Any]:
     """Cut a random piece out of each of a batch of trajectories, for buffers whose items are whole trajectories.
 
     Args:

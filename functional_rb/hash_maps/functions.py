@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
@@ -111,7 +112,7 @@ class MapBackend(SpecBackend, Protocol):
         ...
 
 
-def init(backend: MapBackend, spec: HashMapSpec, device: Any = None) -> HashMap:
+def init(backend: MapBackend, spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
     """An empty map.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import add_rule
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
@@ -49,7 +50,7 @@ def problem(moments: Moments) -> str | None:
 add_rule(Moments, problem)
 
 
-def init(ops: ItemOps, shape: Sequence[int] = (), device: Any = None) -> Moments:
+def init(ops: ItemOps, shape: Sequence[int] = (), device: DeviceLike = None) -> Moments:
     """Moments of nothing yet.
 
     Args:

@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from functional_rb.base.arrays import DeviceLike, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import AnySample, State
 from functional_rb.iteration.cell import Cell, parted
@@ -53,12 +54,12 @@ class Prefetch:
 def iterate(
     rb: Any,
     state: State | Mixture | Cell,
-    key: Any,
+    key: PRNGKey,
     batch_size: int | None = None,
     *,
     n: int | None = None,
     prefetch: int | Prefetch = 2,
-    device: Any = None,
+    device: DeviceLike = None,
     beta: Beta = None,
 ) -> Batches:
     """Draw batch after batch while the caller trains on those before.
@@ -138,7 +139,9 @@ class Batches(Iterator[AnySample[Any]]):
     may be used by others meanwhile.
     """
 
-    def __init__(self, drawing: Drawing, state: Any, key: Any, n: int | None, numbers: tuple[int, int, int]) -> None:
+    def __init__(
+        self, drawing: Drawing, state: Any, key: PRNGKey, n: int | None, numbers: tuple[int, int, int]
+    ) -> None:
         """Begin; nothing is drawn yet."""
         self._drawing, self._key, self._n = drawing, key, n
         self._prefetch, self._lag, threads = numbers

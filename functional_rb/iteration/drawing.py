@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import PRNGKey
 from functional_rb.base.nest import BuildMapping
 from functional_rb.buffer import mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -45,7 +46,7 @@ class Batch:
 
     __slots__ = ("drawn", "key", "number", "sent", "source")
 
-    def __init__(self, number: int, key: Any, source: State | None) -> None:
+    def __init__(self, number: int, key: PRNGKey, source: State | None) -> None:
         self.number, self.key, self.source = number, key, source
         self.drawn: Future[State | None] = Future()
         self.sent: Future[Any] = Future()
@@ -78,7 +79,7 @@ class Drawing:
         self._turn = threading.Lock() if in_turn else contextlib.nullcontext()
         self._newest: State | None = None
 
-    def split(self, key: Any) -> tuple[Any, Any]:
+    def split(self, key: PRNGKey) -> tuple[PRNGKey, PRNGKey]:
         """The key to go on with, and one for a batch."""
         following, now = self._rb.split(key)
         return following, now
@@ -115,7 +116,7 @@ class Drawing:
         finally:
             del batch  # the error's traceback has this frame, and the batch has the error
 
-    def _draw(self, number: int, key: Any, source: State | None) -> tuple[AnySample[Any], Any, Form]:
+    def _draw(self, number: int, key: PRNGKey, source: State | None) -> tuple[AnySample[Any], Any, Form]:
         """A sample, the state afterwards if a later draw begins with it, and the spec of what was drawn from."""
         beta = self._beta(number) if callable(self._beta) else self._beta
         if self.cell is not None:
@@ -124,7 +125,7 @@ class Drawing:
         after, (sample, spec) = self._sample(source, key, beta)
         return sample, after if remembers(spec) else None, spec
 
-    def _sample(self, state: Any, key: Any, beta: float | None) -> tuple[Any, tuple[AnySample[Any], Form]]:
+    def _sample(self, state: Any, key: PRNGKey, beta: float | None) -> tuple[Any, tuple[AnySample[Any], Form]]:
         after, sample = self._rb.sample(state, key, self._batch_size, beta)
         return after, (sample, form_of(state))
 

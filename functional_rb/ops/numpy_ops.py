@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
@@ -50,7 +50,7 @@ def empty(shape: int | Sequence[int], *, dtype: np.dtype[Any]) -> Vector:
     return np.empty(shape, dtype) if nbytes <= COPIED else aligned(np.empty, shape, dtype)
 
 
-def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
+def zeros(shape: Sequence[int], dtype: str, device: DeviceLike = None) -> Vector:
     """Zeros, aligned; pages that nobody wrote cost nothing."""
     return aligned(np.zeros, shape, dtype_of(dtype))
 

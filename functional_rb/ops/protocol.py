@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 
 Array = Any
 """An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
@@ -22,7 +22,7 @@ Carry = TypeVar("Carry", bound=tuple[Any, ...])
 class CommonOps(Protocol):
     """The primitives that the algorithms of buffers and the values of specs have in common."""
 
-    def zeros(self, shape: Sequence[int], dtype: str, device: Any = None) -> Array:
+    def zeros(self, shape: Sequence[int], dtype: str, device: DeviceLike = None) -> Array:
         """Zeros; pages that nobody wrote cost nothing where the system allows it."""
 
     def cast(self, x: Array, dtype: str) -> Array:

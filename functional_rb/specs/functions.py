@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray, PRNGKey
 from functional_rb.base.containers import Registered
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
@@ -48,7 +48,9 @@ class SpecBackend(Protocol):
     def outline(self, spec: Any, who: str) -> Outline:
         """`Outline.of`, cached where it can be."""
 
-    def draw(self, outline: Outline, key: Any, n: int, device: Any, mask: Array | None) -> Mapping[int, Array]:
+    def draw(
+        self, outline: Outline, key: PRNGKey, n: int, device: DeviceLike, mask: Array | None
+    ) -> Mapping[int, Array]:
         """Random values [n, *shape] by position of the leaf; a mask bool [n, *axes, choices] is for a single choice."""
 
     def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
@@ -73,7 +75,9 @@ class SpecBackend(Protocol):
         """An array's numbers on the host."""
 
 
-def rand(backend: SpecBackend, spec: Any, key: Any, batch: Any = (), device: Any = None, mask: Any = None) -> Any:
+def rand(
+    backend: SpecBackend, spec: Any, key: PRNGKey, batch: Any = (), device: DeviceLike = None, mask: Any = None
+) -> Any:
     """Random values of a spec.
 
     Whole numbers, choices and reals between two bounds are uniform over what the spec allows, masks included; reals
@@ -123,7 +127,7 @@ def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, .
     return made.reshape(math.prod(lead), *each.shape)
 
 
-def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
+def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: DeviceLike = None) -> Any:
     """Zeros in the structure of a spec, whether or not zero lies in its domain.
 
     Args:
@@ -146,7 +150,7 @@ def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) 
     return built(backend, outline, made, lead)
 
 
-def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: Any = None) -> Any:
+def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: DeviceLike = None) -> Any:
     """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
 
     Args:

@@ -6,11 +6,11 @@ Numbers of bfloat16, which NumPy lacks, are float32 here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.ops.numpy_ops import Vector as Vector
 from functional_rb.ops.numpy_ops import all_rows as all_rows
 from functional_rb.ops.numpy_ops import concat as concat
@@ -19,7 +19,7 @@ from functional_rb.ops.numpy_ops import mul_wide as mul_wide
 from functional_rb.ops.numpy_ops import where as where
 
 
-def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> Vector:
+def zeros(shape: Sequence[int], dtype: str, device: DeviceLike = None) -> Vector:
     return dtypes.as_numpy(dtype, np.zeros(tuple(shape), np.bool_))
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import DeviceLike, PRNGKey
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -89,14 +90,14 @@ class NumPy(Library):
 
     making = core
 
-    def check_key(self, key: Any) -> None:
+    def check_key(self, key: PRNGKey) -> None:
         """Random bits were made of a key that has been checked."""
 
-    def split(self, key: Any) -> tuple[Any, Any]:
+    def split(self, key: PRNGKey) -> tuple[PRNGKey, PRNGKey]:
         """The bits for the sampler, and those for transforms."""
         return key, key.transforms
 
-    def random_bits(self, key: Any, shape: tuple[int, int], memory: versioned.Memory) -> Vector:
+    def random_bits(self, key: PRNGKey, shape: tuple[int, int], memory: versioned.Memory) -> Vector:
         """The random bits that were given."""
         bits: Vector = key.sampler if isinstance(key, Bits) else key
         return bits
@@ -148,7 +149,7 @@ class HostState(VersionedState):
         return _unpickled, (memory.state_arrays(self.counters), self.spec, held_objects(memory))
 
 
-def init(spec: BufferSpec, files: MappedFiles | None, device: Any = None) -> HostState:
+def init(spec: BufferSpec, files: MappedFiles | None, device: DeviceLike = None) -> HostState:
     """An empty state, in mapped files if there are some; what is sampled goes to the device."""
     stored = None if files is None else (files.rows, files.wide, files.auxiliary)
     with np.errstate(all="ignore"):

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.sum_tree import FANOUT, geometry
@@ -50,7 +51,7 @@ def shape(capacity: int) -> tuple[int, int]:
     return sum(level.rows for level in _levels(capacity)), FANOUT
 
 
-def empty(ops: Ops, capacity: int, device: Any = None) -> Array:
+def empty(ops: Ops, capacity: int, device: DeviceLike = None) -> Array:
     """The tree of `capacity` empty slots, int32 [rows, FANOUT]."""
     return pad(ops, ops.full_like(ops.zeros(shape(capacity), "int32", device), EMPTY), capacity)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.extras import is_there
 from functional_rb.buffer import functions
 from functional_rb.ops import numpy_ops
@@ -21,7 +21,7 @@ from functional_rb.ops import numpy_ops
 IN_PLACE, VALUES = "the core on NumPy, in place", "the core on NumPy, whose arrays are values"
 
 
-def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+def mapped(function: Callable[[Any], Any], nest: Nest) -> Any:
     """A nest of tuples, lists and dicts in which each leaf is what a function makes of it."""
     if isinstance(nest, tuple | list):
         parts = [mapped(function, part) for part in nest]
@@ -31,7 +31,7 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     return function(nest)
 
 
-def named(nest: Any, name: str) -> dict[str, NumpyArray]:
+def named(nest: Nest, name: str) -> dict[str, NumpyArray]:
     """The arrays of a nest by names such as "tree" or "auxiliary['times']"."""
     if hasattr(nest, "_fields"):
         return {k: x for field in nest._fields for k, x in named(getattr(nest, field), f"{name}.{field}").items()}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import DeviceLike, PRNGKey
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import ArraySpec, Unbounded
 from functional_rb.trees.policies import MostVisited, MuZero, Policy
@@ -76,11 +77,11 @@ class Backend(Protocol):
         """An array of one value, on the device of another."""
         ...
 
-    def init(self, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
+    def init(self, spec: TreeSpec, root: Evaluated, device: DeviceLike) -> Tree:
         """Trees of one node each."""
         ...
 
-    def select(self, tree: Tree, key: Any, score: Score, max_depth: int) -> Leaf:
+    def select(self, tree: Tree, key: PRNGKey, score: Score, max_depth: int) -> Leaf:
         """Go down from the root."""
         ...
 
@@ -99,7 +100,7 @@ class Backend(Protocol):
     def search(
         self,
         tree: Tree,
-        key: Any,
+        key: PRNGKey,
         step: Callable[..., Any],
         simulations: int,
         policy: Policy,
@@ -122,7 +123,7 @@ class Backend(Protocol):
         ...
 
 
-def init(backend: Backend, spec: TreeSpec, root: Expansion, device: Any = None) -> Tree:
+def init(backend: Backend, spec: TreeSpec, root: Expansion, device: DeviceLike = None) -> Tree:
     """Make a batch of trees of one node each, the root.
 
     Args:
@@ -150,7 +151,9 @@ def init(backend: Backend, spec: TreeSpec, root: Expansion, device: Any = None) 
     return backend.init(spec, evaluated(backend, spec, root, None, "trees.init"), device)
 
 
-def select(backend: Backend, tree: Tree, key: Any, score: Score | None = None, max_depth: int | None = None) -> Leaf:
+def select(
+    backend: Backend, tree: Tree, key: PRNGKey, score: Score | None = None, max_depth: int | None = None
+) -> Leaf:
     """Go down from the root, one slot after the other, to an edge behind which no node is stored.
 
     A terminal node is an end too, and so is the largest depth: then the leaf has a child.
@@ -256,7 +259,7 @@ def content(backend: Backend, tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
 def search(
     backend: Backend,
     tree: Tree,
-    key: Any,
+    key: PRNGKey,
     step: Callable[[Any, Any, Any], Expansion],
     simulations: int,
     policy: Policy | Score | None = None,
@@ -339,7 +342,7 @@ def callers(
     def asking(function: Callable[..., Any], name: str, chance: bool) -> Step:
         """Of what is said nothing of, whether it is a chance node."""
 
-        def ask(node: list[Array], action: Any, key: Any) -> Evaluated:
+        def ask(node: list[Array], action: Any, key: PRNGKey) -> Evaluated:
             given = function(*_nests(backend, tree, node, action), key)
             if chance and isinstance(given, Expansion) and given.chance is None:
                 given = given._replace(chance=True)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.convert import json
 from functional_rb.core import soundness
@@ -131,7 +132,7 @@ HOST: Final = (np.ndarray, np.generic, float, int)
 """What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
 
 
-def init(backend: MapBackend, spec: ForestSpec, device: Any = None) -> Forest:
+def init(backend: MapBackend, spec: ForestSpec, device: DeviceLike = None) -> Forest:
     """An empty forest.
 
     Args:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures import row_layout
 from functional_rb.trees.scores import Edges
@@ -16,7 +17,7 @@ BATCH: Final = ("low", "high", "size", "refused", "rejected")
 """The fields of whole trees; all others are of nodes or edges."""
 
 
-def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: Any) -> Tree:
+def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: DeviceLike) -> Tree:
     """Trees without any node."""
     nodes, edges = (batch, spec.capacity), (batch, spec.capacity, spec.children)
 

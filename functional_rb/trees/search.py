@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
@@ -88,7 +89,7 @@ Step = Callable[[list[Array], list[Array] | Array, Any], Evaluated]
 """A model: the leaves of a batch of nodes, the leaves of their actions or the slots, and a key to what lies behind."""
 
 
-def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: Any) -> Tree:
+def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: DeviceLike) -> Tree:
     """Trees of one node each, the root."""
     batch = root.value.shape[0]
     tree = nodes.empty(ops, spec, batch, device)
