@@ -49,6 +49,7 @@ def markdown(found: dict[str, Any], picture: str) -> str:
         f"By `{found['command']}`, seeded, on {found['machine']}. Versions: {found['versions']}. {found['state']}",
         f"Contenders took turns, {found['rounds']} rounds of {found['seconds']} s of each kind. {HOW}",
         *(f"Not measured: {why}" for why in found["missing"]),
+        "Over an hour, and over the capacity: [service_steady.md](service_steady.md).",
         "## One client, one shard",
         "An item has so many bytes; `add` and `draw` are the items of a call.",
     ]
