@@ -21,9 +21,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.datasets import d4rl_ends, hdf5
+from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import (
+    PIECE,
     Lazy,
     can_be_stored,
     kind_of_rows,
@@ -37,6 +38,7 @@ from functional_rb.datasets.reader import Counts
 NAMES = ("observations", "actions", "rewards")
 # Farther than this no ant goes in one step.
 STRIDE = 1.0
+NEXT = "next_observations"
 
 RewardOf = Literal["action", "observation"]
 
@@ -85,7 +87,7 @@ class D4rl:
             if kinds["rewards"][0]:
                 raise DatasetError(f"{path}: rewards: expected a number in each row, got shape {kinds['rewards'][0]}")
             self._kinds = kinds
-            following = d4rl_ends.next_observations(file, rows["observations"], path)
+            following = _next_observations(file, rows["observations"], path)
             self._has_next = following is not None
             infos = hdf5.member(file, "infos", path) if hdf5.has(file, "infos", path) else {}
             self._infos = {
@@ -93,7 +95,7 @@ class D4rl:
                 for key in hdf5.names(infos, path)
                 if (part := _info(infos, key, n, path)) is not None
             }
-            self._terminals = d4rl_ends.flags(file, "terminals", n, path)
+            self._terminals = _flags(file, "terminals", n, path)
             self.facts: dict[str, Any] = {"quirks": dataclasses.asdict(quirks)}
             self._stops = self._found_stops(file, rows["observations"], following)
         self.counts = Counts(len(self._stops), n, os.path.getsize(path))
@@ -124,7 +126,7 @@ class D4rl:
         if stop == end:
             observed = self._has_next
             if observed:
-                following = d4rl_ends.as_stored(rows(d4rl_ends.NEXT, stop - 1, stop), observations)
+                following = _as_stored(rows(NEXT, stop - 1, stop), observations)
                 observations = np.concatenate([observations, following])
             else:
                 observations = repeated(observations)
@@ -148,11 +150,11 @@ class D4rl:
     def _found_stops(self, file: Any, observations: Any, following: Any) -> list[int]:
         ends, n = self._terminals.copy(), len(observations)
         if self._quirks.jump is not None:
-            ends |= d4rl_ends.jumps(observations, self._quirks.jump, self._path)
+            ends |= _jumps(observations, self._quirks.jump, self._path)
         else:
-            ends |= d4rl_ends.flags(file, "timeouts", n, self._path)
+            ends |= _flags(file, "timeouts", n, self._path)
         if following is not None:
-            breaks = d4rl_ends.breaks(observations, following, self._path) & ~ends
+            breaks = _breaks(observations, following, self._path) & ~ends
             self.facts["ended by next_observations"] = int(breaks.sum())
             ends |= breaks
         if n:
@@ -207,3 +209,69 @@ def _info(infos: Mapping[str, Any], name: str, n: int, path: str) -> Any:
     part = hdf5.member(infos, name, path)
     is_numbers = hasattr(part, "shape") and part.ndim and can_be_stored(part.dtype)
     return hdf5.data(infos, name, path) if is_numbers and len(part) == n else None
+
+
+def _flags(file: Any, name: str, n: int, path: str) -> Array:
+    """Which rows are marked, bool [n]; none if there are no marks of that name."""
+    if not hdf5.has(file, name, path):
+        return np.zeros(n, bool)
+    marks = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
+    if marks.reshape(-1).shape != (n,):
+        raise DatasetError(f"{path}: {name}: expected {n} marks, one for each reward, got shape {marks.shape}")
+    return marks.reshape(-1).astype(bool)
+
+
+def _jumps(observations: Any, most: float, path: str) -> Array:
+    """After which rows the first two coordinates change by more than `most`, bool [n]."""
+    n = len(observations)
+    if len(observations.shape) != 2:
+        raise DatasetError(f"{path}: observations: expected coordinates in each row, got shape {observations.shape}")
+    found = np.zeros(n, bool)
+    for first, stop in _blocks(observations):
+        rows = hdf5.rows(observations, first, min(stop + 1, n), path)[:, :2]
+        found[first : first + len(rows) - 1] = np.linalg.norm(np.diff(rows, axis=0), axis=1) > most
+    return found
+
+
+def _next_observations(file: Any, observations: Any, path: str) -> Any:
+    """What each row has led to, if the file tells: a data set as that of the observations; else None."""
+    if not hdf5.has(file, NEXT, path):
+        return None
+    found = hdf5.data(file, NEXT, path)
+    _, dtype = kind_of_rows(found, f"{path}: {NEXT}")
+    if found.shape != observations.shape or not np.can_cast(dtype, observations.dtype, "same_kind"):
+        raise DatasetError(
+            f"{path}: {NEXT}: expected {observations.dtype} {observations.shape}, as the observations are, got "
+            f"{dtype} {found.shape}"
+        )
+    return found
+
+
+def _breaks(observations: Any, following: Any, path: str) -> Array:
+    """After which rows the next one does not begin from what they have led to, bool [n].
+
+    Returns:
+        Numbers are compared as observations are stored; one that is NaN in both is the same. The last row is not
+        marked.
+    """
+    n, found = len(observations), np.zeros(len(observations), bool)
+    for first, stop in _blocks(observations):
+        begun = hdf5.rows(observations, first + 1, min(stop + 1, n), path)
+        led_to = _as_stored(hdf5.rows(following, first, first + len(begun), path), begun)
+        differ = (begun != led_to) & ((begun == begun) | (led_to == led_to))
+        found[first : first + len(begun)] = differ.reshape(len(begun), -1).any(1)
+    return found
+
+
+def _as_stored(following: Array, observations: Array) -> Array:
+    """What rows have led to, in the numbers that observations are stored in; what is too large for them is infinite."""
+    with np.errstate(over="ignore"):
+        return following.astype(observations.dtype, copy=False)
+
+
+def _blocks(rows: Any) -> Iterator[tuple[int, int]]:
+    """The rows of a data set but the last, some megabytes at a time, as (first, stop)."""
+    n, nbytes = len(rows), rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
+    step = max(1, PIECE // max(nbytes, 1))
+    for first in range(0, n - 1, step):
+        yield first, min(first + step, n - 1)

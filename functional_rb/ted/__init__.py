@@ -14,11 +14,10 @@ from functional_rb.ted.forms import Flat, Lanes, Nested
 from functional_rb.ted.hdf5 import h5_combine, h5_split
 from functional_rb.ted.items import item_from_env
 from functional_rb.ted.memmaps import load, save
-from functional_rb.ted.recording import Carry, begin, from_gymnasium, reset, to_gymnasium
+from functional_rb.ted.recording import begin, from_gymnasium, reset, to_gymnasium
 from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
 
 __all__ = [
-    "Carry",
     "Flat",
     "Lanes",
     "Nested",

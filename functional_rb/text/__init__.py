@@ -3,7 +3,7 @@
 from functional_rb.convert import json as _json
 from functional_rb.text.decoding import Decoding, Reward
 from functional_rb.text.kl import AdaptiveKL, ConstantKL
-from functional_rb.text.packing import Packed, pack, unpack
+from functional_rb.text.packing import pack, unpack
 from functional_rb.text.padding import Padded
 from functional_rb.text.pipeline import Tokenization
 from functional_rb.text.preparation import preference, prompts
@@ -16,7 +16,6 @@ __all__ = [
     "AdaptiveKL",
     "ConstantKL",
     "Decoding",
-    "Packed",
     "Padded",
     "PairwiseDataset",
     "Prepared",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, convert, d4rl_ends, open_reader
+from functional_rb.datasets import DatasetError, convert, d4rl, open_reader
 from functional_rb.datasets import pieces as sizes
 from tests.support.backends import Backend
 from tests.support.d4rl_files import N, write
@@ -84,7 +84,7 @@ def test_rows_in_any_order_keep_their_own_next_observations(
     dtype: type, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled transitions: the next row is that of another one, but where chance has put the successor there."""
-    for module in (sizes, d4rl_ends):
+    for module in (sizes, d4rl):
         monkeypatch.setattr(module, "PIECE", piece)
     t = np.random.default_rng(0).permutation(40)
     beside = np.flatnonzero(t[1:] == t[:-1] + 1)
