@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.checksum import DIGEST, digest, hasher
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.ops.numpy_ops import aligned
@@ -86,7 +87,7 @@ class Stored:
         view = memoryview(content).cast("B")
         return b"".join([make(view[at : at + size]) for at in range(0, len(view), size)])
 
-    def blank_array(self) -> np.ndarray[Any, Any]:
+    def blank_array(self) -> NumpyArray:
         """The array as it is before anything is stored."""
         array = aligned(np.zeros, self.shape, np.dtype(self.dtype))
         if self.fill:
@@ -119,7 +120,7 @@ def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
     return dict(sorted(made.items(), key=lambda pair: -np.dtype(pair[1].dtype).itemsize))
 
 
-def bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+def bytes_of(array: NumpyArray) -> memoryview:
     """The memory of a contiguous array."""
     content: Any = array.reshape(-1).view(np.uint8)
     return memoryview(content)

@@ -11,10 +11,11 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import CheckpointError, CheckpointWriteError, CorruptCheckpointError
 from functional_rb.base.files import UnusableFileError, open_regular
 from functional_rb.buffer.reader import TakeSnapshot
@@ -33,7 +34,7 @@ from functional_rb.structures.stored_arrays import auxiliary_name, is_items, own
 if TYPE_CHECKING:
     from functional_rb.buffer.spec import BufferSpec
 
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, NumpyArray]
 # Of each array that lies in files, by its name in a checkpoint, some blocks.
 Blocks = dict[str, Mask]
 GoingOn = Mapping[str, tuple[int, Earlier | None]]
@@ -260,7 +261,7 @@ def _groups(spec: BufferSpec) -> dict[str, list[str]]:
     return groups | {undo_log.FRAMES: frames} if frames else groups
 
 
-def _arrays(files: MappedFiles, group: list[str]) -> list[np.ndarray[Any, Any]]:
+def _arrays(files: MappedFiles, group: list[str]) -> list[NumpyArray]:
     arrays = files.arrays()
     return [arrays[name] for name in group]
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import CorruptCheckpointError
 from functional_rb.checkpoint import places
 from functional_rb.checkpoint.listing import there
@@ -66,7 +67,7 @@ def _told(record: Any) -> dict[str, Any] | None:
         return None
 
 
-def _on_host(array: Any) -> np.ndarray[Any, Any]:
+def _on_host(array: Any) -> NumpyArray:
     """An array that was loaded: a tensor of torch goes where samples go, and NumPy reads the host's memory only."""
     return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 

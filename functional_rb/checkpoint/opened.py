@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.checksum import DIGEST, digest
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.checkpoint import manifest as manifests
@@ -218,7 +219,7 @@ class Opened:
             at = self._places[k].data[name] + first * stored.rows_of_block * stored.row_bytes
             yield chunk, at, table[first : first + chunk[1] - chunk[0]].tobytes()
 
-    def map(self, k: int, name: str) -> np.ndarray[Any, Any]:
+    def map(self, k: int, name: str) -> NumpyArray:
         """The rows of an array in a segment as the file has them, copied where they are written to."""
         stored = self.manifest.arrays[name]
         rows = stored.length(self.manifest.segments[k].arrays[name].runs)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.base.containers import RULES, Registered, register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
@@ -53,7 +54,7 @@ def as_state(value: Any, who: str) -> State:
     return State(*functions.add(numpy_ops, functions.init(numpy_ops, spec), spec, leaves, 1, None, None), spec)
 
 
-def on_host(leaf: Any) -> np.ndarray[Any, Any]:
+def on_host(leaf: Any) -> NumpyArray:
     """An array of either library in NumPy, bfloat16 among them."""
     if not hasattr(leaf, "detach"):
         return np.asarray(leaf)
@@ -96,7 +97,7 @@ def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
     return [leaf[0] for leaf in row_layout.unpack(numpy_ops, spec.plan.layout, arrays.rows, arrays.wide)]
 
 
-def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: Any, mapped: bool) -> Any:
+def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: DeviceLike, mapped: bool) -> Any:
     """The nest of a checkpoint."""
     leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in _leaves(spec, arrays)]
     made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from functional_rb.base import lazy
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import Registered
 from functional_rb.base.description import Description
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
@@ -37,7 +38,7 @@ def load(
     backend: ModuleType | str,
     reading: Reading = USUAL,
     *,
-    device: Any = None,
+    device: DeviceLike = None,
     storage: Storage | None = None,
     spec: Description | Sequence[Any] | None = None,
     sharding: Any = None,
@@ -124,7 +125,7 @@ def _load_dealt(
     directory: str,
     backend: ModuleType | str,
     reading: Reading,
-    device: Any,
+    device: DeviceLike,
     storage: Storage | None,
     wanted: BufferSpec | None,
     sharding: Any,
@@ -202,7 +203,7 @@ def _load(
     backend: ModuleType | str,
     number: int | None,
     reading: Reading,
-    device: Any,
+    device: DeviceLike,
     storage: Storage | None,
     spec: BufferSpec | None,
 ) -> tuple[Any, int]:
@@ -239,7 +240,7 @@ def _load(
 
 
 @contextlib.contextmanager
-def _device_told(found: Content, path: str, device: Any, storage: Storage | None) -> Iterator[None]:
+def _device_told(found: Content, path: str, device: DeviceLike, storage: Storage | None) -> Iterator[None]:
     """Where a checkpoint says on which device its buffer lay, and that is not here: name the manifest, and a remedy."""
     told = found.spec.storage
     name = told.device if isinstance(told, Device) and device is None and storage is None else None
@@ -272,7 +273,7 @@ class _NumPy:
     """How `records.value_of` puts a nest together with arrays of NumPy."""
 
     @staticmethod
-    def placed(array: Any, device: Any) -> Any:
+    def placed(array: Any, device: DeviceLike) -> Any:
         return array
 
     @staticmethod

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.specs import Unbounded, freeze
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 class DatasetError(ValueError):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import checksum, files, strict_json
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.storage import disk
 
@@ -52,7 +53,7 @@ class Appended:
         if self.size - self._written >= AT_ONCE:
             self.flush()
 
-    def write(self, array: np.ndarray[Any, Any]) -> None:
+    def write(self, array: NumpyArray) -> None:
         """Append the bytes of an array, now: its memory may be written to afterwards."""
         self._waiting.append(array.reshape(-1).view(np.uint8).data)
         self.size += array.nbytes

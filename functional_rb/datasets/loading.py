@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
@@ -33,7 +34,7 @@ def load(
     sampler: SamplerBase | None = None,
     transforms: Any = (),
     batch_size: int | None = None,
-    device: Any = None,
+    device: DeviceLike = None,
     conversion: Conversion | None = None,
     **options: Any,
 ) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import lazy
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
@@ -37,7 +38,7 @@ def opened(
     sampler: SamplerBase | None,
     transforms: Any,
     batch_size: int | None,
-    device: Any,
+    device: DeviceLike,
 ) -> Any:
     """The state of a dataset; see `datasets.load`."""
     named, storage = backend_name(backend, WHO), Memmap(os.path.abspath(directory))

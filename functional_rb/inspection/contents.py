@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
@@ -27,7 +28,7 @@ from functional_rb.storage.directory import filed
 from functional_rb.structures.stored_arrays import AUXILIARY, auxiliary_name, own_name
 from functional_rb.ted.forms import kept_dtype
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 @dataclasses.dataclass

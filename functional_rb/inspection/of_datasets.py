@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.stored import Stored
 from functional_rb.inspection.picture import histograms, new_figure
 from functional_rb.inspection.report import Report, distribution
@@ -18,7 +19,7 @@ WHO = "datasets info --picture"
 FRAMES = 6
 # Rows and columns that an image has at least.
 LEAST = 8
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 def draw_dataset(reader: Stored, path: str) -> None:

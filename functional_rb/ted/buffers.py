@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.nest import Key, Path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -92,7 +93,7 @@ def from_form(
     form: Form,
     backend: Any = None,
     spec: BufferSpec | None = None,
-    device: Any = None,
+    device: DeviceLike = None,
     order: Literal["slots", "time"] = "slots",
 ) -> Any:
     """The steps of the flat or the nested form in TED: as arrays, or in a buffer of either backend.
@@ -238,7 +239,7 @@ def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
     return spec
 
 
-def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: Any) -> State:
+def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: DeviceLike) -> State:
     """A buffer of these steps.
 
     A full lane is first filled up to the slot of its oldest step, with steps that the newest ones then overwrite.

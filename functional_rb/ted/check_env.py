@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown, whole_number
 from functional_rb.base.nest import Path
 from functional_rb.convert.gymnasium import spec_of_space
@@ -342,7 +343,7 @@ def _mode(env: Any) -> Any:
     return getattr(mode, "value", mode)
 
 
-def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+def _arrays(value: Any) -> Iterator[NumpyArray]:
     leaves, _ = nest.flatten(value, lambda x: hasattr(x, "dtype"))
     return (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
 

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted.check import FLAGS, NEXT, below, bytes_of
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 # Leaves by their path; those of bfloat16, which NumPy lacks, are uint16.
 Leaves = dict[Path, Array]
 

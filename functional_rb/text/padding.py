@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.core.item_function import HostFunction
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.storage.host_state import NUMPY
@@ -116,7 +117,7 @@ class Padded(HostFunction):
         begin = prompts + (length - lengths) if left else prompts.copy()  # nothing given out is what was given
         return ids, mask, begin
 
-    def _beyond(self, row: int, tokens: np.ndarray[Any, Any]) -> ValueError:
+    def _beyond(self, row: int, tokens: NumpyArray) -> ValueError:
         return self._others(f"{self.path}: row {row} of a batch tells of tokens beyond its {tokens.size}")
 
     def _others(self, what: str) -> ValueError:
@@ -160,7 +161,7 @@ class _File:
 _FILES: dict[tuple[str, str], _File] = {}
 
 
-def _mapped(path: str, dtype: str, lasting: bool) -> np.ndarray[Any, Any]:
+def _mapped(path: str, dtype: str, lasting: bool) -> NumpyArray:
     """The tokens of a file, which is mapped once while it stays the same."""
     file = _FILES.get((path, dtype))
     if file is None or not (lasting or file.is_there()):

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.files import as_path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap, Storage
@@ -135,12 +136,12 @@ class Prepared:
     def _row(self) -> np.dtype[Any]:
         return row_dtype(2 if self.kind == "preference" else 1, self.scored)
 
-    def _table(self) -> np.ndarray[Any, Any]:
+    def _table(self) -> NumpyArray:
         path = os.path.join(self.path, ROWS)
         return np.memmap(path, self._row, mode="r") if self.examples else np.zeros(0, self._row)
 
     @property
-    def rows(self) -> dict[str, np.ndarray[Any, Any]]:
+    def rows(self) -> dict[str, NumpyArray]:
         """What a buffer holds of each example, mapped: where its tokens are, see `spec`. Leaves [examples, ...]."""
         table = self._table()
         return {name: np.asarray(table[name]) for name in table.dtype.names or ()}

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.files import UnusableFileError
 from functional_rb.structures.ragged import HALF
 
@@ -30,7 +31,7 @@ def checksum(path: str) -> str:
     return found.hexdigest()
 
 
-def problem_of_rows(table: np.ndarray[Any, Any], tokens: int, longest: int) -> str | None:
+def problem_of_rows(table: NumpyArray, tokens: int, longest: int) -> str | None:
     """Why rows, as `row_dtype` has them, cannot tell of texts among so many tokens, none longer than that; or None."""
     for first in range(0, len(table), ROWS_AT_ONCE):
         piece = table[first : first + ROWS_AT_ONCE]

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats.wire import BYTES, FOUR, VARINT, fields, varints
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 # A list of bytes; or float32 or int64 [n].
 Feature: TypeAlias = "list[memoryview] | Array"
 # How many texts or images a list may hold: each takes some hundred bytes of memory, and maybe two of the file.

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import regular
 from functional_rb.datasets.formats.inflate import read_exactly
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 # Characters that the header of an array may have.
 HEADER = 10_000
 # Bytes that an array may have which is read at once.

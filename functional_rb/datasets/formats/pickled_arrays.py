@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from functional_rb.base.arrays import NumpyArray
+
+Array = NumpyArray
 
 
 class RefusedError(Exception):

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.episode import DatasetError
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 # The kinds of values. Those of numbers 3 and 4, groups, are of the past, and nobody writes them.
 VARINT, EIGHT, BYTES, FOUR = 0, 1, 2, 5
 
