@@ -104,6 +104,11 @@ PRNGKey: TypeAlias = Any
 
 Dynamic, as each backend takes no key but its own, and this package none at all.
 """
+ArrayLike: TypeAlias = object
+"""What users may give where an array is due: their library's arrays, NumPy's, nested lists, numbers.
+
+Anything else is refused where it is converted, with an error that names the remedy.
+"""
 Scalar: TypeAlias = float | Array
 """A number known beforehand, or a scalar array that may be traced."""
 DeviceLike: TypeAlias = Any

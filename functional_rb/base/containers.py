@@ -173,7 +173,7 @@ def _shown_record(self: Any) -> str:
     return f"{type(self).__name__}({', '.join(fields)})"
 
 
-def _shown_part(part: Any) -> str:
+def _shown_part(part: object) -> str:
     if not (hasattr(part, "shape") and hasattr(part, "dtype")):
         return repr(part)
     return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
@@ -287,7 +287,7 @@ def names_of(keys: Sequence[Any]) -> tuple[str, ...]:
     return names if len(set(names)) == len(names) else tuple(str(k) for k in range(len(names)))
 
 
-def _name_of(key: Any) -> str:
+def _name_of(key: object) -> str:
     found = (getattr(key, attribute) for attribute in ("key", "name", "idx") if hasattr(key, attribute))
     return str(next(found, key))
 

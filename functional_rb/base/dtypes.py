@@ -168,7 +168,7 @@ def rounded(name: str, value: float) -> float:
         return float(as_numpy(name, value))
 
 
-def as_numpy(name: str, values: Any) -> NumpyArray:
+def as_numpy(name: str, values: object) -> NumpyArray:
     """Numbers as an array of a dtype; those of bfloat16, which NumPy lacks, are rounded to it and held as float32.
 
     Example:
@@ -184,7 +184,7 @@ def as_numpy(name: str, values: Any) -> NumpyArray:
     return np.where(np.isnan(exact), exact, nearest)
 
 
-def as_dtype(value: Any, dtype: str) -> NumpyArray:
+def as_dtype(value: object, dtype: str) -> NumpyArray:
     """What an environment gives, an array or nested sequence of numbers, as a NumPy array of a dtype.
 
     Floats are rounded; whole numbers must fit. Numbers of bfloat16, which NumPy lacks, are held as float32.
@@ -231,7 +231,7 @@ def whole_number(value: Any, who: str, what: str = "a whole number") -> int:
     return number
 
 
-def checked_count(name: str, value: Any, low: int, high: int) -> int:
+def checked_count(name: str, value: object, low: int, high: int) -> int:
     """A Python int between bounds.
 
     Raises:

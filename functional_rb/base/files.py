@@ -15,7 +15,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 if sys.platform != "win32":
     import fcntl
@@ -53,7 +52,7 @@ class LinkedFileError(UnusableFileError):
     """What would be written to a file would be seen under another name too."""
 
 
-def as_path(path: Any, who: str) -> str:
+def as_path(path: object, who: str) -> str:
     """A path as text.
 
     Raises:

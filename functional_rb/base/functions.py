@@ -37,7 +37,7 @@ class Partial(functools.partial):  # type: ignore[type-arg]  # of anything
         return self.func, self.args, tuple(sorted(self.keywords.items()))
 
 
-def comparable(function: Any) -> Any:
+def comparable(function: object) -> Any:
     """The function itself; of a partial one a `Partial`, if its arguments can be compared."""
     if not isinstance(function, functools.partial) or isinstance(function, Partial):
         return function
@@ -49,7 +49,7 @@ def comparable(function: Any) -> Any:
     return made
 
 
-def check_picklable(function: Any, where: str) -> None:
+def check_picklable(function: object, where: str) -> None:
     """Refuse a function that cannot be pickled, as the pickle module would not say where it was given.
 
     Raises:

@@ -138,7 +138,7 @@ def show_key(key: Key) -> str:
     )
 
 
-def checked_keys(given: Any, field: str, who: str) -> Keys | None:
+def checked_keys(given: object, field: str, who: str) -> Keys | None:
     """Keys as they are kept; a single one stands for a list of it, and None stays None.
 
     A tuple of names is the path of one leaf, as it is wherever one key is asked for, and a list has several keys. A

@@ -28,12 +28,12 @@ def array_of_none(shape: tuple[int, ...]) -> Objects:
     return np.full(tuple(shape), None, object)
 
 
-def is_object_array(value: Any) -> bool:
+def is_object_array(value: object) -> bool:
     """Whether a value is an array of objects."""
     return isinstance(value, np.ndarray) and value.dtype == object
 
 
-def is_non_tensor(value: Any) -> bool:
+def is_non_tensor(value: object) -> bool:
     """Whether a value is what a TensorDict has its objects in: tensordict's NonTensorData, or a stack of them."""
     return bool(getattr(type(value), "_is_non_tensor", False))
 
@@ -63,7 +63,7 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
     return array_of(list(_nested(value, wanted, wanted, name)), wanted)
 
 
-def _nested(value: Any, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[Any]:
+def _nested(value: object, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[Any]:
     """The objects in nested lists of these sizes, in their order."""
     if not sizes:
         yield value

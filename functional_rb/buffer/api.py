@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
@@ -79,7 +79,7 @@ def add(
     backend: Backend,
     state: S,
     items: Nest,
-    mask: Any = None,
+    mask: ArrayLike = None,
     priorities: Any = None,
     key: PRNGKey = None,
     validate: bool = False,
@@ -134,7 +134,7 @@ def check_add(
     backend: Backend,
     state: State,
     items: Nest,
-    mask: Any,
+    mask: ArrayLike,
     priorities: Any,
     key: PRNGKey,
     validate: bool,

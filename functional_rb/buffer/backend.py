@@ -19,13 +19,13 @@ from functional_rb.specs.values import Outline
 class Backend(mapping.Mapper, Protocol):
     """What carries out the checked calls."""
 
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
         """Make an array of the backend of a leaf, refusing what would change its dtype."""
 
-    def check_state(self, state: Any, function: str) -> None:
+    def check_state(self, state: object, function: str) -> None:
         """Refuse what is no state of this backend."""
 
-    def as_vector(self, array: Any, name: str) -> Any:
+    def as_vector(self, array: object, name: str) -> Any:
         """A mask, priorities, indices or beta as an array of the backend, if they came as NumPy's."""
 
     def unsupported(self, dtype: str) -> str | None:

@@ -11,7 +11,7 @@ A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def as_it_is(found: Any) -> Any:
+def as_it_is(found: object) -> Any:
     """What the core gives."""
     return found
 

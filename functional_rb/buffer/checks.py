@@ -116,7 +116,7 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
     for k in spec.added.objects:
         gathered[k] = object_arrays.gather(leaves[k], lead, spec.added.leaves[k].shape, spec.added.names[k])
 
-    def convert_arrays(leaf: Any, expected: Any, name: str) -> Any:
+    def convert_arrays(leaf: object, expected: Any, name: str) -> Any:
         return leaf if expected.dtype == "object" else convert(leaf, expected, name)
 
     return gathered, convert_arrays
@@ -187,7 +187,7 @@ def _count(lead: tuple[int, ...]) -> str:
     return {0: "no batch axis", 1: f"{lead[0] if lead else 0} rows"}.get(len(lead), f"leading axes {lead}")
 
 
-def check_dtype(name: str, array: Any, expected: str) -> None:
+def check_dtype(name: str, array: object, expected: str) -> None:
     """Refuse a dtype that is not the expected one: none is ever changed silently."""
     if not hasattr(array, "dtype"):
         raise TypeError(
@@ -201,7 +201,7 @@ def check_dtype(name: str, array: Any, expected: str) -> None:
         )
 
 
-def _remedy(given: Any) -> str:
+def _remedy(given: object) -> str:
     """What errors add about a whole sample in place of its indices, and about plain numbers."""
     if is_pair(given):
         return f"; {UNPACK}, and give sample.indices"
@@ -213,7 +213,7 @@ def _remedy(given: Any) -> str:
 UNPACK = "unpack it: state, sample = rb.sample(...)"
 
 
-def is_pair(given: Any) -> bool:
+def is_pair(given: object) -> bool:
     """Whether something is what `sample` returns, a state and a sample, in place of one of them."""
     return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], State | StateHolder)
 
@@ -226,7 +226,7 @@ def check_unpacked(items: Nest, function: str) -> None:
         raise TypeError(f"{function}: expected items, got a {type(items).__name__}; give sample.items")
 
 
-def are_listed(given: Any, name: str) -> bool:
+def are_listed(given: object, name: str) -> bool:
     """Whether handles come as a list of whole numbers, or of such lists, one for each of a mixture.
 
     Raises:
@@ -241,7 +241,7 @@ def are_listed(given: Any, name: str) -> bool:
     return True
 
 
-def _is_whole(x: Any) -> bool:
+def _is_whole(x: object) -> bool:
     return type(x) is int or isinstance(x, np.integer)
 
 
@@ -288,7 +288,7 @@ def need_order(spec: BufferSpec, function: str) -> None:
         )
 
 
-def check_state(state: Any, function: str) -> None:
+def check_state(state: object, function: str) -> None:
     """Refuse what is no state, such as the (state, sample) pair that `sample` returns."""
     if not isinstance(state, State):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
@@ -297,7 +297,7 @@ def check_state(state: Any, function: str) -> None:
         raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
 
 
-def check_together(state: Any, function: str) -> None:
+def check_together(state: object, function: str) -> None:
     """Refuse a buffer that is over several devices where one on a single device is needed."""
     if isinstance(state, State) and state.instead:
         raise ValueError(
@@ -321,7 +321,7 @@ def not_one(axes: tuple[int, ...], function: str) -> ValueError:
     )
 
 
-def check_spec(spec: Any, function: str = "init") -> None:
+def check_spec(spec: object, function: str = "init") -> None:
     """Refuse what is no spec."""
     if not isinstance(spec, BufferSpec):
         call = "rb.init(frb.BufferSpec(...))" if function == "init" else "dataclasses.replace(state.spec, capacity=...)"
@@ -385,7 +385,7 @@ def one_for_each(priorities: Any, size: int) -> Any:
     raise ValueError(f"priorities: expected shape ({size},), one for each index, got {shape}")
 
 
-def check_not_a_size(key: Any, given: Any, function: str) -> None:
+def check_not_a_size(key: object, given: object, function: str) -> None:
     """Refuse a number where the key stands: then it is meant as the batch size, which may be where the key belongs."""
     if not isinstance(key, int | float | np.number) or isinstance(key, bool):
         return
@@ -393,7 +393,7 @@ def check_not_a_size(key: Any, given: Any, function: str) -> None:
     raise TypeError(f"{function}: expected a key, got the number {key}; write {function}(state, rb.key(seed), {size})")
 
 
-def batch_size(spec: BufferSpec, given: Any, function: str = "sample") -> int:
+def batch_size(spec: BufferSpec, given: object, function: str = "sample") -> int:
     """The batch size of a `sample`, or of another function: the argument, or the spec's.
 
     Raises:
@@ -410,7 +410,7 @@ def batch_size(spec: BufferSpec, given: Any, function: str = "sample") -> int:
     return count(function, "batch_size", size)
 
 
-def count(function: str, name: str, given: Any) -> int:
+def count(function: str, name: str, given: object) -> int:
     """A number that is a shape: known while tracing, and not negative."""
     number = needed(given, function, name)
     if number > INT32_MAX:
@@ -479,7 +479,7 @@ def _beta_in_range(beta: float) -> None:
         raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}; clip the schedule that it comes from")
 
 
-def check_epochs(spec: BufferSpec, given: Any) -> None:
+def check_epochs(spec: BufferSpec, given: object) -> None:
     """Refuse to go through a buffer whose sampler has no epochs, or in batches of nothing, which never ends."""
     if EPOCHS_DONE not in dict(spec.plan.counter_names):
         raise ValueError(

@@ -204,7 +204,7 @@ def _items(given: Any) -> ByName:
     return pairs
 
 
-def _by_name(field: str, given: Any) -> ByName:
+def _by_name(field: str, given: object) -> ByName:
     """A mapping, or the pairs of one, by leaves' names."""
     pairs = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
@@ -215,7 +215,7 @@ def _by_name(field: str, given: Any) -> ByName:
     return tuple(sorted(named, key=lambda pair: pair[0]))  # equal ones, whatever order they came in
 
 
-def _ints(field: str, given: Any, least: int | None) -> int | ByName:
+def _ints(field: str, given: object, least: int | None) -> int | ByName:
     """An int for all leaves, or one for each name."""
     if isinstance(given, Mapping | tuple) and given:
         return tuple((name, _int(field, value, least)) for name, value in _by_name(field, given))
@@ -224,7 +224,7 @@ def _ints(field: str, given: Any, least: int | None) -> int | ByName:
     return _int(field, given, least)
 
 
-def _int(field: str, given: Any, least: int | None) -> int:
+def _int(field: str, given: object, least: int | None) -> int:
     number = whole_number(given, f"Compact.{field}", "an int")
     if least is not None and number < least:
         raise ValueError(f"Compact.{field}: expected at least {least}, got {number}")

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from functional_rb.base.arrays import Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import AnySample, S, SameState, State
@@ -53,7 +53,7 @@ def add_(
     in_place: InPlace,
     state: S,
     items: Nest,
-    mask: Any = None,
+    mask: ArrayLike = None,
     priorities: Any = None,
     key: PRNGKey = None,
     validate: bool = False,

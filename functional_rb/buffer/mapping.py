@@ -122,7 +122,7 @@ def on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tuple[lis
     return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
 
 
-def _as_it_is(array: Any) -> Any:
+def _as_it_is(array: object) -> Any:
     return array
 
 
@@ -274,7 +274,7 @@ def taken_apart(spec: BufferSpec, items: Nest) -> tuple[list[Any], Structure]:
     return nest.flatten(items, is_leaf)
 
 
-def is_leaf(x: Any) -> bool:
+def is_leaf(x: object) -> bool:
     """Whether something is an array or a single object, and no container of arrays."""
     return is_non_tensor(x) or (hasattr(x, "dtype") and not hasattr(x, "keys"))
 
@@ -322,5 +322,5 @@ def check_gives(backend: Mapper, spec: BufferSpec) -> None:
             )
 
 
-def _as_dict(container: Any, parts: dict[str, Any], batch: Lead) -> dict[str, Any]:
+def _as_dict(container: object, parts: dict[str, Any], batch: Lead) -> dict[str, Any]:
     return parts

@@ -246,7 +246,7 @@ class BufferSpec(Description):
         return self.plan.item_bytes
 
 
-def _check_transforms(given: Any) -> tuple[Transform, ...]:
+def _check_transforms(given: object) -> tuple[Transform, ...]:
     """Transforms as a tuple in their order.
 
     Raises:
@@ -266,7 +266,7 @@ def _check_transforms(given: Any) -> tuple[Transform, ...]:
     return ordered
 
 
-def _check_kind(field: str, value: Any, expected: type, example: str) -> None:
+def _check_kind(field: str, value: object, expected: type, example: str) -> None:
     if not isinstance(value, expected):
         hint = f"; write {value.__name__}()" if isinstance(value, type) else ""
         raise TypeError(f"BufferSpec.{field}: expected an instance such as {example}, got {value!r}{hint}")

@@ -7,7 +7,7 @@ writers keep, the counters) is never in files.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from functional_rb.base.files import as_path
 
@@ -139,6 +139,6 @@ class Objects(StorageBase):
 Storage = Device | Host | Memmap | Objects
 
 
-def _check_flag(name: str, value: Any) -> None:
+def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(f"Memmap.{name}: expected True or False, got {value!r}")

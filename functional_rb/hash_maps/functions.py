@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import ArrayLike, DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
@@ -107,7 +107,7 @@ class MapBackend(SpecBackend, Protocol):
         """
         ...
 
-    def is_own(self, array: Any) -> bool:
+    def is_own(self, array: object) -> bool:
         """Whether an array is one of this backend's library."""
         ...
 
@@ -135,7 +135,7 @@ def init(backend: MapBackend, spec: HashMapSpec, device: DeviceLike = None) -> H
     return HashMap(*hash_map.init(backend.ops, spec.plan, device), spec)  # type: ignore[arg-type]  # each has these operations too
 
 
-def insert(backend: MapBackend, map: HashMap, keys: Any, mask: Any = None) -> tuple[HashMap, Inserted]:
+def insert(backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Put keys into a map; the result is that of putting them in one by one, in their order.
 
     Two keys are equal if all their elements are, bit for bit, but that -0.0 equals 0.0 and NaN equals NaN.
@@ -161,7 +161,7 @@ def insert(backend: MapBackend, map: HashMap, keys: Any, mask: Any = None) -> tu
     return _insert(backend, map, keys, mask, None)
 
 
-def insert_(backend: MapBackend, map: HashMap, keys: Any, mask: Any = None) -> tuple[HashMap, Inserted]:
+def insert_(backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Do what `insert` does, in the map's own memory: the map that is given is consumed.
 
     Args:
@@ -186,7 +186,7 @@ def insert_(backend: MapBackend, map: HashMap, keys: Any, mask: Any = None) -> t
 
 
 def _insert(
-    backend: MapBackend, map: HashMap, keys: Any, mask: Any, consume: tuple[HashMap, str] | None
+    backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
     check_map(backend, map, "hash_maps.insert")
     check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.insert")
@@ -377,7 +377,7 @@ def check_sizes(backend: MapBackend, expected: Sequence[Expected], arrays: Seque
             raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
 
 
-def packed(backend: MapBackend, outline: Outline, keys: KeyRows, value: Any) -> tuple[Array, tuple[int, ...]]:
+def packed(backend: MapBackend, outline: Outline, keys: KeyRows, value: object) -> tuple[Array, tuple[int, ...]]:
     """Values of a nest as rows int32 [N, W], and their batch axes."""
     leaves, lead = as_batch(backend, outline, nest.flatten_as(outline.structure, value))
     return backend.carry_out(_packed, keys, (), leaves), lead
@@ -399,7 +399,7 @@ def _unpacked(ops: Ops, keys: KeyRows, owned: Any, rows: Array) -> list[Array]:
     return key_rows.unpack(ops, keys, rows)
 
 
-def checked_mask(backend: SpecBackend, mask: Any, lead: tuple[int, ...], who: str) -> Array | None:
+def checked_mask(backend: SpecBackend, mask: ArrayLike, lead: tuple[int, ...], who: str) -> Array | None:
     """A mask bool [*lead] as a vector.
 
     Raises:

@@ -78,7 +78,7 @@ class HashMapSpec(Description):
         return 4 * (self.plan.table_size + self.capacity * (self.rows.words + 1) + 2)
 
 
-def arrays_alone(spec: Any, who: str) -> Outline:
+def arrays_alone(spec: object, who: str) -> Outline:
     """A nest of specs of arrays, taken apart.
 
     Raises:

@@ -50,7 +50,7 @@ def take_over(
     return nest.unflatten(structure, taken, build_mapping)
 
 
-def _is_leaf(x: Any) -> bool:
+def _is_leaf(x: object) -> bool:
     return isinstance(x, State) or (hasattr(x, "__dlpack__") and not hasattr(x, "keys"))
 
 

@@ -29,7 +29,7 @@ class Backend(Protocol):
     def build_mapping(self) -> BuildMapping:
         """How its mappings are made."""
 
-    def convert(self, leaf: Any, expected: Any, name: str) -> Array:
+    def convert(self, leaf: object, expected: Any, name: str) -> Array:
         """An array of the backend, of the dtype of a spec; anything else is refused, naming the leaf."""
 
 
@@ -53,7 +53,7 @@ def batch_shape(data: Any) -> tuple[int, ...]:
     return _shared(_apart(data, "batch_shape")[0])
 
 
-def at(backend: Backend, data: T, index: Any) -> T:
+def at(backend: Backend, data: T, index: object) -> T:
     """Some of a record's rows, of every leaf the same.
 
     Args:
@@ -224,16 +224,16 @@ def _apart(data: Any, who: str) -> tuple[list[Array], Structure]:
     return leaves, structure
 
 
-def _check_array(leaf: Any, name: str, who: str) -> None:
+def _check_array(leaf: object, name: str, who: str) -> None:
     if not _is_array(leaf) or isinstance(leaf, State):
         raise TypeError(f"{who}: leaf {name!r}: expected an array, got {type(leaf).__name__}")
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "dtype") and hasattr(x, "shape") and not hasattr(x, "keys")
 
 
-def _is_mask(part: Any) -> bool:
+def _is_mask(part: object) -> bool:
     return str(getattr(part, "dtype", "")).endswith("bool")
 
 

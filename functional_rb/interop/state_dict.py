@@ -54,7 +54,7 @@ def named(arrays: HasArrays, plan: Plan) -> dict[str, Array]:
     return {name: array for name, array in by_name(arrays, plan).items() if 0 not in array.shape}
 
 
-def check_whole(state: Any, function: str) -> None:
+def check_whole(state: object, function: str) -> None:
     """Refuse a handle of a buffer that processes share: it is no value.
 
     Raises:
@@ -83,7 +83,7 @@ def text_of(spec: BufferSpec) -> str:
 
 
 def as_arrays(
-    spec: BufferSpec, given: Any, take: Callable[[str, Any], Array], look: Callable[[str, Any], Values]
+    spec: BufferSpec, given: object, take: Callable[[str, Any], Array], look: Callable[[str, Any], Values]
 ) -> Arrays:
     """The arrays of a state out of a dict of them.
 
@@ -118,7 +118,7 @@ def as_arrays(
     return Arrays.of_names(spec.plan, {name: take(name, array) for name, array in whole.items()})
 
 
-def _check_array(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
+def _check_array(name: str, array: object, shape: tuple[int, ...], dtype: str) -> None:
     if not (hasattr(array, "shape") and hasattr(array, "dtype")):
         raise TypeError(
             f"load_state_dict: {name!r}: expected an array {dtype} {list(shape)}, got {type(array).__name__}"
@@ -161,7 +161,9 @@ def of_mixture(mixture: Mixture, one: Callable[[Any], dict[str, Any]], text: Cal
     return named if mixture.p is None else named | {"p": mixture.p}
 
 
-def mixture_of(target: Mixture, given: Any, one: Callable[[Any, Any], Any], take: Callable[[str, Any], Any]) -> Mixture:
+def mixture_of(
+    target: Mixture, given: object, one: Callable[[Any, Any], Any], take: Callable[[str, Any], Any]
+) -> Mixture:
     """The mixture that such a dict tells.
 
     Args:

@@ -264,7 +264,7 @@ def parted(returned: Any, who: str) -> tuple[Any, Any]:
     return state, result
 
 
-def _checked(state: Any) -> Any:
+def _checked(state: object) -> Any:
     if not isinstance(state, State | Mixture):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
         raise TypeError(f"Cell: expected a State, got {type(state).__name__}{hint}")

@@ -125,7 +125,7 @@ class Drawing:
         after, (sample, spec) = self._sample(source, key, beta)
         return sample, after if remembers(spec) else None, spec
 
-    def _sample(self, state: Any, key: PRNGKey, beta: float | None) -> tuple[Any, tuple[AnySample[Any], Form]]:
+    def _sample(self, state: object, key: PRNGKey, beta: float | None) -> tuple[Any, tuple[AnySample[Any], Form]]:
         after, sample = self._rb.sample(state, key, self._batch_size, beta)
         return after, (sample, form_of(state))
 

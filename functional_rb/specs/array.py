@@ -141,7 +141,7 @@ class ArraySpec(Spec):
         """The numbers of an environment for stored values: the inverse of `encoded`."""
         return x
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> NumpyArray:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
         """What is stored, as a NumPy array, for a value of an environment; `batch` are its leading axes, if given."""
         array = self.encoded(numpy_ops, self._read(value))
         if batch and array.shape[: array.ndim - len(self.shape)] != batch:
@@ -152,7 +152,7 @@ class ArraySpec(Spec):
         """What an environment has for stored values [*batch, *shape] in NumPy: the inverse of `from_host`."""
         return self.decoded(numpy_ops, x)
 
-    def _read(self, value: Any) -> NumpyArray:
+    def _read(self, value: object) -> NumpyArray:
         """Numbers of an environment in the dtype that `encoded` takes."""
         return dtypes.as_dtype(value, self.dtype)
 

@@ -133,7 +133,7 @@ class Spec(abc.ABC):
             raise ValueError(f"reshape: {axes} has {math.prod(axes)} elements, which do not fill {sizes_of(shape)}")
         return self.changed(len(axes), lambda x: x.reshape((*wanted, *x.shape[len(axes) :])))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """The spec of `value[index]`; the index is one of NumPy's, for the first of the axes.
 
         Where a number and a list stand apart, as in `spec[0, :, [0, 1]]`, NumPy and JAX put the list's axes in front:
@@ -235,7 +235,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> NumpyArray:
+def broadcast(value: object, shape: tuple[int, ...], who: str, name: str) -> NumpyArray:
     """Numbers as `numbers` reads them, broadcast to a shape; a single number stays a scalar.
 
     Raises:
@@ -250,7 +250,7 @@ def broadcast(value: Any, shape: tuple[int, ...], who: str, name: str) -> NumpyA
     return whole if array.ndim or not whole.size else array
 
 
-def numbers(value: Any, who: str, name: str) -> NumpyArray:
+def numbers(value: object, who: str, name: str) -> NumpyArray:
     """Real numbers or truth values of NumPy, JAX or torch, or nested sequences of them, as a NumPy array.
 
     Raises:
@@ -276,7 +276,7 @@ def numbers(value: Any, who: str, name: str) -> NumpyArray:
     return array
 
 
-def as_table(array: Any) -> Any:
+def as_table(array: object) -> Any:
     """The hashable form of an array: a number if all elements are equal, else nested tuples.
 
     Leading axes along which nothing changes are left out. So equal constraints compare equal whatever array they came
@@ -298,7 +298,7 @@ def as_table(array: Any) -> Any:
     return _nested_tuple(array.tolist())
 
 
-def _nested_tuple(value: Any) -> Any:
+def _nested_tuple(value: object) -> Any:
     return tuple(_nested_tuple(v) for v in value) if isinstance(value, list) else value
 
 
@@ -308,7 +308,7 @@ def _axis(axis: int, count: int, function: str) -> int:
     return axis % count
 
 
-def index_parts(spec: Spec, index: Any) -> tuple[tuple[Any, ...], int]:
+def index_parts(spec: Spec, index: object) -> tuple[tuple[Any, ...], int]:
     """The parts of an index, and how many of a spec's axes are left for an Ellipsis.
 
     Raises:
@@ -329,7 +329,7 @@ def without_ellipsis(parts: tuple[Any, ...], left: int) -> tuple[Any, ...]:
     return parts if at is None else (*parts[:at], *[slice(None)] * left, *parts[at + 1 :])
 
 
-def _axes_taken(part: Any) -> int:
+def _axes_taken(part: object) -> int:
     """How many axes a part of an index takes."""
     if part is None or part is Ellipsis:
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import whole_number
 from functional_rb.specs.base import Domain
 from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
@@ -36,7 +37,7 @@ class Categorical(Numbers):
     start: int = 0
 
     def __init__(
-        self, n: int, mask: Any = None, shape: tuple[int, ...] = (), dtype: object = "int32", start: int = 0
+        self, n: int, mask: ArrayLike = None, shape: tuple[int, ...] = (), dtype: object = "int32", start: int = 0
     ) -> None:
         """The number of choices comes first: `Categorical(5)`."""
         self._begin(shape, dtype)
@@ -89,7 +90,9 @@ class OneHot(Vectors):
 
     n: int = 1
 
-    def __init__(self, n: int, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool") -> None:
+    def __init__(
+        self, n: int, mask: ArrayLike = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
+    ) -> None:
         """The number of choices comes first: `OneHot(5)`."""
         object.__setattr__(self, "n", whole_number(n, "OneHot: n"))
         check_range("OneHot", "int32", [self.n], [0])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import allowed, numpy_ops, order, random_numbers
 from functional_rb.specs.allowed import Allowed
@@ -54,12 +54,12 @@ class Choices(ArraySpec):
         """The axes in front of the choices side by side."""
         return self.axes
 
-    def _begin(self, shape: Any, dtype: object) -> None:
+    def _begin(self, shape: object, dtype: object) -> None:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         super().__post_init__()
 
-    def _set_mask(self, mask: Any) -> None:
+    def _set_mask(self, mask: ArrayLike) -> None:
         """Keep a mask in its one form, None if it forbids nothing."""
         if mask is None or 0 in self.choice_axes:
             object.__setattr__(self, "mask", None)
@@ -276,7 +276,7 @@ class Vectors(Choices):
         found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, self._pieces(x), strict=True)]
         return self._together(ops, found)
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> NumpyArray:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
         """Vectors for choices on the host; those that are not allowed are refused."""
         choices = self._read(value)
         made = super().from_host(choices, batch)
@@ -288,7 +288,7 @@ class Vectors(Choices):
             )
         return made
 
-    def _read(self, value: Any) -> NumpyArray:
+    def _read(self, value: object) -> NumpyArray:
         return dtypes.as_dtype(value, "int64")
 
     def _made(self, ops: SpecOps, index: Array) -> Array:

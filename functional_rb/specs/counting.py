@@ -25,7 +25,7 @@ from functional_rb.specs.varying import Varying
 Vector = NumpyArray
 
 
-def cardinality(spec: Any) -> int | float:
+def cardinality(spec: object) -> int | float:
     """How many values lie in the domain of a spec, what masks forbid left out.
 
     Args:

@@ -13,7 +13,7 @@ from functional_rb.specs.composite import Composite
 from functional_rb.specs.non_tensor import NonTensor
 
 
-def spec_of(example: Any) -> Any:
+def spec_of(example: object) -> Any:
     """Derive the item spec from one item of arrays.
 
     Args:
@@ -65,7 +65,7 @@ def _spec_of(example: Any, path: nest.Path) -> Any:
     return nest.unflatten(structure, made, mapping)
 
 
-def _leaf_of(leaf: Any, path: nest.Path) -> ArraySpec | NonTensor:
+def _leaf_of(leaf: object, path: nest.Path) -> ArraySpec | NonTensor:
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
         raise TypeError(
             f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "

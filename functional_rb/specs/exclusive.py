@@ -14,7 +14,7 @@ from functional_rb.specs.stacked import Stacked
 from functional_rb.specs.varying import Varying
 
 
-def has_stacked(spec: Any) -> bool:
+def has_stacked(spec: object) -> bool:
     """Whether a nest of specs has members side by side that differ (`Stacked`) in it.
 
     Example:
@@ -25,7 +25,7 @@ def has_stacked(spec: Any) -> bool:
     return any(isinstance(found, Stacked) for found in _specs_in(freeze(spec)))
 
 
-def _specs_in(nest: Any) -> Iterator[Any]:
+def _specs_in(nest: object) -> Iterator[Any]:
     """Every spec of a nest, and the specs inside of these."""
     for _, leaf in members(nest):
         yield leaf
@@ -35,7 +35,7 @@ def _specs_in(nest: Any) -> Iterator[Any]:
             yield from _specs_in(leaf.members)
 
 
-def has_exclusive_keys(spec: Any) -> bool:
+def has_exclusive_keys(spec: object) -> bool:
     """Whether some members side by side have a part that others lack.
 
     Example:
@@ -56,7 +56,7 @@ def _exclusive(side_by_side: Sequence[Any]) -> bool:
     return not same or any(_exclusive([one[name] for one in side_by_side]) for name in first)
 
 
-def consolidate(spec: Any) -> Any:
+def consolidate(spec: object) -> Any:
     """Give members side by side the same names: what one lacks becomes a leaf of its dtype with size 0.
 
     Args:
@@ -76,7 +76,7 @@ def consolidate(spec: Any) -> Any:
     return map_members(freeze(spec), _consolidated)
 
 
-def _consolidated(leaf: Any) -> Any:
+def _consolidated(leaf: object) -> Any:
     if isinstance(leaf, Composite):
         return leaf.with_parts({name: consolidate(part) for name, part in leaf.items()})
     if isinstance(leaf, Varying):

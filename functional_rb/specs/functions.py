@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import DeviceLike, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, DeviceLike, NumpyArray, PRNGKey
 from functional_rb.base.containers import Registered
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
@@ -34,7 +34,7 @@ class SpecBackend(Protocol):
     def ops(self) -> SpecOps:
         """The array operations."""
 
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
         """Make an array of the spec's dtype of what a caller gives for the leaf of this name, or raise."""
 
     def unsupported(self, dtype: str) -> str | None:
@@ -45,7 +45,7 @@ class SpecBackend(Protocol):
     ) -> Any:
         """Make a mapping: of a type (None: a dict), its parts by name, and the batch axes that they share."""
 
-    def outline(self, spec: Any, who: str) -> Outline:
+    def outline(self, spec: object, who: str) -> Outline:
         """`Outline.of`, cached where it can be."""
 
     def draw(
@@ -65,10 +65,10 @@ class SpecBackend(Protocol):
     def decoded(self, unit: ArraySpec, x: Array) -> Array:
         """`ArraySpec.decoded` of an array of this backend."""
 
-    def is_traced(self, leaf: Any) -> bool:
+    def is_traced(self, leaf: object) -> bool:
         """Whether a leaf is an array whose numbers are not known, as a program is being traced."""
 
-    def is_object_array(self, leaf: Any) -> bool:
+    def is_object_array(self, leaf: object) -> bool:
         """Whether a leaf is an array of this backend."""
 
     def to_numpy(self, array: Array) -> NumpyArray:
@@ -76,7 +76,12 @@ class SpecBackend(Protocol):
 
 
 def rand(
-    backend: SpecBackend, spec: Any, key: PRNGKey, batch: Any = (), device: DeviceLike = None, mask: Any = None
+    backend: SpecBackend,
+    spec: object,
+    key: PRNGKey,
+    batch: object = (),
+    device: DeviceLike = None,
+    mask: ArrayLike = None,
 ) -> Any:
     """Random values of a spec.
 
@@ -115,7 +120,7 @@ def rand(
     return built(backend, outline, _apart(drawn, lead), lead)
 
 
-def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, ...]) -> Array:
+def _masks(backend: SpecBackend, outline: Outline, mask: ArrayLike, lead: tuple[int, ...]) -> Array:
     """The mask of each value, bool [N, *axes, n]."""
     spec = outline.leaves[0]
     if outline.shape_of_units != nest.LEAF or not isinstance(spec, Categorical | OneHot):
@@ -127,7 +132,7 @@ def _masks(backend: SpecBackend, outline: Outline, mask: Any, lead: tuple[int, .
     return made.reshape(math.prod(lead), *each.shape)
 
 
-def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: DeviceLike = None) -> Any:
+def zeros(backend: SpecBackend, spec: object, batch: object = (), device: DeviceLike = None) -> Any:
     """Zeros in the structure of a spec, whether or not zero lies in its domain.
 
     Args:
@@ -150,7 +155,7 @@ def zeros(backend: SpecBackend, spec: Any, batch: Any = (), device: DeviceLike =
     return built(backend, outline, made, lead)
 
 
-def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: DeviceLike = None) -> Any:
+def ones(backend: SpecBackend, spec: object, batch: object = (), device: DeviceLike = None) -> Any:
     """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
 
     Args:
@@ -174,7 +179,7 @@ def ones(backend: SpecBackend, spec: Any, batch: Any = (), device: DeviceLike = 
     return built(backend, outline, made, lead)
 
 
-def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
+def enumerate_values(backend: SpecBackend, spec: object) -> Any:
     """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
 
     Args:
@@ -214,7 +219,7 @@ def enumerate_values(backend: SpecBackend, spec: Any) -> Any:
     return built(backend, outline, made, (math.prod(sizes),))
 
 
-def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
+def contains(backend: SpecBackend, spec: object, x: object) -> Array:
     """Whether values are what a spec describes.
 
     Args:
@@ -248,7 +253,7 @@ def contains(backend: SpecBackend, spec: Any, x: Any) -> Array:
     return functools.reduce(operator.and_, found).reshape(lead)
 
 
-def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
+def project(backend: SpecBackend, spec: object, x: object) -> Any:
     """The nearest values that a spec allows; what is inside stays as it is.
 
     Numbers are clamped to their bounds, choices that a mask forbids become the nearest allowed one, a vector that is
@@ -277,7 +282,7 @@ def project(backend: SpecBackend, spec: Any, x: Any) -> Any:
     return built(backend, outline, made | kept, lead)
 
 
-def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
+def encode(backend: SpecBackend, spec: object, value: object, batch: object = ()) -> Any:
     """What is stored for a value that an environment gives.
 
     Indices become one-hot vectors for `OneHot` and `MultiOneHot`, texts code points, what varies in length padded
@@ -316,7 +321,7 @@ def encode(backend: SpecBackend, spec: Any, value: Any, batch: Any = ()) -> Any:
     return built(backend, outline, made, lead)
 
 
-def decode(backend: SpecBackend, spec: Any, x: Any) -> Any:
+def decode(backend: SpecBackend, spec: object, x: object) -> Any:
     """What an environment takes for stored values: the inverse of `encode`.
 
     Args:
@@ -387,7 +392,7 @@ def _from_host(backend: SpecBackend, leaf: NumpyArray, spec: ArraySpec, name: st
     return backend.convert(leaf, spec, name)
 
 
-def outline_of(backend: SpecBackend, spec: Any, who: str) -> Outline:
+def outline_of(backend: SpecBackend, spec: object, who: str) -> Outline:
     """A spec taken apart.
 
     Raises:
@@ -401,7 +406,7 @@ def outline_of(backend: SpecBackend, spec: Any, who: str) -> Outline:
     return outline
 
 
-def _lead(batch: Any) -> tuple[int, ...]:
+def _lead(batch: object) -> tuple[int, ...]:
     return checked_shape((batch,) if isinstance(batch, int | np.integer) else batch)
 
 

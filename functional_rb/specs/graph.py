@@ -151,7 +151,7 @@ class Graph(Varying):
             }
         return made
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
         """The parts of graphs: objects with `nodes`, `edges` and `edge_links`, as Gymnasium's `GraphInstance`."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.base.dtypes import kind_of, whole_number
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers
@@ -47,7 +47,12 @@ class MultiCategorical(Numbers):
     start: Table = 0
 
     def __init__(
-        self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "int32", start: Any = 0
+        self,
+        nvec: Any,
+        mask: ArrayLike = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: object = "int32",
+        start: Any = 0,
     ) -> None:
         """The numbers of choices come first: `MultiCategorical([3, 5])`."""
         self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)
@@ -184,7 +189,7 @@ class MultiOneHot(Vectors):
     nvec: tuple[int, ...] = ()
 
     def __init__(
-        self, nvec: Any, mask: Any = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
+        self, nvec: Any, mask: ArrayLike = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
     ) -> None:
         """The numbers of choices come first: `MultiOneHot([3, 5])`."""
         if not np.ndim(nvec) == 1 or not len(nvec):

@@ -99,7 +99,7 @@ class OneOf(Varying):
             options.append(rows.cleared(ops, option, near, choice == i))
         return {"choice": choice, "options": tuple(options)}
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
         """The parts of pairs: the number of the option, and its value."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)

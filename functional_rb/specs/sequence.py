@@ -96,7 +96,7 @@ class Sequence(Varying):
         length = ops.clamp(x["length"], 0, self.max_length)
         return {"elements": nearest_padded(ops, self.element, x["elements"], length, self.max_length), "length": length}
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
         """The parts of sequences: tuples of elements; with `stack` arrays, or nests of arrays, of them."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
@@ -108,7 +108,7 @@ class Sequence(Varying):
         elements = rows.regrouped(self.element, padded, 2, (*lead, self.max_length))
         return {"elements": elements, "length": length.reshape(lead)}
 
-    def _length_of(self, value: Any) -> int:
+    def _length_of(self, value: object) -> int:
         if self.stack:
             return rows.count(self.element, value)
         if not isinstance(value, tuple | list):

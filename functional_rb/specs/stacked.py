@@ -221,7 +221,7 @@ def stack(specs: Sequence[Any], axis: int = 0) -> Any:
     return longer.expand(*sizes)
 
 
-def _names(spec: Any) -> tuple[str, ...]:
+def _names(spec: object) -> tuple[str, ...]:
     if isinstance(spec, Stacked):
         return spec.common
     return tuple(spec) if isinstance(spec, Composite) else ()

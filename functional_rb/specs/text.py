@@ -121,7 +121,7 @@ class Text(ArraySpec):
         filled = ops.where(self._positions(ops, x) < self.min_length, x * 0 + int(self._points[0]), x * 0 + PADDING)
         return ops.where(ended, filled, characters)
 
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> NumpyArray:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
         """Code points int32 [*batch, *shape] of texts: one `str`, or nested sequences or arrays of them."""
         texts = np.asarray(value, object)
         lead = texts.shape[: texts.ndim - len(self.axes)]

@@ -23,7 +23,7 @@ def shown(value: Any, full: bool) -> str:
         full: whether all numbers are shown, so that Python reads the text back; else long tables are abbreviated.
     """
 
-    def show(part: Any) -> str:
+    def show(part: object) -> str:
         return shown(part, full)
 
     if hasattr(type(value), "call_parts"):
@@ -51,7 +51,7 @@ def laid_out(opening: str, parts: list[str], closing: str) -> str:
     return f"{opening}{lines}\n{closing.removeprefix(',')}"
 
 
-def _is_table(value: Any) -> bool:
+def _is_table(value: object) -> bool:
     while isinstance(value, tuple) and value:
         value = value[0]
     return isinstance(value, bool | int | float)

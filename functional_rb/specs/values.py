@@ -25,7 +25,7 @@ Unit = ArraySpec | NonTensor | Varying
 """What is dealt with as a whole: an array, an object, or parts that vary together."""
 
 
-def is_leaf(spec: Any) -> bool:
+def is_leaf(spec: object) -> bool:
     """Whether a spec describes one array or object."""
     return isinstance(spec, (ArraySpec, NonTensor))
 
@@ -55,7 +55,7 @@ class Member:
         own = leaves[self.first : self.first + self.count]
         return nest.unflatten(self.structure, own, _as_dict)
 
-    def scatter(self, value: Any) -> list[Array]:
+    def scatter(self, value: object) -> list[Array]:
         """The leaves of a value of the unit."""
         return nest.flatten_as(self.structure, value)
 
@@ -93,7 +93,7 @@ class Outline:
         object.__setattr__(self, "in_arrays", in_arrays)
 
     @classmethod
-    def of(cls, spec: Any, who: str) -> Outline:
+    def of(cls, spec: object, who: str) -> Outline:
         """Take a spec, or a nest of specs, apart.
 
         Args:
@@ -105,7 +105,7 @@ class Outline:
         """
         frozen = checked(spec, who)
 
-        def taken_apart(part: Any, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+        def taken_apart(part: object, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
             structure = nest.flatten(part, whole)[1].sorted()
             return nest.flatten_as(structure, part), structure
 
@@ -130,7 +130,7 @@ _CACHE: dict[Any, tuple[list[Any], Outline]] = {}
 _MOST_CACHED = 256
 
 
-def cached_outline(spec: Any, who: str) -> Outline:
+def cached_outline(spec: object, who: str) -> Outline:
     """`Outline.of`, cached for the next call with the same spec objects: specs never change, so their ids suffice."""
     specs: list[Any] = []
     key = _ids(spec, specs)
@@ -187,9 +187,9 @@ def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int
     return made
 
 
-def _put(made: dict[int, Array], member: Member, value: Any) -> None:
+def _put(made: dict[int, Array], member: Member, value: object) -> None:
     made.update(enumerate(member.scatter(value), member.first))
 
 
-def _as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+def _as_dict(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
     return parts

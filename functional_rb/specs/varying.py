@@ -102,19 +102,19 @@ class Varying(Spec):
         """A value for each row of random bits int32 [N, words]: the parts, with zeros in padding."""
 
     @abc.abstractmethod
-    def inside(self, ops: SpecOps, x: Any) -> Array:
+    def inside(self, ops: SpecOps, x: object) -> Array:
         """Whether values, apart from padding, lie in their domain, bool [N]."""
 
     @abc.abstractmethod
-    def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
+    def nearest(self, ops: SpecOps, x: object) -> dict[str, Any]:
         """The nearest values of the domain, with zeros in padding."""
 
     @abc.abstractmethod
-    def from_host(self, value: Any, batch: tuple[int, ...]) -> dict[str, Any]:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
         """The parts in NumPy for a value of Gymnasium, or for nested sequences [*batch, *batch_shape] of values."""
 
     @abc.abstractmethod
-    def to_host(self, x: Any) -> Any:
+    def to_host(self, x: object) -> Any:
         """A value, or nested lists [*batch, *batch_shape] of values, of parts in NumPy: the inverse of `from_host`."""
 
     @property

@@ -150,7 +150,7 @@ class Directory:
             return same and files.is_at(self._lock, os.path.join(place, LOCK))
         return False
 
-    def remove_with(self, owner: Any, spec: BufferSpec) -> None:
+    def remove_with(self, owner: object, spec: BufferSpec) -> None:
         """Remove the files once their owner goes, at the latest when this process ends."""
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, LOCK)]
         clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._lock))
@@ -207,7 +207,7 @@ def read_description(path: str) -> dict[str, Any]:
     return found
 
 
-def _difference(wanted: Any, found: Any) -> tuple[Any, Any]:
+def _difference(wanted: Any, found: object) -> tuple[Any, Any]:
     """The parts of two values that differ."""
     if not (isinstance(wanted, dict) and isinstance(found, dict)):
         return wanted, found

@@ -17,7 +17,7 @@ def made(library: Library) -> Any:
     return Chains(library, _not_asked).make(HostState, (np.ndarray, np.ndarray, *[_not_asked] * 4, ready))
 
 
-def ready(array: Any, writes: bool) -> NumpyArray:
+def ready(array: object, writes: bool) -> NumpyArray:
     """What kernels read in place of an array of NumPy's, or of a number, that they cannot.
 
     Raises:

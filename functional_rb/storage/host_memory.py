@@ -39,6 +39,6 @@ class Memory(memory.Memory):
         return ops.copy(array)
 
     @staticmethod
-    def is_plain_array(array: Any) -> bool:
+    def is_plain_array(array: object) -> bool:
         """Whether its rows follow upon each other: what JAX hands in may have other strides."""
         return isinstance(array, np.ndarray) and array.flags.c_contiguous

@@ -35,7 +35,7 @@ def lasting() -> bool:
     return starting() or multiprocessing.parent_process() is None
 
 
-def keep(thing: Any) -> None:
+def keep(thing: object) -> None:
     """Keep what a process that is being started inherits until that has happened, and as long as its `Process` lives.
 
     The state that is sent may be gone before: made for this alone, as by a `__getstate__`.

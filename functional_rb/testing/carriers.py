@@ -49,7 +49,7 @@ def _written(write: Callable[..., NumpyArray], x: NumpyArray, index: NumpyArray,
     return made
 
 
-def as_numpy(x: Any) -> Any:
+def as_numpy(x: object) -> Any:
     """A copy of an array of any backend; None stays None."""
     if x is None:
         return None
@@ -67,7 +67,7 @@ class NumpyCarrier:
             self.ops.set_at = functools.partial(_written, numpy_ops.set_at)
             self.ops.set_flat = functools.partial(_written, numpy_ops.set_flat)
 
-    def given(self, x: Any) -> Any:
+    def given(self, x: object) -> Any:
         """An argument."""
         if not isinstance(x, np.ndarray):
             return x
@@ -93,7 +93,7 @@ class TorchCarrier:
         """See `NumpyCarrier.run`."""
         torch = self.torch
 
-        def given(x: Any) -> Any:
+        def given(x: object) -> Any:
             return torch.from_numpy(x.copy()).to(torch.get_default_device()) if isinstance(x, np.ndarray) else x
 
         result = getattr(functions, name)(self.ops, *mapped(given, arguments))

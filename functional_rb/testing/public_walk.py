@@ -41,7 +41,7 @@ class PublicWalk(Walk):
         with no_error(self.who, f"`{name}` on {self.name}"):
             return function(self.state, *arguments)
 
-    def arrays_of(self, state: Any) -> Any:
+    def arrays_of(self, state: object) -> Any:
         """The arrays of a state, of a copy, as reading a state's own would pin its memory."""
         state = copy.deepcopy(state)
         found = [getattr(state, field) for field in Arrays._fields]
@@ -71,7 +71,7 @@ class PublicWalk(Walk):
         self.follow(name, self.public(name, *given), self.spec, *arguments)
         return self.arrays
 
-    def follow(self, name: str, state: Any, *arguments: Any) -> None:
+    def follow(self, name: str, state: object, *arguments: Any) -> None:
         """Go on from a new state, whose arrays must be those that the core gives."""
         expected = self.call(name, self.arrays, *arguments)
         found = self.arrays_of(state)

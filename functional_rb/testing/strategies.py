@@ -269,5 +269,5 @@ def numbered(item: Any, batch: Any, first: int) -> Any:
     return batch | {"id": np.arange(first, first + len(batch["id"])).astype(item["id"].dtype)}
 
 
-def _parts(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+def _parts(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
     return parts

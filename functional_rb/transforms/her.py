@@ -223,7 +223,7 @@ def _checked_k(k: Any) -> int | float:
     return int(k) if k != math.inf and k == int(k) else float(k)
 
 
-def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Any) -> dict[int, Any]:
+def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: object) -> dict[int, Any]:
     """What a function of rewards gives for one key, by position: an array, or for a nest a nest with the same keys."""
     name = nest.show_key(key)
     if plan.names[positions[0]] == name:
@@ -237,7 +237,7 @@ def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Any) -> dict
     return {k: given[plan.names[k]] for k in positions}
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     """Whether something is an array, and no TensorDict, which has a dtype too."""
     return hasattr(x, "dtype") and not hasattr(x, "keys")
 
