@@ -8,16 +8,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import Array
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
 from torch_backend.in_parts import by_places as by_places
 from torch_backend.in_parts import in_turn as in_turn
+
+if TYPE_CHECKING:
+
+    def _as_array(x: torch.Tensor) -> Array:
+        return x  # the type checker compares them
+
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}

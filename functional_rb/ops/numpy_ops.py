@@ -8,14 +8,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike, NumpyArray
+from functional_rb.base.arrays import Array, DeviceLike, NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
+
+if TYPE_CHECKING:
+
+    def _as_array(x: NumpyArray) -> Array:
+        return x  # the type checker compares them
+
 
 Vector = NumpyArray
 ALIGNMENT = 64
