@@ -6,11 +6,12 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
-from tests.support import backends, effort, gpu, lowering, selection, xla_options
+from tests.support import backends, device, effort, gpu, lowering, selection, xla_options
 from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
@@ -31,7 +32,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # No test reads from which lines of Python an operation of a program came, and to note them all takes time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
-if gpu.ASKED:  # many processes share the GPU
+if gpu.ELSEWHERE and device.BUILT not in os.environ:  # compiled once for all workers
+    folder = tempfile.mkdtemp(prefix="functional_rb_device_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[device.BUILT] = str(device.build(Path(folder)))
+
+if gpu.ASKED and not gpu.ELSEWHERE:  # many processes share the GPU
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     # Programs that XLA has recorded as CUDA graphs fail where the memory comes from another allocation than before, as
     # without preallocation, or when it is torch's: "Failed to set memcpy D2D node params". See docs/guide.md.
@@ -104,8 +110,12 @@ FIRST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Modules that fork and the longest ones first, without the long searches unless they are asked for."""
+    if gpu.ELSEWHERE:
+        others = [item for item in items if not selection.of_torch(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if selection.of_torch(item)]
     skipped = pytest.mark.skip(reason="a long search: make test-all")
     of_the_cpu = pytest.mark.skip(reason="about the native code of the CPU, or about memory that processes share")
     for item in [] if effort.EVERYTHING else [*selection.long(items)]:

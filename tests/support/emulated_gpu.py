@@ -82,11 +82,18 @@ def declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
 
 
 @contextlib.contextmanager
-def launching(order: str, blocks: int = BLOCKS, share: int = SHARE) -> Iterator[Emulated]:
-    """Let the emulator carry out what is launched, threads and blocks taking turns in an order."""
+def launching(
+    order: str, blocks: int = BLOCKS, share: int = SHARE, on: ctypes.CDLL | None = None
+) -> Iterator[Emulated]:
+    """Let the emulator carry out what is launched, threads and blocks taking turns in an order.
+
+    On a device of the tests' own, if one is given, its memory is open to kernels alone.
+    """
     found, emulated = library(), Emulated()
-    launch = ctypes.cast(found.frb_launch, ctypes.c_void_p).value
+    launch = ctypes.cast(found.frb_launch if on is None else on.device_launch, ctypes.c_void_p).value
     assert launch is not None
+    if on is not None:
+        on.device_launches_by(found.frb_launch)
     _native.gpu_driver((launch, 0, 0, 0, 0), blocks, share)
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
     found.frb_in_order([*ORDERS, TEAM].index(order))

@@ -3,6 +3,8 @@
 JAX has its arrays on a GPU that it finds. Torch is told so by its default device. The tests themselves compute what
 they expect by NumPy: what they turn into tensors goes to the GPU, and what they read as arrays comes from there. The
 library gets no such help: where it would read a tensor of the GPU as an array, it fails as it would for its users.
+
+By `TESTS_DEVICE=elsewhere` (`make test-device`) the tests of torch run on a device without a GPU, see `support.device`.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tests.support import device
+
 if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest yet
     import pytest
 
-ASKED = os.environ.get("TESTS_DEVICE") == "gpu"
+ASKED = os.environ.get("TESTS_DEVICE") in ("gpu", device.NAME)
+ELSEWHERE = os.environ.get("TESTS_DEVICE") == device.NAME
 OF_THE_CPU = {
     *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_updates_kernel", "test_switch"),
     "test_additions",
@@ -63,6 +68,8 @@ def refused(library: str, match: str) -> contextlib.AbstractContextManager[Any]:
 
 def missing() -> str:
     """Which backends see no GPU here, for a message; empty if both see one."""
+    if ELSEWHERE:
+        return ""
     import jax
     import torch
 
@@ -88,7 +95,9 @@ def use() -> None:
         return made.to(torch.get_default_device()) if _called_by_a_test() else made
 
     tensor.__array__, tensor.numpy, torch.from_numpy = array, numpy, from_array
-    torch.set_default_device("cuda")
+    if ELSEWHERE:
+        device.library()
+    torch.set_default_device(device.NAME if ELSEWHERE else "cuda")
 
 
 def _called_by_a_test() -> bool:

@@ -36,6 +36,14 @@ def long(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         begin[test] += 1 if mark.name == "few" else count
 
 
+def of_torch(item: Any) -> bool:
+    """Whether a test is carried out by torch: the fixture of the backend says so, or else its name."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return str(params.get("backend", params.get("library", item.name))).startswith("torch") or (
+        params.keys().isdisjoint(("backend", "library")) and "torch" in item.name
+    )
+
+
 def _mark(item: pytest.Item) -> pytest.Mark | None:
     return item.get_closest_marker("few_on_jax") or item.get_closest_marker("few")
 

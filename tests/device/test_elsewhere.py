@@ -1,0 +1,166 @@
+"""The device that tests of torch run on by `TESTS_DEVICE=elsewhere`, and what buffers do there: `make test-device`."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.dlpack import from_dlpack
+
+import functional_rb as frb
+import torch_backend as rb
+from functional_rb.native.chain import Chains, dlpack_dtype
+from tests.support import device, emulated_gpu, gpu, gpu_life
+from tests.support.gpu_life import LIVES, Life
+from torch_backend import chain, gpus
+from torch_backend.convert import build_mapping
+from torch_backend.library import TORCH
+
+pytestmark = pytest.mark.skipif(not gpu.ELSEWHERE, reason="on a device of the tests' own alone: make test-device")
+ITEM = {"obs": frb.Unbounded((17,)), "image": frb.Bounded(0, 255, (40, 40), "uint8"), "done": frb.Binary()}
+SAMPLERS = {"uniform": frb.Uniform(), "prioritized": frb.Prioritized(), "slices": frb.Slices(2, end_keys=("done",))}
+
+
+def batch_of(count: int, where: Any = None) -> dict[str, torch.Tensor]:
+    where = where or device.NAME
+    return {
+        "obs": torch.arange(count * 17.0, device=where).reshape(count, 17),
+        "image": torch.ones(count, 40, 40, dtype=torch.uint8, device=where),
+        "done": torch.arange(count, device=where) % 5 == 4,
+    }
+
+
+def test_the_host_may_not_touch_torch_memory() -> None:
+    x = torch.ones(4)
+    assert x.device == torch.device(device.NAME, 0)
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        ctypes.c_float.from_address(x.data_ptr()).value  # noqa: B018
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
+
+
+def test_torch_tensors_of_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(3) + torch.ones(3, device="cpu")
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(3) + torch.ones(3, device=f"{device.NAME}:1")
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_torch_functions_do_not_wait(sampler: Any) -> None:
+    state, batch = rb.init(frb.BufferSpec(ITEM, 40, sampler)), batch_of(25)
+    mask, priorities = torch.arange(25) % 3 > 0, torch.ones(25)
+    has_priorities = sampler.has_priorities
+    waits = device.counts().waits
+    for seed in range(4):
+        state = rb.add(state, batch, mask if seed else None, priorities if has_priorities else None)
+        state, sample = rb.sample(state, rb.key(seed), 8)
+        if has_priorities:
+            state = rb.update(state, sample.indices, priorities[:8])
+    assert device.counts().waits == waits
+    assert {x.device.type for x in (sample.indices, sample.weights, *sample.items.values())} == {device.NAME}
+
+
+def test_torch_buffers_stay_on_their_device() -> None:
+    there = f"{device.NAME}:1"
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 40, frb.Prioritized()), there), batch_of(25, there))
+    state, sample = rb.sample(state, rb.key(0), 8)
+    state = rb.update(state, sample.indices, torch.ones(8, device=there))
+    assert {x.device for x in (sample.indices, sample.weights, *sample.items.values())} == {torch.device(there)}
+    with pytest.raises(ValueError, match=f"{device.NAME}:1"):
+        rb.add(state, batch_of(25))
+    assert int(rb.size(state)) == 25
+
+
+@pytest.mark.parametrize("life", LIVES, ids=range(len(LIVES)))
+def test_torch_lives_are_those_of_the_cpu(life: Life) -> None:
+    assert gpu_life.carried_out(life, device.NAME) == gpu_life.carried_out(life, "cpu")
+
+
+class OnTheDevice(emulated_gpu.OnTheCpu):
+    """Makes what kernels for GPUs work on in the device's memory."""
+
+    def makers(self, memory: Any, spec: frb.BufferSpec) -> tuple[dict[str, Any], ...] | None:
+        where = memory.rows.device
+        return gpus.keywords(where, spec) if where.type == device.NAME and memory.fits else None
+
+
+def look(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """What the chain sees of a tensor: one of this device as one of a GPU."""
+    if tensor.device.type != device.NAME:
+        return chain.look(tensor)
+    kind = dlpack_dtype(str(tensor.dtype).removeprefix("torch."))
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), *kind, 2, tensor.get_device()
+
+
+def stream_of(index: int) -> int:
+    return torch.accelerator.current_stream(torch.device(device.NAME, index)).stream_id
+
+
+def cross(memory: Any, before: int) -> None:
+    """Have the current stream wait for another one, as `torch_backend.gpus.cross` does by CUDA's own functions."""
+    where = memory.rows.device
+    now = torch.accelerator.current_stream(where)
+    other = torch.Stream(stream_id=before, device_index=where.index, device_type=now.device_type)
+    now.wait_event(other.record_event())
+
+
+@pytest.fixture
+def kernels() -> Iterator[emulated_gpu.Emulated]:
+    """Kernels for GPUs, emulated, on this device's memory, which is open to them alone."""
+    made = gpus.prototype, torch.empty_like, gpus.like_outside_inference, torch.is_inference_mode_enabled
+    arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj, chain.ready
+    own = Chains(TORCH, build_mapping).make(chain.State, arrays, False, None, (*made, stream_of, cross))
+    before = TORCH.chain, TORCH.gpus
+    TORCH.chain, TORCH.gpus = own, OnTheDevice()
+    try:
+        with emulated_gpu.launching("scattered", on=device.library()) as emulated:
+            yield emulated
+    finally:
+        TORCH.chain, TORCH.gpus = before
+
+
+@pytest.mark.parametrize("life", LIVES, ids=range(len(LIVES)))
+def test_torch_lives_by_kernels_are_those_of_the_cpu(life: Life, kernels: emulated_gpu.Emulated) -> None:
+    found = gpu_life.carried_out(life, device.NAME)
+    kernels.note()
+    assert any(name.startswith("add") for name, _ in kernels.launched)
+    assert found == gpu_life.carried_out(life, "cpu")
+
+
+@pytest.mark.parametrize("sampler", [*SAMPLERS.values()][:2], ids=[*SAMPLERS][:2])
+def test_torch_calls_are_launches_alone(sampler: Any, kernels: emulated_gpu.Emulated) -> None:
+    state, batch, key = rb.init(frb.BufferSpec(ITEM, 40, sampler)), batch_of(25), rb.key(0)
+    priorities = torch.ones(8)
+    for _ in range(2):  # first calls make what later ones find
+        state, sample = rb.sample(rb.add(state, batch), key, 8)
+        state = rb.update(state, sample.indices, priorities) if sampler.has_priorities else state
+    kernels.note()
+    before, launched = device.counts(), len(kernels.launched)
+    state = rb.add(state, batch)
+    state, sample = rb.sample(state, key, 8)
+    kernels.note()
+    assert [name for name, _ in kernels.launched[launched:]] == ["add", "sample"]
+    assert device.counts().waits == before.waits
+
+
+def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> None:
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 40)), batch_of(25))
+    rb.sample(state, rb.key(0), 8)
+    before = device.counts()
+    rb.sample(state, rb.key(0), 8)
+    assert device.counts().blocked == before.blocked
+    with torch.Stream(device.NAME):
+        rb.sample(state, rb.key(0), 8)
+    rb.sample(state, rb.key(0), 8)
+    after = device.counts()
+    assert (after.recorded - before.recorded, after.blocked - before.blocked) == (2, 2)
