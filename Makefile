@@ -22,7 +22,7 @@ pip_install := $(bin)/python -m pip --disable-pip-version-check --no-input insta
 native := $(wildcard functional_rb/native/src/*) tools/native_build.py tools/build_hook.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-torch test test-all gpu test-oldest test-newest check format bench wheel wheel-check constraints clean distclean
+.PHONY: help demo demo-torch test test-all test-device gpu test-oldest test-newest check format bench wheel wheel-check constraints clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,12 @@ test: $(VENV)/.installed-dev ## run the tests, in under ten minutes on two cores
 
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
 	TESTS=all $(bin)/python -m pytest $(ARGS)
+
+# Of the torch suite what is quick to tell: ARGS=tests for all of it.
+test-device: ARGS = tests/device tests/contract/test_members.py tests/contract/test_every_variant.py tests/contract/test_epochs.py \
+    tests/contract/test_errors.py tests/contract/test_n_step.py tests/contract/test_leaf_order.py tests/mixture
+test-device: $(VENV)/.installed-dev ## run tests of torch on a device without one, whose memory the host may not touch
+	TESTS_DEVICE=elsewhere $(bin)/python -m pytest $(ARGS)
 
 gpu: ## all there is to do on a machine with a GPU, in ten minutes, with what PYTHON has there (docs/install.md)
 	$(PYTHON) -m tools.gpu $(ARGS)

@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -32,10 +31,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # No test reads from which lines of Python an operation of a program came, and to note them all takes time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
-if gpu.ELSEWHERE and device.BUILT not in os.environ:  # compiled once for all workers
-    folder = tempfile.mkdtemp(prefix="functional_rb_device_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ[device.BUILT] = str(device.build(Path(folder)))
+if gpu.ELSEWHERE:  # compiled before there are workers
+    device.built()
 
 if gpu.ASKED and not gpu.ELSEWHERE:  # many processes share the GPU
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"

@@ -213,7 +213,7 @@ def fake(values: Any) -> Any:
 def sparse(values: Any) -> Any:
     import torch
 
-    return torch.from_numpy(values).to_sparse()
+    return torch.from_numpy(values).cpu().to_sparse()  # not every device has sparse tensors
 
 
 @pytest.mark.parametrize(

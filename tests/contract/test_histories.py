@@ -12,7 +12,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.testing import strategies
-from tests.support import backends
+from tests.support import backends, gpu
 from tests.support.effort import effort
 from tests.support.histories import STEP, Rng, Shapes, histories, pick, run
 from tests.support.random_members import ON_JAX, ON_TORCH, ONE_LANE, SAMPLERS, SCORED, VARIANTS, WRITERS
@@ -107,6 +107,7 @@ def test_compiled_and_from_one_backend_to_the_other(name: str, rng: Rng) -> None
     run(rng, variants, spec, 20, ON_JAX)
 
 
+@gpu.not_on_one("the buffers are in the host's memory")
 @histories(6)
 def test_from_the_host_to_torch_and_back(rng: Rng) -> None:
     samplers = [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(max_times_sampled=2)]

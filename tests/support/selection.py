@@ -39,9 +39,8 @@ def long(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 def of_torch(item: Any) -> bool:
     """Whether a test is carried out by torch: the fixture of the backend says so, or else its name."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    return str(params.get("backend", params.get("library", item.name))).startswith("torch") or (
-        params.keys().isdisjoint(("backend", "library")) and "torch" in item.name
-    )
+    named = params.get("backend", params.get("library"))
+    return "torch" in item.name if named is None else str(named).startswith("torch")
 
 
 def _mark(item: pytest.Item) -> pytest.Mark | None:

@@ -10,18 +10,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 import subprocess
-import tempfile
 import types
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support import native_builds
 from tools.native_build import compiler
 
 NAME = "elsewhere"
-BUILT = "TESTS_DEVICE_LIBRARY"
-"""The variable that says where the device lies compiled."""
 
 
 class Counts(NamedTuple):
@@ -40,24 +37,21 @@ class Counts(NamedTuple):
     blocked: int
 
 
-def build(folder: Path) -> Path:
-    """Compile the device into a folder, where it stays: processes that are told of it by `BUILT` take that one."""
+def built() -> Path:
+    """The device, compiled: kept until its source, torch or the compiler changes."""
     import torch
 
-    package, target = Path(torch.__file__).parent, folder / "device.so"
+    package = Path(torch.__file__).parent
     includes = [f"-I{package / 'include'}", f"-I{package / 'include/torch/csrc/api/include'}"]
-    flags = [
-        "-std=c++17",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-w",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-    ]
+    strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-w", strings, *includes]
     linked = [f"-L{package / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
-    source = str(Path(__file__).with_name("device.cpp"))
-    subprocess.run([*compiler(), *flags, *includes, source, *linked, "-o", str(target)], check=True)
-    return target
+    source = str(Path(__file__).with_suffix(".cpp"))
+
+    def make(target: Path) -> None:
+        subprocess.run([*compiler(), *flags, source, *linked, "-o", str(target)], check=True)
+
+    return native_builds.kept("device", [*flags, torch.__version__], make)
 
 
 @functools.cache
@@ -65,8 +59,7 @@ def library() -> ctypes.CDLL:
     """Tell torch of the device, once a process."""
     import torch
 
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = ctypes.CDLL(os.environ.get(BUILT) or str(build(Path(folder))))
+    loaded = ctypes.CDLL(str(built()))
     loaded.device_counts.argtypes = [ctypes.c_void_p]
     torch.utils.rename_privateuse1_backend(NAME)
     loaded.device_begin()
