@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,15 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.buffer import checks
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
 from functional_rb.mixture.drawing import Drawn, Status
 from functional_rb.mixture.functions import Place, with_buffers
-from functional_rb.mixture.layout import Form, Layout, layout_at_once
-from functional_rb.mixture.sampling import check_drawable, check_heeding
-from functional_rb.mixture.shares import Assignment
+from functional_rb.mixture.layout import Layout, form_of, layout_at_once
+from functional_rb.mixture.shares import Assignment, exact, normalized, turns
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
 from jax_backend import carried, compile, convert, copies, engines, execute, hosted, keys
@@ -40,40 +38,22 @@ def _keys(key: jax.Array, n: int) -> list[jax.Array]:
     return [jax.random.wrap_key_data(one, impl=jax.random.key_impl(typed)) for one in data]
 
 
-class _Traced:
+class _Traced(drawing.Carrier):
     """Draws while a program is traced; what changes of each buffer is noted in their order."""
 
-    ops, mapper = ops, execute
+    known, ops, leaf_ops, mapper = False, ops, ops, execute
 
     def __init__(self) -> None:
         self.changed: list[dict[str, Any]] = []
 
-    def layout(self, form: Form) -> Layout:
-        return layout_at_once(form, execute)
-
     def status(self, state: State) -> Status:
         return Status(*drawing.status(ops, state, state.spec))
 
-    def shares(self, mixture: Mixture) -> jax.Array:
-        return jnp.asarray(mixture.p, jnp.float32)
+    def floats(self, p: Any, like: jax.Array) -> jax.Array:
+        return jnp.asarray(p, jnp.float32)
 
-    def computed(self, plan: Assignment) -> Assignment:
+    def settled(self, plan: Assignment) -> Assignment:
         return Assignment(*barrier(plan))
-
-    def chooses(self, spec: BufferSpec) -> bool:
-        """On CPUs: an accelerator would wait for the host to choose. Kernels leave out what does not count anyway."""
-        return jax.default_backend() == "cpu" and not (compile.leaves_out(spec) and part_kernels.in_force())
-
-    def either(
-        self, condition: jax.Array, first: Callable[[_Traced], Drawn], other: Callable[[_Traced], Drawn]
-    ) -> Drawn:
-        def branch(draw: Callable[[_Traced], Drawn]) -> tuple[Drawn, list[jax.Array]]:
-            own = _Traced()
-            return draw(own), [changed["counters"] for changed in own.changed]
-
-        drawn, changed = jax.lax.cond(condition, lambda: branch(first), lambda: branch(other))
-        self.changed += [{"counters": counters, "auxiliary": {}} for counters in changed]
-        return drawn
 
     def draw(
         self, state: State, key: jax.Array, batch: int, wanted: jax.Array | None
@@ -85,30 +65,24 @@ class _Traced:
     def keys(self, key: jax.Array, n: int) -> Sequence[jax.Array]:
         return _keys(key, n)
 
-    def draws(self, key: jax.Array, n: int, words: int) -> jax.Array:
-        return compile.draws(key, n, words)
+    def draws(self, key: jax.Array, n: int) -> jax.Array:
+        return compile.draws(key, n, 1)[:, 0]
 
 
-class _Hosted:
+class _Hosted(drawing.Carrier):
     """Draws where the numbers of all buffers are known, as those on the host are, into the host's memory.
 
     A buffer on a device gives whole batches, of which the first rows count: how many each gives may be another number
     each time, and would be another program.
     """
 
-    ops, mapper = ops, execute
+    known, ops, leaf_ops, mapper = True, numpy_ops, numpy_ops, execute
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
 
-    def layout(self, form: Form) -> Layout:
-        return layout_at_once(form, execute)
-
     def status(self, state: State) -> Status:
         return Status(*np.asarray(engine(state).look(state, drawing.status)))
-
-    def shares(self, mixture: Mixture) -> Any:
-        return np.asarray(mixture.p, np.float32)
 
     def draw(self, state: State, key: jax.Array, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
         found = engine(state)
@@ -123,16 +97,13 @@ class _Hosted:
         leaves, selection = jax.tree.map(lambda x: np.asarray(x)[:count], (leaves, selection))
         return execute.changed_by(state, changed) if state.spec.sampler.remembers else state, leaves, selection
 
-    def joined(self, pieces: Sequence[Any], order: Any) -> Any:
-        return drawing.joined([np.asarray(x) for x in pieces], order)
-
     def keys(self, key: jax.Array, n: int) -> Sequence[jax.Array]:
         return list(jax.random.split(key, n))
 
-    def draws(self, key: jax.Array, n: int, words: int) -> Any:
-        return hosted.draws(key, (n, words))[0]
+    def draws(self, key: jax.Array, n: int) -> Any:
+        return hosted.draws(key, (n, 1))[0][:, 0]
 
-    def in_numpy(self, array: Any) -> Any:
+    def numbers(self, array: Any) -> Any:
         return np.asarray(array)
 
 
@@ -149,24 +120,67 @@ def _drawn(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[dict[str, Any]], Drawn, jax.Array]:
     """What `draw` traces; of the buffers what is new."""
-    carrier = _Traced()
-    looked = drawing.look(carrier, ops, mixture, p)
-    _, drawn = drawing.traced(carrier, looked, key, batch)
-    return carrier.changed, drawn, drawing.weights(ops, drawn, looked.status.least, beta)
+    carrier, layout = _Traced(), layout_at_once(form_of(mixture), execute)
+    looked = drawing.look(carrier, mixture, p)
+
+    def drawn(most: Sequence[int] | None = None) -> tuple[Drawn, list[dict[str, Any]]]:
+        own = _Traced()
+        return drawing.draw(own, looked, layout, key, batch, most=most)[1], own.changed
+
+    most = _most(mixture, batch) if p is None else None
+    if most is None:
+        rows, changed = drawn()
+    else:
+        drawable = ops.stack([one.status.drawable for one in looked.members])
+        rows, counters = jax.lax.cond(
+            ops.count(drawable > 0) == len(mixture),
+            lambda: _with_counters(*drawn(most)),
+            lambda: _with_counters(*drawn()),
+        )
+        changed = [{"counters": one, "auxiliary": {}} for one in counters]
+    return changed, rows, drawing.weights(carrier, rows, looked.status.least, beta)
 
 
-def draw(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool) -> tuple[Mixture, Drawn, jax.Array]:
+def _with_counters(rows: Drawn, changed: Sequence[dict[str, Any]]) -> tuple[Drawn, list[jax.Array]]:
+    """What a branch of a program gives, of buffers that remember nothing."""
+    return rows, [one["counters"] for one in changed]
+
+
+def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
+    """How many rows each buffer gives at most where all can be drawn from; None if it does not pay to draw no more.
+
+    It pays on CPUs: an accelerator would wait for the host to choose. Kernels leave out what does not count anyway.
+    """
+    specs = [state.spec for state in mixture.buffers]
+    if mixture.spec.p is None or mixture.spec.how != "exact" or not batch or jax.default_backend() != "cpu":
+        return None
+    if any(spec.sampler.remembers for spec in specs):
+        return None
+    if part_kernels.in_force() and all(map(compile.leaves_out, specs)):
+        return None
+    numbers = np.array(mixture.spec.p, np.float32)
+    if not numbers.all():
+        return None
+    shares = normalized(numpy_ops, numbers, numbers > 0).tobytes()
+    ways = [exact(mixture.spec, shares, batch, start).counts for start in turns(mixture.spec, shares, batch)]
+    most: list[int] = np.max(ways, 0).tolist()
+    return most
+
+
+def draw(
+    mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
+) -> tuple[Mixture, Drawn, jax.Array]:
     """Draw a batch; where the result is at hand, to draw from nothing is an error."""
     keys.check_key(key)
     buffers = mixture.buffers
     if any(type(state) is not State for state in buffers):
-        return _draw_on_host(mixture, key, batch, p, beta)
-    check_heeding(mixture)
+        return _draw_on_host(mixture, layout, key, batch, p, beta)
+    drawing.check_heeding(mixture)
     exponent = None if beta is None else convert.number(beta)
     changes, drawn, weights = _drawn(mixture, key, batch, p, exponent, kernels=compile.use_kernels())
     traced = isinstance(drawn.indices, jax.core.Tracer)
     if batch and not traced and drawn.indices.is_fully_addressable:
-        check_drawable(mixture, bool(np.asarray(drawn.indices).max() >= 0))
+        drawing.check_drawable(mixture, bool(np.asarray(drawn.indices).max() >= 0))
     after = [
         copies.warned("sample", state, execute.changed_by(state, changed))
         if state.spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer)
@@ -177,12 +191,10 @@ def draw(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: boo
     return mixture if same else with_buffers(mixture, after), drawn, weights
 
 
-def _draw_on_host(mixture: Mixture, key: Any, batch: int, p: Any, beta: Any) -> tuple[Mixture, Drawn, jax.Array]:
-    carrier = _Hosted(batch)
-    looked = drawing.look(carrier, numpy_ops, mixture, None if p is None else np.asarray(p, np.float32))
-    check_drawable(mixture, looked.status.drawable > 0 or not batch)
-    after, drawn = drawing.known(carrier, looked, key, batch)
-    weights = drawing.weights(numpy_ops, drawn, looked.status.least, None if beta is None else np.float32(beta))
+def _draw_on_host(
+    mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any
+) -> tuple[Mixture, Drawn, jax.Array]:
+    after, drawn, weights = drawing.known_batch(_Hosted(batch), mixture, layout, key, batch, p, beta)
     host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
     leaves = hosted.out(host, [np.asarray(x) for x in (*drawn.leaves, *extras.values())])
     drawn = drawn._replace(

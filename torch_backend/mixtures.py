@@ -1,32 +1,27 @@
-"""Mixtures on torch: each buffer draws just what it gives; while tracing, a whole batch."""
+"""Mixtures on torch: each buffer draws just what it gives; while tracing, as much as it may have to give."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from functional_rb.buffer import checks
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
-from functional_rb.core.counters import SIZE
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
-from functional_rb.mixture import drawing, sampling, shares
+from functional_rb.mixture import drawing
 from functional_rb.mixture.drawing import Drawn, Status
 from functional_rb.mixture.functions import Place, is_own
-from functional_rb.mixture.layout import Form, Layout, layout_at_once, layout_of
-from functional_rb.mixture.sampling import check_drawable, check_heeding
-from functional_rb.mixture.shares import Assignment
+from functional_rb.mixture.layout import Layout
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
-from functional_rb.samplers.importance import importance_weights
 from functional_rb.versions.state import readable
 from torch_backend import engines, execute, modes, random
 from torch_backend import ops as ops
@@ -38,85 +33,78 @@ from torch_backend.values import to_numpy as to_numpy
 mapper, engine, is_compiling, check_state = execute, engines.of, torch.compiler.is_compiling, checks.check_state
 
 
-class _Eager:
+class _Known(drawing.Carrier):
     """Draws where the numbers of all buffers are known."""
 
-    ops, mapper = ops, execute
+    known, ops, leaf_ops, mapper = True, numpy_ops, ops, execute
+
+    def status(self, state: State) -> Status:
+        if engine(state) is not execute:  # others write to the same buffer
+            return Status(*_in_numpy(engine(state).look(state, drawing.status)))
+        found: Status | None = state.__dict__.get("_status")
+        if found is None:  # a state never changes, so it is asked once
+            found = Status(*_status_of(state))
+            state.__dict__["_status"] = found
+        return found
+
+    def keys(self, key: torch.Tensor | int, n: int) -> Sequence[int]:
+        return random.split_numbers(key, n)
+
+    def key_of(self, key: int) -> torch.Tensor:
+        return torch.tensor(key, dtype=torch.int64, device="cpu")
+
+    def draws(self, key: int, n: int) -> Any:
+        if n <= random.FEW:
+            return np.array(random.few_draws(key, n), np.int32)
+        return _in_numpy(numbers(self.key_of(key), (n, 1), ops.CPU))[:, 0]
+
+    def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
+        if wanted is not None:
+            wanted = torch.tensor(int(wanted), dtype=torch.int32, device=state.counters.device)
+        drawn: tuple[State, list[Any], Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
+        return drawn
+
+    def draw_at_once(
+        self, states: Sequence[Any], keys: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[list[torch.Tensor], Selection] | None:
+        if not all(isinstance(state, TorchState) and state._target is None for state in states):
+            return None
+        made = TORCH.by_chain("together", states, sizes, keys)
+        if made is NotImplemented:
+            return None
+        _, leaves, _, *told = made
+        return leaves, Selection(*told)
+
+    def numbers(self, array: torch.Tensor) -> Any:
+        return _in_numpy(array)
+
+    def leaf_of(self, numbers: Any) -> torch.Tensor:
+        return torch.from_numpy(numbers)
+
+    def weights(self, chances: Any, least: Any, beta: Any) -> Any:
+        with using(_kernels() if HAVE_KERNELS and switch.on else NONE):
+            return super().weights(chances, least, beta)
+
+
+class _Traced(drawing.Carrier):
+    """Draws where nothing is known."""
+
+    known, ops, leaf_ops, mapper = False, ops, ops, execute
 
     def __init__(self, consume: bool = False) -> None:
         self.consume = consume
 
-    def layout(self, form: Form) -> Layout:
-        return (layout_of if is_compiling() else layout_at_once)(form, execute)
-
-    def status(self, state: State) -> Status:
-        if engine(state) is not execute:  # others write to the same buffer
-            return Status(*engine(state).look(state, drawing.status).cpu().numpy())
-        known: Status | None = state.__dict__.get("_status")
-        if known is None:  # a state never changes, so it is asked once
-            found = _status_in_numpy(state)
-            known = Status(*(execute.look(state, drawing.status).cpu().numpy() if found is None else found))
-            state.__dict__["_status"] = known
-        return known
-
-    def shares(self, mixture: Mixture) -> Any:
-        assert mixture.p is not None
-        return _numpy(torch.as_tensor(mixture.p, device=ops.CPU)).astype(np.float32)
-
-    def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
-        where = state.counters.device
-        number = None if wanted is None else torch.tensor(int(wanted), dtype=torch.int32, device=where)
-        drawn: tuple[State, list[Any], Selection] = engine(state).sample(state, key, batch, 0.0, number)
-        return drawn
-
-    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
-        return random.split_at_once(key, n)
-
-    def draws(self, key: torch.Tensor, n: int, words: int) -> torch.Tensor:
-        return numbers(key, (n, words), key.device)
-
-    def in_numpy(self, array: torch.Tensor) -> Any:
-        return _numpy(array)
-
-    def joined(self, pieces: Sequence[torch.Tensor], order: Any) -> torch.Tensor:
-        found = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
-        return found if order is None else found[torch.from_numpy(order).to(found.device)]
-
-
-def _status_in_numpy(state: Any) -> Any:
-    """`drawing.status` of a state whose memory NumPy can read as it is: the fastest for a few numbers; else None."""
-    version = readable(state)
-    with version.lock:
-        memory = version.own()
-        if not memory.is_ordinary or memory.rows.device.type != "cpu":
-            return None
-        tree = None if memory.tree is None else memory.tree.numpy()
-        kept = {name: x.numpy() for name, x in memory.auxiliary.items() if x.dtype in (torch.int32, torch.float32)}
-        arrays = Arrays(memory.rows, (), tree, state.counters.numpy(), kept)
-        return drawing.status(numpy_ops, arrays, state.spec)
-
-
-class _Traced(_Eager):
-    """Draws while nothing is known."""
-
     def status(self, state: State) -> Status:
         return Status(*engine(state).look(state, drawing.status).unbind())
+
+    def floats(self, p: Any, like: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(p, dtype=torch.float32, device=like.device)
 
     def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
         return random.split(key, n).unbind()
 
-    def shares(self, mixture: Mixture) -> Any:
-        assert mixture.p is not None
-        return torch.as_tensor(mixture.p, dtype=torch.float32, device=mixture.buffers[0].counters.device)
-
-    def computed(self, plan: Assignment) -> Assignment:
-        return plan
-
-    def chooses(self, spec: BufferSpec) -> bool:
-        return False
-
-    def either(self, condition: torch.Tensor, first: Any, other: Any) -> Drawn:
-        raise AssertionError  # as it does not choose
+    def draws(self, key: torch.Tensor, n: int) -> torch.Tensor:
+        return numbers(key, (n, 1), key.device)[:, 0]
 
     def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
         found = engine(state)
@@ -127,8 +115,25 @@ class _Traced(_Eager):
         return after, leaves, selection
 
 
-def _numpy(array: torch.Tensor) -> Any:
+def _to(device: torch.device) -> Callable[[Any], torch.Tensor]:
+    return lambda x: torch.from_numpy(x).to(device)
+
+
+def _in_numpy(array: torch.Tensor) -> Any:
     return array.detach().cpu().numpy()
+
+
+def _status_of(state: Any) -> Any:
+    """`drawing.status` of a state, by NumPy where it can read the memory as it is: the fastest for a few numbers."""
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        if memory.is_ordinary and memory.rows.device.type == "cpu":
+            tree = None if memory.tree is None else memory.tree.numpy()
+            kept = {name: x.numpy() for name, x in memory.auxiliary.items() if x.dtype in (torch.int32, torch.float32)}
+            arrays = Arrays(memory.rows, (), tree, state.counters.numpy(), kept)
+            return drawing.status(numpy_ops, arrays, state.spec)
+    return _in_numpy(execute.look(state, drawing.status))
 
 
 @functools.cache
@@ -139,139 +144,24 @@ def _kernels() -> Table:
 
 
 def draw(
-    mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool
+    mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
 ) -> tuple[Mixture, Drawn, torch.Tensor]:
     """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
     random.check_key(key)
-    batched = any(map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers])))
-    if batch and not batched and not is_compiling():
-        return _draw(mixture, key, batch, p, beta)
-    check_heeding(mixture)
+    traced = is_compiling() or any(
+        map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers]))
+    )
     with modes.without_gradients():
+        if batch and not traced:
+            after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, beta)
+            device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
+            return after, *drawing.lifted(drawn, weights, torch.from_numpy if device == ops.CPU else _to(device))
+        drawing.check_heeding(mixture)
         carrier = _Traced(consume)
-        looked = drawing.look(carrier, ops, mixture, None if p is None else p.to(torch.float32))
-        after, drawn = drawing.traced(carrier, looked, key, batch)
+        looked = drawing.look(carrier, mixture, p)
+        after, drawn = drawing.draw(carrier, looked, layout, key, batch)
         exponent = None if beta is None else torch.as_tensor(beta, dtype=torch.float32, device=drawn.chances.device)
-        return after, drawn, drawing.weights(ops, drawn, looked.status.least, exponent)
-
-
-def _draw(mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any) -> tuple[Mixture, Drawn, torch.Tensor]:
-    found = _draw_at_once(mixture, key, batch, p, beta)
-    if found is not None:
-        return mixture, *found
-    carrier = _Eager()
-    looked = drawing.look(carrier, numpy_ops, mixture, None if p is None else _numpy(p).astype(np.float32))
-    check_drawable(mixture, bool(looked.status.drawable > 0))
-    with modes.without_gradients():
-        after, drawn = drawing.known(carrier, looked, key, batch)
-    exponent = None if beta is None else np.float32(beta)
-    with using(_kernels() if HAVE_KERNELS and switch.on and beta is not None else NONE):
-        weights = drawing.weights(numpy_ops, drawn, looked.status.least, exponent)
-    device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
-    return after, *drawing.lifted(drawn, weights, lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device))
-
-
-class _Way(NamedTuple):
-    """One way in which a batch is shared out.
-
-    Attributes:
-        counts: how many rows each buffer gives.
-        ids: int32 [B], the buffer of each row.
-        chances: float32 [B], the chance of that buffer.
-    """
-
-    counts: list[int]
-    ids: torch.Tensor
-    chances: torch.Tensor
-
-
-class _Plan(NamedTuple):
-    """How batches are shared out by the same shares.
-
-    Attributes:
-        shares: float32 [K], the chance of each buffer for a row.
-        starts: the draws from which on they are shared out in another way, see `shares.turns`.
-        ways: those that were met, by the first of their draws.
-    """
-
-    shares: Any
-    starts: Sequence[int]
-    ways: dict[int, _Way]
-
-
-PLANS = 8
-"""So many are kept: shares that are annealed, or follow from what is stored, may be others each time."""
-
-
-def _plan(mixture: Mixture, batch: int, p: torch.Tensor | None) -> _Plan | None:
-    """None where a batch is not shared out so, or where fused kernels do not draw from all of the buffers."""
-    states: Any = mixture.states
-    if mixture.spec.how != "exact" or not all(isinstance(x, TorchState) and x._target is None for x in states):
-        return None
-    p = mixture.p if p is None else p
-    numbers = mixture.spec.p if p is None else tuple(p.tolist())
-    numbers = numbers or tuple(x._counters[SIZE].item() for x in states)  # in proportion to what they store
-    facts = sampling.facts(execute, mixture)
-    if (batch, numbers) not in facts.plans:
-        if len(facts.plans) >= PLANS:
-            facts.plans.clear()
-        facts.plans[batch, numbers] = _new_plan(mixture, facts, numbers, batch)
-    plan: _Plan | None = facts.plans[batch, numbers]
-    return plan
-
-
-def _new_plan(mixture: Mixture, facts: sampling.Facts, numbers: Sequence[float], batch: int) -> _Plan | None:
-    for spec, places in zip(facts.specs, facts.layout.places, strict=True):
-        if not spec.known.buffer or spec.plan.objects or places != tuple(range(len(spec.plan.leaves))):
-            return None
-    if facts.mapped or not any(numbers):
-        return None
-    given = drawing.in_shares(numbers)
-    return _Plan(np.frombuffer(given, np.float32), shares.turns(mixture.spec, given, batch), {})
-
-
-def _way(mixture: Mixture, plan: _Plan, batch: int, key: int) -> _Way | None:
-    """The way in which a batch is shared out by a key; None if a buffer that gives nothing cannot be drawn from.
-
-    That is looked at here, as the others' shares depend on it; of the others it shows when they draw.
-    """
-    start = 0
-    if len(plan.starts) > 1:
-        start = shares.turn_of(plan.starts, random.first_draw(key))
-    if start not in plan.ways:
-        found = shares.exact(mixture.spec, plan.shares.tobytes(), batch, start)
-        chances = torch.from_numpy(plan.shares[found.ids])
-        plan.ways[start] = _Way(found.counts.tolist(), torch.from_numpy(found.ids), chances)
-    way = plan.ways[start]
-    for state, count, share in zip(mixture.states, way.counts, plan.shares, strict=True):
-        if share and not count and not _Eager().status(state).drawable:  # type: ignore[arg-type]  # no mixtures: `_plan`
-            return None
-    return way
-
-
-def _draw_at_once(
-    mixture: Mixture, key: torch.Tensor, batch: int, p: Any, beta: Any
-) -> tuple[Drawn, torch.Tensor] | None:
-    """What `drawing.known` draws, into one batch without any copies; None where that cannot be, or nothing is there."""
-    plan = _plan(mixture, batch, p) if HAVE_KERNELS and switch.on else None
-    if plan is None:
-        return None
-    states: Any = mixture.states
-    chooses, *keys = random.split_numbers(key, len(states) + 1)
-    way = _way(mixture, plan, batch, chooses)
-    if way is None:
-        return None
-    made = TORCH.by_chain("together", states, way.counts, keys)
-    if made is NotImplemented:
-        return None
-    _, leaves, _, handles, _, probabilities = made
-    chances, weights = probabilities.mul_(way.chances), torch.ones_like(probabilities)
-    if beta is not None:
-        found = drawing.least_of([_Eager().status(state) for state in states], plan.shares)
-        least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=ops.CPU) for x in (found, beta))
-        weights = TORCH.kernels.TABLE[importance_weights](chances, least, exponent)
-    indices = torch.stack((way.ids, handles), 1)
-    return Drawn(leaves, indices, chances, chances, drawing.NO_FLAGS, {}), weights
+        return after, drawn, drawing.weights(carrier, drawn, looked.status.least, exponent)
 
 
 def in_place(engine: Any) -> Any:

@@ -57,14 +57,14 @@ def split_at_once(key: torch.Tensor, n: int) -> list[torch.Tensor]:
     return [torch.tensor(number, device="cpu") for number in split_numbers(key, n)]
 
 
-def split_numbers(key: torch.Tensor, n: int) -> list[int]:
+def split_numbers(key: torch.Tensor | int, n: int) -> list[int]:
     """The keys that `split` gives, as numbers."""
     return random_bits.outputs(int(key), SPLIT, n)
 
 
-def first_draw(key: int) -> int:
-    """The first number that `draws` gives by a key that is a number."""
-    return random_bits.outputs(key, DRAW, 1)[0] >> 33 & 0x7FFFFFFF
+def few_draws(key: int, n: int) -> list[int]:
+    """The first numbers that `draws` gives by a key that is a number."""
+    return [number >> 33 & 0x7FFFFFFF for number in random_bits.outputs(key, DRAW, n)]
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:

@@ -1,26 +1,33 @@
-"""Drawing from a mixture: each buffer draws for itself, and what they give is put together.
+"""Drawing from a mixture: each of its buffers draws for itself, and the rows that they give are joined.
 
-Where it is known how much each gives, each draws just that. While tracing it is not: then each draws a whole batch, of
-which the first rows count. Draws are such that both give the same rows.
+1. `look` finds what the shares of the buffers are, of which those that have nothing to give are left out.
+2. `shares` shares a batch out: which buffer gives each row, and how many rows each gives.
+3. Each buffer draws. Where the numbers of rows are known, it draws just these. While a program is traced they are not:
+   then it draws as many as it may have to give, of which the first `wanted` count. Draws are such that both ways give
+   the same rows.
+4. The rows are joined in one array, and taken from it in the order of the batch.
+5. The chance of a row is that of its buffer times that in the buffer, and weights correct by it.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.object_arrays import is_object_array
-from functional_rb.buffer.mapping import given_out
+from functional_rb.buffer.mapping import Mapper, given_out
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import shares
-from functional_rb.mixture.layout import Form, Layout, form_of
+from functional_rb.mixture.layout import Layout
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
@@ -30,32 +37,29 @@ from functional_rb.structures import row_layout
 
 FLAGS = ("mask", "is_first", "is_last", "truncated")
 """The fields of a selection that are bool in the shape of the handles, or None."""
-NO_FLAGS: Final[Mapping[str, None]] = dict.fromkeys(FLAGS)
-"""Those of single items, all of which are there."""
-NOTHING = -1
+NOTHING: Final = -1
 """In place of the numbers of a buffer and an item where nothing could be drawn."""
 
 
 class Status(NamedTuple):
-    """What a draw from a mixture has to know of a buffer: scalars of a backend's, or Python numbers.
+    """What a draw from a mixture has to know of a buffer: float32 scalars.
 
     Attributes:
-        drawable: bool, whether anything can be drawn.
-        size: float32, how many items are stored.
-        least: float32, the least chance of an item in a draw, see `SamplerBase.least_chance`.
+        drawable: 1 if anything can be drawn, 0 if not.
+        size: how many items are stored.
+        least: the least chance of an item in a draw, see `SamplerBase.least_chance`.
     """
 
-    drawable: Any
-    size: Any
-    least: Any
+    drawable: Array
+    size: Array
+    least: Array
 
 
 def status(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Array:
     """A `Status` as a vector float32 [3]."""
     draft = Draft.of(state, spec.plan)
     drawable = ops.cast(spec.sampler.drawable(ops, draft, 1), "float32")
-    size = ops.cast(draft.size(ops), "float32")
-    return ops.stack([drawable, size, spec.sampler.least_chance(ops, draft)])
+    return ops.stack([drawable, ops.cast(draft.size(ops), "float32"), spec.sampler.least_chance(ops, draft)])
 
 
 class Drawn(NamedTuple):
@@ -65,7 +69,7 @@ class Drawn(NamedTuple):
         leaves: [B, *steps, *shape] each, the steps being [length] of slices and none of single items; or of other
             shapes [B, ...], as a function of items gives them.
         indices: int32 [B, *steps, columns], the number of the buffer on each level and the handle.
-        chances: float32 [B], by which weights correct, meaningless where nothing could be drawn; None for the least.
+        chances: float32 [B], by which weights correct, meaningless where nothing could be drawn.
         probabilities: float32 [B].
         flags: bool [B, *steps] or None, by name.
         extras: what all buffers' transforms tell, by name.
@@ -79,61 +83,67 @@ class Drawn(NamedTuple):
     extras: Mapping[str, Array]
 
 
-class Carrier(Protocol):
-    """What a backend does for a mixture."""
+class Carrier:
+    """What a backend does for a draw from a mixture, whose numbers are known, or traced.
 
-    @property
-    def ops(self) -> Ops:
-        """The operations on the arrays that states give."""
+    Numbers are all that is small: shares, handles, chances. Those that are known are NumPy's, which is the fastest.
 
-    @property
-    def mapper(self) -> Any:
-        """A `mapping.Mapper`, which carries functions of items out."""
+    Attributes:
+        known: whether the numbers are at hand.
+        ops: the operations on numbers.
+        leaf_ops: the operations on leaves.
+        mapper: carries functions of items out.
+    """
 
-    def layout(self, form: Form) -> Layout:
-        """What the samples of a state or mixture are made of."""
+    known: ClassVar[bool]
+    ops: Ops
+    leaf_ops: Ops
+    mapper: Mapper
 
     def status(self, state: State) -> Status:
         """What a draw has to know of a buffer."""
-
-    def shares(self, mixture: Mixture) -> Array:
-        """The shares of a mixture that are an array, as the statuses are: float32 [K]."""
-
-    def draw(self, state: State, key: Any, batch: int, wanted: Array | None) -> tuple[State, list[Array], Selection]:
-        """Draw a batch, of which the first rows count, an int32 scalar, or all; its weights are of no account."""
+        raise NotImplementedError
 
     def keys(self, key: Any, n: int) -> Sequence[Any]:
-        """The n independent keys that `split` makes of one."""
+        """Independent keys made of one."""
+        raise NotImplementedError
 
-    def draws(self, key: Any, n: int, words: int) -> Array:
-        """Uniform int32 [n, words] in [0, 2^31)."""
+    def draws(self, key: Any, n: int) -> Array:
+        """Uniform numbers int32 [n] in [0, 2^31)."""
+        raise NotImplementedError
 
+    def key_of(self, key: Any) -> Any:
+        """One of the keys, as `draw` and functions of items take it."""
+        return key
 
-class TracedCarrier(Carrier, Protocol):
-    """What a backend does for a mixture whose numbers are not known."""
+    def draw(self, state: State, key: Any, batch: int, wanted: Any) -> tuple[State, Sequence[Array], Selection]:
+        """Draw a batch, of which the first `wanted` rows count, or all; its weights are of no account."""
+        raise NotImplementedError
 
-    def computed(self, plan: Assignment) -> Assignment:
+    def draw_at_once(
+        self, states: Sequence[Any], keys: Sequence[Any], sizes: Sequence[int]
+    ) -> tuple[Sequence[Array], Selection] | None:
+        """Draw from buffers alike that remember nothing, one after the other, by one call; None if that cannot be."""
+
+    def numbers(self, array: Array) -> Array:
+        """What a draw gave, as numbers."""
+        return array
+
+    def leaf_of(self, numbers: Array) -> Array:
+        """Numbers as an array of the kind that leaves are."""
+        return numbers
+
+    def floats(self, p: Any, like: Array) -> Array:
+        """Shares that are numbers or an array, float32, where another array is; only of those that are traced."""
+        raise NotImplementedError
+
+    def settled(self, plan: Assignment) -> Assignment:
         """The same, for a compiler that would else compute it again for each element of what it chooses."""
+        return plan
 
-    def chooses(self, spec: BufferSpec) -> bool:
-        """Whether a program may find out as it runs to draw fewer rows of a buffer, which costs less."""
-
-    def either(self, condition: Array, first: Branch, other: Branch) -> Drawn:
-        """What one of two gives, by a bool scalar; of buffers that remember nothing."""
-
-
-Branch = Callable[[TracedCarrier], Drawn]
-"""Draws what a program may draw or not, by a carrier of its own."""
-
-
-class KnownCarrier(Carrier, Protocol):
-    """What a backend does for a mixture whose numbers are known."""
-
-    def in_numpy(self, array: Array) -> Any:
-        """An array of the backend as one of NumPy."""
-
-    def joined(self, pieces: Sequence[Array], order: Any) -> Array:
-        """Leaves of several buffers one after the other, or, if int32 [B] is given, their rows in this order."""
+    def weights(self, chances: Array, least: Array, beta: Array) -> Array:
+        """See `importance_weights`."""
+        return importance_weights(self.ops, chances, least, beta)
 
 
 class Looked(NamedTuple):
@@ -144,223 +154,138 @@ class Looked(NamedTuple):
         status: of it; the least chance in a mixture is that by its shares.
         members: of a mixture, its buffers.
         shares: of a mixture, float32 [K], normalized.
-        p: of a mixture, the shares that are plain numbers, if it is drawn from by these.
-        drawable: of a mixture, which of its buffers can be drawn from, bool [K].
     """
 
-    node: Any
+    node: State | Mixture
     status: Status
     members: Sequence[Looked] = ()
-    shares: Any = None
-    p: Sequence[float] | None = None
-    drawable: Any = None
+    shares: Array = None
 
 
-def look(carrier: Carrier, ops: Ops, node: Any, p: Any = None) -> Looked:
-    """Find out what a draw has to know.
+def look(carrier: Carrier, node: State | Mixture, p: Any = None) -> Looked:
+    """Find out what a draw has to know; p, float32 [K], stands in place of the mixture's shares."""
+    if not isinstance(node, Mixture):
+        return Looked(node, carrier.status(node))
+    members = [look(carrier, one) for one in node.states]
+    statuses = tuple(one.status for one in members)
+    if p is None:
+        p = node.spec.p if node.p is None else node.p
+    if carrier.known:
+        found, of_all = _known_shares(p if p is None or isinstance(p, tuple) else tuple(p.tolist()), statuses)
+    else:
+        found, of_all = _shares(carrier.ops, None if p is None else carrier.floats(p, statuses[0].size), statuses)
+    return Looked(node, of_all, members, found)
+
+
+def _shares(ops: Ops, p: Any, statuses: Sequence[Status]) -> tuple[Array, Status]:
+    """The shares of buffers float32 [K], by an array, numbers, or what is stored; and the status of all together."""
+    drawable, sizes, least = (ops.stack(parts) for parts in zip(*statuses, strict=True))
+    if p is None:
+        p = sizes
+    elif isinstance(p, tuple):
+        p = ops.floats(p, like=sizes)
+    found = shares.normalized(ops, p, drawable > 0)
+    chances = ops.where(found > 0, found * least, ops.full_like(least, 1))
+    stored = shares.added_up(ops.where(found > 0, sizes, ops.full_like(sizes, 0)))
+    any_drawable = ops.cast(ops.count(found > 0) > 0, "float32")
+    return found, Status(any_drawable, stored, functools.reduce(ops.minimum, chances))
+
+
+_known_shares = functools.lru_cache(maxsize=256)(functools.partial(_shares, numpy_ops))
+"""The same of known numbers, found once."""
+
+
+def draw(
+    carrier: Carrier,
+    looked: Looked,
+    layout: Layout,
+    key: Any,
+    batch: int,
+    wanted: Any = None,
+    most: Sequence[int] | None = None,
+) -> tuple[Any, Drawn]:
+    """Draw a batch of which the first `wanted` rows count, an int32 scalar that is traced, or all.
 
     Args:
         carrier: of the backend.
-        ops: of the numbers in the statuses.
-        node: a state or a mixture.
-        p: in place of the mixture's shares, float32 [K], or None.
-    """
-    if not isinstance(node, Mixture):
-        return Looked(node, carrier.status(node))
-    members = [look(carrier, ops, one) for one in node.states]
-    drawable, sizes, least = (ops.stack([getattr(one.status, name) for one in members]) for name in Status._fields)
-    known = node.spec.p if p is None else None
-    if p is None:
-        p = carrier.shares(node) if node.p is not None else sizes
-        p = p if node.spec.p is None else ops.floats(node.spec.p, like=sizes)
-    found = shares.normalized(ops, p, drawable > 0)
-    there = ops.where(found > 0, sizes, ops.full_like(sizes, 0))
-    any_drawable = ops.cast(ops.count(found > 0) > 0, "float32")
-    status = Status(any_drawable, shares.added_up(there), _least(ops, found, least))
-    return Looked(node, status, members, found, known, drawable > 0)
-
-
-def _least(ops: Ops, expected: Array, least: Array) -> Array:
-    """The least chance of an item in any of the buffers that may be drawn, by the chance of each, float32 [K]."""
-    chances = ops.where(expected > 0, expected * least, ops.full_like(least, 1))
-    smallest = chances[0]
-    for k in range(1, chances.shape[0]):
-        smallest = ops.minimum(smallest, chances[k])
-    return smallest
-
-
-def traced(
-    carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: Array | None = None
-) -> tuple[Any, Drawn]:
-    """Draw a batch of which the first rows count, an int32 scalar, or all; all of this may be traced.
+        looked: the state or mixture; where its numbers are known, something can be drawn.
+        layout: of its samples.
+        key: of the backend.
+        batch: B.
+        wanted: see above.
+        most: so many rows each buffer gives at most; B each if it is not given.
 
     Returns:
         The node after the draw, and the rows.
     """
-    ops, node = carrier.ops, looked.node
-    if not isinstance(node, Mixture):
-        state, leaves, selection = carrier.draw(node, key, batch, wanted)
-        return state, _of_selection(carrier, node.spec, batch, key, leaves, selection)
-    numbers = None if wanted is not None or not batch else _without_asking(carrier, looked)
-    if numbers is not None:
-        usual = ops.count(looked.drawable) == len(node)
-        return node, carrier.either(
-            usual,
-            lambda own: _in_shares(own, looked, key, batch, numbers),
-            lambda own: _rows(own, looked, key, batch, None)[1],
-        )
-    return _rows(carrier, looked, key, batch, wanted)
-
-
-def _without_asking(carrier: TracedCarrier, looked: Looked) -> bytes | None:
-    """The shares by which a batch is shared out where all buffers can be drawn from, if it pays to draw just that."""
-    node, specs = looked.node, [state.spec for state in looked.node.buffers]
-    if node.spec.how != "exact" or looked.p is None or any(spec.sampler.remembers for spec in specs):
-        return None
-    if not any(carrier.chooses(spec) for spec in specs):  # torch, which traces no numbers of NumPy
-        return None
-    numbers = np.array(looked.p, np.float32)
-    return in_shares(numbers) if numbers.all() else None
-
-
-def _in_shares(carrier: TracedCarrier, looked: Looked, key: Any, batch: int, numbers: bytes) -> Drawn:
-    """A batch of which each buffer draws what it gives, by shares that are numbers; at most one row more."""
-    ops, node = carrier.ops, looked.node
-    ways = [shares.exact(node.spec, numbers, batch, start) for start in shares.turns(node.spec, numbers, batch)]
-    if len(ways) > 1:
-        most = np.max([plan.counts for plan in ways], 0)
-        return _rows(carrier, looked, key, batch, None, most.tolist())[1]
-    _, *keys = carrier.keys(key, len(node) + 1)
-    parts = []
-    for k, (member, count) in enumerate(zip(looked.members, ways[0].counts.tolist(), strict=True)):
-        drawn = traced(carrier, member, keys[k], count)[1]
-        parts.append(_as_part(ops, carrier, drawn, looked, k))
-
-    def together(pieces: Sequence[Array]) -> Array:
-        return ops.concat(pieces, 0)
-
-    return _together(parts, together, together)
-
-
-def _rows(
-    carrier: TracedCarrier, looked: Looked, key: Any, batch: int, wanted: Array | None, most: Sequence[int] = ()
-) -> tuple[Any, Drawn]:
-    """What `traced` gives of a mixture, each of whose buffers draws a whole batch, or the most that it can give."""
+    if not isinstance(looked.node, Mixture):
+        return _from_buffer(carrier, looked, layout, key, batch, wanted)
     ops, node = carrier.ops, looked.node
     first, *keys = carrier.keys(key, len(node) + 1)
-    if wanted is None:
-        wanted = ops.cast(ops.full_like(looked.status.size, batch), "int32")
-    draws = carrier.draws(first, *shares.words(node.spec, batch))
-    plan = carrier.computed(shares.assign(ops, node.spec, looked.shares, wanted, batch, draws))
-    after: list[Any] = []
-    parts: list[Drawn] = []
-    for k, member in enumerate(looked.members):
-        one, drawn = traced(carrier, member, keys[k], most[k] if most else batch, plan.counts[k])
-        after.append(one)
-        parts.append(_as_part(ops, carrier, drawn, looked, k))
-
-    def together(pieces: Sequence[Array]) -> Array:
-        found = None
-        for k, piece in enumerate(pieces):
-            own = plan.ids == k
-            taken = ops.take(piece, ops.where(own, plan.ranks, ops.full_like(plan.ranks, 0)))
-            found = taken if found is None else ops.where(row_layout.along(own, taken), taken, found)
-        return found
-
-    drawn = _together(parts, together, together)
-    real = (ops.arange(batch, like=plan.ids) < wanted) & (looked.status.drawable > 0)
-    return node.with_states(after), _only(ops, drawn, real)
-
-
-def known(carrier: KnownCarrier, looked: Looked, key: Any, batch: int) -> tuple[Any, Drawn]:
-    """Draw a batch where the statuses are numbers of NumPy, so that each buffer draws just what it gives.
-
-    Something can be drawn, and the batch is not empty. Of the rows all but leaves and extras are NumPy's: that is the
-    fastest for arrays so small.
-    """
-    node = looked.node
-    if not isinstance(node, Mixture):
-        # Of lanes that give windows in turn any number may be asked for in this way alone.
-        wanted = np.int32(batch) if node.spec.sampler.takes_out else None
-        state, leaves, selection = carrier.draw(node, key, batch, wanted)
-        drawn = _of_selection(carrier, node.spec, batch, key, leaves, selection)
-        flags = {name: None if x is None else carrier.in_numpy(x) for name, x in drawn.flags.items()}
-        indices, probabilities = carrier.in_numpy(drawn.indices), carrier.in_numpy(drawn.probabilities)
-        chances = None if drawn.chances is None else probabilities
-        return state, drawn._replace(indices=indices, probabilities=probabilities, chances=chances, flags=flags)
-    first, *keys = carrier.keys(key, len(node) + 1)
-    if node.spec.how == "exact":
-        numbers = looked.shares.tobytes()
-        starts = shares.turns(node.spec, numbers, batch)
-        word = 0 if len(starts) == 1 else int(carrier.in_numpy(carrier.draws(first, 1, 1))[0, 0])
-        plan = shares.exact(node.spec, numbers, batch, shares.turn_of(starts, word))
+    draws = carrier.draws(first, shares.rows_of_draws(node.spec, batch))
+    counts: Sequence[Any] = [None] * len(node)
+    if carrier.known:
+        plan = shares.assign_known(node.spec, looked.shares.tobytes(), batch, draws)
+        sizes = plan.counts.tolist()
     else:
-        draws = carrier.in_numpy(carrier.draws(first, *shares.words(node.spec, batch)))
-        plan = shares.assign(numpy_ops, node.spec, looked.shares, np.int32(batch), batch, draws)
-    after: list[Any] = list(node.states)
-    parts: list[Drawn] = []
-    for k, (member, count) in enumerate(zip(looked.members, plan.counts.tolist(), strict=True)):
-        if count:
-            after[k], drawn = known(carrier, member, keys[k], count)
-            parts.append(_as_part(numpy_ops, carrier, drawn, looked, k))
+        if wanted is None:
+            wanted = ops.cast(ops.full_like(looked.status.size, batch), "int32")
+        plan = carrier.settled(shares.assign(ops, node.spec, looked.shares, wanted, batch, draws))
+        sizes, counts = most or [batch] * len(node), plan.counts
+    after, parts = _from_buffers(carrier, looked, layout, keys, sizes, counts)
     order = None
-    if node.spec.how != "exact":  # else they are in their order
-        starts = np.cumsum(plan.counts) - plan.counts
-        order = starts[plan.ids] + plan.ranks
-
-    def in_numpy(pieces: Sequence[Any]) -> Any:
-        return joined(pieces, order)
-
-    def on_backend(pieces: Sequence[Array]) -> Array:
-        return in_numpy(pieces) if is_object_array(pieces[0]) else carrier.joined(pieces, order)
-
+    if not carrier.known or node.spec.how != "exact":  # else they are in the order of the buffers
+        starts = ops.integers([0, *itertools.accumulate(sizes[:-1])], like=plan.ids)
+        order = ops.take(starts, plan.ids) + plan.ranks
+    drawn = _joined(carrier, parts, order)
+    drawn = _in_mixture(ops, node.depth, drawn, plan.ids, ops.take(looked.shares, plan.ids))
     same = all(one is before for one, before in zip(after, node.states, strict=True))
-    return node if same else node.with_states(after), _together(parts, in_numpy, on_backend)
+    made = node if same else node.with_states(after)
+    if carrier.known:
+        return made, drawn
+    return made, _only(ops, drawn, (ops.arange(batch, like=plan.ids) < wanted) & (looked.status.drawable > 0))
 
 
-def joined(pieces: Sequence[Any], order: Any) -> Any:
-    """What `KnownCarrier.joined` does, of arrays of NumPy."""
-    found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    return found if order is None else found[order]
-
-
-def in_shares(numbers: Any) -> bytes:
-    """Shares that are plain numbers, as `shares.exact` takes them where all that have one can be drawn from."""
-    numbers = np.array(numbers, np.float32)
-    return shares.normalized(numpy_ops, numbers, numbers > 0).tobytes()
-
-
-def least_of(statuses: Sequence[Status], expected: Any) -> Any:
-    """The least chance of an item in a mixture, by statuses of NumPy's numbers, and the buffers' chances."""
-    return _least(numpy_ops, expected, np.array([status.least for status in statuses]))
-
-
-def _of_selection(
-    carrier: Carrier,
-    spec: BufferSpec,
-    batch: int,
-    key: Any,
-    leaves: Sequence[Array],
-    selection: Selection,
-) -> Drawn:
-    """The rows that a buffer has drawn, as its function of items gives them; flat slices get their two axes."""
-    lead, steps = spec.sampler.leading_shape(batch), steps_of(spec)
-    shape = (batch,) if steps is None else (batch, steps)
+def _from_buffer(
+    carrier: Carrier, looked: Looked, layout: Layout, key: Any, batch: int, wanted: Any
+) -> tuple[Any, Drawn]:
+    """The rows that a buffer draws, as its function of items gives them."""
+    spec: BufferSpec = looked.node.spec  # type: ignore[assignment]  # as it is no mixture
+    if carrier.known and spec.sampler.takes_out:  # of lanes that give windows in turn any number is given so alone
+        wanted = np.int32(batch)
+    key = carrier.key_of(key)
+    state, leaves, selection = carrier.draw(looked.node, key, batch, wanted)  # type: ignore[arg-type]
     if spec.on_sample is not None:
+        lead = spec.sampler.leading_shape(batch)
         items = given_out(carrier.mapper, spec, leaves, lead, key, selection.mask)
-        leaves = nest.flatten_as(carrier.layout(spec).structure, items)
+        leaves = nest.flatten_as(layout.structure, items)
+    return state, _as_rows(carrier, spec, batch, leaves, selection, looked.status.least)
+
+
+def _as_rows(
+    carrier: Carrier, spec: BufferSpec, batch: int, leaves: Sequence[Array], selection: Selection, least: Array
+) -> Drawn:
+    """What was drawn from a buffer; flat slices get their two axes."""
+    steps = steps_of(spec)
+    shape = (batch,) if steps is None else (batch, steps)
+    is_flat = len(spec.sampler.leading_shape(batch)) < len(shape)
 
     def shaped(x: Array) -> Array:
-        return x if len(lead) == len(shape) else x.reshape(*shape, *x.shape[1:])
+        return x.reshape(*shape, *x.shape[1:]) if is_flat else x
 
-    flags = {name: None if getattr(selection, name) is None else shaped(getattr(selection, name)) for name in FLAGS}
-    chances = selection.probabilities if spec.sampler.single_law else None
+    def number(x: Array | None) -> Array:
+        return None if x is None else carrier.numbers(shaped(x))
+
+    probabilities = carrier.numbers(selection.probabilities)
+    chances = probabilities
+    if not spec.sampler.single_law:  # no draw has a chance of its own: all items count as the least likely one
+        chances = carrier.ops.full_like(probabilities, 0) + least
     return Drawn(
         [shaped(leaf) for leaf in leaves],
-        shaped(selection.handles)[..., None],
+        number(selection.handles)[..., None],
         chances,
-        selection.probabilities,
-        flags,
+        probabilities,
+        {name: number(getattr(selection, name)) for name in FLAGS},
         {name: shaped(x) for name, x in selection.extras.items()},
     )
 
@@ -371,52 +296,82 @@ def steps_of(spec: BufferSpec) -> int | None:
     return None if two == (2,) else math.prod(two) // 2
 
 
-def _as_part(ops: Ops, carrier: Carrier, drawn: Drawn, looked: Looked, k: int) -> Drawn:
-    """The rows of the k-th buffer of a mixture as they are in it, where its share is the chance that it is chosen."""
-    mixture, share = looked.node, looked.shares[k]
-    own = drawn.indices
-    handles = own[..., -1:]
-    number = ops.where(handles >= 0, ops.full_like(handles, k), ops.full_like(handles, NOTHING))
-    numbers = [number] if own.shape[-1] == 1 else [number, own[..., :-1]]
-    numbers += [ops.full_like(number, 0)] * (mixture.depth - own.shape[-1])
-    chances = drawn.chances
-    if chances is None:
-        chances = ops.full_like(drawn.probabilities, 0) + looked.members[k].status.least
-    return drawn._replace(
-        leaves=[drawn.leaves[place] for place in carrier.layout(form_of(mixture)).places[k]],
-        indices=ops.concat([*numbers, handles], -1),
-        chances=chances * share,
-        probabilities=drawn.probabilities * share,
-    )
+def _from_buffers(
+    carrier: Carrier, looked: Looked, layout: Layout, keys: Sequence[Any], sizes: Sequence[int], counts: Sequence[Any]
+) -> tuple[Sequence[Any], list[Drawn]]:
+    """The buffers of a mixture after they have drawn so many rows each, and the rows of those that gave any."""
+    states: Sequence[Any] = looked.node.states  # type: ignore[union-attr]  # as it is a mixture
+    if layout.alike:
+        made = carrier.draw_at_once(states, keys, sizes)
+        if made is not None:
+            return states, [_as_rows(carrier, states[0].spec, sum(sizes), *made, looked.status.least)]
+    after, parts = list(states), []
+    for k, member in enumerate(looked.members):
+        if sizes[k] or not any(sizes):
+            after[k], drawn = draw(carrier, member, layout.members[k], keys[k], sizes[k], counts[k])
+            parts.append(drawn._replace(leaves=[drawn.leaves[place] for place in layout.places[k]]))
+    return after, parts
 
 
-Together = Callable[[Sequence[Array]], Array]
-"""Puts the pieces of several buffers together, [B, ...]."""
+def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Drawn:
+    """Rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
+    ops, columns = carrier.ops, max(part.indices.shape[-1] for part in parts)
+    leaf_order = None if order is None else carrier.leaf_of(order)
 
+    def numbers(pieces: Sequence[Array]) -> Array:
+        return _take(ops, pieces, order)
 
-def _together(parts: Sequence[Drawn], together: Together, contents: Together) -> Drawn:
-    """Rows of several buffers as those of one; leaves and extras are put together by a function of their own."""
-    flags: dict[str, Array | None] = {}
+    def contents(pieces: Sequence[Array]) -> Array:
+        if is_object_array(pieces[0]):
+            return _take(numpy_ops, pieces, order)
+        return _take(carrier.leaf_ops, pieces, leaf_order)
+
+    flags: dict[str, Array | None] = dict.fromkeys(FLAGS)
     for name in FLAGS:
         pieces = [part.flags[name] for part in parts]
         if any(piece is not None for piece in pieces):  # a mask, as other flags all buffers have or none
             pieces = [part.indices[..., -1] >= 0 if x is None else x for part, x in zip(parts, pieces, strict=True)]
-            flags[name] = together(pieces)
-        else:
-            flags[name] = None
+            flags[name] = numbers(pieces)
     return Drawn(
         [contents(pieces) for pieces in zip(*(part.leaves for part in parts), strict=True)],
-        together([part.indices for part in parts]),
-        together([part.chances for part in parts]),
-        together([part.probabilities for part in parts]),
+        numbers([_padded(ops, part.indices, columns) for part in parts]),
+        numbers([part.chances for part in parts]),
+        numbers([part.probabilities for part in parts]),
         flags,
-        {name: contents([part.extras[name] for part in parts]) for name in _common(parts)},
+        {
+            name: contents([part.extras[name] for part in parts])
+            for name in parts[0].extras
+            if all(name in part.extras for part in parts)
+        },
     )
 
 
-def _common(parts: Sequence[Drawn]) -> list[str]:
-    """The extras that all have."""
-    return [name for name in parts[0].extras if all(name in part.extras for part in parts)]
+def _take(ops: Ops, pieces: Sequence[Array], order: Array | None) -> Array:
+    whole = pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
+    return whole if order is None else ops.take(whole, order)
+
+
+def _padded(ops: Ops, indices: Array, columns: int) -> Array:
+    """Handles int32 [..., columns], with zeros in front of the last column, where a mixture has buffers deeper down."""
+    missing = columns - indices.shape[-1]
+    if not missing:
+        return indices
+    zeros = [ops.full_like(indices[..., -1:], 0)] * missing
+    return ops.concat([indices[..., :-1], *zeros, indices[..., -1:]], -1)
+
+
+def _in_mixture(ops: Ops, depth: int, drawn: Drawn, ids: Array, share: Array) -> Drawn:
+    """Rows of the buffers of a mixture as its own: by the number int32 [B], and the share, of the buffer of each."""
+    indices = _padded(ops, drawn.indices, depth)
+    handles = indices[..., -1:]
+    ids = row_layout.along(ids, handles)
+    number = ops.where(handles >= 0, ids, ops.full_like(handles, NOTHING))
+    probabilities = drawn.probabilities * share
+    return drawn._replace(
+        indices=ops.concat([number, indices], -1),
+        chances=probabilities if drawn.chances is drawn.probabilities else drawn.chances * share,
+        probabilities=probabilities,
+    )
 
 
 def _only(ops: Ops, drawn: Drawn, real: Array) -> Drawn:
@@ -429,21 +384,60 @@ def _only(ops: Ops, drawn: Drawn, real: Array) -> Drawn:
     )
 
 
-def lifted(drawn: Drawn, weights: Any, lift: Callable[[Any], Array]) -> tuple[Drawn, Array]:
-    """What `known` has drawn, and its weights, with arrays of the backend for those of NumPy."""
-    flags = {name: None if x is None else lift(x) for name, x in drawn.flags.items()}
-    indices, probabilities = lift(drawn.indices), lift(drawn.probabilities)
-    return drawn._replace(indices=indices, probabilities=probabilities, flags=flags), lift(weights)
-
-
-def weights(ops: Ops, drawn: Drawn, least: Array, beta: Array | None) -> Array:
+def weights(carrier: Carrier, drawn: Drawn, least: Array, beta: Array | None) -> Array:
     """`(q_i / q_min) ** -beta`, float32 [B], for the chance q_i of each row; 1 without a beta, 0 for nothing.
 
     q_min is the least chance of any item in any of the buffers that can be drawn (Schaul et al., 2016, 3.4), as
     the status of the mixture has it.
     """
+    ops = carrier.ops
     there = drawn.indices[..., -1] >= 0
     there = there if len(there.shape) == 1 else there[:, 0]
-    one = ops.full_like(drawn.chances, 1)
-    found = one if beta is None else importance_weights(ops, drawn.chances, least, beta)
+    found = ops.full_like(drawn.chances, 1) if beta is None else carrier.weights(drawn.chances, least, beta)
     return ops.where(there, found, ops.full_like(found, 0))
+
+
+def lifted(drawn: Drawn, weights: Array, lift: Callable[[Any], Array]) -> tuple[Drawn, Array]:
+    """Rows whose numbers are known, and their weights, with arrays of a backend for these numbers."""
+    flags = {name: None if x is None else lift(x) for name, x in drawn.flags.items()}
+    indices, probabilities = lift(drawn.indices), lift(drawn.probabilities)
+    return drawn._replace(indices=indices, probabilities=probabilities, flags=flags), lift(weights)
+
+
+def known_batch(
+    carrier: Carrier, mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any
+) -> tuple[Any, Drawn, Array]:
+    """Draw a batch where the numbers are known; the mixture afterwards, the rows, and their weights.
+
+    Raises:
+        ValueError: if nothing can be drawn.
+    """
+    looked = look(carrier, mixture, p)
+    check_drawable(mixture, bool(looked.status.drawable > 0))
+    after, drawn = draw(carrier, looked, layout, key, batch)
+    found = weights(carrier, drawn, looked.status.least, None if beta is None else np.float32(beta))
+    return after, drawn, found
+
+
+def check_heeding(mixture: Mixture) -> None:
+    """Refuse samplers that would lose items where it is not known how many each buffer gives.
+
+    Raises:
+        TypeError: naming the sampler.
+    """
+    for state in mixture.buffers:
+        if not state.spec.sampler.heeds_wanted:
+            raise TypeError(
+                f"sample: {state.spec.sampler} remembers what it draws, and draws whole batches alone "
+                f"(SamplerBase.heeds_wanted), while how much of a batch each buffer of a mixture gives is known only "
+                f"once it is drawn; sample its buffer by itself"
+            )
+
+
+def check_drawable(mixture: Mixture, drawable: bool) -> None:
+    """Refuse to draw from nothing, where that is known."""
+    if not drawable:
+        raise ValueError(
+            f"sample: nothing can be drawn from any of the {len(mixture.buffers)} buffers of the mixture with a share; "
+            f"add items first (rb.can_sample(mixture) tells)"
+        )

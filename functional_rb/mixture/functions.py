@@ -21,7 +21,7 @@ from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.state import Counts, State
 from functional_rb.core.counters import SIZE
 from functional_rb.mixture.drawing import NOTHING, Drawn
-from functional_rb.mixture.layout import form_of, stored_layout
+from functional_rb.mixture.layout import Layout, form_of, stored_layout
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
@@ -55,7 +55,7 @@ class Backend(Protocol):
         """What carries out writes that consume a state, where an engine carries out the others."""
 
     def draw(
-        self, mixture: Mixture, key: Any, batch: int, p: Any, beta: Any, consume: bool
+        self, mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
     ) -> tuple[Any, Drawn, Array]:
         """Draw a batch: the mixture afterwards, the rows, and their weights.
 
@@ -79,12 +79,14 @@ class Backend(Protocol):
         """An array in NumPy, wherever it is."""
 
 
-def check_buffers(backend: Backend, mixture: Mixture, function: str) -> None:
-    """Refuse buffers of another backend, consumed ones, and stacks of them."""
-    for state in mixture.buffers:
+def check_buffers(backend: Backend, mixture: Mixture, function: str) -> tuple[State, ...]:
+    """The buffers of a mixture; those of another backend, consumed ones, and stacks of them are refused."""
+    buffers = mixture.buffers
+    for state in buffers:
         backend.engine(state).check_state(state, function)
         if len(state.axes) != 1:
             raise checks.not_one(state.axes, function)
+    return buffers
 
 
 def add(write: Callable[..., Any], mixture: M, to: Any, *args: Any, **named: Any) -> M:
@@ -107,8 +109,7 @@ def with_spec(change: Callable[[Any, Any], Any], mixture: M, specs: Any) -> M:
 
 def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: Any, function: str) -> M:
     """Set priorities and rewrite leaves of what handles [B, columns] name; see `api.update`."""
-    check_buffers(backend, mixture, function)
-    buffers = mixture.buffers
+    buffers = check_buffers(backend, mixture, function)
     engines = [backend.engine(state) for state in buffers]
     indices = _indices(engines[0], mixture, indices)
     count = int(indices.shape[0])

@@ -22,13 +22,18 @@ class Layout:
         structure: which containers the items come in.
         names: the leaves' paths as errors show them, in the order of the structure.
         leaves: for each leaf its shape, behind the axis of the batch, and its dtype.
-        places: for each buffer, where among its own leaves these are.
+        members: of a mixture, the layouts of its buffers.
+        places: of a mixture, for each buffer, where among its own leaves these are.
+        alike: whether all buffers of a mixture are ones that one call of a kernel may draw from: of single items, read
+            as they are stored.
     """
 
     structure: Structure
     names: tuple[str, ...]
     leaves: tuple[tuple[tuple[int, ...], str], ...]
-    places: tuple[tuple[int, ...], ...]
+    members: tuple[Layout, ...] = ()
+    places: tuple[tuple[int, ...], ...] = ()
+    alike: bool = False
 
 
 Form = BufferSpec | tuple[MixtureSpec, tuple[Any, ...]]
@@ -70,35 +75,33 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
         if mapper is not None and form.on_sample is not None:  # its spec has the batch's axes itself
             outline, lead = Outline.of(samples.sample_spec(mapper, form, 2), "Mixture"), ()
         leaves = tuple(((*lead, *leaf.shape)[1:], str(leaf.dtype)) for leaf in outline.leaves)
-        return Layout(outline.structure, outline.names, leaves, ())
+        return Layout(outline.structure, outline.names, leaves)
     spec, forms = form
-    members = [layout_of(one, mapper) for one in forms]
+    members = tuple(layout_of(one, mapper) for one in forms)
     first = members[0]
     if spec.leaves is None:
         for k, other in enumerate(members):
             _check_same(first, other, k)
-        return Layout(
-            first.structure,
-            first.names,
-            first.leaves,
-            tuple(_places(one, first.names, k) for k, one in enumerate(members)),
-        )
-    places = tuple(_places(member, spec.leaves, k) for k, member in enumerate(members))
-    leaves = tuple(first.leaves[k] for k in places[0])
+        structure, names = first.structure, first.names
+    else:
+        for k, other in enumerate(members):
+            _check_there(other, spec.leaves, k)
+        structure, names = _in_dicts(spec.leaves)
+    places = tuple(tuple(member.names.index(name) for name in names) for member in members)
+    leaves = tuple(first.leaves[place] for place in places[0])
     for k, member in enumerate(members):
-        for name, leaf, place in zip(spec.leaves, leaves, places[k], strict=True):
+        for name, leaf, place in zip(names, leaves, places[k], strict=True):
             _check_leaf(name, leaf, member.leaves[place], k)
-    structure, order = _in_dicts(spec.leaves)
-    return Layout(
-        structure,
-        tuple(spec.leaves[k] for k in order),
-        tuple(leaves[k] for k in order),
-        tuple(tuple(place[k] for k in order) for place in places),
+    whole = tuple(range(len(first.names)))
+    alike = all(place == whole for place in places) and all(
+        isinstance(one, BufferSpec) and one.known.buffer and not one.plan.objects and one.on_sample is None
+        for one in forms
     )
+    return Layout(structure, names, leaves, members, places, alike)
 
 
 layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
-"""The same, found once for a form; torch.compile does not trace such caches."""
+"""The same, found once for a form, as JAX asks for each program anew; torch.compile does not trace such caches."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -122,8 +125,8 @@ def stored_layout(form: Form) -> Layout:
     if len(kept) == len(first.names) and all(one.structure == first.structure for one in members):
         return first
     names = tuple(first.names[k] for k in kept)
-    structure, order = _in_dicts(names)
-    return Layout(structure, tuple(names[k] for k in order), tuple(first.leaves[kept[k]] for k in order), ())
+    structure, ordered = _in_dicts(names)
+    return Layout(structure, ordered, tuple(first.leaves[first.names.index(name)] for name in ordered))
 
 
 def _wanted(form: Form) -> list[tuple[str, ...]]:
@@ -148,8 +151,6 @@ def _check_same(first: Layout, other: Layout, k: int) -> None:
     for name in other.names:
         if name not in first.names:
             raise _differing(f"leaf {name!r} is in states[{k}] and not in states[0]")
-    for name, leaf in zip(first.names, first.leaves, strict=True):
-        _check_leaf(name, leaf, other.leaves[other.names.index(name)], k)
     if first.structure != other.structure:
         raise _differing(f"states[{k}] has its leaves in other containers than states[0]")
 
@@ -170,34 +171,29 @@ def _check_leaf(name: str, leaf: Any, other: Any, k: int) -> None:
         )
 
 
-def _places(member: Layout, names: tuple[str, ...], k: int) -> tuple[int, ...]:
+def _check_there(member: Layout, names: tuple[str, ...], k: int) -> None:
     for name in names:
         if name not in member.names:
             raise ValueError(
                 f"Mixture: leaves: states[{k}] has no leaf {name!r}, expected some of "
                 f"{', '.join(map(repr, member.names))}{as_several(tuple(name.split('/')), member.names)}"
             )
-    return tuple(member.names.index(name) for name in names)
 
 
-def _in_dicts(names: tuple[str, ...]) -> tuple[Structure, list[int]]:
-    """Dicts for leaves of these names, and the order in which the leaves lie in it."""
+def _in_dicts(names: tuple[str, ...]) -> tuple[Structure, tuple[str, ...]]:
+    """Dicts for leaves of these names, and the names in the order in which the leaves lie in it."""
     nested: dict[str, Any] = {}
-    for position, name in enumerate(names):
+    for name in names:
         inner = nested
         *parents, last = name.split("/")
         for parent in parents:
             inner = inner.setdefault(parent, {})
-        inner[last] = position
+        inner[last] = LEAF
 
     def structure(node: Any) -> Structure:
-        if not isinstance(node, dict):
+        if node is LEAF:
             return LEAF
         return Structure("mapping", None, tuple(node), tuple(structure(child) for child in node.values()))
 
-    def positions(node: Any) -> list[int]:
-        return [found for child in node.values() for found in positions(child)] if isinstance(node, dict) else [node]
-
     made = structure(nested)
-    assert [show(path) for path in made.paths] == [names[k] for k in positions(nested)]
-    return made, positions(nested)
+    return made, tuple(show(path) for path in made.paths)

@@ -13,12 +13,13 @@ from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSample
-from functional_rb.mixture.drawing import steps_of
+from functional_rb.mixture.drawing import Drawn, steps_of
 from functional_rb.mixture.functions import Backend, M, check_buffers
-from functional_rb.mixture.layout import Form, Layout, form_of, layout_at_once, layout_of, specs_of
+from functional_rb.mixture.layout import Form, Layout, form_of, layout_of, specs_of
 from functional_rb.mixture.shares import LARGEST_BATCH
-from functional_rb.mixture.value import Mixture, as_floats, check_numbers, check_shape
+from functional_rb.mixture.value import Mixture, MixtureSpec, as_floats, check_numbers, check_shape
 from functional_rb.ops.protocol import Array
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.transforms.returns import NStep
 
@@ -38,48 +39,51 @@ def sample(
     """Draw a batch from a mixture; see `api.sample`."""
     checks.check_not_a_size(key, batch_size, function)
     size = given_size(batch_size)
-    check_buffers(backend, mixture, function)
+    buffers = check_buffers(backend, mixture, function)
     facts = _checked(backend, mixture, size)
-    engine = backend.engine(mixture.buffers[0])
+    engine = backend.engine(buffers[0])
     if p is not None:
         p = _shares(backend, engine, p, len(mixture))
-    if not isinstance(beta, (int, float)):
-        beta = engine.as_vector(beta, "beta")
-    if beta is not None:
-        checks.check_exponent(beta, engine.value_of)
-    beta = _beta(facts, beta)
-    mixture, drawn, weights = backend.draw(mixture, key, size, p, beta, function == "sample_")
-    lead = (mixture.spec.parts, size // mixture.spec.parts) if mixture.spec.stacked else (size,)
+    beta = _beta(engine, facts, beta)
+    mixture, drawn, weights = backend.draw(mixture, facts.layout, key, size, p, beta, function == "sample_")
+    return mixture, _as_sample(mixture.spec, facts, size, drawn, weights, engine.build_mapping)
+
+
+def _as_sample(
+    spec: MixtureSpec, facts: Facts, size: int, drawn: Drawn, weights: Array, build_mapping: nest.BuildMapping
+) -> AnySample[Any]:
+    """The rows that were drawn, in containers, and with the axes that users see."""
+    lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
     steps, flat = facts.steps, facts.flat
     shape = lead if steps is None else (*lead[:-1], lead[-1] * steps) if flat else (*lead, steps)
     before = 1 if steps is None else 2
 
     def each(x: Array, before: int, shape: tuple[int, ...]) -> Array:
-        return x if x.shape[:before] == shape else x.reshape(*shape, *x.shape[before:])
+        return x.reshape(*shape, *x.shape[before:]) if flat or spec.stacked else x
 
     # Behind the batch's axis, what a function of items gives has axes of its own.
     leaves = [each(leaf, 2, shape) if flat else each(leaf, 1, lead) for leaf in drawn.leaves]
-    items = nest.unflatten(facts.layout.structure, leaves, engine.build_mapping, lead if facts.mapped else shape)
-    ids = drawn.indices[..., 0] if steps is None else drawn.indices[:, 0, 0]
-    extras = {name: each(x, before, shape) for name, x in drawn.extras.items()} | {IDS: each(ids, 1, lead)}
+    items = nest.unflatten(facts.layout.structure, leaves, build_mapping, lead if facts.mapped else shape)
+    extras = {name: each(x, before, shape) for name, x in drawn.extras.items()}
+    extras[IDS] = each(drawn.indices[:, 0] if steps is None else drawn.indices[:, 0, 0], 1, lead)
     numbers = each(drawn.indices, before, shape), each(weights, 1, lead), each(drawn.probabilities, 1, lead)
     if not facts.may_be_short:
-        return mixture, Sample(items, *numbers, extras)
+        return Sample(items, *numbers, extras)
     flags: dict[str, Any] = {name: None if x is None else each(x, before, shape) for name, x in drawn.flags.items()}
     if flags["mask"] is None:
         flags["mask"] = numbers[0][..., -1] >= 0
     if flags["is_first"] is None:
-        return mixture, MaskedSample(items, *numbers, flags["mask"], extras)
+        return MaskedSample(items, *numbers, flags["mask"], extras)
     slices: SliceSample[Any] = SliceSample(items, *numbers, **flags, extras=extras)
-    return mixture, slices
+    return slices
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
-    """What is known of all mixtures whose buffers have the same specs, and what was found out about them.
+    """What is known of all mixtures whose buffers have the same specs.
 
     Attributes:
-        specs: of their buffers.
+        form: of the mixtures.
         layout: of their samples.
         steps: how many steps a slice has; None for single items.
         flat: whether slices come in one row.
@@ -89,19 +93,17 @@ class Facts:
         betas: the different beta of the samplers that have priorities, ascending.
         without_chance: the first of these samplers for which the chance of a single draw is not known.
         sizes: the batch sizes that were checked.
-        plans: how a backend shares batches out, by keys of its own.
     """
 
-    specs: tuple[BufferSpec, ...]
+    form: Form
     layout: Layout
     steps: int | None
     flat: bool
     mapped: bool
     may_be_short: bool
     betas: tuple[float, ...]
-    without_chance: Any
+    without_chance: SamplerBase | None
     sizes: set[int]
-    plans: dict[Any, Any]
 
 
 _facts: dict[tuple[Any, ...], Facts] = {}
@@ -112,32 +114,27 @@ MANY = 256
 
 def _checked(backend: Backend, mixture: Mixture, size: int) -> Facts:
     """What is known of a mixture, once the size of a batch has been checked."""
-    if backend.is_compiling():
+    if backend.is_compiling():  # torch.compile does not trace what is kept between calls
         check_draw(form_of(mixture), size)
-        return _facts_of(form_of(mixture), backend.mapper, layout_of)
-    found = _facts.get((backend.mapper, _identity(mixture)))
+        return _facts_of(form_of(mixture), backend.mapper)
+    key = backend.mapper, _identity(mixture)
+    found = _facts.get(key)
     if found is None or size not in found.sizes:
         check_draw(form_of(mixture), size)
-        found = facts(backend.mapper, mixture)
+        if found is None:
+            found = _facts_of(form_of(mixture), backend.mapper)
+            if len(_facts) >= MANY:
+                _facts.clear()
+            _facts[key] = found
         found.sizes.add(size)
     return found
-
-
-def facts(mapper: Any, mixture: Mixture) -> Facts:
-    """What is known of a mixture; torch.compile does not trace this."""
-    key = mapper, _identity(mixture)
-    if key not in _facts:
-        if len(_facts) >= MANY:
-            _facts.clear()
-        _facts[key] = _facts_of(form_of(mixture), mapper, layout_at_once)
-    return _facts[key]
 
 
 def _identity(mixture: Mixture) -> tuple[Any, ...]:
     return mixture.spec, *[_identity(one) if isinstance(one, Mixture) else id(one.spec) for one in mixture.states]
 
 
-def _facts_of(form: Form, mapper: Any, layout: Callable[..., Layout]) -> Facts:
+def _facts_of(form: Form, mapper: Any) -> Facts:
     specs = specs_of(form)
     _check_n_step(specs)
     steps, flat, _ = _kind(specs[0])
@@ -146,7 +143,7 @@ def _facts_of(form: Form, mapper: Any, layout: Callable[..., Layout]) -> Facts:
     weighing = [spec.sampler for spec in specs if spec.sampler.has_priorities]
     betas = tuple(sorted({getattr(sampler, "beta", 0.0) for sampler in weighing}))
     without_chance = next((sampler for sampler in weighing if not sampler.single_law), None)
-    return Facts(specs, layout(form, mapper), steps, flat, mapped, short, betas, without_chance, set(), {})
+    return Facts(form, layout_of(form, mapper), steps, flat, mapped, short, betas, without_chance, set())
 
 
 def _check_n_step(specs: Sequence[BufferSpec]) -> None:
@@ -228,31 +225,7 @@ def _kind(spec: BufferSpec) -> tuple[int | None, bool, bool]:
     return steps, steps is not None and len(spec.sampler.leading_shape(1)) == 1, isinstance(spec.sampler, Trajectories)
 
 
-def check_heeding(mixture: Mixture) -> None:
-    """Refuse samplers that would lose items where it is not known how many each buffer gives.
-
-    Raises:
-        TypeError: naming the sampler.
-    """
-    for state in mixture.buffers:
-        if not state.spec.sampler.heeds_wanted:
-            raise TypeError(
-                f"sample: {state.spec.sampler} remembers what it draws, and draws whole batches alone "
-                f"(SamplerBase.heeds_wanted), while how much of a batch each buffer of a mixture gives is known only "
-                f"once it is drawn; sample its buffer by itself"
-            )
-
-
-def check_drawable(mixture: Mixture, drawable: bool) -> None:
-    """Refuse to draw from nothing, where that is known."""
-    if not drawable:
-        raise ValueError(
-            f"sample: nothing can be drawn from any of the {len(mixture.buffers)} buffers of the mixture with a share; "
-            f"add items first (rb.can_sample(mixture) tells)"
-        )
-
-
-def _beta(facts: Facts, beta: Any) -> Any:
+def _beta(engine: Engine, facts: Facts, beta: Any) -> Any:
     """The beta that holds; None where all weights are 1."""
     if beta is None:
         if len(facts.betas) > 1:
@@ -260,6 +233,9 @@ def _beta(facts: Facts, beta: Any) -> Any:
                 f"sample: the samplers of the mixture have different beta, {[*facts.betas]}; give sample(..., beta=...)"
             )
         beta = facts.betas[0] if facts.betas else 0.0
+    else:
+        beta = beta if isinstance(beta, (int, float)) else engine.as_vector(beta, "beta")
+        checks.check_exponent(beta, engine.value_of)
     if isinstance(beta, (int, float)) and beta == 0:
         return None
     if facts.without_chance is not None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from functional_rb.mixture.value import MixtureSpec
 from functional_rb.ops import numpy_ops, scalars
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.ops.random_bits import below
 
-RESOLUTION = 30
-"""Buffers are drawn by whole numbers of this many bits: each share is within 2^-24 of what it should be."""
 STEPS: Final = 30
 """Bits of a row's fraction, by which quotas are rounded."""
 BELOW: Final = 2**STEPS - 1
@@ -60,9 +58,9 @@ def added_up(x: Array) -> Array:
     return total
 
 
-def words(spec: MixtureSpec, batch: int) -> tuple[int, int]:
-    """How many draws a batch takes to choose the buffers, as (rows, words)."""
-    return {"exact": (1, 1), "items": (batch, 2), "buffers": (spec.parts, 2)}[spec.how]
+def rows_of_draws(spec: MixtureSpec, batch: int) -> int:
+    """How many draws a batch takes to choose the buffers."""
+    return {"exact": 1, "items": batch, "buffers": spec.parts}[spec.how]
 
 
 def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int, draws: Array) -> Assignment:
@@ -74,17 +72,17 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
         shares: float32 [K], normalized.
         wanted: int32 scalar, how many rows count, from the first on, at most the batch.
         batch: B.
-        draws: int32, of the shape that `words` tells.
+        draws: uniform int32 [n] in [0, 2^31), as many as `rows_of_draws` tells.
     """
-    count = shares.shape[0]
+    count, draws = shares.shape[0], draws >> 1
     place = ops.arange(batch, like=wanted)
     if spec.how == "exact":
-        ends = by_random_rounding(ops, shares, wanted, draws[0, 0] >> 1)
+        ends = by_random_rounding(ops, shares, wanted, draws[0])
         ids, ranks = _reached(ops, ends, place)
         ranks = ops.where(place < ends[-1], ranks, ops.full_like(ranks, 0))
         starts = [ops.full_like(ends[0], 0), *ends[:-1]]
         return Assignment(ids, ranks, ops.stack(ends) - ops.stack(starts))
-    ids = _drawn(ops, shares, draws)
+    ids = _reached(ops, borders(ops, shares), draws)[0]
     if spec.how == "buffers":
         ids = ops.take(ids, _part_of(ops, spec, place, wanted))
     ranks, numbers = ops.full_like(ids, 0), []
@@ -93,17 +91,6 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
         ranks = ops.where(own, ops.cumsum(ops.cast(own, "int32")) - 1, ranks)
         numbers.append(ops.count(own))
     return Assignment(ids, ranks, ops.stack(numbers))
-
-
-def _running_sums(x: Array) -> list[Array]:
-    """The sums of the first numbers of an int32 vector, one for each.
-
-    There are so few that compilers put single additions together with what comes before and after, unlike `cumsum`.
-    """
-    sums = [x[0]]
-    for k in range(1, x.shape[0]):
-        sums.append(sums[-1] + x[k])
-    return sums
 
 
 def _reached(ops: Ops, reach: Sequence[Array], x: Array) -> tuple[Array, Array]:
@@ -115,12 +102,22 @@ def _reached(ops: Ops, reach: Sequence[Array], x: Array) -> tuple[Array, Array]:
     return found, rest
 
 
-def _drawn(ops: Ops, shares: Array, draws: Array) -> Array:
-    """Buffers by their shares, int32 [n] for draws int32 [n, 2]."""
-    weights = ops.cast(shares * float(2**RESOLUTION), "int32")
-    weights = ops.where(shares > 0, ops.maximum(weights, ops.full_like(weights, 1)), weights)
-    reach = _running_sums(weights)
-    return _reached(ops, reach, below(ops, draws, reach[-1]))[0]
+def borders(ops: Ops, shares: Array) -> list[Array]:
+    """Where the draws in [0, 2^30) end that choose each buffer, in proportion to its share, and one at least."""
+    parts = ops.cast(shares * float(2**STEPS), "int32")
+    parts = ops.where(shares > 0, ops.maximum(parts, ops.full_like(parts, 1)), parts)
+    parts = ops.where(_is_largest(ops, shares), parts + (2**STEPS - added_up(parts)), parts)
+    # So few single additions compilers put together with what comes before and after, unlike `cumsum`.
+    return list(itertools.accumulate(parts[k] for k in range(parts.shape[0])))
+
+
+def _is_largest(ops: Ops, shares: Array) -> Array:
+    """Which of the shares is the largest, the first of several, bool [K]."""
+    first, most = ops.cast(ops.full_like(shares[0], 0), "int32"), shares[0]
+    for k in range(1, shares.shape[0]):
+        first = ops.where(shares[k] > most, ops.full_like(first, k), first)
+        most = ops.maximum(most, shares[k])
+    return ops.arange(shares.shape[0], like=first) == first
 
 
 def _part_of(ops: Ops, spec: MixtureSpec, place: Array, wanted: Array) -> Array:
@@ -172,35 +169,46 @@ def quotas(ops: Ops, shares: Array, wanted: Array) -> tuple[Array, Array]:
     for k in range(shares.shape[0]):
         over = over - rest[k]
         left, over = left - whole[k] + (over >> STEPS), over & BELOW
-    first, most = ops.full_like(wanted, 0), shares[0]
-    for k in range(1, shares.shape[0]):
-        first = ops.where(shares[k] > most, ops.full_like(first, k), first)
-        most = ops.maximum(most, shares[k])
-    largest = ops.arange(shares.shape[0], like=whole) == first
+    largest = _is_largest(ops, shares)
     rest = ops.where(largest, rest + over, rest)
     return ops.where(largest, whole + left + (rest >> STEPS), whole), rest & BELOW
 
 
+def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: Array) -> Assignment:
+    """What `assign` gives of NumPy's numbers, all of them wanted; what depends on the shares alone is found once."""
+    if spec.how == "exact":
+        starts = turns(spec, shares_as_bytes, batch)
+        return exact(spec, shares_as_bytes, batch, starts[bisect.bisect_right(starts, int(draws[0]) >> 1) - 1])
+    ends, part = _known_borders(spec, shares_as_bytes, batch)
+    ids = ends[:-1].searchsorted(draws >> 1, "right")
+    if part is not None:
+        ids = ids[part]
+    counts = np.bincount(ids, minlength=len(ends))
+    in_order = ids.argsort(kind="stable")
+    ranks = np.empty_like(in_order)
+    ranks[in_order] = np.arange(batch)
+    return Assignment(ids.astype(np.int32), ranks - (counts.cumsum() - counts)[ids], counts)
+
+
+@functools.lru_cache(maxsize=256)
+def _known_borders(
+    spec: MixtureSpec, shares_as_bytes: bytes, batch: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    """What `borders` gives, and with "buffers" the part of each row, see `_part_of`."""
+    ends = np.array(borders(numpy_ops, np.frombuffer(shares_as_bytes, np.float32)))
+    return ends, np.arange(batch) * spec.parts // batch if spec.how == "buffers" else None
+
+
 @functools.lru_cache(maxsize=256)
 def turns(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[int, ...]:
-    """The draws in [0, 2^30) from which on a batch is shared out in another way, ascending from 0.
-
-    There are K at most, and one where no quota has to be rounded, or where it is not done by one draw.
-    """
-    if spec.how != "exact":
-        return (0,)
+    """The draws in [0, 2^30) from which on "exact" shares a batch out in another way, ascending from 0; K at most."""
     rest = quotas(numpy_ops, np.frombuffer(shares_as_bytes, np.float32), np.int32(batch))[1]
     over = np.cumsum(rest, dtype=np.int64) & BELOW
     return tuple(sorted({0, *(2**STEPS - over[over > 0]).tolist()}))
 
 
-def turn_of(starts: Sequence[int], word: int) -> int:
-    """The last of such draws that a random word in [0, 2^31) has reached."""
-    return starts[bisect.bisect_right(starts, word >> 1) - 1]
-
-
 @functools.lru_cache(maxsize=256)
 def exact(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draw: int) -> Assignment:
     """How "exact" shares out a batch by a draw in [0, 2^30): the same for all draws between two of `turns`."""
-    draws = np.full((1, 1), draw << 1, np.int32)
+    draws = np.full(1, draw << 1, np.int32)
     return assign(numpy_ops, spec, np.frombuffer(shares_as_bytes, np.float32), np.int32(batch), batch, draws)

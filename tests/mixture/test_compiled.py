@@ -14,9 +14,8 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-import torch_backend.ops
 from functional_rb.mixture import drawing, sampling
-from functional_rb.ops import numpy_ops
+from functional_rb.mixture.layout import form_of, layout_of
 from jax_backend import compile
 from tests.support.backends import needs_native
 from tests.support.effort import effort
@@ -40,10 +39,10 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
         mixture = pair(rb, spec, p=[0.3, 0.7], how=how)
         if nested:
             mixture = frb.Mixture([mixture, filled(rb, UNIFORM, 20, 3)], p=[0.6, 0.4], how=how)
-        eager, traced = mixtures._Eager(), mixtures._Traced()
-        looked, seen = drawing.look(eager, numpy_ops, mixture), drawing.look(traced, torch_backend.ops, mixture)
-        here, found = drawing.known(eager, looked, rb.key(7), 6)
-        there, other = drawing.traced(traced, seen, rb.key(7), 6)
+        eager, traced = mixtures._Known(), mixtures._Traced()
+        looked, seen, layout = drawing.look(eager, mixture), drawing.look(traced, mixture), layout_of(form_of(mixture))
+        here, found = drawing.draw(eager, looked, layout, rb.key(7), 6)
+        there, other = drawing.draw(traced, seen, layout, rb.key(7), 6)
         assert found.indices.tolist() == other.indices.tolist()
         live = found.indices[:, -1] >= 0
         assert found.leaves[0][live].tolist() == other.leaves[0][live].tolist()
@@ -68,12 +67,12 @@ def test_what_one_batch_is_drawn_into_is_what_is_put_together(
     skewed = rb.update(filled(rb, SKEWED, 10, 4), torch.arange(4, dtype=torch.int32), torch.tensor([1.0, 2, 3, 4]))
     mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), filled(rb, UNIFORM, 20, 3), skewed], p=None if given else p)
     shares = torch.tensor(p) if given and p else None
-    exponent = beta or None
     for key in rb.split(rb.key(5), 3):
-        assert mixtures._draw_at_once(mixture, key, 12, shares, exponent) is not None
+        states, keys = mixture.states, [3, 4, 5]
+        assert mixtures._Known().draw_at_once(states, keys, [4, 5, 3]) is not None
         _, sample = rb.sample(mixture, key, 12, beta, p=shares)
         with monkeypatch.context() as patch:
-            patch.setattr(mixtures, "_draw_at_once", lambda *args: None)
+            patch.setattr(mixtures._Known, "draw_at_once", lambda *args: None)
             _, other = rb.sample(mixture, key, 12, beta, p=shares)
         for name in ("indices", "weights", "probabilities"):
             assert torch.equal(getattr(sample, name), getattr(other, name))
@@ -83,7 +82,6 @@ def test_what_one_batch_is_drawn_into_is_what_is_put_together(
         mixture = rb.add(mixture, {"x": np.full(1, 50.0, np.float32)}, to=2)
     silent = rb.update(skewed, torch.arange(4, dtype=torch.int32), torch.zeros(4))
     mixture = mixture.replace(2, silent)
-    assert mixtures._draw_at_once(mixture, rb.key(0), 12, shares, exponent) is None
     assert set(rb.sample(mixture, rb.key(0), 12, p=shares)[1].extras["buffer_ids"].tolist()) == (
         {0} if p and not p[1] else {0, 1}
     )

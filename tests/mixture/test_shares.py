@@ -107,10 +107,9 @@ def test_shares_that_are_none_count_as_zero_where_nothing_can_be_known() -> None
 
 @pytest.mark.parametrize("how", ["items", "buffers"])
 def test_each_buffer_is_drawn_by_its_share(how: str) -> None:
-    """All draws whose first word is a multiple of 2^18: each share gets its part, up to one for a border."""
+    """All draws that are multiples of 2^18: each share gets its part, up to one for a border."""
     p = np.array([0.1, 0.0, 0.25, 0.65], np.float32)
-    draws = np.zeros((2**13, 2), np.int32)
-    draws[:, 0] = np.arange(2**13) << 18
+    draws = np.arange(2**13, dtype=np.int32) << 18
     found = shares.assign(numpy_ops, spec_of(how, 2**13), p, np.int32(2**13), 2**13, draws)
     assert np.abs(found.counts - p * 2**13).max() <= 1
     assert found.counts[1] == 0
@@ -119,7 +118,7 @@ def test_each_buffer_is_drawn_by_its_share(how: str) -> None:
 
 def test_a_tiny_share_is_drawn() -> None:
     p = np.array([1.0, 1e-20], np.float32)
-    draws = np.array([[2**31 - 1, 2**31 - 1], [0, 0]], np.int32)
+    draws = np.array([2**31 - 1, 0], np.int32)
     assert shares.assign(numpy_ops, spec_of("items"), p, np.int32(2), 2, draws).ids.tolist() == [1, 0]
 
 
@@ -129,8 +128,8 @@ def test_ranks_number_the_rows_of_each_buffer(data: st.DataObject) -> None:
     count, batch, parts = (data.draw(st.integers(1, n)) for n in (3, 12, 4))
     wanted = data.draw(st.integers(0, batch))
     seed = data.draw(st.integers(0, 2**31 - 1))
-    draws = np.random.default_rng(seed).integers(0, 2**31, (max(batch, parts), 2)).astype(np.int32)
-    draws = draws[: shares.words(spec_of(how, parts), batch)[0]]
+    n = shares.rows_of_draws(spec_of(how, parts), batch)
+    draws = np.random.default_rng(seed).integers(0, 2**31, n).astype(np.int32)
     p = shares.normalized(numpy_ops, np.arange(1, count + 1, dtype=np.float32), np.ones(count, bool))
     found = shares.assign(numpy_ops, spec_of(how, parts), p, np.int32(wanted), batch, draws)
     for k in range(count):
@@ -154,7 +153,7 @@ def test_all_backends_share_out_alike() -> None:
         how, count, batch, parts = ("exact", "items", "buffers")[turn % 3], 3, 16, 4
         p = generator.random(count).astype(np.float32)
         wanted, drawable = np.int32(generator.integers(0, batch + 1)), generator.random(count) < 0.8
-        draws = generator.integers(0, 2**31, shares.words(spec_of(how, parts), batch)).astype(np.int32)
+        draws = generator.integers(0, 2**31, shares.rows_of_draws(spec_of(how, parts), batch)).astype(np.int32)
         expected = shared(numpy_ops, how, parts, p, drawable, wanted, batch, draws)
         found = compiled(how, parts, p, drawable, wanted, batch, draws)
         tensors = [torch.from_numpy(np.array(x)) for x in (p, drawable, wanted, draws)]
