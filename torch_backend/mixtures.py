@@ -33,6 +33,10 @@ from torch_backend.values import to_numpy as to_numpy
 mapper, engine, is_compiling, check_state = execute, engines.of, torch.compiler.is_compiling, checks.check_state
 
 
+TRANSFORMS = torch._C._functorch.peek_interpreter_stack
+"""The innermost of torch's functions that map, or take derivatives, if any is at work."""
+
+
 class _Known(drawing.Carrier):
     """Draws where the numbers of all buffers are known."""
 
@@ -54,9 +58,7 @@ class _Known(drawing.Carrier):
         return torch.tensor(key, dtype=torch.int64, device="cpu")
 
     def draws(self, key: int, n: int) -> Any:
-        if n <= random.FEW:
-            return np.array(random.few_draws(key, n), np.int32)
-        return _in_numpy(numbers(self.key_of(key), (n, 1), ops.CPU))[:, 0]
+        return random.known_draws(key, n)
 
     def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
         if wanted is not None:
@@ -120,7 +122,7 @@ def _to(device: torch.device) -> Callable[[Any], torch.Tensor]:
 
 
 def _in_numpy(array: torch.Tensor) -> Any:
-    return array.detach().cpu().numpy()
+    return array.numpy(force=True)
 
 
 def _status_of(state: Any) -> Any:
@@ -143,14 +145,17 @@ def _kernels() -> Table:
     return table
 
 
+def _is_batched(mixture: Mixture, *given: Any) -> bool:
+    """Whether a function of torch's maps over any of the arrays that a draw reads."""
+    return any(map(is_batched, (*given, mixture.p, *[state.counters for state in mixture.buffers])))
+
+
 def draw(
     mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
 ) -> tuple[Mixture, Drawn, torch.Tensor]:
     """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
     random.check_key(key)
-    traced = is_compiling() or any(
-        map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers]))
-    )
+    traced = is_compiling() or (TRANSFORMS() is not None and _is_batched(mixture, key, p))
     with modes.without_gradients():
         if batch and not traced:
             after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, beta)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
+import numpy as np
 import torch
 
 from functional_rb.buffer import checks
@@ -62,9 +64,11 @@ def split_numbers(key: torch.Tensor | int, n: int) -> list[int]:
     return random_bits.outputs(int(key), SPLIT, n)
 
 
-def few_draws(key: int, n: int) -> list[int]:
-    """The first numbers that `draws` gives by a key that is a number."""
-    return [number >> 33 & 0x7FFFFFFF for number in random_bits.outputs(key, DRAW, n)]
+def known_draws(key: int, n: int) -> np.ndarray[Any, Any]:
+    """What `draws` gives by a key that is a number, int32 [n], as NumPy has it."""
+    if n <= FEW:
+        return np.array([number >> 33 & 0x7FFFFFFF for number in random_bits.outputs(key, DRAW, n)], np.int32)
+    return (random_bits.many_outputs(key, DRAW, n) >> 33).astype(np.int32)
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:

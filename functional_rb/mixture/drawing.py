@@ -239,7 +239,7 @@ def draw(
         order = ops.take(starts, plan.ids) + plan.ranks
     drawn = _joined(carrier, parts, order)
     drawn = _in_mixture(ops, node.depth, drawn, plan.ids, ops.take(looked.shares, plan.ids))
-    same = all(one is before for one, before in zip(after, node.states, strict=True))
+    same = after is node.states or all(one is before for one, before in zip(after, node.states, strict=True))
     made = node if same else node.with_states(after)
     if carrier.known:
         return made, drawn
@@ -364,8 +364,7 @@ def _in_mixture(ops: Ops, depth: int, drawn: Drawn, ids: Array, share: Array) ->
     """Rows of the buffers of a mixture as its own: by the number int32 [B], and the share, of the buffer of each."""
     indices = _padded(ops, drawn.indices, depth)
     handles = indices[..., -1:]
-    ids = row_layout.along(ids, handles)
-    number = ops.where(handles >= 0, ids, ops.full_like(handles, NOTHING))
+    number = row_layout.along(ids, handles) | (handles >> 31)  # -1 beside a handle that is -1
     probabilities = drawn.probabilities * share
     return drawn._replace(
         indices=ops.concat([number, indices], -1),
@@ -393,7 +392,9 @@ def weights(carrier: Carrier, drawn: Drawn, least: Array, beta: Array | None) ->
     ops = carrier.ops
     there = drawn.indices[..., -1] >= 0
     there = there if len(there.shape) == 1 else there[:, 0]
-    found = ops.full_like(drawn.chances, 1) if beta is None else carrier.weights(drawn.chances, least, beta)
+    if beta is None:
+        return ops.cast(there, "float32")
+    found = carrier.weights(drawn.chances, least, beta)
     return ops.where(there, found, ops.full_like(found, 0))
 
 
