@@ -364,7 +364,7 @@ def _in_mixture(ops: Ops, depth: int, drawn: Drawn, ids: Array, share: Array) ->
     """Rows of the buffers of a mixture as its own: by the number int32 [B], and the share, of the buffer of each."""
     indices = _padded(ops, drawn.indices, depth)
     handles = indices[..., -1:]
-    number = row_layout.along(ids, handles) | (handles >> 31)  # -1 beside a handle that is -1
+    number = row_layout.along(ids, handles) | (handles >> 31)  # all bits of a negative handle: -1 beside -1
     probabilities = drawn.probabilities * share
     return drawn._replace(
         indices=ops.concat([number, indices], -1),

@@ -41,7 +41,7 @@ def signed(value: int) -> int:
 def mix(value: T) -> T:
     """The mixing function on a Python number modulo 2^64, or numbers uint64 of NumPy."""
     for shift, factor in zip(SHIFTS, (*FACTORS, 1), strict=True):
-        value = (value ^ (value >> shift)) * factor & ALL  # type: ignore[operator]  # both have these
+        value = (value ^ (value >> shift)) * factor & ALL
     return value
 
 
