@@ -65,8 +65,16 @@ class KnownBuffer:
         in_numpy: bool,
         flat: bool,
         beta: float,
+        added: tuple[tuple[str, object, int, int, tuple[int, ...]], ...],
+        beside: object,
+        names: tuple[str, ...],
+        queue: object,
+        frames: object,
+        stops: bool,
         /,
     ) -> KnownBuffer: ...
+    names: tuple[str, ...]
+    """Of the arrays that additions write beside the rows of items."""
 
 class Place:
     """Where the arrays of a memory lie."""
@@ -78,8 +86,9 @@ class Saved:
     """What was in some slots before a write; its buffer is the memory that all of it lies in."""
 
     nbytes: int
-    counts: tuple[int, int, int]
-    offsets: tuple[int, int, int, int, int, int, tuple[int, ...]]
+    names: tuple[str, ...]
+    counts: tuple[int, int, int, int]
+    offsets: tuple[int, int, int, int, int, int, tuple[int, ...], int, int, tuple[int, ...]]
     holder: Any
     """On a GPU the array that all of it lies in, where there is no buffer; else None."""
 
@@ -100,7 +109,14 @@ class Chain:
     def draw(self, *given: object) -> Any: ...
     def together(self, *given: object) -> Any: ...
     def place(
-        self, known: KnownBuffer, storage: tuple[Any, ...], tree: Any, beside: tuple[Any, ...], makers: Any, /
+        self,
+        known: KnownBuffer,
+        storage: tuple[Any, ...],
+        tree: Any,
+        beside: tuple[Any, ...],
+        makers: Any,
+        rows_beside: tuple[Any, ...],
+        /,
     ) -> Any: ...
     def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> list[Any]:
         """Let a kernel read arrays and write to results, which are returned; None stands for one that is not given.

@@ -19,7 +19,8 @@ from functional_rb.samplers import (
     Uniform,
     WithoutReplacement,
 )
-from functional_rb.writers import Immutable, RoundRobin
+from functional_rb.transforms.n_step_added import NStepOfAdded
+from functional_rb.writers import Immutable, RoundRobin, StopWhenFull
 
 
 class Draws(enum.IntEnum):
@@ -39,7 +40,8 @@ class Known(NamedTuple):
         draws: single items by position or priority, slices, or either without replacement.
         buffer: all of it, with a single lane: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
-        appends: additions to rings, of any number of lanes, with what the sampler keeps.
+        appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
+            others, or frames that items share.
         plain: whether there are no frames, and no transforms but functions of items.
     """
 
@@ -69,11 +71,19 @@ def keeps_of_new_items(plan: Plan, sampler: Any) -> bool:
         return False
     if getattr(sampler, "max_times_sampled", None) is not None or not getattr(sampler, "shuffle", True):
         return False
+    if plan.frames is not None and type(sampler) not in (Uniform, Prioritized):  # which look for what items leave
+        return False
     if plan.boundaries is None:
         return True
     ends, trajectory = episodes.leaves_of(plan)
-    one_each = all(math.prod(leaf.shape) == 1 for leaf in ends.values())
-    return one_each and all(ITEMSIZE[leaf.dtype] >= 4 for leaf in trajectory.values())
+    return are_stored_marks(plan, [*ends], [*trajectory])
+
+
+def are_stored_marks(plan: Plan, ends: Sequence[int], trajectory: Sequence[int]) -> bool:
+    """Whether kernels can read at which leaves, by position, episodes end, and which one tells them apart."""
+    one_each = all(math.prod(plan.leaves[k].shape) == 1 for k in ends)
+    in_words = all(ITEMSIZE[plan.leaves[k].dtype] >= 4 for k in trajectory)
+    return one_each and in_words and (plan.frames is None or {*ends, *trajectory} <= {*plan.stored})
 
 
 def stores_as_given(transform: Transform) -> bool:
@@ -82,11 +92,20 @@ def stores_as_given(transform: Transform) -> bool:
     return kind.incoming is Transform.incoming and kind.columns is Transform.columns
 
 
+def lines_up(plan: Plan, transform: Transform) -> bool:
+    """Whether a transform has steps wait for those that follow, in a way that kernels know."""
+    if type(transform) is not NStepOfAdded or transform.positions.agents:
+        return False
+    numbers = all(plan.leaves[k].dtype in ("float32", "float64") for k in transform.positions.rewards)
+    trajectory = transform.trajectory(plan)
+    return numbers and are_stored_marks(plan, transform.ends(plan), [] if trajectory is None else [trajectory])
+
+
 def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]) -> Known:
     """What the native code does whole of a buffer, with the transforms that the core carries out."""
     plain = plan.frames is None and not transforms
     draws = Draws.NOTHING
-    if draws_items(sampler) and is_ring(writer):
+    if draws_items(sampler) and (is_ring(writer) or type(writer) is StopWhenFull):
         draws = Draws.ITEMS
     elif type(sampler) in (Slices, PrioritizedSlices):
         draws = Draws.SLICES
@@ -97,7 +116,8 @@ def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]
     has_updates = type(sampler) is PrioritizedSlices or (
         type(sampler) is Prioritized and sampler.max_times_sampled is None
     )
-    appends = plan.frames is None and all(map(stores_as_given, transforms)) and is_ring(writer)
-    appends = appends and keeps_of_new_items(plan, sampler)
-    whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1
+    made = [transform for transform in transforms if not stores_as_given(transform)]
+    appends = len(made) <= 1 and all(lines_up(plan, transform) for transform in made)
+    appends = appends and (is_ring(writer) or type(writer) is StopWhenFull) and keeps_of_new_items(plan, sampler)
+    whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     return Known(draws, whole, has_updates and writer.in_order, appends, plain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -25,18 +24,18 @@ from functional_rb.ops.protocol import Array
 from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
-from functional_rb.structures import stored_arrays
+from functional_rb.structures import frame_ring, stored_arrays
 from functional_rb.structures.stored_arrays import auxiliary_name
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import TREE, Entry, Memory
 from functional_rb.versions.state import VersionedState
 from functional_rb.versions.version import Version
-from functional_rb.writers import Immutable
+from functional_rb.writers import Immutable, StopWhenFull
 
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
-BESIDE = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
+BESIDE = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE, frame_ring.AT
 """What samplers keep that kernels work on."""
 MOST, AXES = 64, 8
 """Leaves of an item, and axes of a leaf, that the chain takes."""
@@ -59,36 +58,44 @@ class SavedBlock(_native.Saved):
         return found
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of rows, of wide arrays, of the tree's leaves and what lies beside; or of a sparse set."""
-        begin, values, kept, steps, deck, room, copies = self.offsets
-        rows, leaves, moves = self.counts
+        """Of rows, of wide arrays, of what lies beside, and of the tree's leaves; or of a sparse set."""
+        begin, values, kept, steps, deck, room, copies, at, places, beside = self.offsets
+        rows, leaves, moves, others = self.counts
         slots = self._numbers(memory, "int32", begin, rows)
         items = stored_arrays.named(memory.rows, memory.wide).items()
         found = [
-            Entry(name, False, slots, self._copy(memory, array, at))
-            for (name, array), at in zip(items, copies, strict=False)
+            Entry(name, False, slots, self._copy(memory, array, first, rows))
+            for (name, array), first in zip(items, copies, strict=False)
         ]
+        where = self._numbers(memory, "int32", places, others) if beside else None
+        for name, first in zip(self.names, beside, strict=False):
+            old = self._copy(memory, memory.auxiliary[name], first, others)
+            found.append(Entry(auxiliary_name(name), False, where, old))
         if values >= 0:
             places = self._numbers(memory, "int32", begin, leaves)
             found.append(Entry(TREE, True, places, self._numbers(memory, "float32", values, leaves)))
-        for name, dtype, at in ((VALUE, "float32", kept), (STEP_IN_EPISODE, "int32", steps)):
-            if at >= 0:
-                found.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, at, rows)))
-        for name, at in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
+        for name, dtype, column in (
+            (VALUE, "float32", kept),
+            (STEP_IN_EPISODE, "int32", steps),
+            (frame_ring.AT, "int32", at),
+        ):
+            if column >= 0:
+                found.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
+        for name, column in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
             if deck >= 0:
-                where, old = (self._numbers(memory, "int32", column, moves) for column in (at, at + 4 * room))
+                moved, old = (self._numbers(memory, "int32", each, moves) for each in (column, column + 4 * room))
                 if self.holder is None:  # else equal places have equal content
-                    where, first = np.unique(where, return_index=True)  # the first move of several knows what was there
-                    old = old[first]
-                found.append(Entry(auxiliary_name(name), False, where, old))
+                    moved, known = np.unique(moved, return_index=True)  # the first move of several knows what was there
+                    old = old[known]
+                found.append(Entry(auxiliary_name(name), False, moved, old))
         return found
 
     def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> Any:
         return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
 
-    def _copy(self, memory: Memory, like: Array, begin: int) -> Any:
-        """What was in the rows, or in a wide array."""
-        return self._array(memory, memory.numpy_dtype(like), begin, (self.counts[0], *like.shape[1:]))
+    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> Any:
+        """So many rows of an array as they were."""
+        return self._array(memory, memory.numpy_dtype(like), begin, (count, *like.shape[1:]))
 
     def _array(self, memory: Memory, dtype: np.dtype[Any], begin: int, shape: tuple[int, ...]) -> Any:
         """A part of the piece."""
@@ -122,13 +129,15 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     known, sampler = spec.known, spec.sampler
-    if not (known.draws or known.updates or known.appends) or len(layout.leaves) > MOST:
+    if not (known.draws or known.updates or known.appends) or max(len(layout.leaves), len(plan.leaves)) > MOST:
         return None
-    if any(len(leaf.shape) > AXES for leaf in layout.leaves):
+    if any(len(leaf.shape) > AXES for leaf in (*layout.leaves, *plan.leaves)):
         return None
     whole, plain, appends = known.buffer, known.plain and not plan.objects, known.appends and not plan.objects
-    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths] if plain or appends else []
-    leaves = tuple(_leaf(name, leaf) for name, leaf in itertools.zip_longest(names, layout.leaves, fillvalue=""))
+    names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
+    added = tuple(map(_leaf, names, plan.leaves)) if plain or appends else ()
+    leaves = added if plain else tuple(_leaf("", leaf) for leaf in layout.leaves)
+    beside = descriptor.beside(spec) if appends else descriptor.NOTHING_BESIDE
     is_dict = (
         (plain or appends) and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
     )
@@ -139,6 +148,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     sliced = sampler if isinstance(sampler, Trajectories) else None
     is_epoch = isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
     epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
+    more: tuple[Any, ...] = (added, *beside, isinstance(spec.writer, StopWhenFull))
     return _native.KnownBuffer(
         *(
             spec,
@@ -152,9 +162,10 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         ),
         *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
         *(sampler.has_priorities, whole, may_rewrite, known.appends, known.updates),
-        appends and spec.on_add is None and spec.writer.overwrites and may_rewrite,
+        appends and spec.on_add is None and may_rewrite,
         *(bool(known.draws) and plain and spec.on_sample is None, known.plain or known.draws is Draws.ITEMS, on_host),
         *(sliced is not None and sliced.flat, float(getattr(sampler, "beta", 0.0))),
+        *more,
     )
 
 
@@ -238,7 +249,8 @@ class Chains:
         if known is None or not (memory.is_ordinary or makers):
             return None
         beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
-        place = self._chain.place(known, (memory.rows, *memory.wide), memory.tree, beside, makers)
+        rows_beside = tuple(memory.auxiliary[name] for name in known.names)
+        place = self._chain.place(known, (memory.rows, *memory.wide), memory.tree, beside, makers, rows_beside)
         if not memory.pinned:
             memory.place = place
         return place

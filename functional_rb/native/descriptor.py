@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes
+from functional_rb.core.plan import Plan
 from functional_rb.ops import fixed_point
 from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs, slices_without_replacement
 from functional_rb.samplers.importance import Priorities
 from functional_rb.samplers.trajectories import Trajectories
-from functional_rb.structures import episode_windows, ring, sum_tree
+from functional_rb.structures import episode_windows, frame_ring, ring, sum_tree
 from functional_rb.structures.episode_windows import Rule
 from functional_rb.structures.frame_ring import Chain
 from functional_rb.structures.hash_map import MapPlan
 from functional_rb.structures.ring import Ring
 from functional_rb.structures.row_layout import Layout
+from functional_rb.transforms import n_step_added
+from functional_rb.transforms.n_step_added import NStepOfAdded
 
 Vector = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -142,11 +147,16 @@ def encode_rings(spec: BufferSpec) -> Vector:
     if isinstance(sampler, Trajectories):
         windows = _windows(sampler.rule, sampler.by_trajectory)
     if plan.boundaries is not None:
-        marks, trajectory = episodes.leaves_of(plan)
-        ends, windows["ends"], windows["id"] = [*marks], len(marks), next(iter(trajectory), 0)
+        marks, trajectory = (_places(plan, leaves) for leaves in episodes.leaves_of(plan))
+        ends, windows["ends"], windows["id"] = marks, len(marks), next(iter(trajectory), 0)
         for field, name in (("next", episodes.NEXT_STEP_IN_EPISODE), ("newest", episodes.NEWEST_ID)):
             windows[field] = counters.place(plan, name) or 0
     return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)) + ends)
+
+
+def _places(plan: Plan, leaves: Iterable[int]) -> list[int]:
+    """Where in the layout leaves lie; 0 for those that are stored as frames, of which kernels are told nothing."""
+    return [plan.stored.index(k) if k in plan.stored else 0 for k in leaves]
 
 
 def _ring(ring: Ring) -> dict[str, int]:
@@ -212,6 +222,66 @@ def encode_chain(chain: Chain) -> Vector:
 def _chain(chain: Chain) -> dict[str, int]:
     sizes = {"length": chain.items.length, "room": chain.room, "limit": chain.limit, "depth": chain.depth}
     return sizes | {"paired": chain.paired, "item_limit": chain.items.limit}
+
+
+class Beside(NamedTuple):
+    """What additions write beside the rows of items.
+
+    Attributes:
+        layout: of its rows.
+        names: its arrays among `State.auxiliary`, the rows first.
+        queue: the steps that wait for others, if any do.
+        frames: the frames that items share, if they do.
+    """
+
+    layout: Vector
+    names: tuple[str, ...]
+    queue: Vector
+    frames: Vector
+
+
+NOTHING = _read_only([])
+NOTHING_BESIDE = Beside(NOTHING, (), NOTHING, NOTHING)
+
+
+def beside(spec: BufferSpec) -> Beside:
+    """For a buffer to which native code adds."""
+    plan = spec.plan
+    if plan.frames is not None:
+        names = frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(plan.frames.layout.wide)))
+        return Beside(encode_layout(plan.frames.layout), names, NOTHING, _frames(plan, plan.frames))
+    for transform in spec.inner:
+        if isinstance(transform, NStepOfAdded):
+            names = tuple(transform.auxiliary(plan))
+            return Beside(encode_layout(transform.packed), names, _queue(plan, transform), NOTHING)
+    return NOTHING_BESIDE
+
+
+def _frames(plan: Plan, chain: Chain) -> Vector:
+    values = record("ChainRecord", **_chain(chain))
+    values += record("FramesRecord", cursor=counters.place(plan, frame_ring.CURSOR) or 0, stacks=len(chain.stacks))
+    for stack in chain.stacks:
+        outer = math.prod(stack.shape[: stack.axis]) if stack.depth > 1 else 1
+        following = -1 if stack.following is None else stack.following
+        shape = {"depth": stack.depth, "outer": outer, "bytes": math.prod(stack.shape) * ITEMSIZE[stack.dtype] // outer}
+        values += record("StackRecord", leaf=stack.leaf, following=following, **shape)
+    return _read_only([*values, *plan.stored])
+
+
+def _queue(plan: Plan, transform: NStepOfAdded) -> Vector:
+    positions, ends, trajectory = transform.positions, transform.ends(plan), transform.trajectory(plan)
+    flags = {
+        "terminated": next(iter(positions.terminated), -1),
+        "truncated": next(iter(positions.truncations), -1),
+        "id": -1 if trajectory is None else trajectory,
+    }
+    sizes = {"ends": len(ends), "following": len(positions.following), "rewards": len(positions.rewards)}
+    lines = {"n": transform.n, "lanes": plan.ring.lanes, "pending": counters.place(plan, n_step_added.PENDING) or 0}
+    values = [*record("QueueRecord", **lines, **flags, **sizes), *ends, *positions.following]
+    for k in positions.rewards:
+        values += [k, ITEMSIZE[plan.leaves[k].dtype]]
+    powers = encode_discounts(transform.gamma, transform.n, "float64")
+    return _read_only([*values, *powers.view(np.int32).tolist()])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -138,6 +138,14 @@ class NStepOfAdded(NStep):
         beside = info.steps, *info.originals, info.nonterminal
         return [*(found[k] for k in range(len(plan.leaves))), *beside], line.complete
 
+    def ends(self, plan: Plan) -> list[int]:
+        """The positions of the leaves that mark ends of trajectories."""
+        return [nest.position(plan.names, key, "n_step") for key in self.end_keys or ()]
+
+    def trajectory(self, plan: Plan) -> int | None:
+        """The position of the leaf that tells trajectories apart, if one does."""
+        return None if self.trajectory_key is None else nest.position(plan.names, self.trajectory_key, "n_step")
+
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Drop all waiting steps."""
         draft.count(**{PENDING: ops.full_like(draft.counters.more[PENDING], 0)})
@@ -164,7 +172,7 @@ class NStepOfAdded(NStep):
         """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
         nothing = rows[: leaves[0].shape[0]] < 0
         ended = episodes.ended(ops, plan, self.end_keys, leaves) if self.end_keys else nothing
-        if self.trajectory_key is None:
+        position = self.trajectory(plan)
+        if position is None:
             return ended, None
-        position = nest.position(plan.names, self.trajectory_key, "n_step")
         return ended, id_words(ops, read(rows, [position])[position].reshape(-1))

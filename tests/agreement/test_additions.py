@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hypothesis
@@ -18,16 +18,37 @@ from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.storage.host_state import ENGINE
 from functional_rb.structures.episode_windows import LONGEST
+from functional_rb.structures.frame_ring import Chain
 from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting, check_books, peek
 from tests.support.effort import effort
 from torch_backend.library import TORCH
 
-ITEM = {"cut": frb.Binary((1,)), "done": frb.Binary(), "id": frb.Unbounded((), "int32")}
+ITEM = {"cut": frb.Binary((1,)), "done": frb.Binary(), "gain": frb.Unbounded((2,), "float64")}
+ITEM |= {"id": frb.Unbounded((), "int32")}
 ITEM |= {"image": frb.Unbounded((1030,), "uint8"), "run": frb.Unbounded((), "int64"), "x": frb.Unbounded((3,))}
 KEYS: dict[str, Any] = {"reward_key": "x", "terminated_key": "done"}
 RETURNS = frb.n_step(2, 0.9, **KEYS)
+WAITING = (
+    frb.n_step(1, 0.9, at="add", **KEYS, end_keys=("done",)),
+    frb.n_step(3, 0.9, at="add", reward_key=["x", "gain"], terminated_key="done", next_keys=["image", "run"]),
+    frb.n_step(2, 1.0, at="add", **KEYS, end_keys=()),
+    frb.n_step(5, 0.5, at="add", **KEYS, trajectory_key="run"),
+    frb.n_step(4, 0.9, at="add", **KEYS, trajectory_key="id", end_keys=["done", "cut"], next_keys=["id"]),
+)
+STACK = {"obs": frb.Unbounded((3, 2), "uint8")}
+TURNED = {"obs": frb.Unbounded((2, 3), "float16"), "other": frb.Unbounded((2,), "int64")}
+COMPACT: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    (STACK | {"next_obs": STACK["obs"]}, {"stack": 3}),
+    ({"obs": frb.Unbounded((3, 5, 4), "uint8")}, {"next": {}, "stack": {"obs": 4}, "axis": -1}),
+    ({"obs": frb.Unbounded((2, 700, 2), "uint8")}, {"next": {}, "stack": {"obs": 2}, "axis": -1}),
+    ({"obs": frb.Unbounded((2,), "float64"), "next_obs": frb.Unbounded((2,), "float64")}, {}),
+    (
+        TURNED | {f"next_{name}": leaf for name, leaf in TURNED.items()},
+        {"stack": {"obs": 3, "other": 2}, "axis": {"obs": -1}},
+    ),
+)
 PRIORITIES = np.array([0.0, 1e-40, 0.3, 7.0, 1e30, np.nan, np.inf, -1.0], np.float32)
 MARKS: tuple[dict[str, Any], ...] = (
     {"end_keys": ()},
@@ -59,7 +80,34 @@ def items(rng: np.random.Generator, first: int, n: int, spec: frb.BufferSpec) ->
     made = {"cut": rng.random((n, 1)) < 0.2, "done": rng.random(n) < 0.3, "id": ids // 5 % 7}
     made |= {"image": np.repeat(ids[:, None] % 251, 1030, 1).astype(np.uint8), "run": wide}
     made["x"] = np.stack([ids, -ids, ids / 2], 1).astype(np.float32)
-    return {name: np.ascontiguousarray(made[name].reshape(*lead, *leaf.shape)) for name, leaf in ITEM.items()}
+    made["gain"] = rng.choice([0.0, -0.0, 1 / 3, 1e300], (n, 2))
+    leaves = dict(zip(spec.plan.names, spec.plan.leaves, strict=True))
+    made |= {} if spec.plan.frames is None else observations(rng, n, spec.plan.frames, spec.plan.names)
+    return {name: np.ascontiguousarray(made[name].reshape(*lead, *leaf.shape)) for name, leaf in leaves.items()}
+
+
+def observations(rng: np.random.Generator, n: int, chain: Chain, names: Sequence[str]) -> dict[str, Any]:
+    """Of few different frames: stacks go on with each other by chance, or because the step before said so."""
+    lanes, made = chain.items.lanes, dict[str, Any]()
+    own, following = ([rng.integers(2, size=(n, stack.depth)) for stack in chain.stacks] for _ in range(2))
+    for row in range(n):
+        goes_on, moves = rng.random() < 0.7, rng.random() < 0.7
+        for mine, after in zip(own, following, strict=True):
+            if goes_on and row >= lanes and chain.paired:
+                mine[row] = after[row - lanes]
+            elif goes_on and row >= lanes:
+                mine[row, :-1] = mine[row - lanes, 1:]
+            if moves:
+                after[row, :-1] = mine[row, 1:]
+    for k, stack in enumerate(chain.stacks):
+        for leaf, numbers in ((stack.leaf, own[k]), (stack.following, following[k])):
+            if leaf is not None:
+                filled = np.broadcast_to(
+                    numbers.reshape(n, stack.depth, *[1] * len(stack.shape)), (n, stack.depth, *stack.shape)
+                )
+                stacked = filled[:, 0] if stack.depth == 1 else np.moveaxis(filled, 1, stack.axis + 1)
+                made[names[leaf]] = stacked.astype(stack.dtype)
+    return made
 
 
 @st.composite
@@ -92,9 +140,19 @@ def samplers(draw: st.DrawFn) -> Any:
 def specs(draw: st.DrawFn) -> frb.BufferSpec:
     (sampler, sizes), lanes = draw(samplers(), "sampler"), draw(st.sampled_from([None, None, 1, 2, 3]), "lanes")
     transforms = draw(st.sampled_from([(), (), RETURNS]), "transforms")
-    return frb.BufferSpec(
-        ITEM, draw(st.sampled_from(sizes)) * (lanes or 1), sampler, lanes=lanes, transforms=transforms
-    )
+    item, more, simple = ITEM, dict[str, Any](), isinstance(sampler, frb.Uniform | frb.Prioritized)
+    kinds = ["usual", "waiting", "compact", "stops"] if simple else ["usual"]
+    kinds = ["usual", "waiting"] if isinstance(sampler, frb.WithoutReplacement) else kinds
+    kind = draw(st.sampled_from(kinds), "kind")
+    if kind == "waiting":
+        transforms = draw(st.sampled_from(WAITING), "waiting")
+    if kind == "compact":
+        leaves, given = draw(st.sampled_from(COMPACT), "compact")
+        item, more = ITEM | leaves, {"compact": frb.Compact(**given, spare=draw(st.sampled_from([None, 0, 30])))}
+    more |= {"writer": frb.StopWhenFull()} if kind == "stops" else {}
+    capacity = draw(st.sampled_from(sizes)) * (lanes or 1)
+    item = dict(sorted(item.items()))
+    return frb.BufferSpec(item, capacity, sampler, lanes=lanes, transforms=transforms, **more)
 
 
 def add(on: Any, state: Any, batch: Any, mask: Any, priorities: Any, in_place: bool) -> Any:
@@ -128,7 +186,10 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
         lead = batch["done"].shape
         mask = rng.random(lead) < 0.7 if data.draw(st.booleans(), "masked") else None
         priorities = None
-        if spec.sampler.has_priorities and data.draw(st.booleans(), "with priorities"):
+        if not spec.writer.overwrites and not has_room(alive[at][0], n if mask is None else mask):
+            continue
+        delays = any(transform.delays for transform in spec.transforms)
+        if spec.sampler.has_priorities and not delays and data.draw(st.booleans(), "with priorities"):
             priorities = rng.choice(PRIORITIES, lead)
         in_place = data.draw(st.booleans(), "in place") and len(alive) == 1
         if data.draw(st.booleans(), "without copies"):  # then older states are found from what was saved
@@ -150,6 +211,14 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
         assert [np.asarray(x).tobytes() for x in on.memory_of(native).arrays] == [
             np.asarray(x).tobytes() for x in on.memory_of(plain).arrays
         ]
+
+
+def has_room(state: Any, wanted: Any) -> bool:
+    """Whether each lane of a buffer has room for so many rows, or for those that a mask marks."""
+    ring = state.spec.plan.ring
+    rows = wanted // ring.lanes if isinstance(wanted, int) else wanted.reshape(-1, ring.lanes).sum(0)
+    sizes = counters.read(state.spec.plan, np.asarray(state._counters)).ends.sizes
+    return bool((rows <= ring.length - sizes).all())
 
 
 def drawn(on: Any, states: list[Any], draws: int) -> list[Any]:
@@ -188,12 +257,14 @@ def test_a_step_of_all_lanes_comes_without_an_axis_of_steps() -> None:
         assert peek(states[0]) == peek(states[1])
 
 
+AGENTS: dict[str, Any] = {"reward_key": "each", "terminated_key": "both", "end_keys": ["both"]}
 OTHERS: dict[str, Any] = {
-    "a writer": {"writer": frb.StopWhenFull()},
     "a limit": {"sampler": frb.Prioritized(max_times_sampled=2), "lanes": 2},
     "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
-    "steps that wait": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS)},
-    "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
+    "rewards of two bytes": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS | {"reward_key": "half"})},
+    "steps of agents that wait": {"transforms": frb.n_step(2, 0.9, at="add", **AGENTS)},
+    "slices of frames": {"sampler": frb.Slices(2), "compact": frb.Compact()},
+    "agents": {"transforms": frb.n_step(2, 0.9, **AGENTS)},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
 }
 
@@ -201,6 +272,7 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", list(OTHERS))
 def test_other_buffers_are_left_to_the_core(name: str) -> None:
     item = ITEM | {"both": frb.Binary((2,)), "each": frb.Unbounded((2,)), "short": frb.Unbounded((), "int16")}
+    item |= {"half": frb.Unbounded((), "float16"), "next_x": frb.Unbounded((3,))}
     assert not frb.BufferSpec(item, 6, **OTHERS[name]).known.appends
 
 

@@ -292,11 +292,13 @@ def programs_for_sizes(spec: frb.BufferSpec) -> int:
 
 
 @needs_tracing
+@needs_native
 def test_sizes_may_be_symbols() -> None:
     assert programs_for_sizes(frb.BufferSpec(STEP, 16, sampler=frb.Prioritized())) < 4
 
 
 @needs_tracing
+@needs_native
 def test_equal_specs_share_a_program_and_others_have_their_own() -> None:
     recording = Recording()
     compiled = torch.compile(lambda *args: step(*args), fullgraph=True, backend=recording)
@@ -315,6 +317,7 @@ def test_equal_specs_share_a_program_and_others_have_their_own() -> None:
 
 
 @needs_tracing
+@needs_native
 def test_without_kernels_and_under_vmap_the_core_is_traced() -> None:
     spec, recording = TRAINED["uniform"], Recording()
     compiled = torch.compile(lambda state, key: rb.sample(state, key, 4)[1], fullgraph=True, backend=recording)

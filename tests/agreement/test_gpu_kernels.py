@@ -22,6 +22,7 @@ from functional_rb import _native
 from functional_rb.native import gpu
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
+from tests.support.backends import needs_native
 from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
 from torch_backend import custom_ops
@@ -29,7 +30,7 @@ from torch_backend.chain import CHAIN
 
 ORDERS = list(emulated_gpu.ORDERS)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
+pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
 
 
 class OnGpu(Programs):

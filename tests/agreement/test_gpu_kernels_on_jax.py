@@ -20,8 +20,11 @@ import jax_backend as rb
 from functional_rb import _native
 from jax_backend import gpus
 from tests.support import emulated_gpu, gpu_on_xla
+from tests.support.backends import needs_native
 from tests.support.effort import effort
 from tests.support.emulated_gpu import Emulated
+
+pytestmark = needs_native
 
 GPU: Final = jax.default_backend() == "gpu"
 cuda = pytest.mark.skipif(not GPU, reason="no CUDA device")

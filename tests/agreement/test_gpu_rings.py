@@ -18,11 +18,12 @@ import functional_rb as frb
 import torch_backend as rb
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
+from tests.support.backends import needs_native
 from tests.support.effort import effort
 from torch_backend.ops import DTYPES
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
+pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
 WIDE = {"image": frb.Unbounded((1040,), "uint8"), "wide": frb.Unbounded((301,), "float16")}
 

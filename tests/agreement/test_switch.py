@@ -109,6 +109,7 @@ def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], call
     assert kernels <= used_with_and_without(torch_backend, spec, called)
 
 
+@needs_native
 def test_the_hosts_memory_is_used_without_kernels(called: list[str]) -> None:
     spec = frb.BufferSpec(SPEC.item, 8, sampler=SPEC.sampler, storage=frb.Host())
     assert used_with_and_without(jax_backend, spec, called) == {"write", "draw", "update"}

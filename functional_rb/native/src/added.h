@@ -5,23 +5,23 @@
 #include "episode_windows.h"
 #include "epochs.h"
 #include "exports.h"
+#include "new_frames.h"
+#include "waiting.h"
 
 FRB_BEGIN
 
 inline Deck deck_of(const BufferCall& c) {
-  Plan plan;
-  plan.at = reinterpret_cast<const BufferRecord*>(c.plan);
-  return {c.order, c.place, c.saved_deck, plan->capacity, c.deck_room, c.saved_count + 2};
+  return {c.order, c.place, c.saved_deck, record_of<Plan>(c.plan)->capacity, c.deck_room, c.saved_count + 2};
 }
 
 // What one call adds. The new counters begin as the old ones; all memory is asked for before anything is written.
 class Addition {
  public:
-  Addition(const BufferCall& call, const Plan& plan, const Ring& ring, const Epoch& epoch)
-      : c(call), plan(plan), ring(ring), epoch(epoch), lanes(ring->lanes),
+  Addition(const BufferCall& call, const Plan& plan, const Ring& ring, const Epoch& epoch, NewFrames* frames = nullptr)
+      : c(call), plan(plan), ring(ring), epoch(epoch), frames(frames), lanes(ring->lanes),
         room(least<int64_t>(c.batch / lanes, ring->length) * lanes), slots(room), source(room), written(lanes),
         live(room), steps(ring->next ? c.batch : 0), values(c.priorities ? c.batch : 0),
-        entries(ring->window_length ? 3 * room + lanes : 0), numbers(entries.size), left(entries.size),
+        entries(ring->window_length ? 3 * room + lanes : frames ? frames->most_lost() : 0), numbers(entries.size), left(entries.size),
         most_leaving(!c.order ? 0 : most(room, entries.size)), leaving(most_leaving), work(6 * most_leaving + 2 * lanes) {
     choose();
     if (ring->next) count_steps();
@@ -34,7 +34,10 @@ class Addition {
     if (c.order && !ring->window_length) renew_items();
     store();
     for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
+    const int64_t lost = frames ? frames->store(slots.at, source.at, count) : 0;
+    if (lost && c.tree) save_lost(lost);
     if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
+    if (lost && c.tree) clear(lost);
     if (ring->window_length) show();
     else if (c.tree) refresh(plan, c.tree, slots.at, count);
   }
@@ -84,6 +87,18 @@ class Addition {
       if (c.saved_kept) c.saved_kept[i] = c.kept[slot];
       if (c.saved_steps) c.saved_steps[i] = c.in_episode[slot];
     }
+  }
+  // Note what the tree holds of items that go, before new ones, of which some may go at once, have values.
+  void save_lost(int64_t lost) {
+    for (int64_t i = 0; c.saved_slots && i < lost; ++i)
+      c.saved_slots[count + i] = frames->lost()[i], c.saved_values[count + i] = c.tree[frames->lost()[i]];
+    c.saved_count[1] = lost;
+  }
+  // What is gone has no priority.
+  void clear(int64_t lost) {
+    Scratch<int32_t>& gone = entries;
+    for (int64_t i = 0; i < lost; ++i) gone[i] = frames->lost()[i], c.tree[gone[i]] = 0;
+    refresh(plan, c.tree, gone.at, lost);
   }
   // Save and write rows; those that lie together go to slots that do.
   void store() {
@@ -191,6 +206,7 @@ class Addition {
   const Plan& plan;
   const Ring& ring;
   const Epoch& epoch;
+  NewFrames* const frames;
   const int64_t lanes, room;
   int64_t count = 0;  // of rows that are stored
   Scratch<int32_t> slots, source, written;
@@ -200,5 +216,19 @@ class Addition {
   const int64_t most_leaving;  // or coming
   Scratch<int32_t> leaving, work;
 };
+
+// Add what is given, or what is made of it.
+FRB_ENTRY void add_to_rings(const BufferCall& call, const Plan& plan, const Ring& ring, const Epoch& epoch) {
+  if (call.queue) {
+    const Waiting waiting(call, plan);
+    Addition(waiting.call(), plan, ring, epoch).carry_out();
+    waiting.keep();
+  } else if (call.frames) {
+    NewFrames frames(call, plan, ring);
+    Addition(frames.call(), plan, ring, epoch, &frames).carry_out();
+  } else {
+    Addition(call, plan, ring, epoch).carry_out();
+  }
+}
 
 FRB_END

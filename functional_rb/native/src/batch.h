@@ -42,7 +42,7 @@ class Batch {
 
   // All leaves, each of one item, or of one step of all lanes, or each with an axis of as many rows.
   bool take_leaf(int k, PyObject* array) {
-    const Leaf& leaf = known_->leaves[size_t(k)];
+    const Leaf& leaf = known_->added[size_t(k)];
     const int axes = int(leaf.shape.size());
     Seen& seen = leaves_[k];
     held_[k] = Ref::to(array);  // a nest may be changed while a kernel reads what was in it
@@ -84,7 +84,7 @@ class Batch {
   }
   bool take_number(int k, PyObject* given) {
     items[k] = reinterpret_cast<int64_t>(numbers_ + k);
-    return number_of(given, known_->leaves[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) &&
+    return number_of(given, known_->added[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) &&
            !lanes_ && agrees(nullptr, 0);
   }
   // As many elements as there are rows, with the axes of these; of priorities also one column, as critics give them.

@@ -19,6 +19,10 @@ struct BufferCall {
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set
   int32_t* in_episode;
+  // Rows of another layout beside the items: those of steps that wait for others, or of frames that items share.
+  const int32_t *queue, *frames, *beside_plan;  // records
+  const int64_t* beside;
+  int32_t* frame_at;
   const int32_t* counters;
   int32_t* new_counters;
   const int64_t* items;  // addresses of leaves, and behind them those of rows to save in
@@ -28,8 +32,10 @@ struct BufferCall {
   int32_t* saved_slots;
   float *saved_values, *saved_kept;
   int32_t *saved_steps, *saved_deck;
+  int32_t *saved_at, *saved_places;
+  const int64_t* saved_beside;
   int64_t room, deck_room;
-  int64_t* saved_count;  // of slots, of leaves of the tree behind these, and of writes to a sparse set
+  int64_t* saved_count;  // of slots, of leaves of the tree behind these, of writes to a sparse set, and of rows beside
   int64_t key, words;
   const int32_t* draws;  // in place of the key
   int64_t* control;      // of a buffer that processes share

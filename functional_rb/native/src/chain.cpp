@@ -16,9 +16,9 @@ namespace {
 // Leaves by their names, all of them or, for what is rewritten, some.
 Found take_dict(const KnownBuffer* known, PyObject* items, Batch& batch) {
   Py_ssize_t found = 0;
-  batch.given = int64_t(known->leaves.size());
+  batch.given = int64_t(known->added.size());
   for (int k = 0; k < batch.given; ++k) {
-    PyObject* leaf = PyDict_GetItemWithError(items, known->leaves[size_t(k)].name);
+    PyObject* leaf = PyDict_GetItemWithError(items, known->added[size_t(k)].name);
     if (!leaf && PyErr_Occurred()) return Found::FAILED;
     if (leaf ? !batch.take_leaf(k, leaf) : !batch.handles) return Found::ELSEWHERE;
     found += leaf != nullptr;
@@ -28,7 +28,7 @@ Found take_dict(const KnownBuffer* known, PyObject* items, Batch& batch) {
 
 // Leaves in the order in which they are stored, all of them or, for what is rewritten, some.
 Found take_leaves(const KnownBuffer* known, PyObject* leaves, Batch& batch) {
-  batch.given = int64_t(known->leaves.size());
+  batch.given = int64_t(known->added.size());
   if (PyList_Size(leaves) != batch.given) return Found::ELSEWHERE;
   for (int k = 0; k < batch.given; ++k) {
     PyObject* leaf = PyList_GetItem(leaves, k);
@@ -97,7 +97,7 @@ PyObject* written_to(Shared* of, PyObject* state, const Batch& batch) {
 PyObject* add_to_shared(const VersionChain* chain, PyObject* const* args) {
   Ref buffer;
   Shared* of = shared_by(chain, args[0], buffer);
-  if (!of || !of->known()->adds) return not_here();
+  if (!of || !of->known()->adds || !of->known()->writes) return not_here();
   Batch batch(of->known(), chain->arrays, ON_THE_HOST);
   if (!of->known()->given.empty() && PyDict_CheckExact(args[1])) {
     FRB_TRY(take_dict(of->known(), args[1], batch));
@@ -159,21 +159,41 @@ PyObject* written(Turn& turn, Write& write, Batch& batch, int (*kernel)(const Bu
   return Py_NewRef(write.made());
 }
 
+// Whether each lane of a buffer that stops when it is full has room for what is added; if not, or if that is not known
+// here, the reference refuses it.
+Found find_room(Turn& turn, const Batch& batch) {
+  const RingRecord* ring = turn.known()->rings();
+  const Ref counters = attribute(turn.state(), names._counters);
+  Seen numbers;
+  if (!counters) return Found::FAILED;
+  if (turn.on_gpu() || !see_counters(turn, counters, numbers)) return Found::ELSEWHERE;
+  const int32_t* sizes = reinterpret_cast<const int32_t*>(numbers.data) + ring->sizes;
+  for (int64_t lane = 0; lane < ring->lanes; ++lane) {
+    int64_t wanted = 0;
+    for (int64_t row = lane; row < batch.rows; row += ring->lanes) wanted += !batch.mask || batch.mask[row];
+    if (sizes[lane] < 0 || wanted > int64_t(ring->length) - sizes[lane]) return Found::ELSEWHERE;
+  }
+  return Found::READY;
+}
+
 // Add a batch whose leaves have been taken.
 template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities) {
   if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
   const KnownBuffer* known = turn.known();
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;
-  if (batch.rows % lanes) return not_here();
+  if (batch.rows % lanes || (known->makes_rows() && (turn.on_gpu() || (known->waits() && batch.priorities)))) return not_here();
+  if (known->stops) FRB_TRY(find_room(turn, batch));
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
   const Place* place = turn.place();
-  const int64_t capacity = known->plan()->capacity, n = batch.rows < capacity ? batch.rows : capacity;
-  const int64_t more = ring && ring->window_length ? 3 * n + lanes : 0;
+  const int64_t steps_each = batch.rows / lanes;
+  const int64_t n = least<int64_t>(batch.rows + known->waiting(), known->plan()->capacity);
+  const int64_t more = ring && ring->window_length ? 3 * n + lanes : known->most_lost(steps_each);
   const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * (more ? more : n) + lanes : 0;
   const bool steps = ring && ring->next;
-  FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps}));
+  FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps,
+                         known->most_beside(steps_each)}));
   return written(turn, write, batch, ring ? turn.kernels().add_to_rings : turn.kernels().add);
 }
 
@@ -214,7 +234,7 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
   const bool beside = !whole && turn.place()->beside<float>(KEPT);
-  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, args[2] != Py_None, beside, false}));
+  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, args[2] != Py_None, beside, false, 0}));
   return written(turn, write, batch, whole ? turn.kernels().update : turn.kernels().update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
@@ -252,7 +272,7 @@ template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool 
   Write write(turn, in_place);
   FRB_TRY(write.check_owner());
   if (!turn.kernels().draw_epoch) return not_here();
-  FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false}));
+  FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false, 0}));
   Drawn drawn(turn, draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
   Ref made(finish(drawn, write.made()));

@@ -37,16 +37,12 @@ const frb::Handler handlers[] = {
 
 const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelRecord), FRB_FIELDS(LeafRecord),
                                      FRB_FIELDS(RingRecord),   FRB_FIELDS(EpochRecord), FRB_FIELDS(ChainRecord),
+                                     FRB_FIELDS(FramesRecord), FRB_FIELDS(StackRecord), FRB_FIELDS(QueueRecord),
                                      FRB_FIELDS(MapRecord),    {}};
 
 // The kernels of buffers as the version chain calls them.
-template <class R> R record_of(const int32_t* numbers) {
-  R record;
-  record.at = reinterpret_cast<decltype(record.at)>(numbers);
-  return record;
-}
-frb::Plan plan_of(const frb::BufferCall& c) { return record_of<frb::Plan>(c.plan); }
-frb::Ring ring_of(const frb::BufferCall& c) { return record_of<frb::Ring>(c.ring); }
+frb::Plan plan_of(const frb::BufferCall& c) { return frb::record_of<frb::Plan>(c.plan); }
+frb::Ring ring_of(const frb::BufferCall& c) { return frb::record_of<frb::Ring>(c.ring); }
 frb::Addresses storage_of(const frb::BufferCall& c) { return {c.storage, c.arrays}; }
 frb::Addresses items_of(const frb::BufferCall& c) { return {c.items, c.item_count}; }
 template <class F> int outcome_of(F kernel) {
@@ -65,7 +61,7 @@ int add_to_buffer(const frb::BufferCall& c) {
 }
 int add_to_rings_of_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
-    frb::Addition(c, plan_of(c), ring_of(c), record_of<frb::Epoch>(c.epoch)).carry_out();
+    frb::add_to_rings(c, plan_of(c), ring_of(c), frb::record_of<frb::Epoch>(c.epoch));
     return frb::DONE;
   });
 }
@@ -121,7 +117,7 @@ int draw_epoch_of_buffer(const frb::BufferCall& c) {
     if (!c.draws) frb::fill_random(c.key, made.at, made.size);
     const int32_t* draws = c.draws ? c.draws : made.at;
     if (!frb::draw_epoch(c.counters, c.new_counters, draws, c.words, found.at, c.weights, c.probabilities, live.at,
-                         plan_of(c), record_of<frb::Epoch>(c.epoch), c.batch, frb::deck_of(c)))
+                         plan_of(c), frb::record_of<frb::Epoch>(c.epoch), c.batch, frb::deck_of(c)))
       return frb::NONE_DRAWN;
     if (c.slots)  // where slices begin
       frb::cut(ring, lanes, c.in_episode, c.counters + ring->next, found.at, draws + 2, c.words, live.at,

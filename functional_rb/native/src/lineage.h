@@ -24,7 +24,8 @@ struct Leaf {
 enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES };
 
 // A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, ring, epoch, leaves, given, words, batch_size, unit,
-// lanes, draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, beta)`. What `writes`
+// lanes, draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, beta, added, beside,
+// names, queue, frames, stops)`. What `writes`
 // may be written to, what `appends` added to, in rings, and of what `updates` priorities alone; users' items are taken as they are where it `adds`, and given out so where it
 // `samples`. What is drawn is read too where it `reads`, as arrays of NumPy's where it is asked for `in_numpy`.
 struct KnownBuffer {
@@ -32,7 +33,10 @@ struct KnownBuffer {
   PyObject* spec;
   std::vector<int32_t> numbers;      // of the plan's record
   std::vector<int32_t> ring, epoch;  // of theirs, if the sampler has such
+  std::vector<int32_t> queue, frames, beside;  // of what is made of added items, and the layout that this has beside them
   std::vector<Leaf> leaves;      // in the order in which they are stored
+  std::vector<Leaf> added;       // those of items that are given
+  PyObject* names;               // of the arrays beside
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
   int64_t words, batch_size;     // random words that an item takes, and the spec's own size of a batch, or -1
   int64_t unit, length;          // how much of a size of a batch a draw is, and how many steps it gives
@@ -40,21 +44,35 @@ struct KnownBuffer {
   int64_t row_bytes;             // of all leaves of an item
   int draws;
   bool prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat;
+  bool stops;                    // when it is full
   double beta;
 
-  Plan plan() const {
+  static Plan plan_in(const std::vector<int32_t>& numbers) {
     Plan plan;
     plan.at = reinterpret_cast<const BufferRecord*>(numbers.data());
     return plan;
   }
+  Plan plan() const { return plan_in(numbers); }
   int64_t arrays() const { return 1 + plan()->wide; }
+  int64_t arrays_beside() const { return PyTuple_Size(names); }
+  bool makes_rows() const { return !queue.empty() || !frames.empty(); }
+  const QueueRecord* waits() const { return queue.empty() ? nullptr : reinterpret_cast<const QueueRecord*>(queue.data()); }
+  const ChainRecord* chain() const { return frames.empty() ? nullptr : reinterpret_cast<const ChainRecord*>(frames.data()); }
+  // How many steps wait at most.
+  int64_t waiting() const { return waits() ? int64_t(waits()->lanes) * (waits()->n - 1) : 0; }
+  // How many items a batch may take out, and how many rows beside it may write, with so many steps in each lane.
+  int64_t most_lost(int64_t steps) const { return chain() ? rings()->lanes * most_of(steps, chain()->length) : 0; }
+  int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_of(steps, chain()->room) : waiting(); }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
   bool remembers() const { return draws == EPOCH || draws == EPOCH_OF_SLICES; }  // what has been drawn
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
+
+ private:
+  int64_t most_of(int64_t steps, int64_t limit) const { return least<int64_t>(frames_of_a_step(chain()) * steps, limit); }
 };
 
 // What samplers keep beside the storage and the tree.
-enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, BESIDE };
+enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, FRAME_AT, BESIDE };
 
 // What arrays are made of on a GPU: numbers, masks, bytes, and each leaf.
 enum Maker { INT32S, FLOAT32S, BOOLS, BYTES, LEAVES };
@@ -71,7 +89,7 @@ constexpr size_t MOST_PROTOTYPES = 128;
 struct Place {
   PyObject_HEAD
   KnownBuffer* known;
-  int64_t storage[1 + MOST_LEAVES];
+  int64_t storage[1 + MOST_LEAVES], rows_beside[1 + MOST_LEAVES];
   float* tree;
   int64_t others[BESIDE];
   int64_t readers;     // how many draws read the arrays without the lineage's lock; guarded by the GIL
@@ -90,10 +108,11 @@ struct Place {
 };
 
 // What a write overwrites at most: of so many slots the rows, the priorities and the steps in episodes kept beside these,
-// and the tree's leaves, of those also `more`; and what so many writes to a sparse set do, see `Deck`.
+// and the tree's leaves, of those also `more`; what so many writes to a sparse set do, see `Deck`; and so many rows beside.
 struct Overwritten {
   int64_t room, more, deck;
   bool rows, values, kept, steps;
+  int64_t beside;
 };
 
 // What was there before a write, in one piece of memory.
@@ -102,9 +121,11 @@ struct Saved {
   char* piece;
   PyObject* holder;  // on a GPU the array that all of it lies in
   int64_t bytes, room, deck_room;
-  int64_t counts[3];                       // how many of them are filled in, as `BufferCall.saved_count`; a kernel writes it
-  int64_t slots, values, kept, steps, deck;  // where they begin, or -1
-  int64_t copies[1 + MOST_LEAVES], arrays;  // likewise, and how many
+  int64_t counts[4];                       // how many of them are filled in, as `BufferCall.saved_count`; a kernel writes it
+  int64_t slots, values, kept, steps, deck, at, places;  // where they begin, or -1
+  int64_t copies[1 + MOST_LEAVES], arrays;   // likewise, and how many
+  int64_t copies_beside[1 + MOST_LEAVES], arrays_beside;
+  PyObject* names;                         // of these
 };
 
 inline PyTypeObject *known_type, *place_type, *saved_type;
@@ -115,7 +136,7 @@ inline uint64_t generation = 0;
 
 // --- known buffers -------------------------------------------------------------------------------------------------------
 
-inline bool add_leaf(KnownBuffer* known, PyObject* described) {
+inline bool add_leaf(std::vector<Leaf>& leaves, PyObject* described) {
   PyObject *name, *numpy, *shape;
   int code, bits;
   if (!PyArg_ParseTuple(described, "UOiiO!", &name, &numpy, &code, &bits, &PyTuple_Type, &shape)) return false;
@@ -128,8 +149,7 @@ inline bool add_leaf(KnownBuffer* known, PyObject* described) {
   Py_INCREF(name);
   PyUnicode_InternInPlace(&name);
   leaf.name = name, leaf.numpy = Py_NewRef(numpy);
-  known->leaves.push_back(leaf);
-  known->row_bytes += leaf.bytes;
+  leaves.push_back(leaf);
   return true;
 }
 
@@ -140,19 +160,23 @@ inline void take_record(std::vector<int32_t>& record, Py_buffer& given) {
 }
 
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
-  Py_buffer plan, ring, epoch;
-  PyObject *of, *leaves, *given;
+  Py_buffer plan, ring, epoch, beside, queue, frames;
+  PyObject *of, *leaves, *given, *added, *names;
   long long words, batch_size, unit, lanes;
-  int draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat;
+  int draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, stops;
   double beta;
-  if (!PyArg_ParseTuple(args, "Oy*y*y*O!O!LLLLippppppppppd", &of, &plan, &ring, &epoch, &PyTuple_Type, &leaves,
+  if (!PyArg_ParseTuple(args, "Oy*y*y*O!O!LLLLippppppppppdO!y*O!y*y*p", &of, &plan, &ring, &epoch, &PyTuple_Type, &leaves,
                         &PyTuple_Type, &given, &words, &batch_size, &unit, &lanes, &draws, &prioritized, &writes, &rewrites,
-                        &appends, &updates, &adds, &samples, &reads, &in_numpy, &flat, &beta))
+                        &appends, &updates, &adds, &samples, &reads, &in_numpy, &flat, &beta, &PyTuple_Type, &added, &beside,
+                        &PyTuple_Type, &names, &queue, &frames, &stops))
     return nullptr;
   KnownBuffer* made = allocated<KnownBuffer>(type);
   if (made) {
     take_record(made->numbers, plan), take_record(made->ring, ring), take_record(made->epoch, epoch);
+    take_record(made->beside, beside), take_record(made->queue, queue), take_record(made->frames, frames);
     new (&made->leaves) std::vector<Leaf>();
+    new (&made->added) std::vector<Leaf>();
+    made->names = Py_NewRef(names), made->stops = stops;
     new (&made->given) std::vector<int>();
     made->spec = Py_NewRef(of);
     made->words = words, made->batch_size = batch_size, made->unit = unit, made->draws = draws, made->beta = beta;
@@ -160,19 +184,27 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     made->lanes = lanes, made->appends = appends;
     made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites, made->updates = updates;
     made->adds = adds, made->samples = samples, made->reads = reads, made->in_numpy = in_numpy, made->flat = flat;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made, PyTuple_GetItem(leaves, k));
+    for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made->leaves, PyTuple_GetItem(leaves, k));
+    for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(made->added, PyTuple_GetItem(added, k));
+    for (const Leaf& leaf : made->leaves) made->row_bytes += leaf.bytes;
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
   }
   if (PyErr_Occurred()) Py_CLEAR(made);
   return reinterpret_cast<PyObject*>(made);
 }
 
+// The names of the arrays beside the items.
+inline PyObject* known_names(PyObject* self, void*) { return Py_NewRef(reinterpret_cast<KnownBuffer*>(self)->names); }
+
 inline void free_known(PyObject* self) {
   KnownBuffer* known = reinterpret_cast<KnownBuffer*>(self);
   Py_DECREF(known->spec);
-  for (Leaf& leaf : known->leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
-  known->numbers.~vector(), known->ring.~vector(), known->epoch.~vector();
-  known->leaves.~vector(), known->given.~vector();
+  for (const std::vector<Leaf>* leaves : {&known->leaves, &known->added})
+    for (const Leaf& leaf : *leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
+  Py_DECREF(known->names);
+  for (std::vector<int32_t>* each : {&known->numbers, &known->ring, &known->epoch, &known->beside, &known->queue, &known->frames})
+    each->~vector();
+  known->leaves.~vector(), known->added.~vector(), known->given.~vector();
   released(self);
 }
 
@@ -186,9 +218,9 @@ inline bool fits_on_gpu(const KnownBuffer* known) {
 // A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself
 // if kernels cannot read and write all of them. Whoever has the place keeps the arrays. On a GPU there are `makers`.
 inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
-  PyObject *known, *storage, *tree, *makers, *beside[BESIDE];
-  if (!PyArg_ParseTuple(args, "O!O!O(OOOO)O", known_type, &known, &PyTuple_Type, &storage, &tree, beside, beside + 1,
-                        beside + 2, beside + 3, &makers))
+  PyObject *known, *storage, *tree, *makers, *beside[BESIDE], *rows_beside;
+  if (!PyArg_ParseTuple(args, "O!O!O(OOOOO)OO!", known_type, &known, &PyTuple_Type, &storage, &tree, beside, beside + 1,
+                        beside + 2, beside + 3, beside + 4, &makers, &PyTuple_Type, &rows_beside))
     return nullptr;
   Place* made = allocated<Place>(place_type);
   if (!made) return nullptr;
@@ -196,7 +228,8 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
   made->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), made->generation = generation;
   made->where = ON_THE_HOST, made->stream = NO_STREAM;
   new (&made->prototypes) std::vector<Prototype>();
-  bool found = PyTuple_Size(storage) == made->known->arrays();
+  const int64_t more = made->known->arrays_beside();
+  bool found = PyTuple_Size(storage) == made->known->arrays() && PyTuple_Size(rows_beside) == more;
   if (found && makers != Py_None) {
     Seen rows;
     found = fits_on_gpu(made->known) && library.see_anywhere(PyTuple_GetItem(storage, 0), rows);
@@ -211,6 +244,7 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
   made->tree = reinterpret_cast<float*>(address(tree));
   for (int k = 0; k < BESIDE; ++k) made->others[k] = address(beside[k]);
   for (int64_t k = 0; found && k < made->known->arrays(); ++k) made->storage[k] = address(PyTuple_GetItem(storage, k));
+  for (int64_t k = 0; found && k < more; ++k) made->rows_beside[k] = address(PyTuple_GetItem(rows_beside, k));
   return PyErr_Occurred() ? nullptr : Py_NewRef(found ? place.get() : Py_None);
 }
 
@@ -267,6 +301,11 @@ Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritte
   made->deck_room = what.deck, made->deck = what.deck ? take(4 * what.deck * 4) : -1;
   made->arrays = what.rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
+  made->names = Py_NewRef(known->names);
+  made->arrays_beside = what.beside ? known->arrays_beside() : 0;
+  made->at = what.rows && known->chain() ? take(n * 4) : -1, made->places = what.beside ? take(what.beside * 4) : -1;
+  for (int64_t k = 0; k < made->arrays_beside; ++k)
+    made->copies_beside[k] = take(what.beside * KnownBuffer::plan_in(known->beside).stored_bytes(k));
   made->bytes = bytes;
   if (hold(made)) return made;
   Py_DECREF(reinterpret_cast<PyObject*>(made));
@@ -281,6 +320,7 @@ inline void free_saved(PyObject* self) {
   Saved* saved = reinterpret_cast<Saved*>(self);
   if (!saved->holder) free(saved->piece);
   Py_XDECREF(saved->holder);
+  Py_XDECREF(saved->names);
   released(self);
 }
 
@@ -298,22 +338,29 @@ inline PyObject* saved_holder(PyObject* self, void*) {
 inline PyObject* saved_nbytes(PyObject* self, void*) {
   return PyLong_FromLongLong(reinterpret_cast<Saved*>(self)->bytes + int64_t(sizeof(Saved)));
 }
-// Of how many slots rows were saved, of how many leaves of the tree, and how many writes to a sparse set.
+// Of how many slots rows were saved, of how many leaves of the tree, how many writes to a sparse set, and rows beside.
 inline PyObject* saved_counts(PyObject* self, void*) {
   const int64_t* counts = reinterpret_cast<Saved*>(self)->counts;
-  return Py_BuildValue("LLL", counts[0], counts[0] + counts[1], counts[2]);
+  return Py_BuildValue("LLLL", counts[0], counts[0] + counts[1], counts[2], counts[3]);
+}
+// The names of the arrays beside the items.
+inline PyObject* saved_names(PyObject* self, void*) { return Py_NewRef(reinterpret_cast<Saved*>(self)->names); }
+
+inline Ref numbers_told(const int64_t* numbers, int64_t count) {
+  Ref told(PyTuple_New(Py_ssize_t(count)));
+  for (int64_t k = 0; told && k < count; ++k)
+    if (PyTuple_SetItem(told.get(), Py_ssize_t(k), PyLong_FromLongLong(numbers[k]))) return Ref();
+  return told;
 }
 
-// (slots, values, kept, steps, deck, room of its columns, (copies of each array)): where each begins in the buffer that this
-// is, or -1.
+// (slots, values, kept, steps, deck, room of its columns, (copies of each array), frames' numbers, places of rows beside,
+// (copies of each array of theirs)): where each begins in the buffer that this is, or -1.
 inline PyObject* saved_offsets(PyObject* self, void*) {
   const Saved* saved = reinterpret_cast<Saved*>(self);
-  Ref copies(PyTuple_New(Py_ssize_t(saved->arrays)));
-  for (int64_t k = 0; copies && k < saved->arrays; ++k)
-    if (PyTuple_SetItem(copies.get(), Py_ssize_t(k), PyLong_FromLongLong(saved->copies[k]))) return nullptr;
-  if (!copies) return nullptr;
-  return Py_BuildValue("LLLLLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->deck, saved->deck_room,
-                       copies.give());
+  Ref copies = numbers_told(saved->copies, saved->arrays), beside = numbers_told(saved->copies_beside, saved->arrays_beside);
+  if (!copies || !beside) return nullptr;
+  return Py_BuildValue("LLLLLLNLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->deck, saved->deck_room,
+                       copies.give(), saved->at, saved->places, beside.give());
 }
 
 // --- the types ------------------------------------------------------------------------------------------------------
@@ -325,7 +372,8 @@ inline PyTypeObject* made_type(PyObject* module, const char* name, PyType_Spec& 
 }
 
 inline bool add_lineage_types(PyObject* module) {
-  static PyType_Slot known[] = {{Py_tp_new, reinterpret_cast<void*>(new_known)},
+  static PyGetSetDef of_known[] = {{"names", known_names, nullptr, nullptr, nullptr}, {}};
+  static PyType_Slot known[] = {{Py_tp_new, reinterpret_cast<void*>(new_known)}, {Py_tp_getset, of_known},
                                   {Py_tp_dealloc, reinterpret_cast<void*>(free_known)}, {0, nullptr}};
   static PyType_Spec known_spec = {"functional_rb._native.KnownBuffer", sizeof(KnownBuffer), 0, Py_TPFLAGS_DEFAULT, known};
   static PyMethodDef methods[] = {{"wait", wait_for_readers, METH_NOARGS, nullptr}, {}};
@@ -335,6 +383,7 @@ inline bool add_lineage_types(PyObject* module) {
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, place};
   static PyGetSetDef fields[] = {{"nbytes", saved_nbytes, nullptr, nullptr, nullptr},
                                  {"counts", saved_counts, nullptr, nullptr, nullptr},
+                                 {"names", saved_names, nullptr, nullptr, nullptr},
                                  {"offsets", saved_offsets, nullptr, nullptr, nullptr},
                                  {"holder", saved_holder, nullptr, nullptr, nullptr}, {}};
   static PyType_Slot holder[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_holder)},

@@ -36,6 +36,19 @@ FRB_RECORD(EpochRecord, count, remaining, epochs_done, drop_last);
 // Frames that are stored once: `step` and `jump` say how far on the newest frame is that is asked for.
 FRB_RECORD(ChainRecord, length, room, limit, depth, paired, item_limit, stack, step, jump);
 
+// What is told behind a chain of frames: where its cursors begin among the counters, and how many stacks there are. Behind
+// these lie the stacks, and which of the leaves that are given are stored as they are.
+FRB_RECORD(FramesRecord, cursor, stacks);
+
+// A leaf that is stored as frames, of which a stack has `depth`; the leaf that has its next value, or -1; and how a frame
+// lies in it: `outer` pieces of so many bytes, each among as many as there are frames.
+FRB_RECORD(StackRecord, leaf, following, depth, outer, bytes);
+
+// Steps that wait until there are n: where in the counters it says how many wait, leaves by their positions or -1, and how
+// many leaves there are of a kind. Behind it lie those that mark ends, those that come from the last step, the rewards,
+// of each the bytes of a number too, and the powers of the discount, float64 [n].
+FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, ends, following, rewards);
+
 // A hash map. Behind it lie masks, factors and signs, each as many as words.
 FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
 
@@ -47,7 +60,17 @@ template <class R> struct Record {
 using Ring = Record<RingRecord>;
 using Epoch = Record<EpochRecord>;
 using Chain = Record<ChainRecord>;
+using Queue = Record<QueueRecord>;
 using Map = Record<MapRecord>;
+
+// Most frames that a step takes.
+FRB_INLINE int64_t frames_of_a_step(const ChainRecord* chain) { return chain->paired ? 2 * chain->depth : chain->depth; }
+
+template <class R> FRB_INLINE R record_of(const int32_t* numbers) {
+  R record;
+  record.at = reinterpret_cast<decltype(record.at)>(numbers);
+  return record;
+}
 
 struct Plan : Record<BufferRecord> {
   FRB_INLINE int64_t stored_bytes(int64_t array) const { return behind()[array]; }

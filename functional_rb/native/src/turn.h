@@ -250,6 +250,10 @@ inline BufferCall call_on(Turn& turn, const Seen& counters) {
   call.row_bytes = known->row_bytes, call.words = known->words;
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
+  call.queue = known->queue.empty() ? nullptr : known->queue.data();
+  call.frames = known->frames.empty() ? nullptr : known->frames.data();
+  call.beside_plan = known->beside.empty() ? nullptr : known->beside.data();
+  call.beside = place->rows_beside, call.frame_at = place->beside<int32_t>(FRAME_AT);
   call.counters = reinterpret_cast<const int32_t*>(counters.data);
   call.scratches = turn.scratches(), call.stream = turn.stream(), call.device = place->where.device.id;
   return call;

@@ -52,7 +52,7 @@ inline bool succeed(Turn& turn, PyObject* following, Saved* saved) {
 
 // --- writes ---------------------------------------------------------------------------------------------------------
 
-// The next state of a buffer, by a kernel that writes. `rows` says how many rows are new, or rewritten if handles name them.
+// The next state of a buffer, by a kernel that writes. `rows` says how many rows are given, or rewritten if handles name them.
 class Write {
  public:
   Write(Turn& turn, bool in_place, int64_t rows = 0, PyObject* handles = nullptr)
@@ -126,7 +126,7 @@ class Write {
     Ref past = attribute(turn_.state(), names._save_history);
     if (!past || past.is(Py_None) || !rows_) return past;
     if (handles_) return Ref::to(Py_None);
-    const Ref size(PyLong_FromLongLong(rows_));
+    const Ref size(PyLong_FromLongLong(rows_ + turn_.known()->waiting()));
     return size ? called_method(past.get(), names.after, size.get()) : Ref();
   }
   void tell_of_saved(BufferCall& call, int64_t* items) {
@@ -138,6 +138,9 @@ class Write {
     call.saved_kept = reinterpret_cast<float*>(at(saved_->kept));
     call.saved_steps = reinterpret_cast<int32_t*>(at(saved_->steps));
     call.deck_room = saved_->deck_room, call.saved_deck = reinterpret_cast<int32_t*>(at(saved_->deck));
+    call.saved_at = reinterpret_cast<int32_t*>(at(saved_->at)), call.saved_places = reinterpret_cast<int32_t*>(at(saved_->places));
+    for (int64_t k = 0; k < saved_->arrays_beside; ++k) beside_[k] = reinterpret_cast<int64_t>(at(saved_->copies_beside[k]));
+    call.saved_beside = beside_;
     for (int64_t k = 0; k < saved_->arrays; ++k) items[call.item_count++] = reinterpret_cast<int64_t>(at(saved_->copies[k]));
   }
   // Take back what `succeed` did, and all that was written since; an error stays.
@@ -154,7 +157,7 @@ class Write {
   Ref counters_, after_, following_, made_;
   Saved* saved_ = nullptr;
   int32_t* new_ = nullptr;
-  int64_t nowhere_[3] = {};
+  int64_t nowhere_[4] = {}, beside_[1 + MOST_LEAVES];
 };
 
 }  // namespace frb

@@ -1,0 +1,182 @@
+// The frames of new items, which share those that others have: `frame_store.added`.
+#pragma once
+#include "exports.h"
+#include "frame_ring.h"
+#include "ring.h"
+#include "rows.h"
+
+FRB_BEGIN
+
+// The frames of a batch. Steps are numbered as they come, `step * lanes + lane`, each lane's marked ones first.
+class NewFrames {
+ public:
+  NewFrames(const BufferCall& call, const Plan& plan, const Ring& ring)
+      : call_(call), made_(call), ring_(ring), chain_(record_of<Chain>(call.frames)),
+        told_(reinterpret_cast<const FramesRecord*>(chain_.behind())),
+        stacks_(reinterpret_cast<const StackRecord*>(told_ + 1)), layout_(record_of<Plan>(call.beside_plan)),
+        capacity_(plan->capacity), lanes_(ring->lanes), steps_(call.batch / lanes_), most_(frames_of_a_step(chain_.at)),
+        items_(plan->leaves + call.item_count - call.given), rows_(call.batch), ranks_(call.batch), written_(lanes_, true),
+        shares_(call.batch, true), moves_(call.batch, true), slots_(lanes_ * least<int64_t>(most_ * steps_, chain_->room)),
+        source_(slots_.size), live_(slots_.size), after_(lanes_), at_(call.batch),
+        lost_(lanes_ * least<int64_t>(most_ * steps_, chain_->length)), gone_(lost_.size), sizes_(lanes_) {
+    name_leaves(plan);
+    for (int64_t row = 0; row < call.batch; ++row) {
+      if (call.mask && !call.mask[row]) continue;
+      const int64_t lane = row % lanes_, step = written_[lane]++;
+      rows_[step * lanes_ + lane] = int32_t(row), ranks_[row] = int32_t(step);
+    }
+    bool move = false;
+    for (int64_t k = 0; k < told_->stacks; ++k) move |= stacks_[k].following >= 0 && stacks_[k].depth > 1;
+    for (int64_t lane = 0; lane < lanes_; ++lane)
+      for (int64_t step = 0; step < written_[lane]; ++step) compare(lane, step);
+    plan_frames(call.counters + told_->cursor, written_.at, shares_.at, move ? moves_.at : nullptr, slots_.at, source_.at,
+                live_.at, after_.at, at_.at, chain_, lanes_, call.batch, slots_.size);
+  }
+  // The call that adds the leaves that are stored as they are.
+  const BufferCall& call() const { return made_; }
+
+  // Store the frames of rows that go to given slots; how many items lose theirs, which come first among `lost`.
+  int64_t store(const int32_t* slots, const int32_t* rows, int64_t count) {
+    int64_t done = 0;
+    for (int64_t i = 0; i < slots_.size; ++i) {
+      if (!live_[i]) continue;
+      if (call_.saved_places) {
+        call_.saved_places[done] = slots_[i];
+        save_items(layout_, storage(), slots_[i], {call_.saved_beside, storage().size}, done, 1);
+      }
+      write(slots_[i], source_[i]), ++done;
+    }
+    call_.saved_count[3] = done;
+    for (int64_t i = 0; i < count; ++i) {
+      int32_t& at = call_.frame_at[slots[i]];
+      if (call_.saved_at) call_.saved_at[i] = at;
+      at = at_[rows[i] % lanes_ * steps_ + ranks_[rows[i]]];
+    }
+    memcpy(call_.new_counters + told_->cursor, after_.at, size_t(lanes_) * 4);
+    return lose();
+  }
+  const int32_t* lost() const { return lost_.at; }
+  int64_t most_lost() const { return lost_.size; }
+
+ private:
+  // A frame in a leaf, or where it is stored: its pieces lie so many bytes apart.
+  struct Frame {
+    char* at;
+    int64_t apart;
+  };
+  Addresses storage() const { return {call_.beside, 1 + layout_->wide}; }
+  static int64_t bytes_of(const StackRecord& of) { return int64_t(of.outer) * of.bytes; }
+  Frame given(const StackRecord& of, int64_t leaf, int64_t row, int64_t which) const {
+    return {place(call_.items[leaf]) + row * of.depth * bytes_of(of) + which * of.bytes, int64_t(of.depth) * of.bytes};
+  }
+  Frame stored(int64_t k, int64_t slot) const {
+    const LeafRecord& leaf = layout_.leaf(k);
+    return {place(call_.beside[leaf.storage]) + slot * layout_.stored_bytes(leaf.storage) + leaf.offset, stacks_[k].bytes};
+  }
+  static bool equal(const StackRecord& of, Frame x, Frame y) {
+    for (int64_t piece = 0; of.bytes && piece < of.outer; ++piece)
+      if (memcmp(x.at + piece * x.apart, y.at + piece * y.apart, size_t(of.bytes))) return false;
+    return true;
+  }
+
+  // What is stored as it is, for the kernel that adds it.
+  void name_leaves(const Plan& plan) {
+    const int32_t* stored = reinterpret_cast<const int32_t*>(stacks_ + told_->stacks);
+    for (int64_t k = 0; k < plan->leaves; ++k) items_[k] = call_.items[stored[k]];
+    for (int64_t k = call_.given; k < call_.item_count; ++k) items_[plan->leaves + k - call_.given] = call_.items[k];
+    made_.items = items_.at, made_.given = plan->leaves, made_.item_count = items_.size;
+  }
+  // Whether a step shares what is there of the one before, and whether its next observation is its own moved on.
+  void compare(int64_t lane, int64_t step) {
+    const int64_t entry = step * lanes_ + lane, row = rows_[entry], before = step ? rows_[entry - lanes_] : 0;
+    bool shares = true, moves = true;
+    for (int64_t k = 0; k < told_->stacks; ++k) {
+      const StackRecord& of = stacks_[k];
+      const bool paired = of.following >= 0;
+      const int64_t old = paired ? of.following : of.leaf;
+      if (step) shares = shares && (paired ? equal(of, old, before, of.leaf, row) : moved_on(of, old, before, of.leaf, row));
+      for (int64_t j = paired ? 0 : 1; !step && shares && j < of.depth; ++j)
+        shares = equal(of, stored(k, newest(lane, of.depth - 1 - j)), given(of, of.leaf, row, paired ? j : j - 1));
+      moves = moves && (!paired || moved_on(of, of.leaf, row, of.following, row));
+    }
+    shares_[entry] = shares, moves_[entry] = moves;
+  }
+  bool equal(const StackRecord& of, int64_t x, int64_t x_row, int64_t y, int64_t y_row) const {
+    const int64_t bytes = of.depth * bytes_of(of);
+    return !bytes || !memcmp(given(of, x, x_row, 0).at, given(of, y, y_row, 0).at, size_t(bytes));
+  }
+  // Whether a stack y is x with the oldest frame dropped and another one added: in each piece so many bytes are compared.
+  bool moved_on(const StackRecord& of, int64_t x, int64_t x_row, int64_t y, int64_t y_row) const {
+    const char *before = given(of, x, x_row, 0).at, *after = given(of, y, y_row, 0).at;
+    const int64_t group = int64_t(of.depth) * of.bytes, width = group - of.bytes, all = of.outer * group;
+    if (width <= 0) return true;
+    if (8 % group) {
+      for (int64_t at = 0; at < all; at += group)
+        if (memcmp(before + at + of.bytes, after + at, size_t(width))) return false;
+      return true;
+    }
+    // Several pieces in a word, of which the bytes of the newest frame do not count.
+    uint64_t counted = 0, found = 0;
+    for (int64_t at = 0; at < 8; ++at)
+      if (at % group < width) counted |= uint64_t(0xFF) << (8 * at);
+    const auto compare = [&](int64_t at, int64_t bytes) {
+      uint64_t one = 0, other = 0;
+      memcpy(&one, before + at, size_t(bytes)), memcpy(&other, after + at, size_t(bytes));
+      const uint64_t there = bytes < 8 ? (uint64_t(1) << (8 * bytes)) - 1 : ~uint64_t(0);
+      found |= ((one >> (8 * of.bytes)) ^ other) & counted & there;
+    };
+    int64_t at = 0;
+    for (; at + 8 <= all && !found; at += 8) compare(at, 8);
+    if (at < all && !found) compare(at, all - at);
+    return !found;
+  }
+  // Where the newest frame of a lane lies, or one so far before it.
+  int64_t newest(int64_t lane, int64_t back) const {
+    const int64_t number = floor_mod(int64_t(call_.counters[told_->cursor + lane]) - 1 - back, chain_->limit);
+    return lane * chain_->room + number % chain_->room;
+  }
+  // Write a frame, of those that there may be of each step: a stack that is less deep than others repeats its oldest.
+  void write(int64_t slot, int64_t source) {
+    const int64_t row = rows_[source / most_], rank = source % most_, which = rank % chain_->depth;
+    for (int64_t k = 0; k < told_->stacks; ++k) {
+      const StackRecord& of = stacks_[k];
+      const int64_t leaf = rank < chain_->depth ? of.leaf : of.following, skipped = chain_->depth - of.depth;
+      const Frame from = given(of, leaf, row, most<int64_t>(which - skipped, 0)), to = stored(k, slot);
+      if (of.bytes == 1 && from.apart == 4)  // of images, the usual stack
+        for (int64_t piece = 0; piece < of.outer; ++piece) to.at[piece] = from.at[4 * piece];
+      else if (of.bytes)
+        copy_column(to.at, to.apart, from.at, from.apart, of.outer, of.bytes);
+    }
+  }
+  // The oldest items that have lost frames leave their lanes.
+  int64_t lose() {
+    int32_t* sizes = call_.new_counters + ring_->sizes;
+    overwritten(call_.frame_at, call_.new_counters + ring_->cursors, sizes, after_.at, lost_.at, gone_.at, sizes_.at, chain_,
+                capacity_, lanes_, lost_.size);
+    int64_t found = 0, size = 0;
+    for (int64_t i = 0; i < lost_.size; ++i)
+      if (gone_[i]) lost_[found++] = lost_[i];
+    for (int64_t lane = 0; lane < lanes_; ++lane) size += sizes[lane] = sizes_[lane];
+    call_.new_counters[SIZE] = int32_t(size);
+    return found;
+  }
+
+  const BufferCall& call_;
+  BufferCall made_;
+  const Ring& ring_;
+  const Chain chain_;
+  const FramesRecord* told_;
+  const StackRecord* stacks_;
+  const Plan layout_;
+  const int64_t capacity_, lanes_, steps_, most_;
+  Scratch<int64_t> items_;
+  Scratch<int32_t> rows_, ranks_, written_;
+  Scratch<uint8_t> shares_, moves_;
+  Scratch<int32_t> slots_, source_;
+  Scratch<uint8_t> live_;
+  Scratch<int32_t> after_, at_, lost_;
+  Scratch<uint8_t> gone_;
+  Scratch<int32_t> sizes_;
+};
+
+FRB_END

@@ -1,0 +1,165 @@
+// Steps that wait for those that follow them, and the items over n steps that they become: `NStepOfAdded.incoming`.
+//
+// Rows are those of all waiting steps, n - 1 of each lane, and behind them those of the batch.
+#pragma once
+#include "exports.h"
+#include "rows.h"
+#include "step_queue.h"
+
+FRB_BEGIN
+
+// What a batch makes of the steps that wait. The counters of how many wait are written at once, the steps by `keep`.
+class Waiting {
+ public:
+  Waiting(const BufferCall& call, const Plan& plan)
+      : call_(call), made_(call), plan_(plan), queue_(record_of<Queue>(call.queue)),
+        packed_(record_of<Plan>(call.beside_plan)), n_(queue_->n), before_(queue_->lanes * (n_ - 1)),
+        rows_(call.batch + before_), words_(queue_->id < 0 ? 0 : packed_.leaf(queue_->id).bytes / 4), ended_(call.batch, true),
+        ids_(rows_ * words_), window_(rows_ * n_), waiting_(before_), real_(rows_ * n_), complete_(rows_),
+        items_(plan->leaves + call.item_count - call.given), made_leaves_(rows_ * bytes_of_items()),
+        steps_of_rewards_(rows_ * n_ * most_of_rewards()), kept_(before_ * stored_bytes(), true) {
+    name_leaves();
+    line_up();
+    add_rewards_up();
+    for (int64_t row = 0; row < rows_; ++row) finish(row);
+    pack();
+  }
+  // The call that adds the items that are complete.
+  const BufferCall& call() const { return made_; }
+
+  // Let the steps wait that are not.
+  void keep() const {
+    const char* from = kept_.at;
+    call_.saved_count[3] = before_;
+    for (int64_t i = 0; call_.saved_places && i < before_; ++i) call_.saved_places[i] = int32_t(i);
+    for (int64_t array = 0; before_ && array < 1 + packed_->wide; ++array) {
+      const int64_t bytes = before_ * packed_.stored_bytes(array);
+      if (!bytes) continue;
+      if (call_.saved_places) memcpy(place(call_.saved_beside[array]), place(call_.beside[array]), size_t(bytes));
+      memcpy(place(call_.beside[array]), from, size_t(bytes));
+      from += bytes;
+    }
+  }
+
+ private:
+  const int32_t* ends() const { return queue_.behind(); }
+  const int32_t* following() const { return ends() + queue_->ends; }
+  const int32_t* rewards() const { return following() + queue_->following; }  // and the bytes of each one's numbers
+  const int32_t* discounts() const { return rewards() + 2 * queue_->rewards; }
+  int64_t bytes_of_items() const {
+    int64_t sum = 0;
+    for (int64_t k = 0; k < plan_->leaves; ++k) sum += whole(plan_.leaf(k).bytes);
+    return sum;
+  }
+  int64_t stored_bytes() const {
+    int64_t sum = 0;
+    for (int64_t array = 0; array < 1 + packed_->wide; ++array) sum += packed_.stored_bytes(array);
+    return sum;
+  }
+  int64_t most_of_rewards() const {
+    int64_t found = 0;
+    for (int64_t k = 0; k < queue_->rewards; ++k) found = most<int64_t>(found, packed_.leaf(rewards()[2 * k]).bytes);
+    return found;
+  }
+  static int64_t whole(int64_t bytes) { return (bytes + 7) / 8 * 8; }  // so that numbers are where processors want them
+
+  // A leaf of a row.
+  const char* leaf(int64_t k, int64_t row) const {
+    const LeafRecord& leaf = packed_.leaf(k);
+    if (row >= before_) return place(call_.items[k]) + (row - before_) * leaf.bytes;
+    return place(call_.beside[leaf.storage]) + row * packed_.stored_bytes(leaf.storage) + leaf.offset;
+  }
+  char* made(int64_t k, int64_t row) const { return place(items_[k]) + row * plan_.leaf(k).bytes; }
+  void take(int64_t k, int64_t row, int64_t from) const {
+    if (const int64_t bytes = packed_.leaf(k).bytes) copy(made(k, row), leaf(k, from), bytes);
+  }
+
+  void name_leaves() {
+    int64_t at = 0;
+    for (int64_t k = 0; k < plan_->leaves; ++k) {
+      items_[k] = reinterpret_cast<int64_t>(made_leaves_.at) + at;
+      at += rows_ * whole(plan_.leaf(k).bytes);
+    }
+    for (int64_t k = call_.given; k < call_.item_count; ++k) items_[plan_->leaves + k - call_.given] = call_.items[k];
+    made_.items = items_.at, made_.given = plan_->leaves, made_.item_count = items_.size;
+    made_.batch = rows_, made_.mask = complete_.at;
+  }
+  void line_up() {
+    for (int64_t k = 0; k < queue_->ends; ++k)
+      for (int64_t i = 0; i < call_.batch; ++i) ended_[i] |= place(call_.items[ends()[k]])[i] != 0;
+    for (int64_t row = 0; words_ && row < rows_; ++row) memcpy(ids_.at + row * words_, leaf(queue_->id, row), size_t(words_) * 4);
+    plan_line(call_.counters + queue_->pending, ended_.at, words_ ? ids_.at : nullptr, call_.mask, window_.at, real_.at,
+              complete_.at, waiting_.at, call_.new_counters + queue_->pending, queue_->lanes, call_.batch, words_, n_);
+  }
+  // Rewards are added up where items have them, and how many steps these are where the entry behind the leaves says so.
+  void add_rewards_up() {
+    for (int64_t k = 0; k < queue_->rewards; ++k) {
+      const int64_t reward = rewards()[2 * k];
+      if (rewards()[2 * k + 1] == 8) fold<double>(reward);
+      else fold<float>(reward);
+    }
+  }
+  template <class T> void fold(int64_t reward) {
+    const int64_t bytes = packed_.leaf(reward).bytes;
+    Scratch<T> powers(n_);
+    for (int64_t k = 0; k < n_; ++k) {
+      double power;
+      memcpy(&power, discounts() + 2 * k, 8);
+      powers[k] = T(power);
+    }
+    for (int64_t i = 0; bytes && i < rows_ * n_; ++i) copy(steps_of_rewards_.at + i * bytes, leaf(reward, window_[i]), bytes);
+    fold_each(reinterpret_cast<const T*>(steps_of_rewards_.at), real_.at, reinterpret_cast<T*>(made(reward, 0)),
+              reinterpret_cast<int32_t*>(made(packed_->leaves, 0)), Span<const T>{powers.at, n_}, rows_, bytes / int64_t(sizeof(T)));
+  }
+  // The other leaves of an item, and what is told of it beside.
+  void finish(int64_t row) {
+    const int64_t first = packed_->leaves, own = window_[row * n_];
+    int32_t steps;
+    memcpy(&steps, made(first, row), 4);
+    const int64_t last = window_[row * n_ + steps - 1];
+    for (int64_t k = 0; k < first; ++k)
+      if (!is_among(rewards(), queue_->rewards, 2, k)) take(k, row, is_among(following(), queue_->following, 1, k) ? last : own);
+    for (int64_t k = 0; k < queue_->rewards; ++k) {
+      const int64_t reward = rewards()[2 * k], bytes = packed_.leaf(reward).bytes;
+      if (bytes) copy(made(first + 1 + k, row), leaf(reward, own), bytes);
+    }
+    const bool terminated = queue_->terminated >= 0 && *leaf(queue_->terminated, last) &&
+                            !(queue_->truncated >= 0 && *leaf(queue_->truncated, last));
+    *made(first + 1 + queue_->rewards, row) = !terminated;
+  }
+  static bool is_among(const int32_t* positions, int64_t count, int64_t apart, int64_t k) {
+    for (int64_t i = 0; i < count; ++i)
+      if (positions[i * apart] == k) return true;
+    return false;
+  }
+  // The steps that wait from now on, as they are stored.
+  void pack() {
+    Scratch<int64_t> arrays(1 + packed_->wide);
+    int64_t at = reinterpret_cast<int64_t>(kept_.at);
+    for (int64_t array = 0; array < 1 + packed_->wide; ++array) arrays[array] = at, at += before_ * packed_.stored_bytes(array);
+    const Addresses storage{arrays.at, arrays.size};
+    for (int64_t i = 0; i < before_; ++i) {
+      if (waiting_[i] >= before_) {
+        store_item(packed_, storage, i, {call_.items, packed_->leaves}, waiting_[i] - before_);
+      } else {
+        for (int64_t array = 0; array < arrays.size; ++array)
+          if (const int64_t bytes = packed_.stored_bytes(array))
+            copy(place(arrays[array]) + i * bytes, place(call_.beside[array]) + waiting_[i] * bytes, bytes);
+      }
+    }
+  }
+
+  const BufferCall& call_;
+  BufferCall made_;
+  const Plan& plan_;
+  const Queue queue_;
+  const Plan packed_;
+  const int64_t n_, before_, rows_, words_;
+  Scratch<uint8_t> ended_;
+  Scratch<int32_t> ids_, window_, waiting_;
+  Scratch<uint8_t> real_, complete_;
+  Scratch<int64_t> items_;
+  Scratch<char> made_leaves_, steps_of_rewards_, kept_;
+};
+
+FRB_END
