@@ -1,35 +1,20 @@
 """Forests on JAX: `rb.forests`."""
 
-from __future__ import annotations
+from functional_rb.trees import forest, forest_growth, forest_tree
+from jax_backend.lib import LIB
 
-from functional_rb.trees import forest as functions
-from functional_rb.trees import forest_growth, forest_tree
-from jax_backend import carried
-from jax_backend.binder import Binder
+_lib = LIB.within("forests")
 
-_binds = Binder(lambda _: carried)
+count = _lib.bind(forest.count)
+extend = _lib.bind(forest.extend)
+extend_ = _lib.bind(forest.extend_)
+init = _lib.bind(forest.init)
+lookup = _lib.bind(forest.lookup)
+merge = _lib.bind(forest_growth.merge)
+refused = _lib.bind(forest.refused)
+size = _lib.bind(forest.size)
+tree = _lib.bind(forest_tree.tree)
+with_spec = _lib.bind(forest_growth.with_spec)
 
-init = _binds(functions.init)
-extend = _binds(functions.extend)
-extend_ = _binds(functions.extend_)
-with_spec = _binds(forest_growth.with_spec)
-merge = _binds(forest_growth.merge)
-lookup = _binds.array(functions.lookup)
-count = _binds.array(functions.count)
-size = _binds.array(functions.size)
-refused = _binds.array(functions.refused)
-tree = _binds(forest_tree.tree)
-
-__all__ = [
-    "count",
-    "extend",
-    "extend_",
-    "init",
-    "lookup",
-    "merge",
-    "refused",
-    "size",
-    "tree",
-    "with_spec",
-]
+__all__ = [*forest_tree.NAMES]
 __dir__ = __all__.copy

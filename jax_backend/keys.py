@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.buffer import checks
+from jax_backend import compat, rules
+
 MAP = 0xFF6D6170
 """Beyond the number of bits that are drawn by a key at a time."""
 
@@ -25,10 +28,31 @@ def check_key(key: Any) -> None:
         )
 
 
-def split(key: jax.Array) -> jax.Array:
-    """Two keys from one."""
+@rules.transfers
+def key(seed: int | jax.Array) -> jax.Array:
+    """A key of JAX's default kind: `jax.random.key(seed)`.
+
+    Args:
+        seed: a whole number, of which all 64 bits count, whether JAX's 64-bit mode is on or not; beyond, it is taken
+            modulo 2^64. Or a traced integer.
+
+    Example:
+        >>> first, second = key(1), key(2**32 + 1)
+        >>> bool((jax.random.key_data(first) == jax.random.key_data(second)).all())
+        False
+    """
+    if not isinstance(seed, (int, np.integer)) or -(2**31) <= seed < 2**32:
+        return jax.random.key(seed)
+    # In its 32-bit mode JAX drops the upper bits, and gives the key of another seed.
+    with jax.ensure_compile_time_eval(), compat.enable_x64(True):
+        return jax.random.key((int(seed) + 2**63) % 2**64 - 2**63)
+
+
+@rules.transfers
+def split(key: jax.Array, n: int = 2) -> jax.Array:
+    """`n` independent keys [n] from one: `jax.random.split`."""
     check_key(key)
-    return jax.random.split(key)
+    return jax.random.split(key, checks.count("split", "n", n))
 
 
 def for_maps(key: jax.Array) -> jax.Array:

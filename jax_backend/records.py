@@ -1,28 +1,17 @@
 """Records on JAX: `rb.records`."""
 
-from __future__ import annotations
+from functional_rb.public import records
+from functional_rb.public.records import batch_shape as batch_shape
+from functional_rb.public.records import state_dict as state_dict
+from jax_backend.lib import LIB
 
-from functional_rb.interop import records
-from functional_rb.interop.records import batch_shape as batch_shape
-from functional_rb.interop.records import state_dict as state_dict
-from jax_backend import values
-from jax_backend.binder import Binder
+_lib = LIB.within("records")
 
-_binds = Binder(lambda _: values)
+at = _lib.bind(records.at)
+cat = _lib.bind(records.cat)
+load_state_dict = _lib.bind(records.load_state_dict)
+stack = _lib.bind(records.stack)
+unbind = _lib.bind(records.unbind)
 
-at = _binds(records.at)
-cat = _binds(records.cat)
-stack = _binds(records.stack)
-unbind = _binds(records.unbind)
-load_state_dict = _binds(records.load_state_dict)
-
-__all__ = [
-    "at",
-    "batch_shape",
-    "cat",
-    "load_state_dict",
-    "stack",
-    "state_dict",
-    "unbind",
-]
+__all__ = [*records.NAMES]
 __dir__ = __all__.copy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
@@ -466,13 +467,17 @@ def _check_axis(state: ShardedState, axis_name: Any, function: str) -> None:
         )
 
 
-def check_unsharded(state: Any, axis_name: Any, draw: Any, function: str) -> None:
+def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str) -> None:
     """Refuse what has no meaning for a buffer that is not sharded; on a single device, everything has.
 
     Raises:
         ValueError: with the remedy.
     """
     asked.check_draw(draw, function)
+    if group is not None:
+        raise ValueError(f"{function}: group is of torch; on JAX give axis_name=, or leave it out")
+    if isinstance(state, ShardedState):
+        return  # of these `sample_items` looks at it
     if draw == "local" and isinstance(state, State):
         local.check(state.spec)
     if axis_name is None:
@@ -585,6 +590,12 @@ def update(
         after: ShardedState = _update(state, handles, priorities, dict(replacements), kernels=kernels)
         return after
     return state.with_index(_prioritize(state, handles, priorities, kernels=kernels))
+
+
+def update_items(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
+    """What `update` does with a sharded buffer, and, named so, `update_`."""
+    write = update if function == "update" else update_
+    return write(state, *api.check_update(_ENGINE, state, indices, priorities, items, function))
 
 
 def update_(
@@ -714,3 +725,6 @@ def counter(state: ShardedState, place: int) -> jax.Array:
 def drawable(state: ShardedState, n: int) -> jax.Array:
     """Whether n items can be drawn."""
     return execute.drawable(state.index, n)
+
+
+_ENGINE: Any = sys.modules[__name__]

@@ -18,7 +18,7 @@ from functional_rb.text.backend import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from jax_backend import compile, convert, execute, ops
-from jax_backend.binder import Binder
+from jax_backend.lib import LIB
 
 _KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
 
@@ -148,19 +148,19 @@ def _run(given: tuple[Any, ...], function: Callable[..., Any], static: tuple[Any
 _backend = _Backend()
 
 
-_binds = Binder(lambda _: _backend)
+_lib = LIB.within("text")
 
-bradley_terry_loss = _binds.array(preferences.bradley_terry_loss)
-end_scores = _binds.array(preferences.end_scores)
-generate = _binds(api.generate)
-join = _binds(api.join)
-group_advantages = _binds.array(preferences.group_advantages)
-log_probs = _binds.array(api.log_probs)
-gae = _binds(api.gae)
-pairs_of_groups = _binds(preferences.pairs_of_groups)
-reward_loss = _binds.array(preferences.reward_loss)
-rollout = _binds(api.rollout)
-update_kl = _binds.array(preferences.update_kl)
+bradley_terry_loss = _lib.bind_to(_backend, preferences.bradley_terry_loss)
+end_scores = _lib.bind_to(_backend, preferences.end_scores)
+generate = _lib.bind_to(_backend, api.generate)
+join = _lib.bind_to(_backend, api.join)
+group_advantages = _lib.bind_to(_backend, preferences.group_advantages)
+log_probs = _lib.bind_to(_backend, api.log_probs)
+gae = _lib.bind_to(_backend, api.gae)
+pairs_of_groups = _lib.bind_to(_backend, preferences.pairs_of_groups)
+reward_loss = _lib.bind_to(_backend, preferences.reward_loss)
+rollout = _lib.bind_to(_backend, api.rollout)
+update_kl = _lib.bind_to(_backend, preferences.update_kl)
 
 __all__ = [
     "bradley_terry_loss",

@@ -3,51 +3,22 @@
 from typing import TYPE_CHECKING
 
 from functional_rb.base import lazy as _lazy
+from functional_rb.public import buffers as _buffers
+from functional_rb.specs import functions as _values
 from torch_backend import compat as compat  # first, as it refuses what is missing or too old
 from torch_backend import containers as containers  # of its library, which it tells the core
 from torch_backend import hash_maps as hash_maps
 from torch_backend import moments as moments
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend import records as records
-from torch_backend.compiling import jit
-from torch_backend.dicts import load_state_dict, state_dict
-from torch_backend.dlpack import from_dlpack
-from torch_backend.execute import own_
-from torch_backend.functions import (
-    add,
-    add_,
-    can_sample,
-    clear,
-    clear_,
-    contains,
-    counts,
-    cursor,
-    decode,
-    encode,
-    enumerate,
-    epochs,
-    get,
-    init,
-    is_live,
-    items,
-    map_spec,
-    newest,
-    ones,
-    priorities,
-    probabilities,
-    project,
-    rand,
-    random_crop,
-    sample,
-    sample_,
-    sample_spec,
-    size,
-    update,
-    update_,
-    with_spec,
-    zeros,
-)
-from torch_backend.random import key, split
+from torch_backend.compiling import jit as jit
+from torch_backend.dicts import load_state_dict as load_state_dict
+from torch_backend.dicts import state_dict as state_dict
+from torch_backend.dlpack import from_dlpack as from_dlpack
+from torch_backend.execute import own_ as own_
+from torch_backend.lib import LIB as _LIB
+from torch_backend.random import key as key
+from torch_backend.random import split as split
 
 if TYPE_CHECKING:
     from torch_backend import forests as forests
@@ -56,53 +27,40 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _lazy.namespace(__name__, {__name__: ("forests", "text", "trees")})
 
-__all__ = [
-    "add",
-    "add_",
-    "can_sample",
-    "clear",
-    "clear_",
-    "contains",
-    "counts",
-    "cursor",
-    "decode",
-    "encode",
-    "enumerate",
-    "epochs",
-    "forests",
-    "from_dlpack",
-    "get",
-    "hash_maps",
-    "init",
-    "is_live",
-    "items",
-    "jit",
-    "key",
-    "load_state_dict",
-    "map_spec",
-    "moments",
-    "newest",
-    "ones",
-    "own_",
-    "priorities",
-    "probabilities",
-    "project",
-    "rand",
-    "random_crop",
-    "records",
-    "sample",
-    "sample_",
-    "sample_spec",
-    "size",
-    "split",
-    "state_dict",
-    "text",
-    "trees",
-    "update",
-    "update_",
-    "with_spec",
-    "zeros",
-]
+add = _LIB.bind(_buffers.add)
+add_ = _LIB.bind(_buffers.add_)
+can_sample = _LIB.bind(_buffers.can_sample)
+clear = _LIB.bind(_buffers.clear)
+clear_ = _LIB.bind(_buffers.clear_)
+contains = _LIB.bind(_values.contains)
+counts = _LIB.bind(_buffers.counts)
+cursor = _LIB.bind(_buffers.cursor)
+decode = _LIB.bind(_values.decode)
+encode = _LIB.bind(_values.encode)
+enumerate = _LIB.bind(_values.enumerate_values, "enumerate")
+epochs = _LIB.bind(_buffers.epochs)
+get = _LIB.bind(_buffers.get)
+init = _LIB.bind(_buffers.init)
+is_live = _LIB.bind(_buffers.is_live)
+items = _LIB.bind(_buffers.items)
+map_spec = _LIB.bind(_buffers.map_spec)
+newest = _LIB.bind(_buffers.newest)
+ones = _LIB.bind(_values.ones)
+priorities = _LIB.bind(_buffers.priorities)
+probabilities = _LIB.bind(_buffers.probabilities)
+project = _LIB.bind(_values.project)
+rand = _LIB.bind(_values.rand)
+random_crop = _LIB.bind(_buffers.random_crop)
+sample = _LIB.bind(_buffers.sample)
+sample_ = _LIB.bind(_buffers.sample_)
+sample_spec = _LIB.bind(_buffers.sample_spec)
+size = _LIB.bind(_buffers.size)
+update = _LIB.bind(_buffers.update)
+update_ = _LIB.bind(_buffers.update_)
+with_spec = _LIB.bind(_buffers.with_spec)
+zeros = _LIB.bind(_values.zeros)
+
+__all__ = [*_buffers.NAMES, "own_"]
 
 if not compat.IS_TRACED:
     import sys

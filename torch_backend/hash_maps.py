@@ -1,32 +1,19 @@
 """Hash maps on torch: `rb.hash_maps`."""
 
-from __future__ import annotations
-
 from functional_rb.hash_maps import functions
-from torch_backend import carried
-from torch_backend.binder import Binder
+from torch_backend.lib import LIB
 
-_binds = Binder(lambda _: carried)
+_lib = LIB.within("hash_maps")
 
-init = _binds(functions.init)
-insert = _binds(functions.insert)
-insert_ = _binds(functions.insert_)
-with_spec = _binds(functions.with_spec)
-lookup = _binds.array(functions.lookup)
-count = _binds.array(functions.count)
-size = _binds.array(functions.size)
-refused = _binds.array(functions.refused)
-keys = _binds(functions.keys)
+count = _lib.bind(functions.count)
+init = _lib.bind(functions.init)
+insert = _lib.bind(functions.insert)
+insert_ = _lib.bind(functions.insert_)
+keys = _lib.bind(functions.keys)
+lookup = _lib.bind(functions.lookup)
+refused = _lib.bind(functions.refused)
+size = _lib.bind(functions.size)
+with_spec = _lib.bind(functions.with_spec)
 
-__all__ = [
-    "count",
-    "init",
-    "insert",
-    "insert_",
-    "keys",
-    "lookup",
-    "refused",
-    "size",
-    "with_spec",
-]
+__all__ = [*functions.NAMES]
 __dir__ = __all__.copy

@@ -76,9 +76,12 @@ class Torch(Library):
 
     def by_chain(self, function: str, *given: Any) -> Any:
         """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
-        if _compiling() or self.chain is None or _transforms() is not None:
-            return NotImplemented
-        return getattr(self.chain, function)(*given)
+        chain = self.chain_now()
+        return NotImplemented if chain is None else getattr(chain, function)(*given)
+
+    def chain_now(self, state: Any = None) -> Any:
+        """The version chain; None where there is none, and while somebody traces, or maps."""
+        return None if _compiling() or _transforms() is not None else self.chain
 
     def natively(self, function: str, *given: Any) -> Any:
         """By the version chain."""

@@ -11,22 +11,20 @@ import torch
 from functional_rb.base import nest
 from functional_rb.base.containers import RECORDS
 from functional_rb.base.extras import imported
-from functional_rb.interop import records
-from functional_rb.interop.records import batch_shape as batch_shape
-from functional_rb.interop.records import state_dict as state_dict
-from torch_backend import values
-from torch_backend.binder import Binder
+from functional_rb.public import records
+from functional_rb.public.records import batch_shape as batch_shape
+from functional_rb.public.records import state_dict as state_dict
+from torch_backend.lib import LIB
 
 A = TypeVar("A")
 
+_lib = LIB.within("records")
 
-_binds = Binder(lambda _: values)
-
-at = _binds(records.at)
-cat = _binds(records.cat)
-stack = _binds(records.stack)
-unbind = _binds(records.unbind)
-load_state_dict = _binds(records.load_state_dict)
+at = _lib.bind(records.at)
+cat = _lib.bind(records.cat)
+stack = _lib.bind(records.stack)
+unbind = _lib.bind(records.unbind)
+load_state_dict = _lib.bind(records.load_state_dict)
 
 
 def to_tensordict(data: Any, batch_size: Any = None, into: Any = None) -> Any:
@@ -91,15 +89,5 @@ def from_tensordict(data: Any, into: type[A]) -> A:
     return into(**parts)
 
 
-__all__ = [
-    "at",
-    "batch_shape",
-    "cat",
-    "from_tensordict",
-    "load_state_dict",
-    "stack",
-    "state_dict",
-    "to_tensordict",
-    "unbind",
-]
+__all__ = [*records.NAMES, "from_tensordict", "to_tensordict"]
 __dir__ = __all__.copy

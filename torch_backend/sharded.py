@@ -54,7 +54,7 @@ def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> C
         checks.may_start_empty(spec)
         return state
     checks.may_start_filled(spec)
-    filled: CoreState = add(state, items, None, None, None, validate, True, None, "add_")
+    filled: CoreState = add_items(state, items, None, None, None, validate, True, None, "add_")
     return filled
 
 
@@ -78,7 +78,7 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any]:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def add(
+def add_items(
     state: ShardedState,
     items: Any,
     mask: Any,
@@ -168,7 +168,7 @@ def _of_all_lanes(state: ShardedState, tensors: list[Any]) -> list[Any]:
     return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
 
 
-def update(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
+def update_items(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
     """Set the priorities that all processes give, and rewrite leaves where their items lie."""
     check_state(state, function)
     handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
@@ -227,8 +227,15 @@ def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
 # --- drawing --------------------------------------------------------------------------------------------------------
 
 
-def sample(
-    state: ShardedState, key: Any, batch_size: int | None, beta: Any, p: Any, draw: str, function: str
+def sample_items(
+    state: ShardedState,
+    key: Any,
+    batch_size: int | None,
+    beta: Any,
+    p: Any,
+    axis_name: None,
+    draw: str,
+    function: str,
 ) -> tuple[SameState, AnySample[Any]]:
     """What `sample` does with a sharded buffer: this process's share of a batch of `batch_size` for all."""
     if p is not None:
@@ -262,13 +269,15 @@ def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing,
     return arrays._replace(counters=follow.emptied(ops, dealing, index, arrays.counters, shard))
 
 
-def check_asked(state: Any, group: Any, draw: Any, function: str) -> None:
+def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str) -> None:
     """Refuse another group than that of the buffer, and a local draw where there is no such thing.
 
     Raises:
         ValueError: with the remedy.
     """
     asked.check_draw(draw, function)
+    if axis_name is not None:
+        raise ValueError(f"{function}: axis_name={axis_name!r} is of JAX; on torch give group=, or leave it out")
     if isinstance(state, ShardedState):
         if group is not None and group_of(group) is not state.group:
             raise ValueError(

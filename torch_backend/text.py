@@ -16,9 +16,9 @@ from functional_rb.text.backend import EmptyCache, Step
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from torch_backend import convert, modes, ops, random
-from torch_backend.binder import Binder
 from torch_backend.causal_lm import CausalLM as CausalLM
 from torch_backend.causal_lm import causal_lm as causal_lm
+from torch_backend.lib import LIB
 
 _FITS: dict[str, Callable[[torch.dtype], bool]] = {
     "int32": lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool),
@@ -116,19 +116,19 @@ def _copied(cache: Any, rows: torch.Tensor) -> Any:
 _backend = _Backend()
 
 
-_binds = Binder(lambda _: _backend)
+_lib = LIB.within("text")
 
-bradley_terry_loss = _binds.array(preferences.bradley_terry_loss)
-end_scores = _binds.array(preferences.end_scores)
-generate = _binds(api.generate)
-join = _binds(api.join)
-group_advantages = _binds.array(preferences.group_advantages)
-log_probs = _binds.array(api.log_probs)
-gae = _binds(api.gae)
-pairs_of_groups = _binds(preferences.pairs_of_groups)
-reward_loss = _binds.array(preferences.reward_loss)
-rollout = _binds(api.rollout)
-update_kl = _binds.array(preferences.update_kl)
+bradley_terry_loss = _lib.bind_to(_backend, preferences.bradley_terry_loss)
+end_scores = _lib.bind_to(_backend, preferences.end_scores)
+generate = _lib.bind_to(_backend, api.generate)
+join = _lib.bind_to(_backend, api.join)
+group_advantages = _lib.bind_to(_backend, preferences.group_advantages)
+log_probs = _lib.bind_to(_backend, api.log_probs)
+gae = _lib.bind_to(_backend, api.gae)
+pairs_of_groups = _lib.bind_to(_backend, preferences.pairs_of_groups)
+reward_loss = _lib.bind_to(_backend, preferences.reward_loss)
+rollout = _lib.bind_to(_backend, api.rollout)
+update_kl = _lib.bind_to(_backend, preferences.update_kl)
 
 __all__ = [
     "bradley_terry_loss",

@@ -9,18 +9,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.buffer.binding import documented_by
 from functional_rb.ops import part_kernels
 from functional_rb.trees import api, nodes, reuse
 from functional_rb.trees import search as core
-from functional_rb.trees.api import Proposal
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.scores import Score
 from functional_rb.trees.search import Draws, Evaluated, Leaf
 from functional_rb.trees.spec import TreeSpec
-from functional_rb.trees.state import FIELDS, Expansion, Tree
+from functional_rb.trees.state import FIELDS, Tree
 from torch_backend import convert, modes, ops, random, tree_loops
-from torch_backend.binder import Binder
+from torch_backend.lib import LIB
 
 
 class _Backend:
@@ -117,34 +115,17 @@ def _cloned(x: Any) -> Any:
 _backend = _Backend()
 
 
-_binds = Binder(lambda _: _backend)
+_lib = LIB.within("trees")
 
-init = _binds(api.init)
-expand = _binds(api.expand)
-backup = _binds(api.backup)
-content = _binds(api.content)
-summary = _binds(api.summary)
-subtree = _binds(api.subtree)
-reset = _binds(api.reset)
-
-
-@documented_by(api.select)
-def select(tree: Tree, key: torch.Tensor, score: Score | None = None, max_depth: int | None = None) -> Leaf:
-    return api.select(_backend, tree, key, score, max_depth)
-
-
-@documented_by(api.search)
-def search(
-    tree: Tree,
-    key: torch.Tensor,
-    step: Callable[[Any, Any, Any], Expansion],
-    simulations: int,
-    policy: Policy | Score | None = None,
-    max_depth: int | None = None,
-    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
-) -> tuple[Tree, Proposal]:
-    return api.search(_backend, tree, key, step, simulations, policy, max_depth, chance_step)
-
+init = _lib.bind_to(_backend, api.init)
+expand = _lib.bind_to(_backend, api.expand)
+backup = _lib.bind_to(_backend, api.backup)
+content = _lib.bind_to(_backend, api.content)
+summary = _lib.bind_to(_backend, api.summary)
+subtree = _lib.bind_to(_backend, api.subtree)
+reset = _lib.bind_to(_backend, api.reset)
+select = _lib.bind_to(_backend, api.select)
+search = _lib.bind_to(_backend, api.search)
 
 __all__ = [
     "backup",

@@ -1,11 +1,11 @@
-"""Maps as values, and the public functions on them, which backends bind. Each takes a backend first."""
+"""Maps as values, and the public functions on them, which backends bind. Each takes a `Lib` first."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, DeviceLike
@@ -14,14 +14,18 @@ from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.convert import json
 from functional_rb.hash_maps.spec import HashMapSpec
+from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary
-from functional_rb.specs.functions import SpecBackend, as_batch, built, outline_of
+from functional_rb.specs.functions import as_batch, built, outline_of
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.expected import Expected, problem_of_stack
 from functional_rb.structures.hash_map import REFUSED, SIZE, HashTable
 from functional_rb.structures.key_rows import KeyRows
+
+NAMES: Final = ("count", "init", "insert", "insert_", "keys", "lookup", "refused", "size", "with_spec")
+"""The public functions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -84,35 +88,7 @@ class Inserted(NamedTuple):
     is_new: Array
 
 
-class MapBackend(SpecBackend, Protocol):
-    """What a backend provides for these functions."""
-
-    def carry_out(
-        self,
-        function: Callable[..., Any],
-        static: Any,
-        owned: Any,
-        *given: Any,
-        consume: tuple[Any, str] | None = None,
-    ) -> Any:
-        """`function(ops, static, owned, *given)`.
-
-        Args:
-            function: of the core, at the top of its module.
-            static: hashable.
-            owned: a nest of arrays, whose memory the function may write to; they are copied first where others see it.
-            given: nests of arrays, or None.
-            consume: what `owned` is taken from, which is not needed any more, and its field that is None once it is
-                consumed: before anything is written, so that an interrupt leaves nothing readable that is half done.
-        """
-        ...
-
-    def is_own(self, array: object) -> bool:
-        """Whether an array is one of this backend's library."""
-        ...
-
-
-def init(backend: MapBackend, spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
+def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
     """An empty map.
 
     Args:
@@ -131,11 +107,11 @@ def init(backend: MapBackend, spec: HashMapSpec, device: DeviceLike = None) -> H
         raise TypeError(
             f"hash_maps.init: expected a HashMapSpec, got {type(spec).__name__}; give frb.HashMapSpec(key, capacity)"
         )
-    outline_of(backend, spec.key, "hash_maps.init")
-    return HashMap(*hash_map.init(backend.ops, spec.plan, device), spec)  # type: ignore[arg-type]  # each has these operations too
+    outline_of(lib, spec.key, "hash_maps.init")
+    return HashMap(*hash_map.init(lib.ops, spec.plan, device), spec)
 
 
-def insert(backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
+def insert(lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Put keys into a map; the result is that of putting them in one by one, in their order.
 
     Two keys are equal if all their elements are, bit for bit, but that -0.0 equals 0.0 and NaN equals NaN.
@@ -158,10 +134,10 @@ def insert(backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike = None)
         >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.hash_maps.refused(seen))
         ([0, 1, 0, -1], [True, True, False, False], 1)
     """
-    return _insert(backend, map, keys, mask, None)
+    return _insert(lib, map, keys, mask, None)
 
 
-def insert_(backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
+def insert_(lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Do what `insert` does, in the map's own memory: the map that is given is consumed.
 
     Args:
@@ -182,19 +158,19 @@ def insert_(backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike = None
         >>> rb.hash_maps.count(seen, np.array([3, 4, 5], np.int32)).tolist()
         [2, 1, 0]
     """
-    return _insert(backend, map, keys, mask, (map, "counters"))
+    return _insert(lib, map, keys, mask, (map, "counters"))
 
 
 def _insert(
-    backend: MapBackend, map: HashMap, keys: Any, mask: ArrayLike, consume: tuple[HashMap, str] | None
+    lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
-    check_map(backend, map, "hash_maps.insert")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.insert")
-    rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
-    marked = checked_mask(backend, mask, lead, "hash_maps.insert")
+    check_map(lib, map, "hash_maps.insert")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.insert")
+    rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
+    marked = checked_mask(lib, mask, lead, "hash_maps.insert")
     arrays = arrays_of(map)
     made: HashTable
-    made, ids, fresh = backend.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
+    made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
     return HashMap(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
 
 
@@ -202,7 +178,7 @@ def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, rows: Array, mask:
     return hash_map.insert(ops, spec.plan, arrays, rows, mask)
 
 
-def with_spec(backend: MapBackend, map: HashMap, spec: HashMapSpec) -> HashMap:
+def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
     """A map in arrays of another size: with more room for keys, or with less.
 
     Keys keep their numbers and counts.
@@ -226,19 +202,19 @@ def with_spec(backend: MapBackend, map: HashMap, spec: HashMapSpec) -> HashMap:
         >>> inserted.ids.tolist(), int(rb.hash_maps.refused(larger))
         ([2, 1], 1)
     """
-    check_map(backend, map, "hash_maps.with_spec")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.with_spec")
+    check_map(lib, map, "hash_maps.with_spec")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.with_spec")
     if not isinstance(spec, HashMapSpec):
         raise TypeError(f"hash_maps.with_spec: expected a HashMapSpec, got {type(spec).__name__}")
     if spec.outline != map.spec.outline:
         raise ValueError(f"hash_maps.with_spec: expected the same key, {map.spec.key!r:.200}, got {spec.key!r:.200}")
-    size = known_size(backend, map.counters, map.spec.capacity)
+    size = known_size(lib, map.counters, map.spec.capacity)
     if size > spec.capacity:
         raise ValueError(
             f"hash_maps.with_spec: expected room for {size} keys, got a spec for {spec.capacity}; "
             f"give more, or begin anew"
         )
-    made: HashTable = backend.carry_out(_moved, spec, (), arrays_of(map))
+    made: HashTable = lib.carry_out(_moved, spec, (), arrays_of(map))
     return HashMap(*made, spec)
 
 
@@ -246,12 +222,12 @@ def _moved(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable) -> HashTa
     return hash_map.moved(ops, spec.plan, arrays)
 
 
-def known_size(backend: MapBackend, counters: Array, most: int) -> int:
+def known_size(lib: Lib[A], counters: Array, most: int) -> int:
     """How many keys a map has, by its counters; while they are traced, how many it can have."""
-    return most if backend.is_traced(counters) else int(backend.to_numpy(counters)[SIZE])
+    return most if lib.is_traced(counters) else int(lib.to_numpy(counters)[SIZE])
 
 
-def lookup(backend: MapBackend, map: HashMap, keys: Any) -> Array:
+def lookup(lib: Lib[A], map: HashMap, keys: Any) -> A:
     """The numbers of keys.
 
     Args:
@@ -267,11 +243,11 @@ def lookup(backend: MapBackend, map: HashMap, keys: Any) -> Array:
         >>> rb.hash_maps.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
         [1, -1]
     """
-    check_map(backend, map, "hash_maps.lookup")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.lookup")
-    rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
+    check_map(lib, map, "hash_maps.lookup")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.lookup")
+    rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
-    ids: Array = backend.carry_out(_looked_up, map.spec, (), arrays, rows)
+    ids: Array = lib.carry_out(_looked_up, map.spec, (), arrays, rows)
     return ids.reshape(lead)
 
 
@@ -279,7 +255,7 @@ def _looked_up(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable, rows:
     return hash_map.lookup(ops, spec.plan, arrays, rows)
 
 
-def count(backend: MapBackend, map: HashMap, keys: Any) -> Array:
+def count(lib: Lib[A], map: HashMap, keys: Any) -> A:
     """How often keys were put in.
 
     Args:
@@ -296,11 +272,11 @@ def count(backend: MapBackend, map: HashMap, keys: Any) -> Array:
         >>> bonus.round(2).tolist()
         [0.58, 1.0]
     """
-    check_map(backend, map, "hash_maps.count")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.count")
-    rows, lead = packed(backend, map.spec.outline, map.spec.rows, keys)
+    check_map(lib, map, "hash_maps.count")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.count")
+    rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
-    counts: Array = backend.carry_out(_counted, map.spec, (), arrays, rows)
+    counts: Array = lib.carry_out(_counted, map.spec, (), arrays, rows)
     return counts.reshape(lead)
 
 
@@ -310,19 +286,19 @@ def _counted(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable, rows: A
     return ops.where(ids < 0, nothing, ops.take(arrays.counts, ops.maximum(ids, nothing)))
 
 
-def size(backend: MapBackend, map: HashMap) -> Array:
+def size(lib: Lib[A], map: HashMap) -> A:
     """How many different keys a map has, an int32 scalar."""
-    check_map(backend, map, "hash_maps.size")
+    check_map(lib, map, "hash_maps.size")
     return map.counters[..., SIZE]
 
 
-def refused(backend: MapBackend, map: HashMap) -> Array:
+def refused(lib: Lib[A], map: HashMap) -> A:
     """How many keys a full map has refused, an int32 scalar."""
-    check_map(backend, map, "hash_maps.refused")
+    check_map(lib, map, "hash_maps.refused")
     return map.counters[..., REFUSED]
 
 
-def keys(backend: MapBackend, map: HashMap) -> Any:
+def keys(lib: Lib[A], map: HashMap) -> Any:
     """All keys of a map by number: a nest like `HashMapSpec.key`, leaves [capacity, *shape]; zeros behind the last.
 
     Example:
@@ -331,13 +307,13 @@ def keys(backend: MapBackend, map: HashMap) -> Any:
         >>> rb.hash_maps.keys(seen)["cell"].tolist()
         [8, 9, 0]
     """
-    check_map(backend, map, "hash_maps.keys")
-    check_sizes(backend, map.spec.arrays, arrays_of(map), "hash_maps.keys")
+    check_map(lib, map, "hash_maps.keys")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.keys")
     spec = map.spec
-    return unpacked(backend, spec.outline, spec.rows, map.keys)
+    return unpacked(lib, spec.outline, spec.rows, map.keys)
 
 
-def check_map(backend: MapBackend, map: Any, who: str) -> None:
+def check_map(lib: Lib[A], map: Any, who: str) -> None:
     """Refuse what is no map of the backend, or was consumed.
 
     Raises:
@@ -346,24 +322,24 @@ def check_map(backend: MapBackend, map: Any, who: str) -> None:
     """
     if not isinstance(map, HashMap):
         raise TypeError(f"{who}: expected a HashMap made by rb.hash_maps.init, got {type(map).__name__}")
-    check_arrays(backend, map.counters, who, "map")
+    check_arrays(lib, map.counters, who, "map")
 
 
-def check_arrays(backend: MapBackend, array: Any, who: str, what: str) -> None:
+def check_arrays(lib: Lib[A], array: Any, who: str, what: str) -> None:
     """Refuse a record, by one of its arrays, that is another backend's, or whose memory has passed on.
 
     Raises:
         TypeError: for the one, with the remedy.
         RuntimeError: for the other: JAX deletes an array that is consumed, on torch it is None.
     """
-    if array is not None and not backend.is_own(array):
+    if array is not None and not isinstance(array, lib.array):
         raise TypeError(f"{who}: expected a {what} of this backend; bring it over by rb.from_dlpack({what})")
-    deletable = hasattr(array, "is_deleted") and not backend.is_traced(array)
+    deletable = hasattr(array, "is_deleted") and not lib.is_traced(array)
     if array is None or (deletable and array.is_deleted()):
         raise consumed()
 
 
-def check_sizes(backend: MapBackend, expected: Sequence[Expected], arrays: Sequence[Array], who: str) -> None:
+def check_sizes(lib: Lib[A], expected: Sequence[Expected], arrays: Sequence[Array], who: str) -> None:
     """Refuse arrays of a record that somebody has put there: kernels go by the spec.
 
     Raises:
@@ -371,16 +347,16 @@ def check_sizes(backend: MapBackend, expected: Sequence[Expected], arrays: Seque
         ValueError: for one of another shape.
     """
     for (name, shape, dtype), array in zip(expected, arrays, strict=True):
-        if not backend.is_own(array) or shown(array.dtype) != dtype:
+        if not isinstance(array, lib.array) or shown(array.dtype) != dtype:
             raise TypeError(f"{who}: {name}: expected {dtype} of this backend, got {type(array).__name__}")
         if tuple(array.shape) != shape:
             raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
 
 
-def packed(backend: MapBackend, outline: Outline, keys: KeyRows, value: object) -> tuple[Array, tuple[int, ...]]:
+def packed(lib: Lib[A], outline: Outline, keys: KeyRows, value: object) -> tuple[Array, tuple[int, ...]]:
     """Values of a nest as rows int32 [N, W], and their batch axes."""
-    leaves, lead = as_batch(backend, outline, nest.flatten_as(outline.structure, value))
-    return backend.carry_out(_packed, keys, (), leaves), lead
+    leaves, lead = as_batch(lib, outline, nest.flatten_as(outline.structure, value))
+    return lib.carry_out(_packed, keys, (), leaves), lead
 
 
 def _packed(ops: Ops, keys: KeyRows, owned: Any, leaves: list[Array]) -> Array:
@@ -389,17 +365,17 @@ def _packed(ops: Ops, keys: KeyRows, owned: Any, leaves: list[Array]) -> Array:
     return key_rows.pack(ops, keys, leaves, like)
 
 
-def unpacked(backend: MapBackend, outline: Outline, keys: KeyRows, rows: Array) -> Any:
+def unpacked(lib: Lib[A], outline: Outline, keys: KeyRows, rows: Array) -> Any:
     """The values of rows, leaves [N, *shape]."""
-    leaves = backend.carry_out(_unpacked, keys, (), rows)
-    return built(backend, outline, dict(enumerate(leaves)), (rows.shape[0],))
+    leaves = lib.carry_out(_unpacked, keys, (), rows)
+    return built(lib, outline, dict(enumerate(leaves)), (rows.shape[0],))
 
 
 def _unpacked(ops: Ops, keys: KeyRows, owned: Any, rows: Array) -> list[Array]:
     return key_rows.unpack(ops, keys, rows)
 
 
-def checked_mask(backend: SpecBackend, mask: ArrayLike, lead: tuple[int, ...], who: str) -> Array | None:
+def checked_mask(lib: Lib[A], mask: ArrayLike, lead: tuple[int, ...], who: str) -> Array | None:
     """A mask bool [*lead] as a vector.
 
     Raises:
@@ -408,7 +384,7 @@ def checked_mask(backend: SpecBackend, mask: ArrayLike, lead: tuple[int, ...], w
     """
     if mask is None:
         return None
-    made = backend.convert(mask, Binary(lead), "mask")
+    made = lib.convert(mask, Binary(lead), "mask")
     if tuple(made.shape) != lead:
         raise ValueError(f"{who}: expected a mask of shape {lead}, got {tuple(made.shape)}")
     return made.reshape(math.prod(lead))

@@ -1,4 +1,4 @@
-"""The public functions on values of specs. Each takes a backend first, which the backends bind."""
+"""The public functions on values of specs. Each takes a `Lib` first, which backends bind."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import ArrayLike, DeviceLike, NumpyArray, PRNGKey
-from functional_rb.base.containers import Registered
+from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
 from functional_rb.specs.array import ArraySpec, Binary
 from functional_rb.specs.base import checked_shape
 from functional_rb.specs.categorical import Categorical, OneHot
 from functional_rb.specs.non_tensor import NonTensor
-from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.values import Outline
 from functional_rb.specs.varying import Varying
 
@@ -27,56 +26,8 @@ MOST_VALUES = 2**24
 """The most values that `enumerate` lists."""
 
 
-class SpecBackend(Protocol):
-    """What a backend provides for these functions."""
-
-    @property
-    def ops(self) -> SpecOps:
-        """The array operations."""
-
-    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
-        """Make an array of the spec's dtype of what a caller gives for the leaf of this name, or raise."""
-
-    def unsupported(self, dtype: str) -> str | None:
-        """Why the backend cannot have a dtype, with the remedy; None if it can."""
-
-    def build_mapping(
-        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
-    ) -> Any:
-        """Make a mapping: of a type (None: a dict), its parts by name, and the batch axes that they share."""
-
-    def outline(self, spec: object, who: str) -> Outline:
-        """`Outline.of`, cached where it can be."""
-
-    def draw(
-        self, outline: Outline, key: PRNGKey, n: int, device: DeviceLike, mask: Array | None
-    ) -> Mapping[int, Array]:
-        """Random values [n, *shape] by position of the leaf; a mask bool [n, *axes, choices] is for a single choice."""
-
-    def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
-        """Whether values [N, *shape] lie in the domain of each unit, bool [N] for each."""
-
-    def nearest(self, outline: Outline, leaves: Sequence[Array]) -> Mapping[int, Array]:
-        """The nearest values of the domain, by position of the leaf."""
-
-    def encoded(self, unit: ArraySpec, value: Array) -> Array:
-        """`ArraySpec.encoded` of an array of this backend."""
-
-    def decoded(self, unit: ArraySpec, x: Array) -> Array:
-        """`ArraySpec.decoded` of an array of this backend."""
-
-    def is_traced(self, leaf: object) -> bool:
-        """Whether a leaf is an array whose numbers are not known, as a program is being traced."""
-
-    def is_object_array(self, leaf: object) -> bool:
-        """Whether a leaf is an array of this backend."""
-
-    def to_numpy(self, array: Array) -> NumpyArray:
-        """An array's numbers on the host."""
-
-
 def rand(
-    backend: SpecBackend,
+    lib: Lib[A],
     spec: object,
     key: PRNGKey,
     batch: object = (),
@@ -114,25 +65,25 @@ def rand(
         >>> int(rb.rand(frb.Categorical(3), rb.key(0), mask=np.array([False, False, True])))
         2
     """
-    outline, lead = outline_of(backend, spec, "rand"), _lead(batch)
-    masks = None if mask is None else _masks(backend, outline, mask, lead)
-    drawn = backend.draw(outline, key, math.prod(lead), device, masks)
-    return built(backend, outline, _apart(drawn, lead), lead)
+    outline, lead = outline_of(lib, spec, "rand"), _lead(batch)
+    masks = None if mask is None else _masks(lib, outline, mask, lead)
+    drawn = lib.draw(outline, key, math.prod(lead), device, masks)
+    return built(lib, outline, _apart(drawn, lead), lead)
 
 
-def _masks(backend: SpecBackend, outline: Outline, mask: ArrayLike, lead: tuple[int, ...]) -> Array:
+def _masks(lib: Lib[A], outline: Outline, mask: ArrayLike, lead: tuple[int, ...]) -> Array:
     """The mask of each value, bool [N, *axes, n]."""
     spec = outline.leaves[0]
     if outline.shape_of_units != nest.LEAF or not isinstance(spec, Categorical | OneHot):
         raise TypeError("rand: expected a single Categorical or OneHot for a mask; draw the other parts on their own")
     each = Binary((*spec.axes, spec.n))
-    made = backend.convert(mask, each, "mask")
+    made = lib.convert(mask, each, "mask")
     if tuple(made.shape) != (*lead, *each.shape):
         raise ValueError(f"rand: expected a mask of shape {(*lead, *each.shape)}, got {tuple(made.shape)}")
     return made.reshape(math.prod(lead), *each.shape)
 
 
-def zeros(backend: SpecBackend, spec: object, batch: object = (), device: DeviceLike = None) -> Any:
+def zeros(lib: Lib[A], spec: object, batch: object = (), device: DeviceLike = None) -> Any:
     """Zeros in the structure of a spec, whether or not zero lies in its domain.
 
     Args:
@@ -147,15 +98,15 @@ def zeros(backend: SpecBackend, spec: object, batch: object = (), device: Device
         >>> rb.zeros({"obs": frb.Unbounded((2,))}, 3)["obs"].tolist()
         [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     """
-    outline, lead = outline_of(backend, spec, "zeros"), _lead(batch)
+    outline, lead = outline_of(lib, spec, "zeros"), _lead(batch)
     made = {}
     for k in outline.arrays:
         leaf = outline.leaves[k]
-        made[k] = backend.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
-    return built(backend, outline, made, lead)
+        made[k] = lib.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
+    return built(lib, outline, made, lead)
 
 
-def ones(backend: SpecBackend, spec: object, batch: object = (), device: DeviceLike = None) -> Any:
+def ones(lib: Lib[A], spec: object, batch: object = (), device: DeviceLike = None) -> Any:
     """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
 
     Args:
@@ -170,16 +121,16 @@ def ones(backend: SpecBackend, spec: object, batch: object = (), device: DeviceL
         >>> rb.ones({"reward": frb.Unbounded(()), "done": frb.Binary()}, 2)["done"].tolist()
         [True, True]
     """
-    outline, lead = outline_of(backend, spec, "ones"), _lead(batch)
-    ops, made = backend.ops, {}
+    outline, lead = outline_of(lib, spec, "ones"), _lead(batch)
+    ops, made = lib.ops, {}
     for k in outline.arrays:
         leaf = outline.leaves[k]
         true = ~ops.zeros((*lead, *leaf.shape), "bool", device)
         made[k] = true if leaf.dtype == "bool" else ops.cast(true, leaf.dtype)
-    return built(backend, outline, made, lead)
+    return built(lib, outline, made, lead)
 
 
-def enumerate_values(backend: SpecBackend, spec: object) -> Any:
+def enumerate_values(lib: Lib[A], spec: object) -> Any:
     """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
 
     Args:
@@ -197,7 +148,7 @@ def enumerate_values(backend: SpecBackend, spec: object) -> Any:
         >>> found["action"].tolist(), found["done"].tolist()
         ([0, 0, 2, 2], [False, True, False, True])
     """
-    outline = outline_of(backend, spec, "enumerate")
+    outline = outline_of(lib, spec, "enumerate")
     counts = []
     for member in outline.members:
         if not isinstance(member.spec, ArraySpec):
@@ -215,11 +166,11 @@ def enumerate_values(backend: SpecBackend, spec: object) -> Any:
     number, made = np.arange(math.prod(sizes)), {}
     for member, size in reversed(list(zip(outline.members, sizes, strict=True))):
         number, index = np.divmod(number, size)
-        made[member.first] = _from_host(backend, counting.values_at(member.spec, index), member.spec, member.name)
-    return built(backend, outline, made, (math.prod(sizes),))
+        made[member.first] = _from_host(lib, counting.values_at(member.spec, index), member.spec, member.name)
+    return built(lib, outline, made, (math.prod(sizes),))
 
 
-def contains(backend: SpecBackend, spec: object, x: object) -> Array:
+def contains(lib: Lib[A], spec: object, x: object) -> A:
     """Whether values are what a spec describes.
 
     Args:
@@ -236,24 +187,24 @@ def contains(backend: SpecBackend, spec: object, x: object) -> Array:
         >>> bool(rb.contains({"done": frb.Binary()}, {"terminated": True}))
         False
     """
-    outline = outline_of(backend, spec, "contains")
+    outline = outline_of(lib, spec, "contains")
     try:
         leaves = nest.flatten_as(outline.structure, x)
     except ValueError:
-        return backend.ops.zeros((), "bool")
+        return lib.ops.zeros((), "bool")
     if any(_misfit(leaf, unit) for leaf, unit in zip(leaves, outline.leaves, strict=True)):
-        return backend.ops.zeros((), "bool")
+        return lib.ops.zeros((), "bool")
     try:
-        arrays, lead = as_batch(backend, outline, leaves)
+        arrays, lead = as_batch(lib, outline, leaves)
     except ValueError:  # batch axes that differ
-        return backend.ops.zeros((), "bool")
-    found = backend.inside(outline, arrays)
+        return lib.ops.zeros((), "bool")
+    found = lib.inside(outline, arrays)
     if not found:
-        return backend.ops.zeros(lead, "bool") == 0
+        return lib.ops.zeros(lead, "bool") == 0
     return functools.reduce(operator.and_, found).reshape(lead)
 
 
-def project(backend: SpecBackend, spec: object, x: object) -> Any:
+def project(lib: Lib[A], spec: object, x: object) -> Any:
     """The nearest values that a spec allows; what is inside stays as it is.
 
     Numbers are clamped to their bounds, choices that a mask forbids become the nearest allowed one, a vector that is
@@ -274,15 +225,15 @@ def project(backend: SpecBackend, spec: object, x: object) -> Any:
         >>> rb.project(frb.Bounded(-1, 1, (3,)), np.array([-2.0, 0.5, np.nan], np.float32)).tolist()
         [-1.0, 0.5, 0.0]
     """
-    outline = outline_of(backend, spec, "project")
+    outline = outline_of(lib, spec, "project")
     leaves = nest.flatten_as(outline.structure, x)
-    arrays, lead = as_batch(backend, outline, leaves)
-    made = _apart(backend.nearest(outline, arrays), lead)
+    arrays, lead = as_batch(lib, outline, leaves)
+    made = _apart(lib.nearest(outline, arrays), lead)
     kept = {k: leaf for k, leaf in enumerate(leaves) if k not in made}
-    return built(backend, outline, made | kept, lead)
+    return built(lib, outline, made | kept, lead)
 
 
-def encode(backend: SpecBackend, spec: object, value: object, batch: object = ()) -> Any:
+def encode(lib: Lib[A], spec: object, value: object, batch: object = ()) -> Any:
     """What is stored for a value that an environment gives.
 
     Indices become one-hot vectors for `OneHot` and `MultiOneHot`, texts code points, what varies in length padded
@@ -308,20 +259,20 @@ def encode(backend: SpecBackend, spec: object, value: object, batch: object = ()
         >>> rb.decode(frb.specs.Text(5), rb.encode(frb.specs.Text(5), "abc"))
         'abc'
     """
-    outline, lead = outline_of(backend, spec, "encode"), _lead(batch)
+    outline, lead = outline_of(lib, spec, "encode"), _lead(batch)
     values = nest.flatten_as(outline.shape_of_units, value)
     made: dict[int, Any] = {}
     for member, given in zip(outline.members, values, strict=True):
         try:
-            leaves = _encoded(backend, member, given, lead)
+            leaves = _encoded(lib, member, given, lead)
         except (TypeError, ValueError) as error:
             message = str(error)
             raise type(error)(message if message.startswith("leaf") else f"leaf {member.name!r}: {message}") from None
         made |= dict(enumerate(leaves, member.first))
-    return built(backend, outline, made, lead)
+    return built(lib, outline, made, lead)
 
 
-def decode(backend: SpecBackend, spec: object, x: object) -> Any:
+def decode(lib: Lib[A], spec: object, x: object) -> Any:
     """What an environment takes for stored values: the inverse of `encode`.
 
     Args:
@@ -342,18 +293,18 @@ def decode(backend: SpecBackend, spec: object, x: object) -> Any:
         >>> rb.decode({"action": frb.specs.OneHot(3)}, {"action": np.array([[False, True, False]])})
         {'action': array([1], dtype=int32)}
     """
-    outline = outline_of(backend, spec, "decode")
+    outline = outline_of(lib, spec, "decode")
     leaves = nest.flatten_as(outline.structure, x)
-    arrays, lead = as_batch(backend, outline, leaves)
-    traced = any(backend.is_traced(arrays[k]) for k in outline.arrays)
+    arrays, lead = as_batch(lib, outline, leaves)
+    traced = any(lib.is_traced(arrays[k]) for k in outline.arrays)
     values = []
     for member in outline.members:
         if isinstance(member.spec, NonTensor):
             values.append(leaves[member.first])
         elif traced:
-            values.append(_decoded_traced(backend, member, arrays, lead))
+            values.append(_decoded_traced(lib, member, arrays, lead))
         else:
-            host = [backend.to_numpy(a).reshape((*lead, *a.shape[1:])) for a in arrays[member.first :][: member.count]]
+            host = [lib.to_numpy(a).reshape((*lead, *a.shape[1:])) for a in arrays[member.first :][: member.count]]
             at_member = nest.unflatten(member.structure, host, lambda container, parts, batch: parts)
             try:
                 values.append(member.spec.to_host(at_member))
@@ -362,45 +313,45 @@ def decode(backend: SpecBackend, spec: object, x: object) -> Any:
     return nest.unflatten(outline.shape_of_units, values, lambda container, parts, batch: parts)
 
 
-def _decoded_traced(backend: SpecBackend, member: Any, arrays: Sequence[Any], lead: tuple[int, ...]) -> Array:
+def _decoded_traced(lib: Lib[A], member: Any, arrays: Sequence[Any], lead: tuple[int, ...]) -> Array:
     if isinstance(member.spec, Varying) or member.spec.host_only:
         raise TypeError(
             f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot be "
             f"traced; call it outside of what is compiled"
         )
-    made = backend.decoded(member.spec, arrays[member.first])
+    made = lib.decoded(member.spec, arrays[member.first])
     return made.reshape((*lead, *made.shape[1:]))
 
 
-def _encoded(backend: SpecBackend, member: Any, value: Any, lead: tuple[int, ...]) -> list[Any]:
+def _encoded(lib: Lib[A], member: Any, value: Any, lead: tuple[int, ...]) -> list[Any]:
     unit = member.spec
     if isinstance(unit, NonTensor):
         return [value]
-    if isinstance(unit, ArraySpec) and backend.is_object_array(value) and not unit.host_only:
+    if isinstance(unit, ArraySpec) and isinstance(value, lib.array) and not unit.host_only:
         if lead and tuple(value.shape[: len(lead)]) != lead:
             raise ValueError(f"expected the batch axes {lead}, got shape {tuple(value.shape)}")
-        return [backend.encoded(unit, value)]
+        return [lib.encoded(unit, value)]
     leaves = member.scatter(unit.from_host(value, lead))
     specs = nest.flatten_as(member.structure, unit)
-    return [_from_host(backend, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
+    return [_from_host(lib, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
 
 
-def _from_host(backend: SpecBackend, leaf: NumpyArray, spec: ArraySpec, name: str) -> Array:
+def _from_host(lib: Lib[A], leaf: NumpyArray, spec: ArraySpec, name: str) -> Array:
     """A NumPy leaf as an array of the backend; numbers of bfloat16 may come as float32."""
     if spec.dtype == "bfloat16" and leaf.dtype == np.float32:
-        return backend.ops.cast(backend.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)
-    return backend.convert(leaf, spec, name)
+        return lib.ops.cast(lib.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)
+    return lib.convert(leaf, spec, name)
 
 
-def outline_of(backend: SpecBackend, spec: object, who: str) -> Outline:
+def outline_of(lib: Lib[A], spec: object, who: str) -> Outline:
     """A spec taken apart.
 
     Raises:
         TypeError: for a dtype that the backend lacks, naming the leaf.
     """
-    outline = backend.outline(spec, who)
+    outline = lib.outline(spec, who)
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
-        why = backend.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None
+        why = lib.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None
         if why is not None:
             raise TypeError(f"{who}: leaf {name!r}: dtype {leaf.dtype} {why}")
     return outline
@@ -429,13 +380,13 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
     return len(shape) >= len(end) and shape[len(shape) - len(end) :] == end
 
 
-def as_batch(backend: SpecBackend, outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+def as_batch(lib: Lib[A], outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     """Leaves as arrays [N, *shape] of the backend, None for objects, and the batch axes whose product N is."""
     lead: tuple[int, ...] | None = None
     made: list[Any] = [None] * len(leaves)
     for k in outline.arrays:
         spec, name = outline.leaves[k], outline.names[k]
-        made[k] = backend.convert(leaves[k], spec, name)
+        made[k] = lib.convert(leaves[k], spec, name)
         shape = tuple(map(int, made[k].shape))
         if not _ends_with(shape, spec.shape):
             raise ValueError(f"leaf {name!r}: expected shape {('...', *spec.shape)}, got {shape}; reshape it")
@@ -460,10 +411,10 @@ def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Arra
     return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
 
 
-def built(backend: SpecBackend, outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:
+def built(lib: Lib[A], outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:
     """The nest of leaves [*lead, *shape] by position; those that are missing are of objects, and None."""
     whole = [leaves[k] if k in leaves else _no_objects((*lead, *spec.shape)) for k, spec in enumerate(outline.leaves)]
-    return nest.unflatten(outline.structure, whole, backend.build_mapping, lead)
+    return nest.unflatten(outline.structure, whole, lib.build_mapping, lead)
 
 
 def _no_objects(shape: tuple[int, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Forests as values, and the public functions on them, which backends bind. Each takes a backend first.
+"""Forests as values, and the public functions on them, which backends bind. Each takes a `Lib` first.
 
 A forest is what was seen of an environment: equal observations are one node, equal pairs of an observation and an
 action one edge, and where an edge led is a result of it, of which there are several where the environment is random.
@@ -18,7 +18,8 @@ from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.convert import json
 from functional_rb.core import soundness
-from functional_rb.hash_maps.functions import MapBackend, check_arrays, check_sizes, checked_mask, packed
+from functional_rb.hash_maps.functions import check_arrays, check_sizes, checked_mask, packed
+from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.functions import as_batch, outline_of
@@ -132,7 +133,7 @@ HOST: Final = (np.ndarray, np.generic, float, int)
 """What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
 
 
-def init(backend: MapBackend, spec: ForestSpec, device: DeviceLike = None) -> Forest:
+def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
     """An empty forest.
 
     Args:
@@ -152,9 +153,9 @@ def init(backend: MapBackend, spec: ForestSpec, device: DeviceLike = None) -> Fo
             f"forests.init: expected a ForestSpec, got {type(spec).__name__}; "
             f"give frb.trees.ForestSpec(observation, ...)"
         )
-    outline_of(backend, spec.observation, "forests.init")
-    outline_of(backend, spec.action, "forests.init")
-    ops: Any = backend.ops
+    outline_of(lib, spec.observation, "forests.init")
+    outline_of(lib, spec.action, "forests.init")
+    ops: Any = lib.ops
 
     def zeros(dtype: str, *shape: int) -> Array:
         return ops.zeros(shape, dtype, device)
@@ -165,7 +166,7 @@ def init(backend: MapBackend, spec: ForestSpec, device: DeviceLike = None) -> Fo
     return Forest(ForestArrays(nodes, edges, results, visits, terminations, *rewards, zeros("int32")), spec)
 
 
-def extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -> Forest:
+def extend(lib: Lib[A], forest: Forest, steps: Any, mask: Any = None) -> Forest:
     """Take steps into a forest; the result is that of taking them in one by one, in their order.
 
     A step is refused, and counted, if its observations, its edge or its result find no room. What of them had found
@@ -193,10 +194,10 @@ def extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) ->
         >>> int(rb.forests.size(forest)), rb.forests.count(forest, np.int32(0), np.int32(1)).item()
         (4, 3)
     """
-    return _extend(backend, forest, steps, mask, None)
+    return _extend(lib, forest, steps, mask, None)
 
 
-def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -> Forest:
+def extend_(lib: Lib[A], forest: Forest, steps: Any, mask: Any = None) -> Forest:
     """Do what `extend` does, in the forest's own memory: the forest that is given is consumed.
 
     Args:
@@ -210,32 +211,32 @@ def extend_(backend: MapBackend, forest: Forest, steps: Any, mask: Any = None) -
     Raises:
         RuntimeError: for a forest that was consumed before.
     """
-    return _extend(backend, forest, steps, mask, (forest, "arrays"))
+    return _extend(lib, forest, steps, mask, (forest, "arrays"))
 
 
-def _extend(backend: MapBackend, forest: Forest, steps: Any, mask: Any, consume: tuple[Forest, str] | None) -> Forest:
+def _extend(lib: Lib[A], forest: Forest, steps: Any, mask: Any, consume: tuple[Forest, str] | None) -> Forest:
     who = "forests.extend"
-    check_forest(backend, forest, who)
-    check_forest_sizes(backend, forest, who)
+    check_forest(lib, forest, who)
+    check_forest_sizes(lib, forest, who)
     spec = forest.spec
     root = named_parts(steps, who)
     for name in (ACTION, NEXT):
         if name not in root:
             raise ValueError(f"{who}: expected steps in TED, with {name!r}, got {list(root)}; see frb.ted")
     following = named_parts(root[NEXT], who, "the part 'next'")
-    before, lead = _leaves(backend, spec.observations, _observation(spec, root, who))
-    after, led_to = _leaves(backend, spec.observations, _observation(spec, following, who))
-    actions, taken = _leaves(backend, spec.actions, root[ACTION])
-    reward = _number(backend, following, REWARD, lead, who)
-    terminated = _number(backend, following, "terminated", lead, who)
+    before, lead = _leaves(lib, spec.observations, _observation(spec, root, who))
+    after, led_to = _leaves(lib, spec.observations, _observation(spec, following, who))
+    actions, taken = _leaves(lib, spec.actions, root[ACTION])
+    reward = _number(lib, following, REWARD, lead, who)
+    terminated = _number(lib, following, "terminated", lead, who)
     if not lead == led_to == taken:
         raise ValueError(
             f"{who}: expected observation, next observation and action with the same axes in front, got {lead}, "
             f"{led_to} and {taken}"
         )
-    marked = checked_mask(backend, mask, lead, who)
+    marked = checked_mask(lib, mask, lead, who)
     given = before, after, actions, reward, terminated, marked
-    return Forest(backend.carry_out(_extended, spec, forest.arrays, *given, consume=consume), spec)
+    return Forest(lib.carry_out(_extended, spec, forest.arrays, *given, consume=consume), spec)
 
 
 def _observation(spec: ForestSpec, parts: dict[str, Any], who: str) -> Any:
@@ -248,11 +249,11 @@ def _observation(spec: ForestSpec, parts: dict[str, Any], who: str) -> Any:
     return {name: parts[str(name)] for name in names} if structure.kind == "mapping" else parts[OBSERVATION]
 
 
-def _leaves(backend: MapBackend, outline: Any, value: Any) -> tuple[list[Array], tuple[int, ...]]:
-    return as_batch(backend, outline, nest.flatten_as(outline.structure, value))
+def _leaves(lib: Lib[A], outline: Any, value: Any) -> tuple[list[Array], tuple[int, ...]]:
+    return as_batch(lib, outline, nest.flatten_as(outline.structure, value))
 
 
-def _number(backend: MapBackend, parts: dict[str, Any], name: str, lead: tuple[int, ...], who: str) -> Array:
+def _number(lib: Lib[A], parts: dict[str, Any], name: str, lead: tuple[int, ...], who: str) -> Array:
     """A reward or a flag of each step, [N], of a leaf [*lead] or [*lead, 1]."""
     if name not in parts:
         raise ValueError(f"{who}: expected {name!r} in 'next' of the steps, got {list(parts)}; see frb.ted")
@@ -263,7 +264,7 @@ def _number(backend: MapBackend, parts: dict[str, Any], name: str, lead: tuple[i
         spec: Any = Unbounded((), dtypes.name_of(given.dtype))
     else:
         spec = Binary(())
-    made = backend.convert(given, spec, f"next/{name}")
+    made = lib.convert(given, spec, f"next/{name}")
     if tuple(made.shape) not in (lead, (*lead, 1)):
         raise ValueError(f"{who}: leaf 'next/{name}': expected shape {lead} or {(*lead, 1)}, got {tuple(made.shape)}")
     return made.reshape(math.prod(lead))
@@ -312,7 +313,7 @@ def _extended(
     )
 
 
-def lookup(backend: MapBackend, forest: Forest, observation: Any) -> Array:
+def lookup(lib: Lib[A], forest: Forest, observation: Any) -> A:
     """The numbers of the nodes of observations.
 
     Args:
@@ -329,11 +330,11 @@ def lookup(backend: MapBackend, forest: Forest, observation: Any) -> Array:
         >>> rb.forests.lookup(forest, np.array([5, 6, 7], np.int32)).tolist()
         [0, 1, -1]
     """
-    check_forest(backend, forest, "forests.lookup")
-    check_forest_sizes(backend, forest, "forests.lookup")
+    check_forest(lib, forest, "forests.lookup")
+    check_forest_sizes(lib, forest, "forests.lookup")
     spec = forest.spec
-    rows, lead = packed(backend, spec.observations, spec.node_rows, observation)
-    ids: Array = backend.carry_out(_found, spec, (), forest.arrays.nodes, rows)
+    rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
+    ids: Array = lib.carry_out(_found, spec, (), forest.arrays.nodes, rows)
     return ids.reshape(lead)
 
 
@@ -341,7 +342,7 @@ def _found(ops: Ops, spec: ForestSpec, owned: Any, nodes: HashTable, rows: Array
     return hash_map.lookup(ops, spec.nodes, nodes, rows)
 
 
-def count(backend: MapBackend, forest: Forest, observation: Any, action: Any = None) -> Array:
+def count(lib: Lib[A], forest: Forest, observation: Any, action: Any = None) -> A:
     """How many steps began in observations, or took an action there.
 
     Args:
@@ -355,16 +356,16 @@ def count(backend: MapBackend, forest: Forest, observation: Any, action: Any = N
     Raises:
         ValueError: for actions whose axes in front are not those of the observations.
     """
-    check_forest(backend, forest, "forests.count")
-    check_forest_sizes(backend, forest, "forests.count")
+    check_forest(lib, forest, "forests.count")
+    check_forest_sizes(lib, forest, "forests.count")
     spec, arrays = forest.spec, forest.arrays
-    rows, lead = packed(backend, spec.observations, spec.node_rows, observation)
+    rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
     actions = None
     if action is not None:
-        actions, taken = packed(backend, spec.actions, spec.action_rows, action)
+        actions, taken = packed(lib, spec.actions, spec.action_rows, action)
         if taken != lead:
             raise ValueError(f"forests.count: expected actions with the axes {lead} in front, got {taken}")
-    counts: Array = backend.carry_out(_counted, spec, (), arrays.nodes, arrays.edges, arrays.visits, rows, actions)
+    counts: Array = lib.carry_out(_counted, spec, (), arrays.nodes, arrays.edges, arrays.visits, rows, actions)
     return counts.reshape(lead)
 
 
@@ -379,19 +380,19 @@ def _counted(
     return ops.where(found < 0, nothing, ops.take(counts, ops.maximum(found, nothing)))
 
 
-def size(backend: MapBackend, forest: Forest) -> Array:
+def size(lib: Lib[A], forest: Forest) -> A:
     """How many nodes, that is, different observations, a forest has, an int32 scalar."""
-    check_forest(backend, forest, "forests.size")
+    check_forest(lib, forest, "forests.size")
     return forest.arrays.nodes.counters[..., SIZE]
 
 
-def refused(backend: MapBackend, forest: Forest) -> Array:
+def refused(lib: Lib[A], forest: Forest) -> A:
     """How many steps a forest has not taken in for want of room, an int32 scalar."""
-    check_forest(backend, forest, "forests.refused")
+    check_forest(lib, forest, "forests.refused")
     return forest.arrays.refused
 
 
-def check_forest(backend: MapBackend, forest: Any, who: str) -> None:
+def check_forest(lib: Lib[A], forest: Any, who: str) -> None:
     """Refuse what is no forest of the backend, or was consumed.
 
     Raises:
@@ -400,9 +401,9 @@ def check_forest(backend: MapBackend, forest: Any, who: str) -> None:
     """
     if not isinstance(forest, Forest):
         raise TypeError(f"{who}: expected a Forest made by rb.forests.init, got {type(forest).__name__}")
-    check_arrays(backend, getattr(forest.arrays, "refused", None), who, "forest")
+    check_arrays(lib, getattr(forest.arrays, "refused", None), who, "forest")
 
 
-def check_forest_sizes(backend: MapBackend, forest: Forest, who: str) -> None:
+def check_forest_sizes(lib: Lib[A], forest: Forest, who: str) -> None:
     """Refuse a forest with an array in it that is none of its spec: kernels go by the spec; see `check_sizes`."""
-    check_sizes(backend, forest.spec.arrays, arrays_of(forest), who)
+    check_sizes(lib, forest.spec.arrays, arrays_of(forest), who)

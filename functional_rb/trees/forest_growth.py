@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from functional_rb.hash_maps.functions import MapBackend, known_size
+from functional_rb.hash_maps.functions import known_size
+from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import hash_map
 from functional_rb.structures.ring import saturating_add
@@ -13,7 +14,7 @@ from functional_rb.trees.forest import MAPS, Forest, ForestArrays, check_forest,
 from functional_rb.trees.forest_spec import ForestSpec
 
 
-def with_spec(backend: MapBackend, forest: Forest, spec: ForestSpec) -> Forest:
+def with_spec(lib: Lib[A], forest: Forest, spec: ForestSpec) -> Forest:
     """A forest in arrays of another size: with more room for nodes, edges or results, or with less.
 
     Nodes, edges and results keep their numbers and all that was counted.
@@ -40,20 +41,20 @@ def with_spec(backend: MapBackend, forest: Forest, spec: ForestSpec) -> Forest:
         (2, 3)
     """
     who = "forests.with_spec"
-    check_forest(backend, forest, who)
-    check_forest_sizes(backend, forest, who)
+    check_forest(lib, forest, who)
+    check_forest_sizes(lib, forest, who)
     if not isinstance(spec, ForestSpec):
         raise TypeError(f"{who}: expected a ForestSpec, got {type(spec).__name__}")
     _check_alike(forest.spec, spec, who)
     for name in MAPS:
         room, map = getattr(spec, name).capacity, getattr(forest.arrays, name)
-        size = known_size(backend, map.counters, getattr(forest.spec, name).capacity)
+        size = known_size(lib, map.counters, getattr(forest.spec, name).capacity)
         if size > room:
             raise ValueError(f"{who}: expected room for {size} {name}, got a spec for {room}; give more, or begin anew")
-    return Forest(backend.carry_out(_moved, spec, (), forest.arrays), spec)
+    return Forest(lib.carry_out(_moved, spec, (), forest.arrays), spec)
 
 
-def merge(backend: MapBackend, forest: Forest, other: Forest) -> Forest:
+def merge(lib: Lib[A], forest: Forest, other: Forest) -> Forest:
     """Two forests as one: the result of taking the steps of the second into the first, after its own.
 
     For which of them there is no room, of results and of what they need, they are refused and counted.
@@ -81,10 +82,10 @@ def merge(backend: MapBackend, forest: Forest, other: Forest) -> Forest:
     """
     who = "forests.merge"
     for one in (forest, other):
-        check_forest(backend, one, who)
-        check_forest_sizes(backend, one, who)
+        check_forest(lib, one, who)
+        check_forest_sizes(lib, one, who)
     _check_alike(forest.spec, other.spec, who)
-    arrays = backend.carry_out(_merged, forest.spec, forest.arrays, other.arrays)
+    arrays = lib.carry_out(_merged, forest.spec, forest.arrays, other.arrays)
     return Forest(arrays, forest.spec)
 
 

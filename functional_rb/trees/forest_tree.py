@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from functional_rb.hash_maps.functions import MapBackend
+from functional_rb.lib import A, Lib
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
@@ -14,9 +14,12 @@ from functional_rb.trees.forest import Forest, check_forest, lookup, problem_of_
 from functional_rb.trees.view import NONE, Bools, Ints, Steps, TreeView, children_of
 from functional_rb.trees.ways import Ways
 
+NAMES: Final = ("count", "extend", "extend_", "init", "lookup", "merge", "refused", "size", "tree", "with_spec")
+"""The public functions on forests."""
+
 
 def tree(
-    backend: MapBackend,
+    lib: Lib[A],
     forest: Forest,
     observation: Any,
     max_depth: int | None = None,
@@ -52,15 +55,15 @@ def tree(
         >>> frb.trees.edges(tree).tolist(), list(frb.trees.valid_paths(tree))
         ([[0, 1], [0, 2], [1, 0]], [(0, 0), (1,)])
     """
-    check_forest(backend, forest, "forests.tree")
+    check_forest(lib, forest, "forests.tree")
     if max_nodes < 1 or (max_depth is not None and max_depth < 0):
         raise ValueError(f"forests.tree: expected max_nodes >= 1 and max_depth >= 0, got {max_nodes} and {max_depth}")
-    found = np.asarray(backend.to_numpy(lookup(backend, forest, observation)))
+    found = np.asarray(lib.to_numpy(lookup(lib, forest, observation)))
     if found.ndim:
         raise ValueError(f"forests.tree: expected one observation, got some with the axes {found.shape} in front")
     if found < 0:
         raise KeyError("forests.tree: the forest does not have this observation; ask rb.forests.lookup first")
-    graph = _Graph(backend, forest)
+    graph = _Graph(lib, forest)
     made = graph.unrolled(int(found), max_depth, max_nodes)
     return _compacted(made) if compact else made
 
@@ -68,11 +71,11 @@ def tree(
 class _Graph:
     """The results of a forest sorted by the node where they begin."""
 
-    def __init__(self, backend: MapBackend, forest: Forest) -> None:
+    def __init__(self, lib: Lib[A], forest: Forest) -> None:
         """Copy what is needed to the host."""
 
         def host(array: Any) -> Any:
-            return np.asarray(backend.to_numpy(array))
+            return np.asarray(lib.to_numpy(array))
 
         arrays, spec = forest.arrays, forest.spec
         self.spec = spec

@@ -7,30 +7,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.nest import BuildMapping, Structure
+from functional_rb.base.nest import Structure
 from functional_rb.buffer.state import State
-from functional_rb.ops.protocol import Array, CommonOps
+from functional_rb.lib import A, Lib
+from functional_rb.ops.protocol import Array
 from functional_rb.specs import Unbounded
 
 T = TypeVar("T")
-
-
-class Backend(Protocol):
-    """What a backend does with single leaves."""
-
-    @property
-    def ops(self) -> CommonOps:
-        """The primitives."""
-
-    @property
-    def build_mapping(self) -> BuildMapping:
-        """How its mappings are made."""
-
-    def convert(self, leaf: object, expected: Any, name: str) -> Array:
-        """An array of the backend, of the dtype of a spec; anything else is refused, naming the leaf."""
+NAMES: Final = ("at", "batch_shape", "cat", "load_state_dict", "stack", "state_dict", "unbind")
+"""The public functions."""
 
 
 def batch_shape(data: Any) -> tuple[int, ...]:
@@ -53,7 +41,7 @@ def batch_shape(data: Any) -> tuple[int, ...]:
     return _shared(_apart(data, "batch_shape")[0])
 
 
-def at(backend: Backend, data: T, index: object) -> T:
+def at(lib: Lib[A], data: T, index: object) -> T:
     """Some of a record's rows, of every leaf the same.
 
     Args:
@@ -83,10 +71,10 @@ def at(backend: Backend, data: T, index: object) -> T:
                 f"at: leaf {name!r}: {index!r:.80} is out of range for the shape {tuple(leaf.shape)}; index the "
                 f"leading axes that all leaves share, {batch_shape(data)}"
             )
-    return _together(backend, structure, [leaf[index] for leaf in leaves])
+    return _together(lib, structure, [leaf[index] for leaf in leaves])
 
 
-def cat(backend: Backend, many: Iterable[T], axis: int = 0) -> T:
+def cat(lib: Lib[A], many: Iterable[T], axis: int = 0) -> T:
     """Records joined along a leading axis.
 
     Args:
@@ -104,11 +92,11 @@ def cat(backend: Backend, many: Iterable[T], axis: int = 0) -> T:
         >>> rb.records.cat([(np.zeros(2),), (np.ones(1),)])[0].tolist()
         [0.0, 0.0, 1.0]
     """
-    structure, columns = _columns(backend, many, axis, "cat")
-    return _together(backend, structure, [backend.ops.concat(column, axis) for column in columns])
+    structure, columns = _columns(lib, many, axis, "cat")
+    return _together(lib, structure, [lib.ops.concat(column, axis) for column in columns])
 
 
-def stack(backend: Backend, many: Iterable[T], axis: int = 0) -> T:
+def stack(lib: Lib[A], many: Iterable[T], axis: int = 0) -> T:
     """Records side by side along a new axis.
 
     Args:
@@ -126,12 +114,12 @@ def stack(backend: Backend, many: Iterable[T], axis: int = 0) -> T:
         >>> rb.records.stack([(np.zeros(2),), (np.ones(2),)])[0].tolist()
         [[0.0, 0.0], [1.0, 1.0]]
     """
-    structure, columns = _columns(backend, many, axis, "stack")
+    structure, columns = _columns(lib, many, axis, "stack")
     new = (*(slice(None),) * axis, None)
-    return _together(backend, structure, [backend.ops.concat([x[new] for x in column], axis) for column in columns])
+    return _together(lib, structure, [lib.ops.concat([x[new] for x in column], axis) for column in columns])
 
 
-def unbind(backend: Backend, data: T, axis: int = 0) -> tuple[T, ...]:
+def unbind(lib: Lib[A], data: T, axis: int = 0) -> tuple[T, ...]:
     """The records along a leading axis, one by one: the inverse of `stack`.
 
     Args:
@@ -154,7 +142,7 @@ def unbind(backend: Backend, data: T, axis: int = 0) -> tuple[T, ...]:
         raise ValueError(
             f"unbind: expected axis as one of the {len(shared)} that all leaves share, {shared}, got {axis}"
         )
-    return tuple(at(backend, data, (*(slice(None),) * axis, k)) for k in range(shared[axis]))
+    return tuple(at(lib, data, (*(slice(None),) * axis, k)) for k in range(shared[axis]))
 
 
 def state_dict(data: Any) -> dict[str, Any]:
@@ -178,7 +166,7 @@ def state_dict(data: Any) -> dict[str, Any]:
     return dict(zip(_names(structure), leaves, strict=True))
 
 
-def load_state_dict(backend: Backend, like: T, given: Mapping[str, Any]) -> T:
+def load_state_dict(lib: Lib[A], like: T, given: Mapping[str, Any]) -> T:
     """The record that a dict from `state_dict` tells.
 
     Args:
@@ -204,14 +192,14 @@ def load_state_dict(backend: Backend, like: T, given: Mapping[str, Any]) -> T:
         )
     taken = []
     for name, leaf in zip(names, leaves, strict=True):
-        array = backend.convert(given[name], _spec(leaf), name)
+        array = lib.convert(given[name], _spec(leaf), name)
         if tuple(array.shape) != tuple(leaf.shape):
             raise ValueError(
                 f"load_state_dict: leaf {name!r}: expected the shape {tuple(leaf.shape)}, got {tuple(array.shape)}; "
                 f"give a dict of the same record"
             )
         taken.append(array)
-    return _together(backend, structure, taken)
+    return _together(lib, structure, taken)
 
 
 def _apart(data: Any, who: str) -> tuple[list[Array], Structure]:
@@ -241,7 +229,7 @@ def _names(structure: Structure) -> list[str]:
     return [nest.show(path) for path in structure.paths]
 
 
-def _columns(backend: Backend, many: Iterable[Any], axis: int, who: str) -> tuple[Structure, list[list[Array]]]:
+def _columns(lib: Lib[A], many: Iterable[Any], axis: int, who: str) -> tuple[Structure, list[list[Array]]]:
     """The structure of several nests, and for each of its leaves those of all nests."""
     nests = list(many)
     if not nests:
@@ -263,14 +251,12 @@ def _columns(backend: Backend, many: Iterable[Any], axis: int, who: str) -> tupl
             )
         if not 0 <= axis < column[0].ndim + (who == "stack"):
             raise ValueError(f"{who}: leaf {name!r} of shape {tuple(column[0].shape)} has no axis {axis}")
-    return structure, [
-        _converted(backend, column, name) for name, column in zip(_names(structure), columns, strict=True)
-    ]
+    return structure, [_converted(lib, column, name) for name, column in zip(_names(structure), columns, strict=True)]
 
 
-def _converted(backend: Backend, leaves: Iterable[Any], name: str) -> list[Array]:
+def _converted(lib: Lib[A], leaves: Iterable[Any], name: str) -> list[Array]:
     """Arrays of NumPy as those of the backend, those of the other backend refused."""
-    return [backend.convert(leaf, _spec(leaf), name) for leaf in leaves]
+    return [lib.convert(leaf, _spec(leaf), name) for leaf in leaves]
 
 
 def _spec(leaf: Any) -> Unbounded:
@@ -283,5 +269,5 @@ def _shared(leaves: Sequence[Array]) -> tuple[int, ...]:
     return tuple(int(sizes[0]) for sizes in itertools.takewhile(lambda sizes: len(set(sizes)) == 1, together))
 
 
-def _together(backend: Backend, structure: Structure, leaves: Sequence[Array]) -> Any:
-    return nest.unflatten(structure, leaves, backend.build_mapping, _shared(leaves))
+def _together(lib: Lib[A], structure: Structure, leaves: Sequence[Array]) -> Any:
+    return nest.unflatten(structure, leaves, lib.build_mapping, _shared(leaves))

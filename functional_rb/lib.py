@@ -1,0 +1,135 @@
+"""What a backend brings along, and how functions that are written once become its public ones.
+
+Each backend has one `Lib`, in its `lib.py`. A public function takes it first; `Lib.bind` gives the function without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+from functional_rb.ops.protocol import Array
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A")
+"""The arrays of a backend: `jax.Array` or `torch.Tensor`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lib(Generic[A]):
+    """One library of arrays.
+
+    Attributes:
+        name: of the backend's package, whose public functions are bound to this.
+        array: the class of its arrays.
+        shown: how signatures name that class.
+        ops: the array primitives, see `ops.protocol`.
+        convert: an array of a leaf's dtype, of what a caller gives for the leaf of this name; anything else is refused.
+        as_array: an array of a number or an array of NumPy, on the device of the second array, if there is one.
+        build_mapping: a mapping of a type, None for a dict, of its parts by name and the batch axes that they share.
+        unsupported: why the backend cannot have a dtype, with the remedy; None if it can.
+        to_numpy: an array's numbers on the host.
+        is_traced: whether a leaf is an array whose numbers are not known, as a program is being traced.
+        outline: `specs.values.Outline.of`, cached where it can be.
+        draw: random values [n, *shape] of an outline by position of the leaf, of `(outline, key, n, device, mask)`.
+        inside: whether values [N, *shape] lie in the domain of each unit of an outline, bool [N] for each.
+        nearest: the nearest values of the domain of an outline, by position of the leaf.
+        encoded: `ArraySpec.encoded` of a spec, for an array of this backend.
+        decoded: `ArraySpec.decoded` of a spec, for an array of this backend.
+        carry_out: `function(ops, static, owned, *given, consume=None)`. What is static can be hashed; `owned` is a nest
+            of arrays that the function may write to, and copied first where others see it; `consume` is what it was
+            taken from, which is not needed any more, and its field, which is None once that is consumed: before
+            anything is written, so that an interrupt leaves nothing readable that is half done.
+        engine: what carries out the functions of buffers on a state: a `buffer.backend.Backend`.
+        engine_for: the engine that makes a state of a spec.
+        in_place: what carries out the writes that consume a state, a `buffer.in_place.InPlace`, for an engine.
+        mapper: carries out functions of items, a `buffer.mapping.Mapper`.
+        host: the engine that takes Python objects as well.
+        mixtures: what carries out the functions of mixtures, a `mixture.functions.Backend`.
+        sharded: what carries out the functions of sharded buffers.
+        elsewhere: moves a state to the storage of another spec.
+        chain: what does a usual call whole, natively, for a state; None where there is nothing, or somebody traces.
+        around: what a public function is wrapped in.
+        steps: what a generator between whose steps the caller's code runs is wrapped in.
+    """
+
+    name: str
+    array: Any
+    shown: str
+    ops: Any
+    convert: Callable[[Any, Any, str], Array]
+    as_array: Callable[[Any, Any], A]
+    build_mapping: Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
+    unsupported: Callable[[str], str | None]
+    to_numpy: Callable[[Any], np.ndarray[Any, Any]]
+    is_traced: Callable[[Any], bool]
+    outline: Callable[[Any, str], Any]
+    draw: Callable[[Any, Any, int, Any, Any], Mapping[int, Array]]
+    inside: Callable[[Any, Sequence[Array]], Sequence[Array]]
+    nearest: Callable[[Any, Sequence[Array]], Mapping[int, Array]]
+    encoded: Callable[[Any, Any], Array]
+    decoded: Callable[[Any, Any], Array]
+    carry_out: Callable[..., Any]
+    engine: Callable[[Any], Any]
+    engine_for: Callable[[Any], Any]
+    in_place: Callable[[Any], Any]
+    mapper: Any
+    host: Any
+    mixtures: Any
+    sharded: Any
+    elsewhere: Callable[..., Any]
+    chain: Callable[[Any], Any]
+    around: Callable[[Callable[..., Any]], Callable[..., Any]]
+    steps: Callable[[Any], Any]
+
+    def within(self, module: str) -> Lib[A]:
+        """The same, for the public functions of a module of the backend."""
+        return dataclasses.replace(self, name=f"{self.name}.{module}")
+
+    def bind(self, function: Callable[Concatenate[Lib[A], P], R], name: str = "") -> Callable[P, R]:
+        """A public function of the backend: one that is written once, without its first argument, which is this.
+
+        It has the docstring of the function, and its signature, in which the arrays are those of the backend; and its
+        name, unless there is another.
+        """
+        return self.bind_to(self, function, name)
+
+    def bind_to(self, first: Any, function: Callable[Concatenate[Any, P], R], name: str = "") -> Callable[P, R]:
+        """The same, where the first argument is something else."""
+
+        def public(*args: Any, **named: Any) -> Any:
+            return function(first, *args, **named)
+
+        whole: Any = function
+        public.__name__ = public.__qualname__ = name or whole.__name__
+        public.__module__, public.__doc__ = self.name, whole.__doc__
+        signature = inspect.signature(whole)
+        _, *parameters = signature.parameters.values()
+        public.__signature__ = signature.replace(  # type: ignore[attr-defined]  # `inspect` reads it
+            parameters=[each.replace(annotation=self._told(each.annotation)) for each in parameters],
+            return_annotation=self._told(signature.return_annotation),
+        )
+        return self.around(public)
+
+    def _told(self, annotation: Any) -> Any:
+        """An annotation, a text, with the backend's name of its arrays."""
+        if not isinstance(annotation, str):
+            return annotation
+        words = [self.shown if word == "A" else word for word in annotation.split(" ")]
+        return " ".join(words)
+
+
+def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a function the docstring of the one to which it hands its calls on."""
+
+    def attach(function: F) -> F:
+        function.__doc__ = core.__doc__
+        return function
+
+    return attach

@@ -1,0 +1,333 @@
+"""The public functions on buffers: single ones, sharded ones, those that processes share, and mixtures.
+
+Each looks what its state is and hands the call on; what it does is said where a single buffer's is checked
+(`functional_rb.buffer.api` and the modules beside it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from functional_rb.buffer import api, in_place, reading, samples
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import AnySample, Counts, Crop, State
+from functional_rb.core.item_function import ItemFunction
+from functional_rb.lib import A, Lib, documented_by
+from functional_rb.mixture import functions as mixed
+from functional_rb.mixture import sampling
+from functional_rb.mixture.value import Mixture
+
+AnyState = TypeVar("AnyState", bound=State | Mixture)
+
+NAMES: Final = (
+    "add",
+    "add_",
+    "can_sample",
+    "clear",
+    "clear_",
+    "contains",
+    "counts",
+    "cursor",
+    "decode",
+    "encode",
+    "enumerate",
+    "epochs",
+    "forests",
+    "from_dlpack",
+    "get",
+    "hash_maps",
+    "init",
+    "is_live",
+    "items",
+    "jit",
+    "key",
+    "load_state_dict",
+    "map_spec",
+    "moments",
+    "newest",
+    "ones",
+    "priorities",
+    "probabilities",
+    "project",
+    "rand",
+    "random_crop",
+    "records",
+    "sample",
+    "sample_",
+    "sample_spec",
+    "size",
+    "split",
+    "state_dict",
+    "text",
+    "trees",
+    "update",
+    "update_",
+    "with_spec",
+    "zeros",
+)
+"""What every backend has."""
+
+
+# --- writing and drawing --------------------------------------------------------------------------------------------
+
+
+@documented_by(api.init)
+def init(
+    lib: Lib[A], spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False, sharding: Any = None
+) -> State:
+    if sharding is not None:
+        return lib.sharded.init(spec, device, items, validate, sharding)
+    engine = lib.engine_for(spec)
+    return api.init(engine, spec, device, items, validate, lib.in_place(engine).add_)
+
+
+@documented_by(api.add)
+def add(
+    lib: Lib[A],
+    state: AnyState,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: A | None = None,
+    validate: bool = False,
+    time_major: bool = True,
+    to: Any = None,
+) -> AnyState:
+    chain = lib.chain(state)
+    if chain is not None:
+        made = chain.add(state, items, mask, priorities, key, validate, time_major, to)
+        if made is not NotImplemented:
+            return made
+    return _add(lib, "add", state, items, mask, priorities, key, validate, time_major, to)
+
+
+@documented_by(in_place.add_)
+def add_(
+    lib: Lib[A],
+    state: AnyState,
+    items: Any,
+    mask: Any = None,
+    priorities: Any = None,
+    key: A | None = None,
+    validate: bool = False,
+    time_major: bool = True,
+    to: Any = None,
+) -> AnyState:
+    chain = lib.chain(state)
+    if chain is not None:
+        made = chain.add_(state, items, mask, priorities, key, validate, time_major, to)
+        if made is not NotImplemented:
+            return made
+    return _add(lib, "add_", state, items, mask, priorities, key, validate, time_major, to)
+
+
+def _add(lib: Lib[Any], function: str, state: Any, *given: Any) -> Any:
+    """The plain way of both."""
+    if isinstance(state, Mixture):
+        *given_each, to = given
+        write = add if function == "add" else add_
+        return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, *given_each)
+    if isinstance(state, lib.sharded.ShardedState):
+        return lib.sharded.add_items(state, *given, function)
+    engine = lib.engine(state)
+    if function == "add":
+        return api.add(engine, state, *given)
+    return in_place.add_(engine, lib.in_place(engine), state, *given)
+
+
+@documented_by(api.sample)
+def sample(
+    lib: Lib[A],
+    state: AnyState,
+    key: A,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
+    *,
+    axis_name: Any = None,
+    group: Any = None,
+    draw: Literal["global", "local"] = "global",
+) -> tuple[AnyState, AnySample[Any]]:
+    if axis_name is not None or group is not None or draw != "global":
+        lib.sharded.check_asked(state, axis_name, group, draw, "sample")
+    chain = lib.chain(state)
+    if chain is not None:
+        made = chain.sample(state, key, batch_size, beta, p)
+        if made is not NotImplemented:
+            return made
+    return _sample(lib, "sample", state, key, batch_size, beta, p, axis_name, draw)
+
+
+@documented_by(in_place.sample_)
+def sample_(
+    lib: Lib[A],
+    state: AnyState,
+    key: A,
+    batch_size: int | None = None,
+    beta: Any = None,
+    p: Any = None,
+    *,
+    axis_name: Any = None,
+    group: Any = None,
+    draw: Literal["global", "local"] = "global",
+) -> tuple[AnyState, AnySample[Any]]:
+    if axis_name is not None or group is not None or draw != "global":
+        lib.sharded.check_asked(state, axis_name, group, draw, "sample_")
+    chain = lib.chain(state)
+    if chain is not None:
+        made = chain.sample_(state, key, batch_size, beta, p)
+        if made is not NotImplemented:
+            return made
+    return _sample(lib, "sample_", state, key, batch_size, beta, p, axis_name, draw)
+
+
+def _sample(lib: Lib[Any], function: str, state: Any, key: Any, size: Any, beta: Any, p: Any, *shared: Any) -> Any:
+    """The plain way of both."""
+    if isinstance(state, Mixture):
+        return sampling.sample(lib.mixtures, state, key, size, beta, p, function)
+    if isinstance(state, lib.sharded.ShardedState):
+        return lib.sharded.sample_items(state, key, size, beta, p, *shared, function)
+    engine = lib.engine(state)
+    if function == "sample":
+        return api.sample(engine, state, key, size, beta, p)
+    return in_place.sample_(engine, lib.in_place(engine), state, key, size, beta, p)
+
+
+@documented_by(api.update)
+def update(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    chain = lib.chain(state)
+    if chain is not None:
+        made = chain.update(state, indices, priorities, items)
+        if made is not NotImplemented:
+            return made
+    return _update(lib, "update", state, indices, priorities, items)
+
+
+@documented_by(in_place.update_)
+def update_(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+    chain = lib.chain(state)
+    if chain is not None:
+        made = chain.update_(state, indices, priorities, items)
+        if made is not NotImplemented:
+            return made
+    return _update(lib, "update_", state, indices, priorities, items)
+
+
+def _update(lib: Lib[Any], function: str, state: Any, indices: Any, priorities: Any, items: Any) -> Any:
+    """The plain way of both."""
+    if isinstance(state, Mixture):
+        return mixed.update(lib.mixtures, state, indices, priorities, items, function)
+    if isinstance(state, lib.sharded.ShardedState):
+        return lib.sharded.update_items(state, indices, priorities, items, function)
+    engine = lib.engine(state)
+    if function == "update":
+        return api.update(engine, state, indices, priorities, items)
+    return in_place.update_(engine, lib.in_place(engine), state, indices, priorities, items)
+
+
+@documented_by(api.clear)
+def clear(lib: Lib[A], state: State) -> State:
+    return api.clear(lib.engine(state), state)
+
+
+@documented_by(in_place.clear_)
+def clear_(lib: Lib[A], state: State) -> State:
+    engine = lib.engine(state)
+    return in_place.clear_(engine, lib.in_place(engine), state)
+
+
+@documented_by(api.with_spec)
+def with_spec(lib: Lib[A], state: AnyState, spec: BufferSpec | Sequence[Any]) -> AnyState:
+    if isinstance(state, Mixture):
+        return mixed.with_spec(lambda one, new: with_spec(lib, one, new), state, spec)
+    return api.with_spec(lib.engine(state), state, spec, lib.elsewhere)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@documented_by(reading.get)
+def get(lib: Lib[A], state: State | Mixture, indices: Any) -> Any:
+    return _read(lib, reading.get, mixed.get, state, indices)
+
+
+@documented_by(reading.items)
+def items(lib: Lib[A], state: State) -> Any:
+    return reading.items(lib.engine(state), state)
+
+
+@documented_by(reading.is_live)
+def is_live(lib: Lib[A], state: State | Mixture, indices: Any) -> A:
+    return lib.as_array(_read(lib, reading.is_live, mixed.is_live, state, indices), None)
+
+
+@documented_by(reading.priorities)
+def priorities(lib: Lib[A], state: State | Mixture, indices: Any) -> A:
+    return lib.as_array(_read(lib, reading.priorities, mixed.priorities, state, indices), None)
+
+
+@documented_by(reading.probabilities)
+def probabilities(lib: Lib[A], state: State, indices: Any) -> A:
+    return lib.as_array(reading.probabilities(lib.engine(state), state, indices), None)
+
+
+@documented_by(reading.newest)
+def newest(lib: Lib[A], state: State, n: int) -> A:
+    return lib.as_array(reading.newest(lib.engine(state), state, n), None)
+
+
+@documented_by(reading.cursor)
+def cursor(lib: Lib[A], state: State) -> A:
+    return lib.as_array(reading.cursor(lib.engine(state), state), None)
+
+
+@documented_by(reading.size)
+def size(lib: Lib[A], state: State | Mixture, *, each: bool = False) -> A:
+    return lib.as_array(_read(lib, reading.size, mixed.size, state, each=each), None)
+
+
+@documented_by(reading.can_sample)
+def can_sample(lib: Lib[A], state: State | Mixture, n: int | None = None) -> A:
+    return lib.as_array(_read(lib, reading.can_sample, mixed.can_sample, state, n), None)
+
+
+@documented_by(reading.counts)
+def counts(lib: Lib[A], state: State | Mixture) -> Counts:
+    return Counts(*(lib.as_array(x, None) for x in _read(lib, reading.counts, mixed.counts, state)))
+
+
+def _read(
+    lib: Lib[Any], single: Callable[..., Any], of_mixture: Callable[..., Any], state: Any, *args: Any, **named: Any
+) -> Any:
+    """What the one function reads of a single buffer, and the other of a mixture."""
+    if isinstance(state, Mixture):
+        return of_mixture(lib.mixtures, state, *args, **named)
+    return single(lib.engine(state), state, *args, **named)
+
+
+# --- what is built on samples ---------------------------------------------------------------------------------------
+
+
+@documented_by(samples.epochs)
+def epochs(
+    lib: Lib[A], state: State, key: A, batch_size: int | None = None, n: int = 1
+) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
+    return lib.steps(samples.epochs(lib.engine(state), state, key, batch_size, n))
+
+
+@documented_by(samples.map_spec)
+def map_spec(
+    lib: Lib[A], fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False
+) -> Any:
+    return samples.map_spec(lib.mapper, fn, item, keyed, masked)
+
+
+@documented_by(samples.sample_spec)
+def sample_spec(lib: Lib[A], spec: BufferSpec, batch_size: int | None = None) -> Any:
+    return samples.sample_spec(lib.mapper, spec, batch_size)
+
+
+@documented_by(samples.random_crop)
+def random_crop(lib: Lib[A], items: Any, key: A, length: int, lengths: Any = None) -> Crop[Any]:
+    return samples.random_crop(lib.host, items, key, length, lengths)

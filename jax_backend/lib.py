@@ -1,0 +1,85 @@
+"""What JAX brings along: `LIB`, to which the public functions are bound."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+
+from functional_rb.lib import Lib
+from jax_backend import carried, engines, execute, hosted, mixtures, ops, restore, rules, sharded, values
+from jax_backend.shared import SharedState, chain
+
+
+def _as_array(x: Any, like: Any) -> jax.Array:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
+def _not_here(*given: Any) -> Any:
+    return NotImplemented
+
+
+@functools.cache
+def _writes() -> Any:
+    """The chain of shared buffers, which knows none of JAX's keys."""
+    found = chain()
+    return SimpleNamespace(
+        add=found.add,
+        add_=found.add_,
+        update=found.update,
+        update_=found.update_,
+        sample=_not_here,
+        sample_=_not_here,
+    )
+
+
+def _chain(state: Any) -> Any:
+    return _writes() if type(state) is SharedState else None
+
+
+def _explicit(draws: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """A generator that may move arrays, but not in place of the caller between its steps."""
+    following = None
+    while True:
+        with rules.explicit_transfers():
+            try:
+                found = draws.send(following)
+            except StopIteration:
+                return
+        following = yield found
+
+
+LIB: Final[Lib[jax.Array]] = Lib(
+    name="jax_backend",
+    array=jax.Array,
+    shown="jax.Array",
+    ops=ops,
+    convert=execute.convert,
+    as_array=_as_array,
+    build_mapping=execute.build_mapping,
+    unsupported=execute.unsupported,
+    to_numpy=values.to_numpy,
+    is_traced=values.is_traced,
+    outline=values.outline,
+    draw=values.draw,
+    inside=values.inside,
+    nearest=values.nearest,
+    encoded=values.encoded,
+    decoded=values.decoded,
+    carry_out=carried.carry_out,
+    engine=engines.of,
+    engine_for=engines.for_spec,
+    in_place=engines.in_place,
+    mapper=execute,
+    host=hosted,
+    mixtures=mixtures,
+    sharded=sharded,
+    elsewhere=restore.elsewhere,
+    chain=_chain,
+    around=rules.transfers,
+    steps=_explicit,
+)

@@ -1,0 +1,60 @@
+"""What torch brings along: `LIB`, to which the public functions are bound."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from functional_rb.lib import Lib
+from functional_rb.native.switch import HAVE_KERNELS
+from torch_backend import carried, engines, execute, mixtures, ops, restore, sharded, values
+from torch_backend.library import TORCH
+
+if HAVE_KERNELS:
+    from torch_backend import cpu_kernels, custom_ops
+    from torch_backend.chain import CHAIN
+
+    TORCH.chain, TORCH.kernels, TORCH.operations = CHAIN, cpu_kernels, custom_ops
+
+
+def _as_array(x: Any, like: torch.Tensor | None) -> torch.Tensor:
+    if isinstance(x, torch.Tensor):
+        return x
+    return torch.as_tensor(x, device=None if like is None else like.device)
+
+
+def _as_it_is(x: Any) -> Any:
+    return x
+
+
+LIB: Final[Lib[torch.Tensor]] = Lib(
+    name="torch_backend",
+    array=torch.Tensor,
+    shown="torch.Tensor",
+    ops=ops,
+    convert=execute.convert,
+    as_array=_as_array,
+    build_mapping=execute.build_mapping,
+    unsupported=execute.unsupported,
+    to_numpy=values.to_numpy,
+    is_traced=values.is_traced,
+    outline=values.outline,
+    draw=values.draw,
+    inside=values.inside,
+    nearest=values.nearest,
+    encoded=values.encoded,
+    decoded=values.decoded,
+    carry_out=carried.carry_out,
+    engine=engines.of,
+    engine_for=engines.for_spec,
+    in_place=_as_it_is,
+    mapper=execute,
+    host=execute,
+    mixtures=mixtures,
+    sharded=sharded,
+    elsewhere=restore.elsewhere,
+    chain=TORCH.chain_now,
+    around=_as_it_is,
+    steps=_as_it_is,
+)
