@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
+from functional_rb.base.progress import Progress
 from functional_rb.buffer import respec, soundness
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.buffer.spec import BufferSpec
@@ -27,7 +28,6 @@ from functional_rb.checkpoint.claims import checked, enough_memory, spec_in
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest, Shards
 from functional_rb.checkpoint.opened import Opened, read_manifest
-from functional_rb.checkpoint.progress import Progress
 from functional_rb.checkpoint.shards import Dealer, Part
 from functional_rb.convert.json import KnownError
 from functional_rb.core import counters

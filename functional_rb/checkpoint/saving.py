@@ -15,6 +15,7 @@ import numpy as np
 from functional_rb.base.checksum import DIGEST, digest, hasher
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.base.files import as_path
+from functional_rb.base.progress import Progress
 from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
@@ -24,7 +25,6 @@ from functional_rb.checkpoint.blocks import Run, Stored, Table, chunks, runs_of,
 from functional_rb.checkpoint.changes import Masks
 from functional_rb.checkpoint.manifest import Blocks, Manifest, Segment
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
-from functional_rb.checkpoint.progress import Progress
 from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
 from functional_rb.storage import disk

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base.checksum import DIGEST
+from functional_rb.base.progress import Progress
 from functional_rb.buffer.reader import Reader
 from functional_rb.checkpoint.blocks import Run, Stored, as_array, bytes_of, chunks
-from functional_rb.checkpoint.progress import Progress
 from functional_rb.storage import disk
 
 OBJECTS = "objects"

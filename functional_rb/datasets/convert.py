@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.files import as_path
-from functional_rb.checkpoint.progress import Progress
+from functional_rb.base.progress import Progress
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError, Episode

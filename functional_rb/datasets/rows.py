@@ -12,16 +12,17 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
+from functional_rb.base.steps import ACTION, NEXT, REWARD
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec, ends_of, steps_of
 from functional_rb.specs import Composite
 from functional_rb.specs.values import Outline
-from functional_rb.ted.check import NEXT, is_leaf
+from functional_rb.ted.check import is_leaf
 from functional_rb.ted.forms import kept_dtype
 from functional_rb.ted.host import cast, encoded, is_encoding
 from functional_rb.ted.items import item_of_specs
-from functional_rb.ted.steps import ACTION, REWARD, by_name
+from functional_rb.ted.steps import by_name
 from functional_rb.writers import Immutable
 
 WHO = "datasets"

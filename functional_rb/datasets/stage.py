@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.nest import Path
+from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.datasets.episode import Array
 from functional_rb.datasets.rows import Form, Steps
 from functional_rb.storage.directory import shapes
 from functional_rb.structures import frame_ring, stored_arrays
 from functional_rb.structures.row_layout import Layout
-from functional_rb.ted.check import FLAGS, NEXT
 from functional_rb.ted.forms import kept_dtype
 
 # Bytes that are gathered, about; more where a piece of an episode has more.

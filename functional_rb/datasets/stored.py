@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.datasets.description import (
     ABOUT,
     EPISODE,
@@ -30,8 +31,7 @@ from functional_rb.ops import numpy_ops
 from functional_rb.specs import Composite
 from functional_rb.storage.directory import file_name, shapes
 from functional_rb.structures import frame_ring, row_layout, stored_arrays
-from functional_rb.ted.check import FLAGS, NEXT, as_dict
-from functional_rb.ted.steps import ACTION, REWARD
+from functional_rb.ted.check import as_dict
 
 # Short episodes are read so many times fewer steps at a time than a piece may have.
 BLOCKS = 8

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.inspection.contents import Array, Contents, readable
-from functional_rb.ted.check import FLAGS, NEXT
 
 REWARDS = (f"{NEXT}/reward", "reward")
 

@@ -10,12 +10,13 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.nest import Key, Path
+from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.specs import Unbounded
 from functional_rb.structures.row_layout import STORED_AS
-from functional_rb.ted.check import FLAGS, NEXT, below, leaves_of, observation_paths, path_of
+from functional_rb.ted.check import below, leaves_of, observation_paths, path_of
 from functional_rb.ted.forms import (
     Array,
     Flat,

@@ -10,11 +10,9 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
+from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import ArraySpec, Stacked, Varying
-
-FLAGS = ("done", "terminated", "truncated")
-NEXT = "next"
 
 # The leaves of a step by their path.
 Leaves = dict[Path, Any]

@@ -12,6 +12,7 @@ from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown, whole_number
 from functional_rb.base.nest import Path
+from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.specs import (
     ArraySpec,
@@ -29,10 +30,9 @@ from functional_rb.specs import (
     freeze,
     numpy_ops,
 )
-from functional_rb.ted.check import FLAGS, NEXT, named_parts
+from functional_rb.ted.check import named_parts
 from functional_rb.ted.host import item_of, observation_parts
 from functional_rb.ted.recording import DISABLED
-from functional_rb.ted.steps import ACTION, REWARD
 
 WHO = "check_env"
 # In place of the limits on lengths, which spaces do not have.

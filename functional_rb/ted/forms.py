@@ -22,9 +22,10 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
+from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures.row_layout import STORED_AS
-from functional_rb.ted.check import FLAGS, NEXT, below, bytes_of
+from functional_rb.ted.check import below, bytes_of
 
 Array = NumpyArray
 # Leaves by their path; those of bfloat16, which NumPy lacks, are uint16.

@@ -13,11 +13,11 @@ import numpy as np
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.dtypes import shown
+from functional_rb.base.steps import FLAGS, NEXT, REWARD
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
 from functional_rb.specs.values import Outline
-from functional_rb.ted.check import FLAGS, NEXT, as_dict, named_parts
-from functional_rb.ted.steps import REWARD
+from functional_rb.ted.check import as_dict, named_parts
 
 
 def encoding_item(item: Any) -> Composite | None:

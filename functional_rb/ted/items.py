@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.specs import Binary, Composite, Unbounded
-from functional_rb.ted.check import FLAGS, NEXT
-from functional_rb.ted.steps import ACTION, REWARD, by_name
+from functional_rb.ted.steps import by_name
 
 WHO = "item_from_env"
 # How a step lies in an item.

@@ -19,9 +19,9 @@ from functional_rb.base import files, strict_json
 from functional_rb.base.containers import DEEPEST
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path, show
+from functional_rb.base.steps import FLAGS
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import KnownError, from_json
-from functional_rb.ted.check import FLAGS
 from functional_rb.ted.forms import Array, Flat, Lanes, Leaves, as_nest
 from functional_rb.ted.padded import EXTRA, FORMAT, FileLeaf, Header
 

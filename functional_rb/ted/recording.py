@@ -13,11 +13,12 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
+from functional_rb.base.steps import ACTION
 from functional_rb.buffer import checks
 from functional_rb.specs import Composite
 from functional_rb.ted.check import as_dict, is_leaf, leaves_of, values_of
 from functional_rb.ted.host import cast, encoded, encoded_observation, encoding_item, is_encoding
-from functional_rb.ted.steps import ACTION, Transition, as_array, assemble, check_rows, to_transitions
+from functional_rb.ted.steps import Transition, as_array, assemble, check_rows, to_transitions
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 

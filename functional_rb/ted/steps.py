@@ -8,11 +8,10 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
+from functional_rb.base.steps import ACTION, FLAGS, NEXT, OBSERVATION, REWARD
 from functional_rb.specs import Composite, Varying
-from functional_rb.ted.check import FLAGS, NEXT, below, check_static, is_leaf, leaves_of, named_parts, path_of
+from functional_rb.ted.check import below, check_static, is_leaf, leaves_of, named_parts, path_of
 
-OBSERVATION = "observation"
-ACTION, REWARD = "action", "reward"
 RESERVED = frozenset((ACTION, REWARD, NEXT, *FLAGS))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from functional_rb.base import files
 from functional_rb.base.files import as_path
-from functional_rb.checkpoint.progress import Progress as Bar
+from functional_rb.base.progress import Progress as Bar
 from functional_rb.text import prepared, rows, sources, writing
 from functional_rb.text.prepared import FORMAT, ROWS, TOKENS, Kind, Prepared
 from functional_rb.text.rows import Columns, Texts, UnusableRow

@@ -16,6 +16,7 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import add_rule, register_record
+from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
 from functional_rb.convert import json
 from functional_rb.core import soundness
 from functional_rb.hash_maps.functions import check_arrays, check_sizes, checked_mask, packed
@@ -26,8 +27,7 @@ from functional_rb.specs.functions import as_batch, outline_of
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.expected import problem_of_stack
 from functional_rb.structures.hash_map import SIZE, HashTable
-from functional_rb.ted.check import NEXT, named_parts
-from functional_rb.ted.steps import ACTION, OBSERVATION, REWARD
+from functional_rb.ted.check import named_parts
 from functional_rb.trees.forest_spec import ForestSpec
 
 

@@ -13,14 +13,13 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import whole_number
+from functional_rb.base.steps import ACTION, FLAGS, NEXT, OBSERVATION, REWARD
 from functional_rb.hash_maps.spec import rows_of
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Binary, Categorical, Unbounded, cardinality
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.hash_map import MapPlan
-from functional_rb.ted.check import FLAGS, NEXT
-from functional_rb.ted.steps import ACTION, OBSERVATION, REWARD
 from functional_rb.trees.forest_spec import ForestSpec
 from functional_rb.trees.view import NONE, Ints, TreeView, view
 

@@ -20,7 +20,8 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.checkpoint import progress, queue, saving
+from functional_rb.base import progress
+from functional_rb.checkpoint import queue, saving
 from functional_rb.core.counters import BASE
 from tests.support import backends, lives
 from tests.support.backends import Backend

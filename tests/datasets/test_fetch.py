@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from functional_rb.checkpoint import progress
+from functional_rb.base import progress
 from functional_rb.datasets import FetchError, RemoteFile, Retry, fetch
 from functional_rb.datasets.fetching import http, paths
 from functional_rb.datasets.fetching.remote import RefusedError

@@ -305,6 +305,8 @@ BOUND = (
     "functional_rb.trees.reading",
 )
 """The functions that backends bind: their examples need one."""
+SAID_THERE = ("functional_rb.public.buffers",)
+"""What takes its docstrings from modules of `BOUND`."""
 SUBCLASSES = ("functional_rb.scale.transfer_queue.queue", "functional_rb.scale.transfer_queue.samplers")
 """What has subclasses of TransferQueue's classes, and cannot be imported without it."""
 SAID_AGAIN = ("jax_backend.forests", "jax_backend.text", "jax_backend.trees")

@@ -306,7 +306,7 @@ def test_a_pipeline_that_is_killed_resumes_to_the_same_bytes(tmp_path: Path) -> 
 
 
 def test_a_bar_counts_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("functional_rb.checkpoint.progress.DELAY", 0)
+    monkeypatch.setattr("functional_rb.base.progress.DELAY", 0)
     frb.text.preference(
         [GOOD] * 9, of_words(), frb.text.Tokenization(eos=12, rows_at_once=2), root=tmp_path, progress=True
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Path
+from functional_rb.base.steps import OBSERVATION
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Composite
 from functional_rb.specs.values import Outline
-from functional_rb.ted.steps import OBSERVATION
 
 WHO = "datasets.export"
 

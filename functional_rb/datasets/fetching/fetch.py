@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from functional_rb.checkpoint.progress import Progress
+from functional_rb.base.progress import Progress
 from functional_rb.datasets.fetching import listing, paths
 from functional_rb.datasets.fetching.partial import Origin, Partial
 from functional_rb.datasets.fetching.paths import WHO, place
