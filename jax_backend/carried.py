@@ -1,4 +1,4 @@
-"""Functions of the core over arrays, compiled once for what is static and the shapes: `maps.functions.MapBackend`."""
+"""Functions of the core over arrays, compiled once for what is static and the shapes: `Lib.carry_out`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_backend import compile, lent
-from jax_backend.values import build_mapping as build_mapping
-from jax_backend.values import convert as convert
-from jax_backend.values import decoded as decoded
-from jax_backend.values import draw as draw
-from jax_backend.values import encoded as encoded
-from jax_backend.values import inside as inside
-from jax_backend.values import is_object_array as is_object_array
-from jax_backend.values import is_traced as is_traced
-from jax_backend.values import nearest as nearest
-from jax_backend.values import ops as ops
-from jax_backend.values import outline as outline
-from jax_backend.values import to_numpy as to_numpy
-from jax_backend.values import unsupported as unsupported
+from jax_backend import compile, lent, ops
 
 
 @compile.program
@@ -42,8 +29,3 @@ def carry_out(
     if consume is None or traced:
         return _keeping(owned, given, **named)
     return lent.called(_consuming, (0,), owned, given, **named)
-
-
-def is_own(array: Any) -> bool:
-    """Whether an array is one of JAX's, traced ones among them."""
-    return isinstance(array, jax.Array)

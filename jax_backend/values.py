@@ -1,4 +1,4 @@
-"""`functional_rb.specs.functions.SpecBackend` on JAX; its functions are compiled once for a spec and a batch size."""
+"""Values of specs on JAX, as `functional_rb.lib.Lib` names these functions: each compiled for a spec and shapes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ import numpy as np
 
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
-from jax_backend import compile
-from jax_backend import ops as ops
-from jax_backend.convert import build_mapping as build_mapping
-from jax_backend.convert import convert as convert
-from jax_backend.convert import unsupported as unsupported
+from jax_backend import compile, ops
 from jax_backend.execute import inside as inside
 from jax_backend.keys import check_key
 
@@ -62,11 +58,6 @@ def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
 def is_traced(leaf: Any) -> bool:
     """Whether a leaf is a tracer."""
     return isinstance(leaf, jax.core.Tracer)
-
-
-def is_object_array(leaf: Any) -> bool:
-    """Whether a leaf is an array of JAX."""
-    return isinstance(leaf, jax.Array)
 
 
 def to_numpy(array: jax.Array) -> np.ndarray[Any, Any]:

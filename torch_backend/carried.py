@@ -1,4 +1,4 @@
-"""Functions of the core over tensors, as one piece of work: `maps.functions.MapBackend` on torch.
+"""Functions of the core over tensors, as one piece of work: `Lib.carry_out` on torch.
 
 They loop until nothing is left to do, which torch.compile cannot trace. So it sees each call as one operation, whose
 results have the shapes that NumPy's operations give for zeros.
@@ -14,22 +14,9 @@ import torch
 
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
-from torch_backend import library, modes
+from torch_backend import library, modes, ops
 from torch_backend.convert import is_batched
 from torch_backend.tracing import constant
-from torch_backend.values import build_mapping as build_mapping
-from torch_backend.values import convert as convert
-from torch_backend.values import decoded as decoded
-from torch_backend.values import draw as draw
-from torch_backend.values import encoded as encoded
-from torch_backend.values import inside as inside
-from torch_backend.values import is_object_array as is_object_array
-from torch_backend.values import is_traced as is_traced
-from torch_backend.values import nearest as nearest
-from torch_backend.values import ops as ops
-from torch_backend.values import outline as outline
-from torch_backend.values import to_numpy as to_numpy
-from torch_backend.values import unsupported as unsupported
 
 Template = Any
 """The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts."""
@@ -177,8 +164,3 @@ def _carried(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def _described(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     device = tensors[0].device
     return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _CALLS[number].results]
-
-
-def is_own(array: Any) -> bool:
-    """Whether an array is a tensor."""
-    return isinstance(array, torch.Tensor)

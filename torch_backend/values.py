@@ -1,4 +1,4 @@
-"""The functions of `functional_rb.specs.functions.SpecBackend` on torch."""
+"""Values of specs on torch, as `functional_rb.lib.Lib` names these functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import torch
 
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
-from torch_backend import ops as ops
-from torch_backend import random
-from torch_backend.execute import build_mapping as build_mapping
-from torch_backend.execute import convert as convert
+from torch_backend import ops, random
 from torch_backend.execute import inside as inside
 from torch_backend.execute import numbers
-from torch_backend.execute import unsupported as unsupported
 from torch_backend.opaque import traceable, traceable_unit
 
 
@@ -54,11 +50,6 @@ def decoded(unit: ArraySpec, x: torch.Tensor) -> torch.Tensor:
 def is_traced(leaf: Any) -> bool:
     """Whether torch.compile or `torch.func.vmap` is tracing a leaf."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(leaf)
-
-
-def is_object_array(leaf: Any) -> bool:
-    """Whether a leaf is a tensor."""
-    return isinstance(leaf, torch.Tensor)
 
 
 def to_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
