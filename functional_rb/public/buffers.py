@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, Literal, TypeVar
 
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest
 from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Counts, Crop, State
@@ -74,7 +75,12 @@ NAMES: Final = (
 
 @documented_by(api.init)
 def init(
-    lib: Lib[A], spec: BufferSpec, device: Any = None, items: Any = None, validate: bool = False, sharding: Any = None
+    lib: Lib[A],
+    spec: BufferSpec,
+    device: DeviceLike = None,
+    items: Nest = None,
+    validate: bool = False,
+    sharding: Any = None,
 ) -> State:
     if sharding is not None:
         return lib.sharded.init(spec, device, items, validate, sharding)
@@ -86,8 +92,8 @@ def init(
 def add(
     lib: Lib[A],
     state: AnyState,
-    items: Any,
-    mask: Any = None,
+    items: Nest,
+    mask: ArrayLike = None,
     priorities: Any = None,
     key: A | None = None,
     validate: bool = False,
@@ -106,8 +112,8 @@ def add(
 def add_(
     lib: Lib[A],
     state: AnyState,
-    items: Any,
-    mask: Any = None,
+    items: Nest,
+    mask: ArrayLike = None,
     priorities: Any = None,
     key: A | None = None,
     validate: bool = False,
@@ -195,7 +201,7 @@ def _sample(lib: Lib[Any], function: str, state: Any, key: Any, size: Any, beta:
 
 
 @documented_by(api.update)
-def update(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+def update(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Nest = None) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
         made = chain.update(state, indices, priorities, items)
@@ -205,7 +211,7 @@ def update(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, i
 
 
 @documented_by(in_place.update_)
-def update_(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Any = None) -> AnyState:
+def update_(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Nest = None) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
         made = chain.update_(state, indices, priorities, items)
