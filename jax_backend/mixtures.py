@@ -41,7 +41,7 @@ def _keys(key: jax.Array, n: int) -> list[jax.Array]:
 class _Traced(drawing.Carrier):
     """Draws while a program is traced; what changes of each buffer is noted in their order."""
 
-    known, ops, leaf_ops, mapper = False, ops, ops, execute
+    known, ops, mapper = False, ops, execute
 
     def __init__(self) -> None:
         self.changed: list[dict[str, Any]] = []
@@ -76,7 +76,7 @@ class _Hosted(drawing.Carrier):
     each time, and would be another program.
     """
 
-    known, ops, leaf_ops, mapper = True, numpy_ops, numpy_ops, execute
+    known, ops, mapper = True, numpy_ops, execute
 
     def __init__(self, batch: int) -> None:
         self.batch = batch

@@ -40,7 +40,7 @@ TRANSFORMS = torch._C._functorch.peek_interpreter_stack
 class _Known(drawing.Carrier):
     """Draws where the numbers of all buffers are known."""
 
-    known, ops, leaf_ops, mapper = True, numpy_ops, ops, execute
+    known, ops, mapper = True, numpy_ops, execute
 
     def status(self, state: State) -> Status:
         if engine(state) is not execute:  # others write to the same buffer
@@ -80,8 +80,17 @@ class _Known(drawing.Carrier):
     def numbers(self, array: torch.Tensor) -> Any:
         return _in_numpy(array)
 
-    def leaf_of(self, numbers: Any) -> torch.Tensor:
-        return torch.from_numpy(numbers)
+    def rows(self, leaves: Sequence[Sequence[Any]], order: Any) -> list[Any]:
+        found, orders = list[Any](), dict[torch.device, Any]()
+        for pieces in leaves:
+            if not isinstance(pieces[0], torch.Tensor):
+                found.append(drawing.take(ops, pieces, order))
+                continue
+            device = next((x.device for x in pieces if x.device.type != "cpu"), ops.CPU)
+            if device not in orders:
+                orders[device] = None if order is None else torch.from_numpy(order).to(device)
+            found.append(drawing.take(ops, [x.to(device) for x in pieces], orders[device]))
+        return found
 
     def weights(self, chances: Any, least: Any, beta: Any) -> Any:
         with using(_kernels() if HAVE_KERNELS and switch.on else NONE):
@@ -91,7 +100,7 @@ class _Known(drawing.Carrier):
 class _Traced(drawing.Carrier):
     """Draws where nothing is known."""
 
-    known, ops, leaf_ops, mapper = False, ops, ops, execute
+    known, ops, mapper = False, ops, execute
 
     def __init__(self, consume: bool = False) -> None:
         self.consume = consume

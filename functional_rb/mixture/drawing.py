@@ -91,13 +91,11 @@ class Carrier:
     Attributes:
         known: whether the numbers are at hand.
         ops: the operations on numbers.
-        leaf_ops: the operations on leaves.
         mapper: carries functions of items out.
     """
 
     known: ClassVar[bool]
     ops: Ops
-    leaf_ops: Ops
     mapper: Mapper
 
     def status(self, state: State) -> Status:
@@ -129,9 +127,9 @@ class Carrier:
         """What a draw gave, as numbers."""
         return array
 
-    def leaf_of(self, numbers: Array) -> Array:
-        """Numbers as an array of the kind that leaves are."""
-        return numbers
+    def rows(self, leaves: Sequence[Sequence[Array]], order: Array | None) -> list[Array]:
+        """Of each leaf the rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
+        return [take(self.ops, pieces, order) for pieces in leaves]
 
     def floats(self, p: Any, like: Array) -> Array:
         """Shares that are numbers or an array, float32, where another array is; only of those that are traced."""
@@ -316,15 +314,10 @@ def _from_buffers(
 def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Drawn:
     """Rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
     ops, columns = carrier.ops, max(part.indices.shape[-1] for part in parts)
-    leaf_order = None if order is None else carrier.leaf_of(order)
+    extras = [name for name in parts[0].extras if all(name in part.extras for part in parts)]
 
     def numbers(pieces: Sequence[Array]) -> Array:
-        return _take(ops, pieces, order)
-
-    def contents(pieces: Sequence[Array]) -> Array:
-        if is_object_array(pieces[0]):
-            return _take(numpy_ops, pieces, order)
-        return _take(carrier.leaf_ops, pieces, leaf_order)
+        return take(ops, pieces, order)
 
     flags: dict[str, Array | None] = dict.fromkeys(FLAGS)
     for name in FLAGS:
@@ -332,21 +325,21 @@ def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Dr
         if any(piece is not None for piece in pieces):  # a mask, as other flags all buffers have or none
             pieces = [part.indices[..., -1] >= 0 if x is None else x for part, x in zip(parts, pieces, strict=True)]
             flags[name] = numbers(pieces)
+    leaves = carrier.rows([*zip(*(part.leaves for part in parts), strict=True)], order)
+    found = carrier.rows([[part.extras[name] for part in parts] for name in extras], order)
     return Drawn(
-        [contents(pieces) for pieces in zip(*(part.leaves for part in parts), strict=True)],
+        leaves,
         numbers([_padded(ops, part.indices, columns) for part in parts]),
         numbers([part.chances for part in parts]),
         numbers([part.probabilities for part in parts]),
         flags,
-        {
-            name: contents([part.extras[name] for part in parts])
-            for name in parts[0].extras
-            if all(name in part.extras for part in parts)
-        },
+        dict(zip(extras, found, strict=True)),
     )
 
 
-def _take(ops: Ops, pieces: Sequence[Array], order: Array | None) -> Array:
+def take(ops: Ops, pieces: Sequence[Array], order: Array | None) -> Array:
+    """Pieces one after the other, or their rows in an order int32 [B] if that is given; of objects by NumPy."""
+    ops = numpy_ops if is_object_array(pieces[0]) else ops
     whole = pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
     return whole if order is None else ops.take(whole, order)
 
