@@ -359,19 +359,24 @@ def test_siblings_with_the_same_cursors_are_told_apart(monkeypatch: pytest.Monke
     assert torch_backend.items(frb.load(tmp_path, "torch"))["id"].tolist()[:17] == [*range(50, 58), *range(100, 108), 7]
 
 
-def test_a_whole_round_of_cursors_is_not_taken_for_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "since"), [(8, 40), (36, 6)], ids=["a whole round", "over the end"])
+def test_cursors_that_begin_again_say_what_was_written(
+    before: int, since: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from functional_rb.structures import ring
 
+    small_blocks(monkeypatch)
     monkeypatch.setattr(ring, "INT32_MAX", 40)  # coordinates wrap after five rounds of the ring
-    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8)
+    spec = frb.BufferSpec({"x": frb.Unbounded((8,))}, 8)
     assert spec.plan.ring.limit == 40
     with backends.make("torch-core"):
-        state = torch_backend.add(torch_backend.init(spec), {"x": torch.zeros(8)})
-        frb.save(state, tmp_path)
-        cursor = int(state.counters[0])
-        for k in range(5):
-            state = torch_backend.add(state, {"x": torch.full((8,), 1.0 + k)})
-        assert int(state.counters[0]) == cursor
+        state = torch_backend.init(spec)
+        for k in range(before + since):
+            if k == before:
+                frb.save(state, tmp_path)
+                cursor = int(state.counters[0])
+            state = torch_backend.add(state, {"x": torch.full((1, 8), 1.0 + k)})
+        assert int(state.counters[0]) == (cursor + since) % 40
         frb.save(state, tmp_path, incremental=True)
         assert stored_bits(tmp_path) == bits(state)
 

@@ -129,6 +129,30 @@ def test_an_older_state_has_its_own_arrays_alone_again(variant: Backend, sampler
         assert variant.rb.size(newer) == 16
 
 
+def test_an_older_state_with_arrays_of_its_own_keeps_nothing_in_those_of_the_newer(variant: Backend) -> None:
+    spec, batch = frb.BufferSpec({"x": frb.Unbounded(())}, 16), {"x": np.arange(9, dtype=np.float32)}
+    older = variant.add(variant.init(spec), batch)
+    newer = variant.rb.add(older, variant.tree(batch))
+    memory = newer._version.own()
+    assert memory.retained > 0
+    older._version.own()
+    branch = variant.rb.add(older, variant.tree(batch))
+    assert (memory.retained, [*memory.history]) == (0, [])
+    assert variant.rb.size(branch) == 16
+
+
+def test_a_reader_of_an_older_state_is_spared_what_is_written_there_in_place(variant: Backend) -> None:
+    spec, batch = frb.BufferSpec({"x": frb.Unbounded(())}, 16), {"x": np.arange(9, dtype=np.float32)}
+    older = variant.add(variant.init(spec), batch)
+    newer = variant.rb.add(older, variant.tree(batch))
+    reader = older.reader()
+    before = reader.read("rows", 0, 16)
+    written = variant.rb.add_(older, variant.tree({"x": -batch["x"]}))
+    assert reader.read("rows", 0, 16).tobytes() == before.tobytes()
+    reader.close()
+    assert variant.rb.size(written) == variant.rb.size(newer) == 16
+
+
 def test_the_tree_of_an_older_state_where_leaves_alone_were_recorded(variant: Backend) -> None:
     """Additions with shared frames go by the core, whose kernel for leaves computes the nodes above."""
     images = {name: frb.Unbounded((4, 4), "uint8") for name in ("obs", "next_obs")}

@@ -81,6 +81,16 @@ def check_counts(counts: Doubles, probabilities: Doubles) -> None:
     assert statistic < freedom + 5 * math.sqrt(2 * max(freedom, 1)), (statistic, freedom)
 
 
+@pytest.mark.parametrize(("draw", "leaf"), [(0, 0), (2**31 - 1, 2)])
+def test_the_lowest_draw_is_of_the_first_leaf_and_the_highest_of_the_last(draw: int, leaf: int) -> None:
+    """However rarely it comes: that one is there at once, the others wait."""
+    tree, draws = tree_of(np.float32([1, 1000, 1])), np.full((2, exponential_race.words(3)), 2**30, np.int32)
+    draws[:, 0] = draw
+    on_torch = exponential_race.first(torch_ops, torch.from_numpy(tree), 3, torch.from_numpy(draws))
+    for slots, _, _ in (on_jax(3)(tree, draws), on_torch):
+        assert slots.tolist() == [leaf]
+
+
 def chance_of_order(values: Doubles, order: Sequence[int]) -> float:
     chance, left = 1.0, float(values.sum())
     for k in order:
