@@ -16,12 +16,22 @@ DEVICES, LANES, CAPACITY, BATCH = 8, 16, 100_000, 256
 CALLS, ROUNDS = 4, 100
 
 
-def items(spec: Any, steps: int, lanes: int) -> dict[str, Any]:
-    """A batch [steps, lanes, *shape]."""
+def spec_of(sampler: Any) -> Any:
+    """The buffer."""
+    import functional_rb as frb
+
+    item = {name: frb.Unbounded((n,)) for name, n in (("obs", 17), ("action", 6), ("next_obs", 17))}
+    return frb.BufferSpec(item | {"reward": frb.Unbounded(), "done": frb.Binary()}, CAPACITY, sampler, lanes=LANES)
+
+
+def items(steps: int, lanes: int) -> dict[str, Any]:
+    """A batch of the buffer, [steps, lanes, *shape]."""
     import numpy as np
 
+    import functional_rb as frb
+
     rng = np.random.default_rng(0)
-    lead = (steps, lanes)
+    lead, spec = (steps, lanes), spec_of(frb.Uniform())
     made: dict[str, Any] = {
         name: rng.standard_normal((*lead, *spec.item[name].shape)).astype(np.float32)
         for name in ("obs", "action", "reward", "next_obs")
@@ -37,8 +47,7 @@ def contenders(sampler: Any) -> dict[str, Callable[[], Any]]:
     import functional_rb as frb
     import jax_backend as rb
 
-    item = {name: frb.Unbounded((n,)) for name, n in (("obs", 17), ("action", 6), ("next_obs", 17))}
-    spec = frb.BufferSpec(item | {"reward": frb.Unbounded(), "done": frb.Binary()}, CAPACITY, sampler, lanes=LANES)
+    spec = spec_of(sampler)
     sharding = NamedSharding(jax.make_mesh((DEVICES,), ("d",)), PartitionSpec("d"))
     steps = CAPACITY // LANES // 2
     key = rb.key(0)
@@ -46,7 +55,7 @@ def contenders(sampler: Any) -> dict[str, Callable[[], Any]]:
     share = frb.BufferSpec(spec.item, CAPACITY // DEVICES, sampler, lanes=LANES // DEVICES)
 
     def whole(draw: str) -> Callable[[], Any]:
-        state = rb.add(rb.init(spec, sharding=sharding), items(spec, steps, LANES))
+        state = rb.add(rb.init(spec, sharding=sharding), items(steps, LANES))
         program = rb.jit(lambda state, key: rb.sample(state, key, BATCH, draw=draw), donate_argnums=0)
 
         def call() -> Any:
@@ -56,7 +65,7 @@ def contenders(sampler: Any) -> dict[str, Callable[[], Any]]:
 
         return call
 
-    states = [rb.add(rb.init(share), items(spec, steps, LANES // DEVICES)) for _ in range(DEVICES)]
+    states = [rb.add(rb.init(share), items(steps, LANES // DEVICES)) for _ in range(DEVICES)]
     program = rb.jit(lambda state, key: rb.sample(state, key, BATCH // DEVICES), donate_argnums=0)
 
     def in_a_row() -> None:

@@ -419,8 +419,7 @@ def sample_items(
     size, beta = asked.check_sample(execute, _as_of(state, state.spec), batch_size, beta, draw, function)
     _check_axis(state, axis_name, function)
     check_key(key)
-    dealing = state.dealing
-    asked.check_shares(state.spec, size, dealing.shards, draw)
+    asked.check_shares(state.dealing, size, draw)
     if state.is_mapped:
         if draw == "global" and not compat.varying_axes(key).isdisjoint(_names(state.axis)):
             raise ValueError(
@@ -430,7 +429,7 @@ def sample_items(
         with _using(compile.use_kernels()):
             changed, leaves, selection = _drawn(state, key, number(beta), size, draw)
         own = key if state.spec.on_sample is None else jax.random.fold_in(key, shard_number(state))
-        made = api.as_sample(execute, state.spec, size // dealing.shards, own, leaves, selection)
+        made = api.as_sample(execute, state.spec, size // state.dealing.shards, own, leaves, selection)
         return _changed_by(state, changed), made
     state, leaves, selection = sample(state, key, size, beta, draw, function == "sample_")
     return state, api.as_sample(execute, state.spec, size, key, leaves, selection)

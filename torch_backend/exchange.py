@@ -6,11 +6,19 @@ the same functions they differ, and that is an error in all of them rather than 
 
 from __future__ import annotations
 
+import zlib
+
+import numpy as np
 import torch
 import torch.distributed as dist
 
+from functional_rb.native.switch import switch
+from functional_rb.ops.part_kernels import NONE, Table, carried_out
 from functional_rb.scale import rows
+from functional_rb.scale.shares import Exchange
+from functional_rb.structures import row_layout
 from torch_backend import compat, ops
+from torch_backend.library import HAVE_KERNELS, TORCH
 from torch_backend.sharded_state import ShardedState
 
 Tensors = list[torch.Tensor]
@@ -19,9 +27,8 @@ Tensors = list[torch.Tensor]
 def gathered(state: ShardedState, tensors: Tensors) -> Tensors:
     """Tensors [n, *shape] of each process as those of all, [D, n, *shape]: one collective."""
     layout = rows.layout_of(tensors)
-    words = rows.packed(ops, layout, tensors)
-    mark = _mark(state, words.shape[1])
-    told = torch.cat([mark, words])
+    words, mark = _packed(layout, tensors), _mark(state)
+    told = _behind_mark(mark, words)
     shards = state.dealing.shards
     found = told.new_empty((shards * len(told), told.shape[1]))
     compat.all_gather_single(found, told, state.group)
@@ -32,63 +39,58 @@ def gathered(state: ShardedState, tensors: Tensors) -> Tensors:
     return [x.reshape(shards, n, *x.shape[1:]) for x in flat]
 
 
-def exchanged(state: ShardedState, tensors: Tensors, wanted: torch.Tensor, owners: torch.Tensor) -> Tensors:
-    """What each process asked for, of rows that others have read.
+def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tensors:
+    """A process's share of a batch of which each has some rows: one collective of these, and a mark for each pair.
 
     Args:
         state: of the buffer.
-        tensors: [m, *shape], the rows that this process has, in the order in which they are asked for.
-        wanted: int64 [m], which process each goes to, ascending.
-        owners: int64 [n], who has each row that this process asks for, -1 for nobody.
+        tensors: [m, *shape], the rows that this process has.
+        exchange: who sends which rows to whom.
 
     Returns:
-        [n, *shape], zeros where nobody has it: one collective of as many rows as there are, and a mark for each pair.
+        [n, *shape], zeros where nobody has the row.
     """
     layout = rows.layout_of(tensors)
-    words = rows.packed(ops, layout, tensors)
-    shards, width = state.dealing.shards, words.shape[1]
-    sent = torch.bincount(wanted, minlength=shards)
-    received = torch.bincount(owners[owners >= 0], minlength=shards)
-    mark = _mark(state, width)
-    told = _with_marks(mark, words, sent)
-    found = told.new_empty((len(owners[owners >= 0]) + shards, width))
-    dist.all_to_all_single(found, told, (received + 1).tolist(), (sent + 1).tolist(), group=state.group)
-    marks = _places_of_marks(received)
-    _check_marks(state, found[marks], mark)
-    is_row = torch.ones(len(found), dtype=torch.bool, device=found.device)
-    is_row[marks] = False
-    asked = torch.nonzero(owners >= 0)[:, 0]
-    by_owner = asked[torch.sort(owners[asked], stable=True).indices]
-    made = found.new_zeros((len(owners), width))
-    made[by_owner] = found[is_row]
-    return rows.unpacked(ops, layout, made)
+    words, mark = _packed(layout, tensors), _mark(state)
+    told = ops.take(_behind_mark(mark, words), on_device_of(words, exchange.outgoing))
+    found = told.new_empty((sum(exchange.received) + 1, told.shape[1]))
+    found[-1] = 0
+    dist.all_to_all_single(found[:-1], told, exchange.received, exchange.sent, group=state.group)
+    _check_marks(state, ops.take(found, on_device_of(words, exchange.marks)), mark)
+    places = on_device_of(words, exchange.places)
+    read: Tensors = carried_out(_kernels(words), row_layout.read, ops, layout, found, (), places)
+    return read
 
 
-def _places_of_marks(counts: torch.Tensor) -> torch.Tensor:
-    """Where the marks are, one before the rows of each process, of which there are so many."""
-    return torch.cumsum(counts + 1, 0) - (counts + 1)
+def on_device_of(tensor: torch.Tensor, array: np.ndarray) -> torch.Tensor:
+    """What was counted on the host, where a tensor is."""
+    return torch.from_numpy(array).to(tensor.device)
 
 
-def _with_marks(mark: torch.Tensor, words: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Rows with a mark before those for each process."""
-    made = mark.expand(len(words) + len(counts), -1).clone()
-    is_row = torch.ones(len(made), dtype=torch.bool, device=made.device)
-    is_row[_places_of_marks(counts)] = False
-    made[is_row] = words
-    return made
+def _packed(layout: row_layout.Layout, tensors: Tensors) -> torch.Tensor:
+    packed: torch.Tensor = carried_out(_kernels(tensors[0]), rows.packed, ops, layout, tensors)
+    return packed
 
 
-def _mark(state: ShardedState, width: int) -> torch.Tensor:
-    """What all processes must agree on, as a row int32 [1, width]: a number of the index's counters."""
-    counters = state.index.counters.to(torch.int64)
-    place = torch.arange(1, len(counters) + 1, device=counters.device)
-    number = (counters * (place * 2654435761 % 2**31)).sum() % (2**31 - 1)
-    return number.to(torch.int32).expand(1, width)
+def _kernels(tensor: torch.Tensor) -> Table:
+    """The kernels that can work where a tensor is."""
+    return TORCH.kernels.TABLE if HAVE_KERNELS and switch.on and tensor.device.type == "cpu" else NONE
 
 
-def _check_marks(state: ShardedState, marks: torch.Tensor, own: torch.Tensor) -> None:
-    if not bool((marks == own).all()):
-        others = [k for k, mark in enumerate(marks) if not torch.equal(mark, own[0])]
+def _behind_mark(mark: int, words: torch.Tensor) -> torch.Tensor:
+    """Rows with a mark before the first one."""
+    return torch.cat([words.new_full((1, words.shape[1]), mark), words])
+
+
+def _mark(state: ShardedState) -> int:
+    """What all processes must agree on: a number of the index's counters."""
+    return zlib.crc32(state.index.counters.cpu().numpy().tobytes()) >> 1
+
+
+def _check_marks(state: ShardedState, marks: torch.Tensor, own: int) -> None:
+    """Refuse to go on where other processes have sent other marks, int32 [D, words]."""
+    others = [k for k, mark in enumerate(marks[:, :1].flatten().tolist()) if mark != own]
+    if others:
         raise RuntimeError(
             f"a sharded buffer: this process (rank {state.rank}) and ranks {others} have written different numbers of "
             f"steps or priorities; all processes must call the same functions in the same order, with as many steps, "

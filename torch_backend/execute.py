@@ -39,7 +39,7 @@ add, sample, update, clear, with_spec = (_engine.add, _engine.sample, _engine.up
 count_invalid, get, items, is_live = _engine.count_invalid, _engine.get, _engine.items, _engine.is_live
 counter, drawable, look = _engine.counter, _engine.drawable, _engine.look
 read_by, write_by = _engine.read_by, _engine.write_by
-sample_, renamed = _engine.sample_, _engine.renamed
+sample_, renamed, taken_over = _engine.sample_, _engine.renamed, _engine.taken_over
 add_, update_, clear_ = (functools.partial(x, consume=True) for x in (_engine.add, _engine.update, _engine.clear))
 split = random.split
 

@@ -20,9 +20,9 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import asked, deal, follow, local
+from functional_rb.scale import asked, deal, follow, local, shares
 from torch_backend import execute, library, ops, random
-from torch_backend.exchange import exchanged, gathered
+from torch_backend.exchange import exchanged, gathered, on_device_of
 from torch_backend.execute import as_vector as as_vector
 from torch_backend.execute import build_mapping as build_mapping
 from torch_backend.execute import convert as convert
@@ -103,7 +103,8 @@ def add_items(
     assert outside is None  # what lies outside is known, and an error
     mask = None if mask is None else mask.reshape(batch)
     priorities = None if priorities is None else priorities.reshape(batch)
-    before, in_place = own.counters, function == "add_"
+    before = own.counters
+    in_place = function == "add_" and not dealing.part_tells  # else the state is there until all have told the same
     if dealing.delays:
         index, part = _write_later_items(state, list(leaves), batch, mask, in_place)
     else:
@@ -112,6 +113,8 @@ def add_items(
         sizes = _told(state.followed_by(index, part), before, part).sizes
         given = sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
         index = execute.write_by(index, follow.shortened, *given, consume=in_place)
+    if function == "add_" and not in_place:
+        index, part = execute.taken_over(state.index, index), execute.taken_over(own, part)
     return state.followed_by(index, part)
 
 
@@ -244,7 +247,7 @@ def sample_items(
     check_state(state, function)
     random.check_key(key)
     size, beta = asked.check_sample(_ENGINE, state, batch_size, beta, draw, function)
-    asked.check_shares(state.spec, size, state.dealing.shards, draw)
+    asked.check_shares(state.dealing, size, draw)
     in_place = function == "sample_"
     drawn = _drawn_among_own if draw == "local" else _drawn_among_all
     index, leaves, selection = drawn(state, key, size, beta, in_place)
@@ -300,14 +303,10 @@ def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: An
     """This process's share of the batch that a buffer that is not sharded draws: index, leaves, selection."""
     dealing, spec = state.dealing, state.spec
     key, words = _words_of_transforms(state, key, size)
-    if in_place:
-        index, selection = execute.sample_(state.index, key, size, beta, lambda _, selection: selection)
-    else:
-        index, _, selection = execute.sample(state.index, key, size, beta)
+    index, selection = _draw_of_index(state, key, size, beta, in_place)
     handles = selection.handles.reshape(-1)
     state = state.followed_by(index)
-    slots, own = _own_slots(state, handles, handles != functions.NOTHING)
-    read, names = _read_for_all(state, slots, own, handles, words)
+    read, names = _read_for_all(state, handles, words)
 
     def own_share(part: Any) -> Any:
         if part is None or isinstance(part, torch.Tensor):
@@ -319,32 +318,48 @@ def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: An
     return index, leaves, Selection(**mine | {"extras": mine["extras"] | told})
 
 
+def _draw_of_index(
+    state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool
+) -> tuple[State, Selection]:
+    """The index after a draw of the batch of all processes, and what was drawn."""
+    if in_place:
+        after, drawn = execute.sample_(state.index, key, size, beta, lambda _, selection: selection)
+        return after, drawn
+    index, _, selection = execute.sample(state.index, key, size, beta)
+    return index, selection
+
+
 def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool) -> Drawn:
     """What this process draws among its own items: it asks nobody."""
     dealing, share = state.dealing, size // state.dealing.shards
     key = random.split(key, dealing.shards)[state.rank]
     key, words = _words_of_transforms(state, key, share)
-    slots, selection = execute.read_by(state.index, _draw_local, state, key, share, beta)
-    real = selection.handles.reshape(-1) != functions.NOTHING
-    if share and not bool(real.any()) and not int(state.index.counters[counters.SIZE]):
-        checks.check_nonempty(state.spec, False, 0)
-    local_slots = torch.where(real, slots - state.rank * dealing.slots_each, torch.zeros_like(slots))
-    leaves, extras = _read_own(state, local_slots, selection.handles.reshape(-1), words)
+    if state.spec.sampler.takes_out:
+        index, all_windows = _draw_of_index(state, key, size, beta, in_place)
+        shard = torch.tensor(state.rank, dtype=torch.int32, device=index.counters.device)
+        selection = local.own_windows(ops, dealing, all_windows, shard)
+    else:
+        selection = execute.read_by(state.index, _draw_local, state, key, share, beta)
+        if share and not bool((selection.handles >= 0).any()) and not int(state.index.counters[counters.SIZE]):
+            checks.check_nonempty(state.spec, False, 0)
+        index = execute.renamed(state.index) if in_place else state.index
+    handles = selection.handles.reshape(-1)
+    slots, _ = _own_slots(state, handles, handles != functions.NOTHING)
+    leaves, extras = _read_own(state, slots, handles, words)
     leaves, told = _with_leading_axes(state.spec, share, [*leaves, *extras.values()], list(extras))
-    index = execute.renamed(state.index) if in_place else state.index
     return index, leaves, selection._replace(extras={**selection.extras, **told})
 
 
 def _draw_local(
     ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: Any
 ) -> Any:
-    """Slots of the index, and their selection."""
+    """What this process draws of the index."""
     draft = Draft.of(arrays, spec.plan)
     device = draft.counters.ends.sizes.device
     numbers = library.numbers(key, local.draw_shape(state.dealing, share), device)
     shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
     level = torch.as_tensor(beta, dtype=torch.float32, device=device)
-    return local.draw(ops, state.dealing, draft, numbers, level, share, shard)
+    return local.draw(ops, state.dealing, draft, numbers, level, share, shard)[1]
 
 
 def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any, torch.Tensor | None]:
@@ -375,18 +390,14 @@ def _read_drawn(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handle
 
 
 def _read_for_all(
-    state: ShardedState, slots: torch.Tensor, own: torch.Tensor, handles: torch.Tensor, words: torch.Tensor | None
+    state: ShardedState, handles: torch.Tensor, words: torch.Tensor | None
 ) -> tuple[list[torch.Tensor], list[str]]:
     """Read the rows of a batch that are this process's own, and give each process its share of the batch."""
-    dealing = state.dealing
-    each = len(handles) // dealing.shards
-    asked_for = torch.nonzero(own)[:, 0]
-    chosen = None if words is None else words.to(own.device)[asked_for]
-    leaves, extras = _read_own(state, slots[asked_for], handles[asked_for], chosen)
-    owners = torch.where(handles != functions.NOTHING, handles % state.spec.capacity // dealing.slots_each, -1)
-    mine = owners[state.rank * each : (state.rank + 1) * each].to(torch.int64)
-    read = exchanged(state, [*leaves, *extras.values()], asked_for // max(each, 1), mine)
-    return read, list(extras)
+    exchange = shares.exchange(state.dealing, handles.cpu().numpy(), state.rank)
+    asked_for, slots = on_device_of(handles, exchange.asked), on_device_of(handles, exchange.slots)
+    chosen = None if words is None else words.to(handles.device)[asked_for]
+    leaves, extras = _read_own(state, slots, handles[asked_for], chosen)
+    return exchanged(state, [*leaves, *extras.values()], exchange), list(extras)
 
 
 def _with_leading_axes(
@@ -403,17 +414,13 @@ def _with_leading_axes(
 
 def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
     """Read items by their handles: each process asks for as many."""
-    dealing, rank = state.dealing, state.rank
     (everyones,) = gathered(state, [handles])
     everyones = everyones.flatten()
     live = execute.is_live(state.index, everyones)
     named = torch.where(live, everyones, torch.full_like(everyones, functions.NOTHING))
-    slots, own = _own_slots(state, named, live)
-    asked_for = torch.nonzero(own)[:, 0]
-    leaves = execute.read_by(state.part, _read_stored, slots[asked_for])
-    owners = torch.where(live, everyones % state.spec.capacity // dealing.slots_each, -1).to(torch.int64)
-    mine = owners.reshape(dealing.shards, -1)[rank]
-    return exchanged(state, leaves, asked_for // max(len(handles), 1), mine)
+    exchange = shares.exchange(state.dealing, named.cpu().numpy(), state.rank)
+    leaves = execute.read_by(state.part, _read_stored, on_device_of(handles, exchange.slots))
+    return exchanged(state, leaves, exchange)
 
 
 def _read_stored(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> list[Array]:

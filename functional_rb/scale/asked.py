@@ -6,7 +6,6 @@ from typing import Any
 
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.scale import deal, local
@@ -30,7 +29,8 @@ def check_sample(
 ) -> tuple[int, Any]:
     """The checked batch size and beta; a local draw has weights for samplers that have none otherwise."""
     check_draw(draw, function)
-    weighted = draw == "local" and beta is not None and not state.spec.sampler.has_priorities
+    sampler = state.spec.sampler
+    weighted = draw == "local" and beta is not None and not (sampler.has_priorities or sampler.takes_out)
     size, found = api.check_sample(backend, state, batch_size, None if weighted else beta, function)
     if not weighted:
         return size, found
@@ -40,10 +40,12 @@ def check_sample(
     return size, beta
 
 
-def check_shares(spec: BufferSpec, batch: int, shards: int, draw: str) -> None:
+def check_shares(dealing: Dealing, batch: int, draw: str) -> None:
     """Refuse a batch that does not go to the shards in equal shares."""
+    spec, shards = dealing.spec, dealing.shards
     if draw == "local":
         local.check(spec)
+        local.check_dealing(dealing)
     deal.check_batch(batch, shards)
     draws = spec.sampler.leading_shape(batch)[0] // (spec.sampler.steps_in_a_row or 1)
     deal.check_batch(draws, shards, "batch_size, as slices,")

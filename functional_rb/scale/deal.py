@@ -147,8 +147,9 @@ def check(spec: BufferSpec) -> None:
         )
     if not spec.writer.in_order:
         raise ValueError(
-            f"{expected} whose lanes keep their items, got writer={spec.writer}, which chooses slots among all; use "
-            f"frb.RoundRobin() or frb.StopWhenFull()"
+            f"{expected} whose lanes keep their items, got writer={spec.writer}: a new item takes the slot of one of "
+            f"any lane, and would have to move to another shard; use frb.RoundRobin() or frb.StopWhenFull(), or keep "
+            f"such a buffer on each device, without a sharding"
         )
     if spec.storage.on_host:
         raise ValueError(

@@ -4,6 +4,9 @@ Of a batch of B each of D shards draws B / D, so an item of shard s has the prob
 its priority to the power alpha (1, if there are none) and m_s what those of its shard add up to. Importance weights are
 of that law, `(q_i / q_min) ** -beta`, where q_min is the least probability of any item of any shard. All of this is
 read off the index, which each shard has: not even a scalar is sent.
+
+A `Queue` gives windows of all lanes in step, so each shard takes those of its own lanes, and all know what the others
+take.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers import Prioritized, PrioritizedSlices, Recency, Slices, Uniform, draw_limits
+from functional_rb.samplers import Prioritized, PrioritizedSlices, Queue, Recency, Slices, Uniform, draw_limits
 from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.samplers.importance import importance_weights
 from functional_rb.scale import deal
@@ -36,11 +39,26 @@ def check(spec: BufferSpec) -> None:
     kinds = (Uniform, Recency, Prioritized, Slices, PrioritizedSlices)
     if type(sampler) in kinds and not sampler.remembers and getattr(sampler, "replacement", True):
         return
+    if type(sampler) is Queue:
+        return
     raise ValueError(
         f"sample: draw='local': expected a sampler whose draws are independent of each other (Uniform, Recency, "
-        f"Prioritized, Slices, PrioritizedSlices, with replacement and without a limit), got {sampler}; give "
-        f"draw='global', with which all shards draw the same batch"
+        f"Prioritized, Slices, PrioritizedSlices, with replacement and without a limit), or a Queue, got {sampler}; "
+        f"give draw='global', with which all shards draw the same batch"
     )
+
+
+def check_dealing(dealing: Dealing) -> None:
+    """Refuse a sampler of whose batch each shard has another share.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    if dealing.spec.sampler.takes_out and not dealing.is_even:
+        raise ValueError(
+            f"sample: draw='local': expected a number of lanes that the shards divide, as a queue gives as many "
+            f"windows of each lane, got {dealing.lanes} lanes on {dealing.shards} shards; give draw='global'"
+        )
 
 
 def draw_shape(dealing: Dealing, batch: int) -> tuple[int, int]:
@@ -68,9 +86,26 @@ def draw(
         has nothing to draw.
     """
     sampler = draft.plan.sampler
+    if dealing.spec.sampler.takes_out:
+        slots, selection = dealing.spec.sampler.draw(ops, draft, draws, beta, batch * dealing.shards)
+        windows = slots.reshape(*selection.handles.shape)
+        return of_own_lanes(ops, dealing, windows, shard).reshape(-1), own_windows(ops, dealing, selection, shard)
     if sampler in ("Uniform", "Recency"):
         return _among_own(ops, dealing, draft, draws, beta, batch, shard)
     return _by_tree(ops, dealing, draft, draws, beta, shard)
+
+
+def own_windows(ops: Ops, dealing: Dealing, selection: Selection, shard: Array) -> Selection:
+    """What a shard has of a selection of windows of all lanes in step: those of its own lanes."""
+    told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
+    return selection._replace(**{name: of_own_lanes(ops, dealing, x, shard) for name, x in told.items()})
+
+
+def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> Array:
+    """Of rows [n * lanes, ...] of all lanes in step those of a shard's, [n * lanes_each, ...], dealt evenly."""
+    n, shape = rows.shape[0] // dealing.lanes, rows.shape[1:]
+    by_shard = ops.moveaxis(rows.reshape(n, dealing.shards, dealing.lanes_each, *shape), 1, 0)
+    return ops.take(by_shard, shard.reshape(1)).reshape(n * dealing.lanes_each, *shape)
 
 
 def _among_own(

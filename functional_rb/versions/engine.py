@@ -59,7 +59,7 @@ class Engine:
             stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
             if batch == 0:
                 return self.renamed(state, version) if consume else state
-            made = library.natively("write_" if consume else "write", state, stored, mask, priorities)
+            made = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch)
             if made is not NotImplemented:
                 return made
             if memory.files is not None:
@@ -158,6 +158,16 @@ class Engine:
             del version  # so that nobody holds it but other states
             forget_dead(readable(after).own())
         return after, sample
+
+    def taken_over(self, state: Any, after: Any) -> Any:
+        """The state after some writes, with the one before them consumed, so that nothing is kept for it."""
+        if after is state:
+            return self.renamed(state)
+        version = readable(after)
+        with version.lock:
+            state.consume()
+            forget_dead(version.own())
+        return after
 
     def own_(self, state: Any) -> Any:
         """Make a state the only owner of its memory."""

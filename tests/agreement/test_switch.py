@@ -10,6 +10,7 @@ import jax
 import jax.export
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 import jax_backend
@@ -19,6 +20,7 @@ from functional_rb.base import extras
 from functional_rb.native import switch
 from functional_rb.versions import version
 from tests.support.backends import needs_native
+from torch_backend import execute
 from torch_backend.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
@@ -107,6 +109,24 @@ def used_with_and_without(rb: Any, spec: frb.BufferSpec, called: list[str]) -> s
 )
 def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], called: list[str]) -> None:
     assert kernels <= used_with_and_without(torch_backend, spec, called)
+
+
+@needs_native
+def test_items_without_leaves_are_added_by_the_chain_too(called: list[str]) -> None:
+    """Those of the index of a sharded buffer are so, where a sampler reads no leaf."""
+    spec = frb.BufferSpec({}, 40, frb.Prioritized(), lanes=4)
+
+    def added() -> list[torch.Tensor]:
+        older = torch_backend.init(spec)
+        state = execute.add(older, [], 8, None, torch.arange(8.0), None)
+        state = execute.add_(state, [], 8, torch.arange(8) % 3 > 0, None, None)
+        state = execute.add(state, [], 8, None, None, None)
+        return [state.tree, state.counters, older.tree, older.counters]
+
+    expected = added()
+    assert called == ["write", "write_", "write"]
+    with frb.kernels(False):
+        assert all(map(torch.equal, added(), expected))
 
 
 @needs_native

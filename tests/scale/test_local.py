@@ -161,6 +161,30 @@ def test_a_shard_without_items_gives_nothing(sampler: Any) -> None:
         assert (selection.probabilities < 0.5).all()
 
 
+def test_each_takes_its_own_windows_out_of_a_queue() -> None:
+    dealing = deal.deal(frb.BufferSpec((frb.Unbounded(()),), 6 * 8, frb.Queue(2), lanes=6), SHARDS)
+    mask = np.random.default_rng(0).random(6 * 6) < 0.7
+    arrays = functions.add(ops, functions.init(ops, dealing.index), dealing.index, [], 6 * 6, mask, None)
+    whole = Draft.of(arrays, dealing.index.plan)
+    _, expected = dealing.spec.sampler.draw(ops, whole, np.zeros((12, 0), np.int32), np.float32(1), 12)
+    lanes = np.arange(12) % 6
+    for shard in range(SHARDS):
+        draft = Draft.of(arrays, dealing.index.plan)
+        slots, got = drawn(dealing, draft, shard, 4)
+        own = lanes // 2 == shard
+        assert got.handles.tolist() == expected.handles[own].tolist()
+        assert got.mask.tolist() == expected.mask[own].tolist()
+        assert got.weights.tolist() == expected.weights[own].tolist()
+        assert (slots // dealing.slots_each == shard)[got.mask.reshape(-1)].all()
+        assert draft.counters.ends.sizes.tolist() == whole.counters.ends.sizes.tolist(), "all know what all take"
+
+
+def test_unequal_shares_of_a_queue_are_refused() -> None:
+    dealing = deal.deal(frb.BufferSpec((frb.Unbounded(()),), 20, frb.Queue(2), lanes=5), SHARDS)
+    with pytest.raises(ValueError, match=r"a number of lanes that the shards divide.* got 5 lanes on 3 shards"):
+        local.check_dealing(dealing)
+
+
 @pytest.mark.parametrize("weighting", ["trajectory", "window"])
 def test_slices_are_alike_within_a_shard(weighting: Any) -> None:
     dealing, draft = index_of(frb.Slices(3, weighting=weighting))

@@ -254,6 +254,33 @@ def test_local_draws(processes: ProcessGroup, sampler: Any) -> None:
         processes.run(3, local_draws, frb.BufferSpec(ITEM, lanes * length, sampler, lanes=lanes), skew)
 
 
+def queue_taken(group: Any) -> None:
+    """Each process takes the windows of its own lanes; what is left is what a draw of all would have left."""
+    spec = SPECS["queue"]
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    state, whole = rb.init(spec, sharding=group), rb.init(spec)
+    for turn, take in enumerate((rb.sample, rb.sample_)):
+        items, mask, _ = steps(spec, turn)
+        state = rb.add(state, own_lanes(group, spec, items), own_lanes(group, spec, mask))
+        whole = rb.add(whole, items, mask)
+        state, found = take(state, rb.key(0), 16, draw="local")
+        whole, expected = take(whole, rb.key(0), 16)
+        own = torch.arange(16) % 4 * size // 4 == rank
+        real = expected.mask[own]
+        assert bool(real.any())
+        assert torch.equal(found.mask, real)
+        assert torch.equal(found.indices, expected.indices[own])
+        assert torch.equal(found.weights, expected.weights[own])
+        assert torch.equal(found.items["image"][real], expected.items["image"][own][real])
+        assert list(map(int, rb.counts(state))) == list(map(int, rb.counts(whole)))
+    items = steps(spec, 2)[0]
+    assert_same_draws(group, rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items), 0, False)
+
+
+def test_local_draws_from_a_queue(processes: ProcessGroup) -> None:
+    processes.run(2, queue_taken)
+
+
 def rewritten(group: Any) -> None:
     """The last of equal handles wins, whichever process gave it; one that is stale names nothing."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -290,7 +317,25 @@ def told_apart(group: Any) -> str:
         state = rb.add(state, own)  # which tells nobody anything
     with pytest.raises(RuntimeError, match=r"\(rank .\) and ranks .* have written different numbers") as raised:
         rb.add(state, own, priorities=own_lanes(group, spec, priorities))
+    for name in ("n-step of added", "compact"):
+        nothing_lost(group, SPECS[name])
     return str(raised.value)
+
+
+def nothing_lost(group: Any, spec: frb.BufferSpec) -> None:
+    """Where parts tell what they have written, `add_` leaves the state as it was if others have not done the same."""
+    own = own_lanes(group, spec, steps(spec, 0)[0])
+    state = rb.add_(rb.add_(rb.init(spec, sharding=group), own), own)
+    kept = {name: x.clone() for name, x in rb.items(state.part)["next"].items()}
+    if dist.get_rank(group) == 1:
+        state = rb.clear(state)  # which tells nobody anything
+    counts = list(map(int, rb.counts(state)))
+    with pytest.raises(RuntimeError, match="have written different numbers"):
+        rb.add_(state, own)
+    assert list(map(int, rb.counts(state))) == counts
+    if dist.get_rank(group) != 1:
+        found = rb.items(state.part)["next"]
+        assert all(torch.equal(x, found[name]) for name, x in kept.items())
 
 
 def test_processes_that_have_not_done_the_same(processes: ProcessGroup) -> None:
@@ -316,7 +361,7 @@ def saved(group: Any, name: str, folder: str) -> Any:
     info = frb.save(state, f"{folder}/dealt", incremental=True)
     items = steps(SPECS[name], 3)[0]
     more = frb.save(rb.add(state, own_lanes(group, SPECS[name], items)), f"{folder}/dealt", incremental=True)
-    if name in SAMPLERS:  # of some others all blocks have changed
+    if name == "prioritized":  # whose tree is as it was; of others all blocks have changed
         assert not more.full
         assert more.written < info.written, "of each part what is new"
     return dataclasses.astuple(more)
@@ -339,7 +384,9 @@ def went_on(group: Any, name: str, folder: str) -> None:
         assert_same_draws(group, state, again, 9, False)
 
 
-@pytest.mark.parametrize("name", effort(("prioritized", "n-step"), [name for name in SPECS if "stopping" not in name]))
+@pytest.mark.parametrize(
+    "name", effort(("prioritized", "n-step", "queue"), [name for name in SPECS if "stopping" not in name])
+)
 def test_a_checkpoint_is_dealt_to_any_number_of_processes(processes: ProcessGroup, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         told = processes.run(2, saved, name, folder)

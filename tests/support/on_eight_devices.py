@@ -332,6 +332,24 @@ def test_weights_of_a_uniform_local_draw_correct_for_uneven_shards() -> None:
     assert w.max() <= 1
 
 
+def test_each_device_takes_the_windows_of_its_own_lanes_out_of_a_queue() -> None:
+    shards = 2
+    state, whole = filled("queue", shards, 3), filled("queue", 1, 3)
+    for turn in range(2):  # of which the second finds fewer in some lanes
+        state, got = rb.sample(state, rb.key(0), 4, draw="local")
+        whole, expected = rb.sample(whole, rb.key(0), 4, draw="local")
+        by_shard = jax.tree.map(
+            lambda x: np.moveaxis(np.asarray(x).reshape(-1, shards, 4 // shards, *x.shape[1:]), 1, 0).reshape(x.shape),
+            expected,
+        )
+        real = np.asarray(got.indices) >= 0
+        assert real.any(), turn
+        assert_same_bits(got.indices, by_shard.indices)
+        assert_same_bits(got.weights, by_shard.weights)
+        assert (np.asarray(got.items["reward"])[real] == by_shard.items["reward"][real]).all()
+    assert_same_bits(rb.unshard(state), whole)
+
+
 # --- what is compiled ------------------------------------------------------------------------------------------------
 
 COLLECTIVE = r"= (\S+) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
@@ -534,6 +552,8 @@ def test_what_does_not_fit_is_refused() -> None:
         rb.sample(state, rb.key(0), 8, axis_name="e")
     with refused(ValueError, match="whose draws are independent"):
         rb.sample(rb.init(SPECS["without replacement"], sharding=sharding), rb.key(0), 8, draw="local")
+    with refused(ValueError, match="a number of lanes that the shards divide.* got 4 lanes on 8 shards"):
+        rb.sample(rb.init(SPECS["queue"], sharding=sharding), rb.key(0), 8, draw="local")
     with refused(ValueError, match="leaf 'reward'"):
         rb.add(state, now.items | {"reward": now.items["reward"][:, :2]})
     with refused(ValueError, match="mask"):

@@ -209,14 +209,16 @@ template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
 
-// write(state, leaves, mask, priorities): `add` of what the engine has checked, leaves in the order in which they are stored
+// write(state, leaves, mask, priorities, rows): `add` of what the engine has checked, leaves in the order in which they are
+// stored, each with so many rows: items may have no leaves, as those of the index of a sharded buffer
 template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4 || !PyList_Check(args[1])) return not_here();
+  if (count != 5 || !PyList_Check(args[1])) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->writes && !turn.known()->appends) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   FRB_TRY(take_leaves(turn.known(), args[1], batch));
+  if (turn.known()->leaves.empty()) batch.rows = PyLong_AsLongLong(args[4]);
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
 
