@@ -33,7 +33,7 @@ def on_jax() -> dict[str, tuple[Program, Program]]:
     update = rb.jit(lambda state, handles, priorities: rb.update(state, handles, priorities))
 
     def programs(given: Any) -> dict[str, Program]:
-        state = rb.add(rb.init(spec_of(frb.Prioritized()), **given), items(CAPACITY // LANES // 2, LANES))
+        state = rb.add_(rb.init(spec_of(frb.Prioritized()), **given), items(CAPACITY // LANES // 2, LANES))
         batch, key = jax.tree.map(jax.numpy.asarray, items(4, LANES)), rb.key(0)
         state, first = sample(state, key)
 

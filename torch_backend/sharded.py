@@ -289,7 +289,9 @@ def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str
         return
     if draw == "local" and isinstance(state, CoreState):
         local.check(state.spec)
-    if group is not None and torch.distributed.get_world_size(group_of(group)) > 1:
+    if group is None or (isinstance(group, torch.distributed.ProcessGroup) and group.size() == 1):
+        return
+    if torch.distributed.get_world_size(group_of(group)) > 1:
         raise ValueError(
             f"{function}: a group of several processes was given, but this buffer is not sharded; make it by "
             f"rb.init(spec, sharding=group), or leave group out, for a buffer of each process's own"
