@@ -325,7 +325,10 @@ def told_apart(group: Any) -> str:
 def nothing_lost(group: Any, spec: frb.BufferSpec) -> None:
     """Where parts tell what they have written, `add_` leaves the state as it was if others have not done the same."""
     own = own_lanes(group, spec, steps(spec, 0)[0])
-    state = rb.add_(rb.add_(rb.init(spec, sharding=group), own), own)
+    older = rb.init(spec, sharding=group)
+    state = rb.add_(rb.add_(older, own), own)
+    with pytest.raises(RuntimeError, match="consumed"):
+        rb.size(older)
     kept = {name: x.clone() for name, x in rb.items(state.part)["next"].items()}
     if dist.get_rank(group) == 1:
         state = rb.clear(state)  # which tells nobody anything
