@@ -1,6 +1,6 @@
 """Measure buffers in other processes: `python -m benchmarks.service`, with `--quick` in a minute or two.
 
-Writes `service.md`, `service.json` and `service.png`. Contenders that are not installed are left out, and it is said
+Writes `service.md`, `service.json` and `service.png`, or files of another `--name`. Contenders that are not installed are left out, and it is said
 why.
 """
 
@@ -46,10 +46,10 @@ def main() -> None:
     )
     ray.shutdown()
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "service.json").write_text(json.dumps(found, indent=1) + "\n")
-    report.draw(found, given.out / "service.png")
-    (given.out / "service.md").write_text(report.markdown(found, "service.png"))
-    print((given.out / "service.md").read_text())
+    (given.out / f"{given.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    report.draw(found, given.out / f"{given.name}.png")
+    (given.out / f"{given.name}.md").write_text(report.markdown(found, f"{given.name}.png"))
+    print((given.out / f"{given.name}.md").read_text())
 
 
 def arguments() -> argparse.Namespace:
@@ -62,6 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--reverb", default="", help="an interpreter that has dm-reverb and its TensorFlow")
+    parser.add_argument("--name", default="service", help="of the files that are written")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
     given = parser.parse_args()
     usual = {

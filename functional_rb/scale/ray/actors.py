@@ -9,8 +9,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import functional_rb.scale.ray.pieces as in_pieces
 from functional_rb.base import extras
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.scale.ray.blocks import Array
 from functional_rb.scale.ray.limits import Limiter, RateLimit
 from functional_rb.scale.ray.messages import Drawn, Standing, Welcome, Write, Wrote
 from functional_rb.scale.ray.options import Actors, Checkpoints
@@ -60,9 +62,15 @@ class ShardActor:
         """See `Shard.hello`."""
         return self._shard.hello(client, connection)
 
-    def write(self, write: Write) -> Wrote:
-        """See `Shard.write`."""
-        wrote = self._shard.write(write)
+    def write(self, writes: Sequence[Write], counts: Sequence[int] = (), *pieces: Array) -> Wrote:
+        """See `Shard.write`; the block of each write may come in so many pieces."""
+        if pieces:
+            rest = iter(pieces)
+            blocks = [
+                in_pieces.joined(w.block, [next(rest) for _ in range(n)]) for w, n in zip(writes, counts, strict=True)
+            ]
+            writes = [write._replace(block=block) for write, block in zip(writes, blocks, strict=True)]
+        wrote = self._shard.write(writes)
         self._gauges.now_and_then(self._shard)
         return wrote
 
@@ -71,6 +79,12 @@ class ShardActor:
         drawn = self._shard.sample(seed, batch, oldest)
         self._gauges.now_and_then(self._shard)
         return drawn
+
+    def sample_in_pieces(self, pieces: int, seed: int, batch: int, oldest: int | None) -> tuple[Any, ...]:
+        """What `sample` draws without the bytes of its block, and these in so many pieces."""
+        drawn = self.sample(seed, batch, oldest)
+        rest, found = in_pieces.cut(drawn.block, pieces)
+        return (drawn._replace(block=rest), *found)
 
     def standing(self) -> Standing:
         """See `Shard.standing`."""
@@ -174,6 +188,8 @@ class RayTransport:
     def __init__(self, shards: list[Any], coordinator: Any) -> None:
         """Take the actors."""
         self._actors, self._coordinator = shards, coordinator
+        self._row_bytes = 0.0
+        """Of the block that came last with rows that were drawn, for each: the next is expected to have as many."""
 
     @property
     def shards(self) -> int:
@@ -184,16 +200,36 @@ class RayTransport:
         """Begin a call."""
         actor = self._coordinator if shard == LIMITER else self._actors[shard]
         try:
+            if method == "write":
+                return self._write(actor, *args)
+            if method == "sample":
+                return self._sample(actor, *args)
             return getattr(actor, method).remote(*args)
         except _ray().exceptions.RayError as error:
             return error
+
+    def _write(self, actor: Any, writes: Sequence[Write]) -> Any:
+        blocks = [write.block for write in writes]
+        whole = any(block.large for block in blocks)
+        if whole or not in_pieces.pieces_for(sum(block.nbytes for block in blocks)):
+            return actor.write.remote(writes)
+        cuts = [in_pieces.cut(block, in_pieces.pieces_for(block.nbytes) or 1) for block in blocks]
+        rests = [write._replace(block=rest) for write, (rest, _) in zip(writes, cuts, strict=True)]
+        found = [pieces for _, pieces in cuts]
+        return actor.write.remote(rests, [len(pieces) for pieces in found], *(one for some in found for one in some))
+
+    def _sample(self, actor: Any, seed: int, batch: int, oldest: int | None) -> Any:
+        pieces = in_pieces.pieces_for(int(self._row_bytes * batch))
+        if not pieces:
+            return actor.sample.remote(seed, batch, oldest)
+        return actor.sample_in_pieces.options(num_returns=pieces + 1).remote(pieces, seed, batch, oldest)
 
     def result(self, call: Any, timeout: float | None = None) -> Any:
         """Wait for a result."""
         try:
             if isinstance(call, Exception):
                 raise call
-            return _ray().get(call, timeout=timeout)
+            found = _ray().get(call, timeout=timeout)
         except _ray().exceptions.GetTimeoutError:
             raise TimeoutError(f"no answer within {timeout} s") from None
         except (_ray().exceptions.ActorDiedError, _ray().exceptions.ActorUnavailableError) as error:
@@ -202,16 +238,24 @@ class RayTransport:
             raise ShardDiedError(str(error)) from None
         except _ray().exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
+        if isinstance(call, list):
+            first, *pieces = found
+            found = first._replace(block=in_pieces.joined(first.block, pieces))
+        if isinstance(found, Drawn) and found.rows:
+            self._row_bytes = found.block.nbytes / found.rows
+        return found
 
     def ready(self, calls: Sequence[Any], timeout: float | None, all_of_them: bool = False) -> set[int]:
         """The positions of calls that are done."""
         done = {k for k, call in enumerate(calls) if isinstance(call, Exception)}
-        waiting = [call for call in calls if not isinstance(call, Exception)]
+        # All that a call returns comes at once.
+        firsts = [call[0] if isinstance(call, list) else call for call in calls]
+        waiting = [call for call in firsts if not isinstance(call, Exception)]
         if waiting:
             count = len(waiting) if all_of_them else 1
             found, _ = _ray().wait(waiting, num_returns=count, timeout=timeout, fetch_local=False)
             found = set(found)
-            done |= {k for k, call in enumerate(calls) if not isinstance(call, Exception) and call in found}
+            done |= {k for k, call in enumerate(firsts) if not isinstance(call, Exception) and call in found}
         return done
 
     def sleep(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector that a CPU loads."""
-LARGE = 1 << 18
+LARGE = 1 << 19
 """Arrays of at least so many bytes travel by themselves."""
 
 

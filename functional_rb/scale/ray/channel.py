@@ -67,7 +67,8 @@ class _Sent:
     __slots__ = ("call", "items", "receipt", "write")
 
     def __init__(self, write: Write, items: int, receipt: Receipt) -> None:
-        self.write, self.items, self.receipt, self.call = write, items, receipt, None
+        self.write, self.items, self.receipt = write, items, receipt
+        self.call: Any = None
 
 
 class Channel:
@@ -84,12 +85,14 @@ class Channel:
         lost: acknowledged writes that a crash took.
     """
 
-    def __init__(self, transport: Transport, shard: int, client: str) -> None:
-        """Not connected yet."""
-        self._transport, self.shard, self._client = transport, shard, client
+    def __init__(self, transport: Transport, shard: int, client: str, per_call: int) -> None:
+        """Not connected yet; so many writes will go in one call."""
+        self._transport, self.shard, self._client, self._per_call = transport, shard, client, per_call
         self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
         self.alive, self.lost = True, Lost(0, 0)
         self._pending: deque[_Sent] = deque()
+        self._gathered: list[_Sent] = []
+        """The newest of them, which have not been sent."""
         self._items = 0
         """Of all acknowledged writes that no crash took, by this client and those before of its name."""
 
@@ -104,42 +107,58 @@ class Channel:
         self.epoch, self._items = welcome.standing.epoch, welcome.items
 
     def send(self, write: dict[str, Any], items: int, receipt: Receipt) -> None:
-        """Send a write; if the shard is dead it goes out when that is back."""
+        """Send a write, with those that were gathered; if the shard is dead it goes out when that is back."""
         self.sequence += 1
         whole = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, **write)
         sent = _Sent(whole, items, receipt)
         self._pending.append(sent)
         if self.alive:
-            sent.call = self._transport.call(self.shard, "write", whole)
+            self._gathered.append(sent)
+            if len(self._gathered) >= self._per_call:
+                self.post()
+
+    def post(self) -> None:
+        """Send what was gathered."""
+        if self._gathered:
+            self._call(self._gathered)
+            self._gathered = []
+
+    def _call(self, together: list[_Sent]) -> None:
+        call = self._transport.call(self.shard, "write", [sent.write for sent in together])
+        for sent in together:
+            sent.call = call
 
     def first_call(self) -> Any:
         """The call that is to be waited for; None if none is under way."""
         return self._pending[0].call if self._pending else None
 
     def collect(self, timeout: float | None) -> Wrote | None:
-        """Take the answer to the oldest write, for which `first_call` stands; None if the shard asked for more again.
+        """Take the answer to the oldest call, `first_call`; None if the shard asked for more again.
 
         Raises:
             ShardDiedError: if the shard has died: then the channel is not alive.
         """
-        sent = self._pending[0]
+        self.post()
+        call = self._pending[0].call
+        together = [sent for sent in self._pending if sent.call is call]
         try:
-            answer: Wrote = self._transport.result(sent.call, timeout)
+            answer: Wrote = self._transport.result(call, timeout)
         except ShardDiedError:
             self.broken()
             raise
-        if answer.refused is None and answer.standing.epoch != self.epoch:
+        if not any(answer.refused) and answer.standing.epoch != self.epoch:
             self.broken()
             raise ShardDiedError(f"shard {self.shard} was restarted")
-        if answer.applied < sent.write.sequence and answer.refused is None:  # something before it is missing
-            self._resend(answer.applied)
-            return None
-        self._acknowledge(sent, answer.refused)
+        for sent, refused in zip(together, answer.refused, strict=True):
+            if answer.applied < sent.write.sequence and refused is None:  # something before it is missing
+                self._resend(answer.applied)
+                return None
+            self._acknowledge(sent, refused)
         return answer
 
     def broken(self) -> None:
         """Note that the shard has died; nothing is sent until `revive`."""
-        self.alive = False
+        self.alive, self._gathered = False, []
         for sent in self._pending:
             sent.call = None
 
@@ -156,10 +175,13 @@ class Channel:
         """Send all again that is not applied."""
         while self._pending and self._pending[0].write.sequence <= applied:
             self._acknowledge(self._pending[0], None)
-        for sent in self._pending:
+        self.retries += len(self._pending) - len(self._gathered)
+        self._gathered = []
+        again = list(self._pending)
+        for sent in again:
             sent.write = sent.write._replace(after=self.acknowledged, epoch=self.epoch)
-            sent.call = self._transport.call(self.shard, "write", sent.write)
-            self.retries += 1
+        for k in range(0, len(again), self._per_call):
+            self._call(again[k : k + self._per_call])
 
     def _acknowledge(self, sent: _Sent, refused: Exception | None) -> None:
         assert sent is self._pending[0]

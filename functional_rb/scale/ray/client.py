@@ -261,6 +261,7 @@ class Client:
         """
         handles = handles_of(indices, "get")
         transport, timeout = self._watch.transport, self._watch.options.timeout
+        self._watch.post()
         shards = np.where(handles[:, 0] >= 0, handles[:, 0] % transport.shards, 0)
         rows = [np.flatnonzero(shards == k) for k in range(transport.shards)]
         calls = [

@@ -39,6 +39,7 @@ class Drawing:
         if not self._permits.ask("sample", draw.size, deadline, "sample", wait):
             return False
         self._watch.poll()
+        self._watch.post()
         if exact:
             self._watch.ask_all(deadline)
         if not self._wait_for_mass(deadline, wait):

@@ -63,18 +63,18 @@ class Write(NamedTuple):
 
 
 class Wrote(NamedTuple):
-    """What a shard answers to a `Write`.
+    """What a shard answers to writes of a client that came in one call.
 
     Attributes:
-        applied: the highest number of this client that is applied. Lower than the one that was sent where one between
-            is missing: then the client sends all again from there.
+        applied: the highest number of this client that is applied. Lower than one that was sent where one between is
+            missing: then the client sends all again from there.
         standing: of the shard, afterwards.
-        refused: why the write was refused, if it was; it counts as applied, and has changed nothing.
+        refused: of each write why it was refused, if it was; it counts as applied, and has changed nothing.
     """
 
     applied: int
     standing: Standing
-    refused: Exception | None = None
+    refused: tuple[Exception | None, ...]
 
 
 class Welcome(NamedTuple):

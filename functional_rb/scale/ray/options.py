@@ -50,24 +50,28 @@ class Clients:
 
     Attributes:
         in_flight: so many writes a client sends to a shard before it waits for the first to be acknowledged.
+        per_call: so many writes to a shard are gathered and sent in one call, which saves calls. Fewer go when the
+            client is next asked for anything else: to draw, to flush, for a receipt's result.
         mass_age: seconds after which a client asks a shard how it stands, if it has heard nothing meanwhile.
         timeout: seconds that clients wait for anything, if nothing else is said.
 
     Raises:
-        ValueError: if a number is out of range.
+        ValueError: if a number is out of range, or more are to be gathered than may be in flight.
 
     Example:
         >>> Clients(timeout=5.0)
-        Clients(in_flight=4, mass_age=1.0, timeout=5.0)
+        Clients(in_flight=4, mass_age=1.0, timeout=5.0, per_call=1)
     """
 
     in_flight: int = 4
     mass_age: float = 1.0
     timeout: float = 60.0
+    per_call: int = 1
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         object.__setattr__(self, "in_flight", checked_count("Clients.in_flight", self.in_flight, 1, 2**20))
+        object.__setattr__(self, "per_call", checked_count("Clients.per_call", self.per_call, 1, self.in_flight))
         for name in ("mass_age", "timeout"):
             seconds = getattr(self, name)
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:

@@ -92,11 +92,13 @@ class Outbox:
     def wait_for(self, receipt: Receipt, timeout: float | None) -> None:
         """Wait until a write is acknowledged."""
         deadline = self._watch.deadline(timeout)
+        self._watch.channels[receipt.shard].post()
         while not receipt.done():
             self._watch.advance(self._watch.channels[receipt.shard], deadline, "result")
 
     def flush(self, deadline: float) -> None:
         """Wait until all is acknowledged, and raise what was refused and not asked for."""
+        self._watch.post()
         for channel in self._watch.channels:
             while channel.waiting:
                 self._watch.advance(channel, deadline, "flush")

@@ -97,8 +97,13 @@ class Shard:
         entry = self._ledger.of(client) if connection is None else self._ledger.connect(client, connection)
         return Welcome(entry.session, entry.applied, entry.adds, entry.items, self.standing())
 
-    def write(self, write: Write) -> Wrote:
-        """Apply a write, unless it has been."""
+    def write(self, writes: Sequence[Write]) -> Wrote:
+        """Apply writes of one client in their order, each unless it has been."""
+        refused = tuple(self._apply(write) for write in writes)
+        return Wrote(self._ledger.of(writes[0].client).applied, self.standing(), refused)
+
+    def _apply(self, write: Write) -> Exception | None:
+        """Apply a write, unless it has been; why it was refused, if it was."""
         self._collect()
         verdict = self._ledger.judge(write.client, write.session, write.epoch, write.sequence, write.after)
         refused: Exception | None = None
@@ -122,7 +127,7 @@ class Shard:
                 f"client {write.client!r} has connected anew since, and goes on there; close this client, or give each "
                 f"a name of its own"
             )
-        return Wrote(self._ledger.of(write.client).applied, self.standing(), refused)
+        return refused
 
     def sample(self, seed: int, batch: int, oldest: int | None = None) -> Drawn:
         """Draw by this shard's own law.

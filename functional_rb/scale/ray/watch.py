@@ -35,7 +35,7 @@ class Watch:
         self.transport, self.options, self.name = transport, options, name
         self.connection = f"{name}/{secrets.token_hex(4)}"
         count = transport.shards
-        self.channels = [Channel(transport, k, name) for k in range(count)]
+        self.channels = [Channel(transport, k, name, options.per_call) for k in range(count)]
         self.standings: list[Standing] = [NOTHING] * count
         self.deaths = 0
         self._heard = [transport.now()] * count
@@ -132,9 +132,15 @@ class Watch:
 
     # ---------------------------------------------------------------- questions and answers
 
+    def post(self) -> None:
+        """Send the writes that were gathered, before anything else is asked."""
+        for channel in self.channels:
+            channel.post()
+
     def ask(self, method: str, deadline: float) -> list[Any]:
         """What all shards answer; None for those that do not."""
         self.poll()
+        self.post()
         calls = {k: self.transport.call(k, method) for k, channel in enumerate(self.channels) if channel.alive}
         return [self._answer(k, calls[k], deadline) if k in calls else None for k in range(len(self.channels))]
 

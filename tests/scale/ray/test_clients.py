@@ -18,6 +18,7 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.client import About, Client
+from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
 from tests.support.faulty_shards import SPEC, FaultyTransport, items, stored
@@ -373,7 +374,7 @@ def test_blocks_hold_arrays_of_all_kinds_and_large_ones_by_themselves():
         np.zeros((0, 3), np.float32),
         np.array([True, False]),
         np.ones((3, 2), np.float16),
-        np.zeros((600, 600), np.uint8),
+        np.zeros((800, 800), np.uint8),
         np.array(3.5, np.float64),
         np.arange(12, dtype=np.int32).reshape(3, 4).T,
     ]
@@ -428,3 +429,31 @@ def test_ray_is_not_needed_before_it_is_asked_for():
     root = Path(frb.__file__).parents[1]
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert found.stdout.startswith("frb.ray needs ray: pip install '.[ray]'")
+
+
+def test_writes_are_gathered_and_sent_in_one_call_or_before_anything_else_is_asked():
+    part = frb.BufferSpec(SPEC.item, SPEC.capacity, frb.Prioritized(alpha=1.0))
+    transport = FaultyTransport(lambda k, restarted: Shard(k, 1, part, restarted=restarted), 1)
+    client = Client(transport, About(part, Clients(in_flight=6, per_call=3)), None)
+
+    def calls() -> list[int]:
+        return [len(call.args[0]) for call in transport.queues[0] if call.method == "write"]
+
+    for k in range(5):
+        client.add(items([k]))
+    assert calls() == [3]
+    with pytest.raises(ValueError, match="priorities"):
+        client.add(items([7]), priorities=np.ones(2, np.float32))
+    sample = client.sample(0, 400)
+    assert set(sample.items["x"].tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
+    receipt = client.add(items([5]))
+    assert not calls()
+    receipt.result()
+    asks = client.flush, client.counts, client.size, lambda: client.get(sample.indices), lambda: client.sample(1, 4)
+    for ask in asks:
+        client.add(items([6]))
+        ask()
+        assert not client._watch.channels[0]._gathered
+    assert client.size() == 11
+    with pytest.raises(ValueError, match=r"Clients\.per_call"):
+        Clients(in_flight=2, per_call=3)

@@ -47,9 +47,9 @@ class Walk:
         kept: items that some checkpoint of their shard had when the shard died last.
     """
 
-    def __init__(self, path: str, save_every: int | None) -> None:
+    def __init__(self, path: str, save_every: int | None, per_call: int = 1) -> None:
         self.transport = transport_at(path, save_every)
-        self.about = About(SPEC, Clients(in_flight=3))
+        self.about = About(SPEC, Clients(in_flight=4, per_call=per_call))
         self.client = Client(self.transport, self.about, torch_backend, "actor")
         self.next, self.lost, self.reconnected = 0, 0, False
         self.sent: list[tuple[list[float], Any]] = []
@@ -126,10 +126,14 @@ class Walk:
 
 
 @settings(max_examples=effort(15, 400))
-@given(operations=st.lists(OPERATIONS, min_size=4, max_size=25), save_every=st.sampled_from([None, 4, 16]))
-def test_whatever_fails_no_item_is_doubled_and_none_is_lost_that_a_checkpoint_had(operations, save_every):
+@given(
+    operations=st.lists(OPERATIONS, min_size=4, max_size=25),
+    save_every=st.sampled_from([None, 4, 16]),
+    per_call=st.sampled_from([1, 2]),
+)
+def test_whatever_fails_no_item_is_doubled_and_none_is_lost_that_a_checkpoint_had(operations, save_every, per_call):
     with tempfile.TemporaryDirectory() as path:
-        walk = Walk(path, save_every)
+        walk = Walk(path, save_every, per_call)
         try:
             for operation, argument in operations:
                 walk.carry_out(operation, argument)

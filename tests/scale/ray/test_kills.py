@@ -252,7 +252,7 @@ def test_after_the_death_of_the_head_another_cluster_goes_on_from_the_checkpoint
     finally:
         for one in descendants(head.pid):  # as when the machine is switched off
             os.kill(one, signal.SIGKILL)
-        head.wait()
+        head.communicate()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         begin()

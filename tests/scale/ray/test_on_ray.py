@@ -92,6 +92,25 @@ def test_items_go_in_and_come_out(client):
     assert len(list(client.iterate(0, 16, n=6, prefetch=3))) == 6
 
 
+def test_blocks_of_every_size_travel_whole_in_pieces_and_in_the_store(client):
+    spec = frb.BufferSpec({"x": frb.Unbounded((20_000,), "uint8"), "n": frb.Unbounded((), "int64")}, 64)
+    actors = frb.ray.Actors("pieces", options={"num_cpus": 0.1})
+    other = frb.ray.start(spec, 1, actors=actors, clients=frb.ray.Clients(per_call=2))
+    random, first = np.random.default_rng(0), 0
+    for rows in (1, 5, 20, 30, 2, 3):  # gathered in pairs of up to 120 KB, 1 MB and 100 KB
+        x = random.integers(0, 256, (rows, 20_000)).astype(np.uint8)
+        x[:, 0] = np.arange(first, first + rows)
+        other.add({"x": x, "n": x.sum(1, dtype=np.int64)})
+        first += rows
+    for k, rows in enumerate((4, 4, 6, 15, 40)):
+        sample = other.sample(k, rows)
+        assert sample.items["x"].shape == (rows, 20_000)
+        assert (sample.items["x"].sum(1, dtype=np.int64) == sample.items["n"]).all()
+    assert other.size() == 61
+    for actor in (*other._watch.transport._actors, other._watch.transport._coordinator):
+        ray.kill(actor)
+
+
 def test_other_processes_add_and_draw_by_the_name_and_by_a_pickled_client(client):
     @ray.remote(num_cpus=0.1)
     class Actor:
