@@ -1,7 +1,7 @@
 """Measure buffers in other processes: `python -m benchmarks.service`, with `--quick` in a minute or two.
 
-Writes `service.md`, `service.json` and `service.png`, or files of another `--name`. Contenders that are not installed are left out, and it is said
-why.
+Writes `service.md`, `service.json` and `service.png`, or files of another `--name`. Contenders that are not installed
+are left out, and it is said why.
 """
 
 from __future__ import annotations
