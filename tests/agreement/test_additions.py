@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,11 +18,12 @@ import torch_backend
 from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.storage.host_state import ENGINE
+from functional_rb.structures import frame_ring
 from functional_rb.structures.episode_windows import LONGEST
 from functional_rb.structures.frame_ring import Chain
 from tests.support.backends import needs_native
 from tests.support.carriers import LIBRARIES, OnTorch, told
-from tests.support.chain_programs import Noting, check_books, peek
+from tests.support.chain_programs import Noting, check_books, outcome, peek
 from tests.support.effort import effort
 from torch_backend.library import TORCH
 
@@ -80,7 +82,7 @@ def items(rng: np.random.Generator, first: int, n: int, spec: frb.BufferSpec) ->
     made = {"cut": rng.random((n, 1)) < 0.2, "done": rng.random(n) < 0.3, "id": ids // 5 % 7}
     made |= {"image": np.repeat(ids[:, None] % 251, 1030, 1).astype(np.uint8), "run": wide}
     made["x"] = np.stack([ids, -ids, ids / 2], 1).astype(np.float32)
-    made["gain"] = rng.choice([0.0, -0.0, 1 / 3, 1e300], (n, 2))
+    made |= {"gain": rng.choice([0.0, -0.0, 1 / 3, 1e300], (n, 2)), "truncated": rng.random(n) < 0.4}
     leaves = dict(zip(spec.plan.names, spec.plan.leaves, strict=True))
     made |= {} if spec.plan.frames is None else observations(rng, n, spec.plan.frames, spec.plan.names)
     return {name: np.ascontiguousarray(made[name].reshape(*lead, *leaf.shape)) for name, leaf in leaves.items()}
@@ -146,6 +148,7 @@ def specs(draw: st.DrawFn) -> frb.BufferSpec:
     kind = draw(st.sampled_from(kinds), "kind")
     if kind == "waiting":
         transforms = draw(st.sampled_from(WAITING), "waiting")
+        item = ITEM | ({"truncated": frb.Binary()} if draw(st.booleans(), "truncations") else {})
     if kind == "compact":
         leaves, given = draw(st.sampled_from(COMPACT), "compact")
         item, more = ITEM | leaves, {"compact": frb.Compact(**given, spare=draw(st.sampled_from([None, 0, 30])))}
@@ -175,6 +178,9 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
     pair, behind = (on.init(spec), on.init(spec)), data.draw(st.sampled_from([0, 1, 4]), "behind")
     for state in pair:
         state._counters[first : first + lanes] = (spec.plan.ring.limit - behind) % spec.plan.ring.limit
+        if spec.plan.frames is not None:
+            frame = counters.place(spec.plan, frame_ring.CURSOR)
+            state._counters[frame : frame + lanes] = (spec.plan.frames.limit - behind) % spec.plan.frames.limit
         following = counters.place(spec.plan, NEXT_STEP_IN_EPISODE)
         if behind == 1 and following is not None:  # an episode that is about to get too long
             state._counters[following] = LONGEST - 3
@@ -316,3 +322,51 @@ def test_what_is_kept_for_older_versions_is_bounded_also_as_writes_get_larger(na
             alive = [*alive, torch_backend.add(alive[-1], items(rng, stored, rows, spec))][-4:]
             stored += rows
             check_books(alive[-1])
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_what_does_not_fit_into_a_full_buffer_is_refused_in_the_cores_words(lanes: int | None) -> None:
+    spec = frb.BufferSpec(ITEM, 8, frb.Prioritized(), frb.StopWhenFull(), lanes=lanes)
+    rng, said = np.random.default_rng(0), []
+    most, more = items(rng, 0, 6, spec), items(rng, 6, 4, spec)
+    mask = np.arange(4).reshape(more["done"].shape) < 2
+    for use in (True, False):
+        with noting(OnTorch) as chain, frb.kernels(use):
+            state = torch_backend.add(torch_backend.init(spec), most)
+            before = peek(state)
+            said.append([outcome(torch_backend.add, state, more, *beside)[1] for beside in ((), (~mask | mask,))])
+            assert peek(state) == before
+            full = torch_backend.add(state, more, mask)
+            said[-1].append(outcome(torch_backend.add_, full, one_step(spec))[1])
+            assert chain.calls["add"] == 2 * use
+            said[-1].append((peek(full), full._save_history))
+    assert said[0] == said[1]
+    (kind, words), _, (_, at_once), _ = said[0]
+    assert kind is ValueError
+    assert "do not fit into the room for" in words
+    assert "do not fit into the room for 0" in at_once
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_steps_wait_also_where_items_are_validated_masked_and_added_to_older_states(lanes: int | None) -> None:
+    item = ITEM | {"level": frb.Bounded(0, 9, (), "int32")}
+    spec = frb.BufferSpec(item, 8, frb.Prioritized(), lanes=lanes, transforms=WAITING[1])
+    rng, found = np.random.default_rng(0), []
+    given = [items(rng, 6 * k, 6, frb.BufferSpec(ITEM, 8, lanes=lanes)) for k in range(4)]
+    masks = [rng.random(batch["done"].shape) < 0.6 for batch in given]
+    for batch in given:
+        batch["level"] = np.full(batch["done"].shape, 3, np.int32)
+    wrong = given[0] | {"level": given[0]["level"] + np.arange(6, dtype=np.int32).reshape(masks[0].shape) * 2}
+    for use in (True, False):
+        with noting(OnTorch) as chain, frb.kernels(use):
+            oldest = torch_backend.add(torch_backend.init(spec), given[0], masks[0])
+            newer = torch_backend.add(torch_backend.add(oldest, given[1]), given[2], masks[2], validate=True)
+            branch = torch_backend.add(oldest, given[3], masks[3])
+            assert chain.calls["add"] >= 3 * use
+            refused = outcome(functools.partial(torch_backend.add, validate=True), branch, wrong)[1]
+            checked = torch_backend.add(branch, wrong, wrong["level"] < 10, validate=True)
+            states = oldest, newer, branch, checked
+            found.append([(peek(state), state._save_history, torch_backend.size(state)) for state in states])
+            found[-1].append(refused)
+    assert found[0] == found[1]
+    assert "level" in found[0][-1][1]

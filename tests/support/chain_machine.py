@@ -33,6 +33,12 @@ SLICES = (
     frb.PrioritizedSlices(2, end_keys=(), strict_length=False, flat=True, alpha=1.0),
 )
 ANY = st.sampled_from(SAMPLERS) | st.sampled_from(EPOCHS) | st.sampled_from(SLICES)
+REWARDS = "x", "long"
+WAITING = (
+    frb.n_step(3, 0.9, at="add", reward_key=REWARDS[0], terminated_key="done"),
+    frb.n_step(2, 0.5, at="add", reward_key=REWARDS[1], terminated_key="done", next_keys=["image"], trajectory_key="n"),
+)
+"""Of items that are mappings: steps that wait for others."""
 OTHERS = ("let go", "deepcopy", "pickle", "clear", "label", "alpha")
 MOST = 6
 """States that are alive."""
@@ -78,6 +84,7 @@ class Programs(stateful.RuleBasedStateMachine):
         batch_size=st.sampled_from([None, 4]),
         core=st.booleans(),
         empty=st.sampled_from([False, False, False, True]),
+        more=st.sampled_from([*[None] * 6, "waits", "waits", "shares", "stops"]),
     )
     def begin(
         self,
@@ -90,17 +97,28 @@ class Programs(stateful.RuleBasedStateMachine):
         batch_size: int | None,
         core: bool,
         empty: bool,
+        more: str | None = None,
     ) -> None:
         marks = [*(getattr(sampler, "end_keys", None) or ()), getattr(sampler, "trajectory_key", None)]
         if marks != [None]:  # which are paths
             kind, names = "map" if kind == "map" else "dict", [*dict.fromkeys([*names, *filter(None, marks)])]
         if getattr(sampler, "strict_length", False):
             capacity = max(capacity, sampler.length)
+        transforms = frb.map_items(same) if mapped else ()
+        shape: Any = {"lanes": lanes, "batch_size": batch_size, "transforms": transforms}
+        if more and marks == [None] and not mapped:
+            kind = "map" if kind == "map" else "dict"
+            if more == "waits":
+                shape["transforms"] = WAITING[len(names) % len(WAITING)]
+                names = [*dict.fromkeys([*names, "x", "long", "image", "n", "done"])]
+            elif more == "stops":
+                shape["writer"], capacity = frb.StopWhenFull(), 40
+            elif sampler in SAMPLERS:
+                shape["compact"] = frb.Compact(next={}, stack={"tiny": 2, "short": 3})
+                names = [*dict.fromkeys([*names, "tiny", "short"])]
         self.kind, self.core, self.lanes = kind, core, lanes
         self.leaves = {name: programs.LEAVES[name] for name in (names[:1] if kind == "bare" else names)}
         item = programs.arranged("dict" if kind == "map" else kind, self.leaves)
-        transforms = frb.map_items(same) if mapped else ()
-        shape: Any = {"lanes": lanes, "batch_size": batch_size, "transforms": transforms}
         self.spec = frb.BufferSpec(item, capacity * (lanes or 1), sampler, **shape)
         self.states = [kept(*self.fresh())]
         self.exported: list[tuple[torch.Tensor, bytes]] = []
@@ -149,7 +167,10 @@ class Programs(stateful.RuleBasedStateMachine):
     def some_leaf(self, rng: np.random.Generator, name: str, lead: tuple[int, ...]) -> Any:
         usual = rng.integers(programs.USUAL * len(self.leaves)) > 0
         form = str(rng.choice(programs.FORMS[:2] if usual else programs.FORMS))
-        return programs.in_form(form, programs.random_array(rng, self.leaves[name], lead))
+        array = programs.random_array(rng, self.leaves[name], lead)
+        if self.spec.transforms and name in REWARDS:  # sums of several NaN may have the bits of either
+            array = np.where(np.isnan(array), 1, array).astype(array.dtype)
+        return programs.in_form(form, array)
 
     def some_priorities(self, rng: np.random.Generator, lead: tuple[int, ...]) -> Any:
         if not self.spec.sampler.has_priorities:

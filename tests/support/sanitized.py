@@ -39,9 +39,10 @@ def use(path: str) -> None:
 def threads(fault: str) -> None:
     """Two threads at a time add to, draw from and update a buffer each, and draw from one that they share.
 
-    Each also draws from one of several lanes, and writes to one in shared memory, of which a batch is so large that the
-    GIL is let go of: only the buffer's own lock keeps the two apart. Nobody reads that without the lock meanwhile: who
-    does finds out later that a writer came between, which is a race to the sanitizer.
+    Each also draws from one of several lanes, adds steps that wait for others and stacks that share frames, and writes
+    to one in shared memory, of which a batch is so large that the GIL is let go of: only the buffer's own lock keeps
+    the two apart. Nobody reads that without the lock meanwhile: who does finds out later that a writer came between,
+    which is a race to the sanitizer.
     """
     import functional_rb as frb
     from functional_rb import _native
@@ -77,6 +78,14 @@ def threads(fault: str) -> None:
             shared.add([np.ones((batch, 1700), np.uint8)], batch, None, None)
             shared.update(np.arange(batch, dtype=np.int32), np.ones(batch, np.float32), {})
 
+    def add_any(state: host_state.HostState, rng: np.random.Generator) -> host_state.HostState:
+        leaves = [rng.integers(2, size=(30, *leaf.shape)).astype(leaf.dtype) for leaf in state.spec.plan.leaves]
+        return host_state.ENGINE.add(state, leaves, 30, rng.random(30) < 0.7, None, None)
+
+    step = {"done": frb.Binary(), "image": frb.Unbounded((1030,), "uint8"), "reward": frb.Unbounded()}
+    waiting = frb.BufferSpec(step, 51, lanes=3, transforms=frb.n_step(3, 0.9, at="add"))
+    stack = {"obs": frb.Unbounded((2, 2), "uint8"), "next_obs": frb.Unbounded((2, 2), "uint8")}
+    sharing = frb.BufferSpec(stack, 50, frb.Prioritized(), lanes=2, compact=frb.Compact(stack=2, spare=0))
     common, lanes = made(), host_state.init(frb.BufferSpec({"x": frb.Unbounded(())}, 99, lanes=3), None)
     for _ in range(3):
         add(*common, count)
@@ -85,6 +94,7 @@ def threads(fault: str) -> None:
 
     def work(seed: int) -> None:
         own, rng, saved = made(), np.random.default_rng(seed), np.zeros(1, np.int64)
+        others = [host_state.init(spec, None) for spec in (waiting, sharing)]
         other = host_state.Bits(rng.integers(2**31, size=lanes.spec.draw_shape(batch), dtype=np.int32))
         for turn in range(20):
             add(*own, saved)
@@ -92,6 +102,7 @@ def threads(fault: str) -> None:
             rows, tree, counters = own
             new = np.zeros(6, np.int32)
             _native.update(tree, counters, new, handles, bits, None, None, rows, [], plan, batch, 0, 0, saved)
+            others = [add_any(state, rng) for state in others]
             assert (sample(*common, turn) < 120).all()
             assert (sample(*own, turn) >= 0).all()
             assert (host_state.ENGINE.sample(lanes, other, batch, 0.0)[1][0] == 1).all()

@@ -85,6 +85,7 @@ def test_no_race_is_reported_but_one_that_is_planted() -> None:
         ("thread", 4, "data race"),
         ("address", 5, "heap-buffer-overflow"),
         ("thread", 6, "data race"),
+        ("address", 7, "heap-buffer-overflow"),
     ],
 )
 def test_a_planted_fault_is_reported(kind: str, fault: int, report: str) -> None:

@@ -138,6 +138,7 @@ class Waiting {
     int64_t at = reinterpret_cast<int64_t>(kept_.at);
     for (int64_t array = 0; array < 1 + packed_->wide; ++array) arrays[array] = at, at += before_ * packed_.stored_bytes(array);
     const Addresses storage{arrays.at, arrays.size};
+    if (FRB_FAULT(BEHIND_THE_QUEUE)) waiting_[before_] = 0;
     for (int64_t i = 0; i < before_; ++i) {
       if (waiting_[i] >= before_) {
         store_item(packed_, storage, i, {call_.items, packed_->leaves}, waiting_[i] - before_);
