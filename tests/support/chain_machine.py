@@ -84,7 +84,7 @@ class Programs(stateful.RuleBasedStateMachine):
         batch_size=st.sampled_from([None, 4]),
         core=st.booleans(),
         empty=st.sampled_from([False, False, False, True]),
-        more=st.sampled_from([*[None] * 6, "waits", "waits", "shares", "stops"]),
+        more=st.sampled_from([*[None] * 6, "waits", "waits", "shares", "shares", "stops"]),
     )
     def begin(
         self,

@@ -214,8 +214,8 @@ def outline(array: Any) -> tuple[Any, ...]:
 def told(spec: frb.BufferSpec, sample: Any) -> tuple[Any, ...]:
     """All that a sample tells: its classes, the order of its keys, and its arrays."""
     leaves = nest.flatten_as(spec.plan.structure, sample.items)
-    arrays = [*leaves, *told_beside(sample)]
-    return type(sample), shape_of(sample.items), sample.extras, [outline(array) for array in arrays]
+    arrays = [*leaves, *told_beside(sample), *nest.flatten(sample.extras, torch.is_tensor)[0]]
+    return type(sample), shape_of(sample.items), shape_of(sample.extras), [outline(array) for array in arrays]
 
 
 def strides(spec: frb.BufferSpec, sample: Any) -> list[tuple[int, ...]]:
