@@ -370,3 +370,27 @@ def test_steps_wait_also_where_items_are_validated_masked_and_added_to_older_sta
             found[-1].append(refused)
     assert found[0] == found[1]
     assert "level" in found[0][-1][1]
+
+
+@pytest.mark.parametrize("k", range(len(COMPACT)))
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_frames_are_shared_as_the_core_shares_them_also_as_their_numbers_begin_anew(k: int, lanes: int | None) -> None:
+    leaves, given = COMPACT[k]
+    item, rng = dict(sorted((ITEM | leaves).items())), np.random.default_rng(k)
+    spec = frb.BufferSpec(item, 16, frb.Prioritized(), lanes=lanes, compact=frb.Compact(**given, spare=4))
+    frames, at = spec.plan.frames, counters.place(spec.plan, frame_ring.CURSOR)
+    assert frames is not None
+    assert at is not None
+    pair = [torch_backend.init(spec) for _ in range(2)]
+    for state in pair:
+        state._counters[at : at + frames.items.lanes] = frames.limit - 2
+    for turn in range(20):
+        n = int(rng.choice([2, 2, 4, 10]))
+        batch, mask = items(rng, 2 * turn, n, spec), None
+        if turn % 3 == 0:
+            mask = rng.random(batch["done"].shape) < 0.7
+        for j, use in enumerate((True, False)):
+            with noting(OnTorch) as chain, frb.kernels(use):
+                pair[j] = torch_backend.add(pair[j], batch, mask)
+                assert chain.done == use
+        assert peek(pair[0]) == peek(pair[1])
