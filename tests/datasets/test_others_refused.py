@@ -366,5 +366,6 @@ def test_names_and_roots_of_another_kind() -> None:
     for wrong in ("minari:x", None, 3):
         with pytest.raises(TypeError, match=r"datasets\.convert: expected a reader, got .*; open_reader\(name\) gives"):
             frb.datasets.convert(wrong, "made")
+    for wrong in ("x", None, 3):
         with pytest.raises((TypeError, ValueError), match=r"datasets\.fetch: expected "):
             frb.datasets.fetch(wrong, "fetched")
