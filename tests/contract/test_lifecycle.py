@@ -263,6 +263,18 @@ def test_priorities_given_back_change_nothing(library: Backend, alpha: float) ->
     np.testing.assert_allclose(library.numpy(read)[held], expected[held], rtol=2.0**-23 / min(alpha or 1, 1))
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_in_order_there_are_no_more_than_are_stored(newest_first: bool) -> None:
+    for name in ("jax-core", "torch", "torch-core"):
+        with backends.make(name) as backend:
+            sampler = frb.InOrder(newest_first=newest_first)
+            state = backend.init(frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 4, sampler))
+            state = backend.add(state, backend.tree({"id": np.arange(3, dtype=np.int32)}))
+            _, sample = backend.sample(state, backend.rb.key(0), 5)
+            assert sample.mask.tolist() == [True] * 3 + [False] * 2
+            assert sample.indices.tolist() == [*([2, 1, 0] if newest_first else [0, 1, 2]), -1, -1]
+
+
 @pytest.mark.parametrize("kind", ["uniform", "prioritized", "slices", "without replacement"])
 def test_what_is_told_is_what_is_drawn(kind: str) -> None:
     with backends.make("torch") as library:

@@ -146,6 +146,9 @@ def test_antmaze_ends_where_the_ant_jumps(tmp_path: Path) -> None:
     assert np.flatnonzero(found["truncated"]).tolist() == [7, 9]
     shifted = items_of(path, tmp_path / "other", jump=1e9)  # none is so far
     assert shifted["action"] == [t + 0.5 for t in range(11)]
+    places = np.repeat(t[:, None], 2, 1) * 0.1 + np.where(t == N - 1, 50, 0)[:, None]
+    at_the_end = write(tmp_path / "antmaze-umaze-v1.hdf5", observations=places, timeouts=None)
+    assert items_of(at_the_end, tmp_path / "last")["action"] == [t + 0.5 for t in range(N - 2)]
 
 
 def test_observations_without_coordinates_are_refused(tmp_path: Path) -> None:

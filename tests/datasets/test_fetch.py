@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -370,7 +371,8 @@ def test_a_full_disk_is_an_error_that_names_the_place(
 
 
 def test_a_journal_that_was_damaged_costs_the_part(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
-    for content in (b"", b"{", b"[]", b'{"synced": 9999999}', b'{"synced": true}', b'{"synced": 5, "x": 1}'):
+    longer = json.dumps({"url": url, "length": len(CONTENT), "synced": len(CONTENT) - 1}).encode()
+    for content in (b"", b"{", b"[]", longer, b'{"synced": true}', b'{"synced": 5, "x": 1}'):
         served.faults = [("cut", 60_000), 404]
         with pytest.raises(FetchError):
             fetch(url, tmp_path, retry=waits.retry)

@@ -245,6 +245,18 @@ def test_nothing_is_drawn_ahead_where_a_state_is_given_each_time(library: Backen
     assert len(rb.calls) == 10
 
 
+def test_what_is_taken_back_is_drawn_later_in_the_same_order(library: Backend) -> None:
+    """All but the first wait, so that several have not been begun when the state is read."""
+    go, first, state = threading.Event(), [True], filled(library)
+    rb = counting(library, wait=SimpleNamespace(wait=lambda patience: first.pop() if first else go.wait(patience)))
+    with frb.iterate(rb, state, library.rb.key(3), n=6, prefetch=4) as batches:
+        found = [told(library, next(batches))]
+        threading.Timer(0.02, go.set).start()
+        assert batches.state is state
+        found += [told(library, sample) for sample in batches]
+    assert found == plain(library, state, 3, 6)
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_as_many_are_drawn_ahead_as_was_asked_for(library: Backend, prefetch: int) -> None:
     rb = counting(library)

@@ -183,10 +183,12 @@ def test_what_two_forests_have_no_room_for_is_refused_and_counted(library: Backe
     for before, action, reward, after, terminated in full.tolist():
         law.add(before, action, reward, after, bool(terminated))
     one = forests.extend(forests.init(TIGHT), steps_of(full))
-    other = forests.extend(forests.init(ROOMY), steps_of(np.array([[0, 1, 5, 1, 0]] * 2 + [[4, 0, 1, 5, 1]], np.int32)))
+    later = np.array([[0, 1, 5, 1, 0]] * 2 + [[4, 0, 1, 5, 1], [0, 0, 1, 2, 0]], np.int32)
+    other = forests.extend(forests.init(ROOMY), steps_of(later))
     law.add(0, 1, 5, 1, False)
     law.add(0, 1, 5, 1, False)
     law.refused += 1
+    law.add(0, 0, 1, 2, False)  # for its edge there is room, and for its result none
     made = forests.merge(one, other)
     check_arrays(made.arrays, law, library.numpy)
     assert problem(jax.tree.map(library.numpy, made)) is None

@@ -27,6 +27,18 @@ def test_a_row_that_lies_across_the_end_of_a_chunk_has_room_in_both(
     assert array.reserved.tolist() == [True, True, False]
 
 
+def test_a_row_of_several_chunks_has_room_in_all_where_its_ends_have_it_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
+    descriptor = os.open(tmp_path / "rows.bin", os.O_RDWR | os.O_CREAT)
+    array = mapped_array.MappedArray(descriptor, (3, PAGE * 9 // 4), "uint8", "rows.bin")
+    array.reserve_rows(np.array([0, 2]))
+    assert array.reserved.tolist() == [True, True, True, False, True, True, True]
+    array.reserve_rows(np.array([1]))
+    assert array.complete
+
+
 @pytest.mark.parametrize("name", ["torch-core", "jax-core"])
 def test_frames_are_written_only_where_there_is_room(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
