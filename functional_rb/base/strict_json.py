@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeAlias
+
+# An object of JSON, by its names.
+Json: TypeAlias = dict[str, Any]
 
 
 def parse(text: str | bytes) -> Any:
@@ -20,7 +23,7 @@ def parse(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> Json:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a name comes twice")

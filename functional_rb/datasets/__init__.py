@@ -14,7 +14,7 @@ from functional_rb.datasets.exporting.export import export
 from functional_rb.datasets.fetching.fetch import fetch
 from functional_rb.datasets.fetching.remote import FetchError, RemoteFile, Retry
 from functional_rb.datasets.gymnasium import Recording
-from functional_rb.datasets.loading import info, load, verify
+from functional_rb.datasets.loading import info, load
 from functional_rb.datasets.reader import Counts, Reader, open_reader, register
 from functional_rb.datasets.statistics import statistics
 from functional_rb.datasets.stored import Stored
@@ -43,6 +43,5 @@ __all__ = [
     "register",
     "split",
     "statistics",
-    "verify",
 ]
 __dir__ = __all__.copy

@@ -16,15 +16,15 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import Forward, Whole, found, of, same_rows
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
-from functional_rb.datasets.formats import regular
-from functional_rb.datasets.formats.inflate import Inflated
+from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.npy import HEADER, NpyStream
+from functional_rb.datasets.formats.streams import Inflated
 from functional_rb.datasets.pieces import kind_of_rows, spec_of_values, steps_of_piece
 from functional_rb.datasets.reader import Counts
 
@@ -61,7 +61,7 @@ class AtariDqn:
     """Reads a folder of the DQN Replay Dataset; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str, checkpoints: range | None) -> None:
-        self.name, self._path, self.facts = name, path, dict[str, Any]()
+        self.name, self._path, self.facts = name, path, Json()
         numbers = sorted(_numbers(path))
         self._numbers = [k for k in numbers if checkpoints is None or k in checkpoints]
         if not self._numbers:
@@ -88,22 +88,18 @@ class AtariDqn:
         """In the order of the checkpoints. One that goes on in the next checkpoint is cut off where the first ends."""
         most, at = steps_of_piece(self.spec(narrow=False)), 0
         for k in self._numbers:
-            checkpoint = self._checkpoint(k)
+            checkpoint, path = self._checkpoint(k), self._file("$store$_observation", k)
             spans = checkpoint.episodes()
-            if at + len(spans) > first:
-                yield from self._of_checkpoint(checkpoint, spans[max(first - at, 0) :], k, most)
+            skipped = max(first - at, 0)
             at += len(spans)
-
-    def _of_checkpoint(
-        self, checkpoint: _Checkpoint, spans: list[tuple[int, int]], k: int, most: int
-    ) -> Iterator[Episode]:
-        path = self._file("$store$_observation", k)
-        with _array(path, LIMIT) as array:
-            if not array.shape or array.shape[0] != len(checkpoint.terminal):
-                raise DatasetError(f"{path}: expected {len(checkpoint.terminal)} frames, got shape {array.shape}")
-            frames = Forward(array)
-            for start, stop in spans:
-                yield from _episode(checkpoint, frames, start, stop, path).pieces(most)
+            if at <= first:
+                continue
+            with _array(path, LIMIT) as array:
+                if not array.shape or array.shape[0] != len(checkpoint.terminal):
+                    raise DatasetError(f"{path}: expected {len(checkpoint.terminal)} frames, got shape {array.shape}")
+                frames = Forward(array)
+                for start, stop in spans[skipped:]:
+                    yield from _episode(checkpoint, frames, start, stop, path).pieces(most)
 
     def _checkpoint(self, k: int) -> _Checkpoint:
         paths = {field: self._file(f"$store$_{field}", k) for field in FIELDS[1:]}
@@ -149,7 +145,7 @@ def _episode(checkpoint: _Checkpoint, frames: Forward, start: int, stop: int, pa
 
 @contextlib.contextmanager
 def _array(path: str, limit: int) -> Iterator[NpyStream]:
-    with regular.opened(path) as file:
+    with streams.opened(path) as file:
         yield NpyStream(Inflated(file, limit, path), path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from functional_rb.datasets.episode import Array, DatasetError, Episode
 from functional_rb.datasets.formats.npy import NpyStream
 from functional_rb.datasets.pieces import Lazy, repeated, spans
-from functional_rb.specs import Composite
+from functional_rb.specs import freeze
 
 # Gives rows [first, stop), a nest.
 Read = Callable[[int, int], Any]
@@ -47,28 +48,28 @@ class Whole:
     def pieces(self, most: int) -> Iterator[Episode]:
         """The episode in pieces of so many steps."""
         for first, stop in spans(self.steps, most):
-            yield self._piece(first, stop)
+            is_last = stop == self.steps
+            is_seen = not is_last or self.final_observed
+            observations = self.observations(first, stop + is_seen)
+            terminated = np.zeros(stop - first, bool)
+            if is_last:
+                by = self.terminated_by
+                terminated[-1] = self.terminated if by is None else np.any(by(first, stop)[-1])
+            yield Episode(
+                observations if is_seen else repeated(observations),
+                self.actions(first, stop),
+                np.zeros(stop - first, np.float32) if self.rewards is None else self.rewards(first, stop),
+                terminated,
+                np.zeros(stop - first, bool),
+                Lazy(self.infos, functools.partial(self._info, first, stop)),
+                final_observed=is_seen,
+                goes_on=not is_last,
+                file=self.file,
+                about=self.about if first == 0 else {},
+            )
 
-    def _piece(self, first: int, stop: int) -> Episode:
-        is_last = stop == self.steps
-        is_seen = not is_last or self.final_observed
-        observations = self.observations(first, stop + is_seen)
-        terminated = np.zeros(stop - first, bool)
-        if is_last:
-            by = self.terminated_by
-            terminated[-1] = self.terminated if by is None else np.any(by(first, stop)[-1])
-        return Episode(
-            observations if is_seen else repeated(observations),
-            self.actions(first, stop),
-            np.zeros(stop - first, np.float32) if self.rewards is None else self.rewards(first, stop),
-            terminated,
-            np.zeros(stop - first, bool),
-            Lazy(self.infos, lambda name: self.infos[name](first, stop)),
-            final_observed=is_seen,
-            goes_on=not is_last,
-            file=self.file,
-            about=self.about if first == 0 else {},
-        )
+    def _info(self, first: int, stop: int, name: str) -> Any:
+        return self.infos[name](first, stop)
 
 
 def of(array: Any, shift: int = 0) -> Read:
@@ -96,12 +97,7 @@ def nested(leaves: Mapping[tuple[str, ...], Any]) -> Any:
 
 def nested_spec(leaves: Mapping[tuple[str, ...], Any]) -> Any:
     """The spec of a nest of dicts, of the specs at each path; a single one at () is itself."""
-    made = nested(leaves)
-
-    def composite(part: Any) -> Any:
-        return Composite({name: composite(x) for name, x in part.items()}) if isinstance(part, dict) else part
-
-    return composite(made)
+    return freeze(nested(leaves))
 
 
 def nested_read(leaves: Mapping[tuple[str, ...], Read]) -> Read:

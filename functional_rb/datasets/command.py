@@ -7,11 +7,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base.strict_json import Json
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.derived import concat, filter_episodes, split
@@ -19,14 +20,14 @@ from functional_rb.datasets.description import DESCRIPTION, Description, is_data
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS, export
 from functional_rb.datasets.fetching.fetch import fetch
-from functional_rb.datasets.loading import absolute, prepare, verify
+from functional_rb.datasets.loading import absolute, info, prepare
 from functional_rb.datasets.reader import Reader, folder_of, open_reader, prefixes
 from functional_rb.datasets.sources import facts_of, source_of
 from functional_rb.datasets.statistics import statistics
 from functional_rb.datasets.stored import Stored, Summary
 
 WHO = "datasets"
-Told = dict[str, Any]
+Told = Json
 DERIVED = ("filter", "split", "concat", "statistics")
 # Numbers of a leaf that a page shows one by one.
 MOST = 16
@@ -119,7 +120,7 @@ def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) 
     """
     told = told_of(given.path, None, {})
     try:
-        verify(given.path)
+        info(given.path, verify=True)
         told["problem"] = None
     except DatasetError as error:
         told["problem"] = str(error)
@@ -140,7 +141,12 @@ def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> N
         raise
     _show(told, given.json)
     if given.picture:
-        draw(_converted(given.name), given.picture)
+        if not is_dataset(given.name):
+            raise ValueError(
+                f"info --picture: expected the directory of a converted dataset, got {given.name!r}; convert it by: "
+                f"python -m functional_rb datasets get {given.name}"
+            )
+        draw(Stored(given.name), given.picture)
 
 
 def _show(told: Told, as_json: bool) -> None:
@@ -195,15 +201,6 @@ def told_of(name: str, root: str | None, options: Told) -> Told:
     specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
     shown = {key: repr(spec) for key, spec in specs.items()}
     return {**told, **shown, **facts_of(absolute(name)), **reader.facts}
-
-
-def _converted(name: str) -> Stored:
-    if not is_dataset(name):
-        raise ValueError(
-            f"info --picture: expected the directory of a converted dataset, got {name!r}; convert it by: "
-            f"python -m functional_rb datasets get {name}"
-        )
-    return Stored(name)
 
 
 def _of_converted(reader: Stored) -> Told:
@@ -266,7 +263,7 @@ def _derived(given: argparse.Namespace, directory: Callable[[str], str]) -> list
         The directories that were made.
     """
     if given.verb == "filter":
-        keep = _kept(given)
+        keep = _kept(given)  # which may refuse what is given, before anything is fetched
         filter_episodes(directory(given.name), keep, given.out)
         return [given.out]
     if given.verb == "concat":
@@ -276,23 +273,23 @@ def _derived(given: argparse.Namespace, directory: Callable[[str], str]) -> list
         shares = [float(share) for share in given.shares.split(",")]
     except ValueError:
         raise ValueError(f"--shares: expected numbers such as 0.9,0.1, got {given.shares!r}") from None
-    split(directory(given.name), shares, given.out, given.seed, _key(given.by))
+    by = None if given.by is None else lambda episode: repr(episode.about.get(given.by))
+    split(directory(given.name), shares, given.out, given.seed, by)
     return list(given.out)
 
 
-def _numbers_of(path: str, whole: bool) -> dict[str, Any]:
+def _numbers_of(path: str, whole: bool) -> Json:
     """What `statistics` has of a dataset, in values of JSON."""
     told = statistics(path)
     leaves = {}
     for name, leaf in told["leaves"].items():
-        is_large = leaf["mean"].size > MOST and not whole
-        leaves[name] = _shape_and_bounds(leaf) if is_large else {what: x.tolist() for what, x in leaf.items()}
+        if leaf["mean"].size > MOST and not whole:
+            bounds = {"mean": np.mean(leaf["mean"]), "min": np.min(leaf["min"]), "max": np.max(leaf["max"])}
+            numbers = {what: float(number) for what, number in bounds.items()}
+            leaves[name] = {"shape": list(leaf["mean"].shape), **numbers}
+        else:
+            leaves[name] = {what: x.tolist() for what, x in leaf.items()}
     return {**told, "leaves": leaves}
-
-
-def _shape_and_bounds(leaf: dict[str, Any]) -> dict[str, Any]:
-    numbers = {"mean": np.mean(leaf["mean"]), "min": np.min(leaf["min"]), "max": np.max(leaf["max"])}
-    return {"shape": list(leaf["mean"].shape), **{what: float(number) for what, number in numbers.items()}}
 
 
 def _kept(given: argparse.Namespace) -> Callable[[Summary], bool]:
@@ -305,14 +302,13 @@ def _kept(given: argparse.Namespace) -> Callable[[Summary], bool]:
             returns[0] <= episode.total <= returns[1]
             and lengths[0] <= episode.steps <= lengths[1]
             and given.ends in (None, ends)
-            and all(_has(episode.about.get(name), value) for name, value in told)
+            and all(
+                known == value or (isinstance(known, list) and value in known)
+                for known, value in ((episode.about.get(name), value) for name, value in told)
+            )
         )
 
     return keep
-
-
-def _has(told: Any, value: Any) -> bool:
-    return told == value or (isinstance(told, list) and value in told)
 
 
 def _bounds(text: str | None, option: str) -> tuple[float, float]:
@@ -324,10 +320,6 @@ def _bounds(text: str | None, option: str) -> tuple[float, float]:
     except ValueError:
         pass
     raise ValueError(f"{option}: expected LOW:HIGH, of which one may be missing, as 100: or :0, got {text!r}")
-
-
-def _key(name: str | None) -> Callable[[Summary], Hashable] | None:
-    return None if name is None else lambda episode: repr(episode.about.get(name))
 
 
 def _range(text: str) -> range:
@@ -371,7 +363,7 @@ def _add_options(verb: argparse.ArgumentParser, by_name: bool) -> None:
     group.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=own)
 
 
-def _options_of(given: argparse.Namespace) -> dict[str, Any]:
+def _options_of(given: argparse.Namespace) -> Json:
     """The options of the reader that were given."""
     found = {name: getattr(given, f"reader_{name}", None) for name in OPTIONS}
     chosen = {name: value for name, value in found.items() if value is not None and value is not False}
@@ -397,7 +389,7 @@ def _named(text: str, option: str) -> tuple[str, Any]:
         return name, value
 
 
-def _reader_of(name: str, folder: str, options: dict[str, Any]) -> Reader:
+def _reader_of(name: str, folder: str, options: Json) -> Reader:
     """The reader of a dataset."""
     try:
         return open_reader(name, folder, **options)

@@ -17,12 +17,13 @@ import numpy as np
 
 from functional_rb.base.files import as_path
 from functional_rb.base.progress import Progress
+from functional_rb.base.strict_json import Json
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.journal import Appended, Journal, Line
 from functional_rb.datasets.reader import Reader
-from functional_rb.datasets.rows import Form, Steps, infos_chosen, infos_named, is_large
+from functional_rb.datasets.rows import Form, infos_named, is_large
 from functional_rb.datasets.stage import Stage, bytes_of_rows
 from functional_rb.storage import disk
 from functional_rb.storage.directory import file_name, shapes
@@ -59,7 +60,7 @@ class Conversion:
     compact: bool | None = None
     progress: bool | None = None
 
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> Json:
         """All that makes the files differ, in values of JSON."""
         return {
             "narrow": self.narrow,
@@ -106,7 +107,9 @@ def convert(
     how = conversion or Conversion()
     steps = reader.spec(how.narrow)
     compact = is_large(steps.observation) if how.compact is None else how.compact
-    form = Form(steps, infos_chosen(how.infos, steps.infos), how.observation_key, compact)
+    named = infos_named(how.infos, "datasets")
+    infos = tuple(sorted(steps.infos)) if named is True else tuple(named or ())
+    form = Form(steps, infos, how.observation_key, compact)
     options = {**how.choices(), "infos": list(form.infos), "compact": compact}
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
@@ -128,7 +131,7 @@ def convert(
         return made
 
 
-def _if_same(there: Description, reader: Reader, options: dict[str, Any], target: str) -> Description:
+def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:
     """The dataset that is there, if it is this one: who calls again gets it."""
     told = {"name": reader.name, **options, **{way: reader.facts[way] for way in WAYS if way in reader.facts}}
     found = {"name": there.name, **there.options, **{way: there.facts[way] for way in WAYS if way in there.facts}}
@@ -202,47 +205,40 @@ class _Writing:
         return self.stage.nbytes + sum(file.size for file in self.files.values())
 
     def write(self, episode: Episode, where: str) -> None:
-        steps = self.form.taken(episode, self.open is not None, where)
+        at, steps = self.at, self.form.taken(episode, self.open is not None, where)
         if steps is None:
-            self.at.dropped += 1
+            at.dropped += 1
         else:
-            self.append(steps, episode.about)
+            if self.open is None:
+                self.open = {"first": at.steps, "total": 0.0, "terminated": False, "about": episode.about}
+            if at.steps + steps.length > INT32_MAX:
+                raise DatasetError(f"{WHO}: expected at most {INT32_MAX} steps; write several datasets, and mix them")
+            if not self.stage.has_room(steps):
+                self.flush()
+            at.frames += self.stage.put(steps, at.steps - self.open["first"], at.frames)
+            at.steps += steps.length
+            at.dropped += steps.dropped
+            self.open["total"] += steps.total
+            self.open["terminated"] = steps.terminated
         if not episode.goes_on:
-            self.at.read += 1
-            self.end()
-
-    def append(self, steps: Steps, about: Mapping[str, Any]) -> None:
-        if self.open is None:
-            self.open = {"first": self.at.steps, "total": 0.0, "terminated": False, "about": about}
-        if self.at.steps + steps.length > INT32_MAX:
-            raise DatasetError(f"{WHO}: expected at most {INT32_MAX} steps; write several datasets, and mix them")
-        if not self.stage.has_room(steps):
-            self.flush()
-        self.at.frames += self.stage.put(steps, self.at.steps - self.open["first"], self.at.frames)
-        self.at.steps += steps.length
-        self.at.dropped += steps.dropped
-        self.open["total"] += steps.total
-        self.open["terminated"] = steps.terminated
+            at.read += 1
+            if self.open is not None:
+                row = self.open["first"], at.steps - self.open["first"], self.open["total"], self.open["terminated"]
+                self.files[EPISODES].append(np.array([row], EPISODE).tobytes())
+                self.files[ABOUT].append(json.dumps(dict(self.open["about"])).encode() + b"\n")
+                at.episodes += 1
+                self.open = None
 
     def flush(self) -> None:
         for name, rows in self.stage.empty():
             self.files[file_name(name)].write(rows)
-
-    def end(self) -> None:
-        if self.open is None:
-            return
-        row = self.open["first"], self.at.steps - self.open["first"], self.open["total"], self.open["terminated"]
-        self.files[EPISODES].append(np.array([row], EPISODE).tobytes())
-        self.files[ABOUT].append(json.dumps(dict(self.open["about"])).encode() + b"\n")
-        self.at.episodes += 1
-        self.open = None
 
     def note(self) -> None:
         self.flush()
         parts = {name: file.since() for name, file in self.files.items()}
         self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
 
-    def finish(self, name: str, options: dict[str, Any], facts: dict[str, Any]) -> Description:
+    def finish(self, name: str, options: Json, facts: Json) -> Description:
         """Make the files what a buffer with as many slots as steps has, and describe them."""
         at = self.at
         if not at.steps:

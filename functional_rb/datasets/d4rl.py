@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import (
@@ -96,7 +97,7 @@ class D4rl:
                 if (part := _info(infos, key, n, path)) is not None
             }
             self._terminals = _flags(file, "terminals", n, path)
-            self.facts: dict[str, Any] = {"quirks": dataclasses.asdict(quirks)}
+            self.facts: Json = {"quirks": dataclasses.asdict(quirks)}
             self._stops = self._found_stops(file, rows["observations"], following)
         self.counts = Counts(len(self._stops), n, os.path.getsize(path))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files, strict_json
+from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
@@ -50,8 +51,8 @@ class Description:
     spare: int | None
     frames: int
     dropped: int
-    options: dict[str, Any]
-    facts: dict[str, Any]
+    options: Json
+    facts: Json
 
     def spec(self, **more: Any) -> BufferSpec:
         """The spec of its buffer; more are its fields."""

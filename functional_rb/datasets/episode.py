@@ -98,7 +98,19 @@ def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
 
     An episode that ends without any flag was cut off where the dataset ends.
     """
-    terminated, truncated = (_end(episode, name, n, where) for name in ("terminated", "truncated"))
+    ends = []
+    for name in ("terminated", "truncated"):
+        flag = np.asarray(getattr(episode, name))
+        if flag.shape != (n,) or flag.dtype != bool:
+            raise DatasetError(f"{where}, {name}: expected bool ({n},), got {shown(flag.dtype)} {flag.shape}")
+        marked = np.count_nonzero(flag)
+        ends.append(marked == 1 and bool(flag[-1]) and not episode.goes_on)
+        if marked and not ends[-1]:
+            raise DatasetError(
+                f"{where}, {name}: step {int(flag.argmax())} of {n} is marked, expected the last one of an episode "
+                f"only; the reader has to begin another episode after it"
+            )
+    terminated, truncated = ends
     return terminated, truncated or not (episode.goes_on or terminated)
 
 
@@ -108,18 +120,3 @@ def steps_of(episode: Episode, where: str) -> int:
     if rewards.ndim == 0 or not len(rewards):
         raise DatasetError(f"{where}, rewards: expected one for each step, and some steps, got shape {rewards.shape}")
     return len(rewards)
-
-
-def _end(episode: Episode, name: str, n: int, where: str) -> bool:
-    """Whether the last step is marked, which alone may be, and only where the episode ends."""
-    flag = np.asarray(getattr(episode, name))
-    if flag.shape != (n,) or flag.dtype != bool:
-        raise DatasetError(f"{where}, {name}: expected bool ({n},), got {shown(flag.dtype)} {flag.shape}")
-    marked = np.count_nonzero(flag)
-    is_end = marked == 1 and bool(flag[-1]) and not episode.goes_on
-    if marked and not is_end:
-        raise DatasetError(
-            f"{where}, {name}: step {int(flag.argmax())} of {n} is marked, expected the last one of an episode "
-            f"only; the reader has to begin another episode after it"
-        )
-    return is_end

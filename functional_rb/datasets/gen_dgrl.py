@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import Whole, found, of, same_rows
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import tars
@@ -29,7 +30,7 @@ class GenDgrl:
     """Reads an archive of Gen-DGRL; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str) -> None:
-        self.name, self.files, self.facts = name, [path], dict[str, Any]()
+        self.name, self.files, self.facts = name, [path], Json()
         self.counts = Counts(nbytes=os.path.getsize(path))
         for inside, fields in _contents(path, 0):
             self._kinds = [kind_of_rows(fields[field], f"{path}, {inside!r}, {field}") for field in FIELDS[:3]]

@@ -9,6 +9,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.datasets.episode import Episode, StepSpec
@@ -110,9 +111,7 @@ class Recording:
                 last = observation if done else steps[0][0]
                 yield self._piece(given, last, spec, not done, {"seed": seed})
 
-    def _piece(
-        self, steps: list[tuple[Any, ...]], last: Any, spec: StepSpec, goes_on: bool, about: dict[str, Any]
-    ) -> Episode:
+    def _piece(self, steps: list[tuple[Any, ...]], last: Any, spec: StepSpec, goes_on: bool, about: Json) -> Episode:
         observations, actions, rewards, terminated, truncated, infos = zip(*steps, strict=True)
         return Episode(
             _stacked(spec.observation, [*observations, last]),

@@ -61,7 +61,12 @@ def _put(
 ) -> None:
     """Inflate the chunk that begins at a place, and put what there is of it in the rows from `first` on."""
     nbytes = math.prod(chunk) * made.dtype.itemsize
-    inflated = _inflated(content, nbytes) if is_deflated else content
+    inflated = content
+    if is_deflated:
+        try:
+            inflated = zlib.decompressobj().decompress(content, nbytes + 1)  # a byte too many is enough to refuse it
+        except zlib.error as error:
+            raise OSError(str(error)) from None
     if len(inflated) != nbytes:
         raise OSError(f"a chunk was expected to have {nbytes} bytes, it has {len(inflated)}")
     values = np.frombuffer(inflated, made.dtype).reshape(chunk)
@@ -71,11 +76,3 @@ def _put(
     skipped = max(-begin[0], 0)
     own = (slice(skipped, skipped + part.shape[0]), *(slice(size) for size in part.shape[1:]))
     part[...] = values[own]
-
-
-def _inflated(content: bytes, nbytes: int) -> bytes:
-    """What was deflated, or one byte more than there may be."""
-    try:
-        return zlib.decompressobj().decompress(content, nbytes + 1)
-    except zlib.error as error:
-        raise OSError(str(error)) from None

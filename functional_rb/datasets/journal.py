@@ -18,6 +18,7 @@ import numpy as np
 from functional_rb.base import checksum, files, strict_json
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import FULL, StorageFullError
+from functional_rb.base.strict_json import Json
 from functional_rb.storage import disk
 
 JOURNAL = "journal.jsonl"
@@ -27,7 +28,7 @@ PIECE = 2**22
 AT_ONCE = 2**20
 # Bytes at once that the system begins to store.
 LARGE = 2**16
-Line = dict[str, Any]
+Line = Json
 
 
 class Appended:

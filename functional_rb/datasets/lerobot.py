@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files, strict_json
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets import lerobot_videos
 from functional_rb.datasets.by_rows import Read, Whole, found, nested_read, nested_spec
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import images
-from functional_rb.datasets.lerobot_labels import Labels, tasks_of
-from functional_rb.datasets.lerobot_places import INFO, Place, places
+from functional_rb.datasets.lerobot_episodes import INFO, Labels, Place, places, tasks_of
 from functional_rb.datasets.parquet import Rows, bytes_of, numbers_of
 from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_of_piece
 from functional_rb.datasets.reader import Counts
@@ -51,7 +51,7 @@ class Lerobot:
         self.files = [os.path.join(path, INFO), *dict.fromkeys(place.file for place in self._places)]
         steps = sum(place.steps for place in self._places)
         self.counts = Counts(len(self._places), steps, sum(map(os.path.getsize, self.files)))
-        self.facts: dict[str, Any] = {key: info[key] for key in TOLD if key in info}
+        self.facts: Json = {key: info[key] for key in TOLD if key in info}
         if self._tasks:
             self.facts["tasks"] = {str(number): task for number, task in self._tasks.items()}
         self.facts["left out"] = sorted(set(features) - set(self._features))
@@ -63,9 +63,10 @@ class Lerobot:
         return {tuple(name.split(".")[1:]): name for name in names}
 
     def _infos(self) -> list[str]:
-        """The features that are of no part of a step."""
+        """The features that are of no part of a step, nor its reward."""
         parts = ("observation", "action")
-        return [name for name, x in self._features.items() if name.split(".")[0] not in parts and _is_number(x[1])]
+        others = {name: kind for name, (_, kind) in self._features.items() if name.split(".")[0] not in parts}
+        return [name for name, kind in others.items() if _is_number(kind) and name != REWARD]
 
     def spec(self, narrow: bool) -> StepSpec:
         """What the metadata say; images have their channels last."""
@@ -79,7 +80,7 @@ class Lerobot:
             for part in ("observation", "action")
         )
         reward = self._features[REWARD][1] if REWARD in self._features else "float32"
-        infos = {name: spec(name) for name in self._infos() if name != REWARD}
+        infos = {name: spec(name) for name in self._infos()}
         return StepSpec(observation, action, spec_of_values((), reward, narrow), infos)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
@@ -114,7 +115,7 @@ class Lerobot:
             False,
             False,
             place.file,
-            {name: read(name) for name in self._infos() if name != REWARD},
+            {name: read(name) for name in self._infos()},
             about,
             terminated_by=None if ends is None else read(ends),
         )
@@ -154,7 +155,7 @@ def _feature(told: Any, where: str) -> tuple[tuple[int, ...], str]:
     return () if scalar else tuple(shape), kind
 
 
-def _info(path: str) -> dict[str, Any]:
+def _info(path: str) -> Json:
     try:
         info = strict_json.parse(files.read_text(path))
         if isinstance(info, dict) and isinstance(info.get("features"), dict):

@@ -107,29 +107,23 @@ class _Video:
             for at, time in enumerate(times.tolist()):
                 after = time - half
                 if self._frames is None or not self._before <= after <= self._before + AHEAD:
-                    self._seek(stream, time)
+                    offset = max(int(time / float(stream.time_base)) - 1, 0)  # of the key frame before it
+                    self._container.seek(offset, stream=stream, backward=True)
+                    self._frames, self._frame = self._container.decode(stream), None
                     self._before = after
                 while self._frame is None or self._second(stream) <= after:
-                    self._advance(stream, time)
+                    if self._frame is not None:
+                        self._before = self._second(stream)
+                    self._frame = next(self._frames, None)
+                    if self._frame is None:
+                        raise DatasetError(
+                            f"{self._path}: expected a frame at second {time}, and the video ends before"
+                        )
                 size = self._frame.height, self._frame.width, 3
                 if size != shape:
                     raise DatasetError(f"{self._path}, second {time}: expected a frame of shape {shape}, got {size}")
                 made[at] = self._frame.to_ndarray(format="rgb24")
         return made
-
-    def _seek(self, stream: Any, time: float) -> None:
-        """Go to the key frame before a second."""
-        offset = max(int(time / float(stream.time_base)) - 1, 0)
-        self._container.seek(offset, stream=stream, backward=True)
-        self._frames, self._frame = self._container.decode(stream), None
-
-    def _advance(self, stream: Any, time: float) -> None:
-        assert self._frames is not None  # since it was sought
-        if self._frame is not None:
-            self._before = self._second(stream)
-        self._frame = next(self._frames, None)
-        if self._frame is None:
-            raise DatasetError(f"{self._path}: expected a frame at second {time}, and the video ends before")
 
     def _second(self, stream: Any) -> float:
         return float(self._frame.pts) * float(stream.time_base)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.strict_json import Json
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
@@ -82,55 +81,40 @@ def load(
     return opened(directory, description, backend, sampler, transforms, batch_size, device)
 
 
-def prepare(name: str, root: str | os.PathLike[str] | None, options: dict[str, Any], conversion: Conversion) -> str:
+def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conversion: Conversion) -> str:
     """The directory of a dataset, which is converted if it is not there."""
     name, folder = absolute(name), folder_of(root, WHO)
     directory = place(folder, name, {**options, **conversion.choices()})
     if not is_dataset(directory):
         reader = open_reader(name, folder, **options)
-        with _explained(directory):
+        try:
             convert(reader, directory, conversion, facts=facts_of(name))
+        except OSError as error:
+            there = str(error.filename)
+            ours = there.startswith(directory) or directory.startswith(os.path.join(there, ""))
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
+                raise
+            hint = f"{error.strerror}; what is converted is to lie there: give another root=, or set {ROOT}"
+            raise type(error)(error.errno, hint, there) from error
     return directory
 
 
-@contextlib.contextmanager
-def _explained(directory: str) -> Iterator[None]:
-    """Errors of who may not write where a directory is to be, with the remedy."""
-    try:
-        yield
-    except OSError as error:
-        place = str(error.filename)
-        ours = place.startswith(directory) or directory.startswith(os.path.join(place, ""))
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
-            raise
-        hint = f"{error.strerror}; what is converted is to lie there: give another root=, or set {ROOT}"
-        raise type(error)(error.errno, hint, place) from error
-
-
-def info(dataset: Dataset) -> Description:
+def info(dataset: Dataset, verify: bool = False) -> Description:
     """What a converted dataset holds: its steps and episodes, its item, licence and addresses.
 
     Args:
         dataset: its directory, or a state that `load` gave.
+        verify: whether to read all of its files, and compare them with the checksums that were taken as they were
+            written.
 
     Raises:
-        DatasetError: if none is there.
+        DatasetError: if none is there; if a file that is verified is not what was written, naming it.
+        ImportError: for files to be verified, if xxhash is missing.
     """
-    return read_description(directory_of(dataset, "datasets.info"))
-
-
-def verify(dataset: Dataset) -> None:
-    """Read all files of a converted dataset, and compare them with the checksums that were taken as they were written.
-
-    Args:
-        dataset: its directory, or a state that `load` gave.
-
-    Raises:
-        DatasetError: if no dataset is there, or a file is not what was written, naming it.
-        ImportError: if xxhash is missing.
-    """
-    directory = directory_of(dataset, "datasets.verify")
+    directory = directory_of(dataset, "datasets.info")
     described = read_description(directory)
+    if not verify:
+        return described
     begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
     if (begin.get("name"), lines[-1]["steps"] if lines else None) != (described.name, described.steps):
         raise DatasetError(f"{os.path.join(directory, JOURNAL)}: the file is damaged, or of another dataset")
@@ -138,6 +122,7 @@ def verify(dataset: Dataset) -> None:
         problem = problem_of_line(directory, line)
         if problem is not None:
             raise DatasetError(f"{problem}; convert the dataset again")
+    return described
 
 
 def absolute(name: str) -> str:
@@ -146,7 +131,7 @@ def absolute(name: str) -> str:
     return f"{prefix}:{os.path.abspath(rest)}" if os.path.exists(rest) else name
 
 
-def place(folder: str, name: str, options: dict[str, Any]) -> str:
+def place(folder: str, name: str, options: Json) -> str:
     """The directory of a converted dataset: by its name, with a short checksum of all that makes its files differ."""
     prefix, rest = split_name(name)
     told = json.dumps([rest, options], sort_keys=True, default=repr)

@@ -11,11 +11,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from functional_rb.base import files
+from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
-from functional_rb.datasets.minari_spaces import Folder, is_image, space_of
+from functional_rb.datasets.minari_folder import Folder, is_image
 from functional_rb.datasets.pieces import steps_of_piece
 from functional_rb.datasets.reader import Counts
 from functional_rb.specs import Unbounded
@@ -43,12 +47,12 @@ class Layout(Protocol):
 class Minari:
     """Reads a dataset of Minari; see `Reader` for the attributes."""
 
-    def __init__(self, folder: Folder, name: str, layout: Layout, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Folder, name: str, layout: Layout, metadata: Json) -> None:
         self.name, self._folder, self._layout = name, folder, layout
         self.files = [os.path.join(folder.path, METADATA), *layout.files]
         nbytes = sum(os.path.getsize(path) for path in self.files)
         self.counts = Counts(folder.episodes, _count(metadata, "total_steps", folder.path), nbytes)
-        self.facts: dict[str, Any] = {key: metadata[key] for key in TOLD if key in metadata}
+        self.facts: Json = {key: metadata[key] for key in TOLD if key in metadata}
         if folder.jpeg and any(is_image(space) for space in _leaves(folder.observation, folder.action)):
             self.facts["lossy"] = "images were compressed (JPEG) as they were recorded"
 
@@ -87,7 +91,7 @@ def open_minari(
     where = os.path.join(path, METADATA)
     metadata = _metadata(where)
     observation, action = (
-        space_of(metadata.get(f"{of}_space"), f"{where}: {of}_space") for of in ("observation", "action")
+        _space_of(metadata.get(f"{of}_space"), f"{where}: {of}_space") for of in ("observation", "action")
     )
     jpeg, episodes = bool(metadata.get("jpeg_encoding", True)), _count(metadata, "total_episodes", where)
     folder = Folder(path, episodes, observation, action, jpeg, max_length, max_edges)
@@ -118,7 +122,40 @@ def found(rest: str, root: str | None) -> str:
     )
 
 
-def _metadata(where: str) -> dict[str, Any]:
+def _space_of(text: Any, where: str) -> Any:
+    """The space of Gymnasium that a text describes."""
+    spaces = imported("gymnasium", WHO).spaces
+    if not isinstance(text, str):
+        raise DatasetError(
+            f"{where}: expected a space in JSON, got {text!r:.60}; write the dataset anew with a newer minari"
+        )
+    try:
+        return _space(spaces, json.loads(text))
+    except (ValueError, TypeError, KeyError, AssertionError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise DatasetError(f"{where}: expected a space in JSON, got {text:.60}: {error!r}") from None
+
+
+def _space(spaces: Any, told: Json) -> Any:
+    kind = told["type"]
+    if kind == "Box":
+        low, high = (np.array(told[name], told["dtype"]) for name in ("low", "high"))
+        return spaces.Box(low, high, tuple(told["shape"]), np.dtype(told["dtype"]).type)
+    if kind == "Discrete":
+        return spaces.Discrete(told["n"], start=told["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(told["nvec"], np.dtype(told["dtype"]).type, start=told["start"])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(told["n"])
+    if kind == "Text":
+        return spaces.Text(told["max_length"], min_length=told["min_length"], charset=told["charset"])
+    if kind == "Dict":
+        return spaces.Dict({name: _space(spaces, part) for name, part in told["subspaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([_space(spaces, part) for part in told["subspaces"]])
+    raise ValueError(f"a space of type {kind!r}")
+
+
+def _metadata(where: str) -> Json:
     try:
         content = json.loads(files.read_text(where))  # with infinities, as bounds have them
     except (files.UnusableFileError, ValueError, RecursionError) as error:
@@ -128,7 +165,7 @@ def _metadata(where: str) -> dict[str, Any]:
     return content
 
 
-def _count(metadata: Mapping[str, Any], name: str, where: str) -> int:
+def _count(metadata: Json, name: str, where: str) -> int:
     number = metadata.get(name)
     if not isinstance(number, int) or number < 0:
         raise DatasetError(f"{where}: {name}: expected how many there are, got {number!r}")

@@ -14,8 +14,10 @@ import numpy as np
 
 from functional_rb.base import files
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import Array, DatasetError, Episode
-from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, specs_of_infos
+from functional_rb.datasets.formats import images
+from functional_rb.datasets.minari_folder import Folder, is_image, specs_of_infos
 from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 METADATA = "metadata.json"
@@ -96,7 +98,7 @@ class Arrow:
         if kind == "Text":
             return array.to_pylist()
         if self._folder.jpeg and is_image(space) and "binary" in str(array.type):
-            return decoded(array.to_pylist(), space, f"{where}, {name}")
+            return images.decoded(array.to_pylist(), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return _numbers(array, space.shape, where, name)
 
     def _found(self, k: int) -> list[str]:
@@ -223,7 +225,7 @@ def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def _about(path: str) -> dict[str, Any]:
+def _about(path: str) -> Json:
     try:
         content = json.loads(files.read_text(path))
     except (OSError, files.UnusableFileError, ValueError, RecursionError) as error:

@@ -7,10 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.formats import images
 from functional_rb.datasets.hdf5 import Members
-from functional_rb.datasets.minari_spaces import Folder, decoded, is_image, specs_of_infos
+from functional_rb.datasets.minari_folder import Folder, is_image, specs_of_infos
 from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
 
 MAIN = "main_data.hdf5"
@@ -95,7 +98,7 @@ class Hdf5:
         if kind == "Text":
             return [text.decode() if isinstance(text, bytes) else text for text in rows]
         if self._folder.jpeg and is_image(space) and group.data(name).ndim < 1 + len(space.shape):
-            return decoded(list(rows), space, f"{where}, {name}")
+            return images.decoded(list(rows), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return rows
 
 

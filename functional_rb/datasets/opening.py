@@ -44,11 +44,22 @@ def opened(
     named, storage = backend_name(backend, WHO), Memmap(os.path.abspath(directory))
     more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
     spec = description.spec(sampler=Uniform() if sampler is None else sampler, **more)
-    _check(spec)
+    for transform in spec.transforms:
+        if transform.columns(spec.plan) or transform.auxiliary(spec.plan) or spec.on_add is not None:
+            raise ValueError(
+                f"{WHO}: transforms: expected some of what is sampled, as n_step(at='sample'), her, map_items, got "
+                f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see datasets.map"
+            )
     files = PrivateFiles(spec, directory)
     # Of it all that is kept beside the items is in files: the steps in their episodes too, which a transform asks for.
     base = description.spec(transforms=n_step(2, 1.0), storage=storage)
-    if _is_in_files(spec, base):
+    is_in_files = (
+        spec.plan.tree_shape is None
+        and spec.plan.auxiliary.keys() <= base.plan.auxiliary.keys()
+        and set(spec.plan.counter_names) <= set(base.plan.counter_names)
+        and spec.plan.boundaries in (None, base.plan.boundaries)
+    )
+    if is_in_files:
         arrays = _arrays(spec, files, directory, description)
     else:
         host = NumPy()
@@ -57,26 +68,6 @@ def opened(
             arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
     restore = lazy.imported(f"{named}_backend.restore").restore
     return restore(spec, arrays, device, files=files)
-
-
-def _check(spec: BufferSpec) -> None:
-    """Refuse transforms that have a part in what is stored: that is done."""
-    for transform in spec.transforms:
-        if transform.columns(spec.plan) or transform.auxiliary(spec.plan) or spec.on_add is not None:
-            raise ValueError(
-                f"{WHO}: transforms: expected some of what is sampled, as n_step(at='sample'), her, map_items, got "
-                f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see datasets.map"
-            )
-
-
-def _is_in_files(spec: BufferSpec, base: BufferSpec) -> bool:
-    """Whether nothing is kept beside the items but what is in files."""
-    return (
-        spec.plan.tree_shape is None
-        and spec.plan.auxiliary.keys() <= base.plan.auxiliary.keys()
-        and set(spec.plan.counter_names) <= set(base.plan.counter_names)
-        and spec.plan.boundaries in (None, base.plan.boundaries)
-    )
 
 
 def _arrays(spec: BufferSpec, files: PrivateFiles, directory: str, description: Description) -> Arrays:

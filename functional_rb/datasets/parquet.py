@@ -51,7 +51,12 @@ class Rows:
     def _hold(self, first: int, stop: int) -> None:
         """Have the rows [first, stop) in memory, as far as the file has them, and none before them."""
         if self._held is None or first >= self.at + len(self._held) + BATCH:
-            self._begin(first)
+            metadata, at, group = self._file.metadata, 0, 0
+            while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
+                at, group = at + metadata.row_group(group).num_rows, group + 1
+            groups = range(group, metadata.num_row_groups)
+            self._batches = self._file.iter_batches(BATCH, row_groups=groups, columns=self._columns)
+            self._held, self.at = self._file.schema_arrow.empty_table().select(self._columns), at
         if first < self.at:
             raise ValueError(f"row {first} has gone by, the first that is held is {self.at}")
         parts, end = [self._held], self.at + len(self._held)
@@ -61,14 +66,6 @@ class Rows:
         held = self._arrow.concat_tables(parts)
         gone = min(first - self.at, len(held))
         self._held, self.at = held.slice(gone), self.at + gone
-
-    def _begin(self, first: int) -> None:
-        metadata, at, group = self._file.metadata, 0, 0
-        while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
-            at, group = at + metadata.row_group(group).num_rows, group + 1
-        groups = range(group, metadata.num_row_groups)
-        self._batches = self._file.iter_batches(BATCH, row_groups=groups, columns=self._columns)
-        self._held, self.at = self._file.schema_arrow.empty_table().select(self._columns), at
 
 
 def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[dict[str, Any]]:

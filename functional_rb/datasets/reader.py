@@ -65,9 +65,9 @@ class Reader(Protocol):
         """
 
 
-# Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie.
 # The environment variable that names the folder where datasets lie.
 ROOT = "FUNCTIONAL_RB_DATASETS"
+# Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie.
 Opener = Callable[..., Reader]
 
 # Readers by prefix, as "module:function", so that none is imported before it is needed.
@@ -154,12 +154,6 @@ def open_reader(name: str, root: str | os.PathLike[str] | None = None, **options
     if opener is None:
         module, _, function = _BUILT_IN[prefix].partition(":")
         opener = getattr(importlib.import_module(module), function)
-    _check_options(opener, name, options)
-    return opener(rest, root=None if root is None else os.fspath(root), **options)
-
-
-def _check_options(opener: Opener, name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that an opener does not have, unless it says that it takes any."""
     parameters = inspect.signature(opener).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     unknown = [option for option in options if option not in known]
@@ -168,3 +162,4 @@ def _check_options(opener: Opener, name: str, options: Mapping[str, Any]) -> Non
             f"{name}: there is no option {', '.join(map(repr, unknown))}: of its own this reader has "
             f"{', '.join(known) or 'none'}; the others are in help(frb.datasets.load)"
         )
+    return opener(rest, root=None if root is None else os.fspath(root), **options)

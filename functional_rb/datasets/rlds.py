@@ -4,25 +4,30 @@ A record is an episode. A step of it has an observation, the action that was tak
 last step nothing is done any more: its observation is what the one before has led to, its action and reward are there
 to fill the row, and `is_terminal` says whether that is a terminal state. TensorFlow is not needed.
 What a record has once, as `episode_metadata`, is told of the episode.
+
+`features.json` tells what there is. A feature of a step has a name such as `steps/observation/image` in a record, which
+holds its values of all steps in a row: numbers as int64 or float32, texts and compressed images as bytes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from functional_rb.base import files, strict_json
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import Read, Whole, found, nested, nested_spec
-from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import images, tfrecord
 from functional_rb.datasets.formats.examples import Feature, example
 from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_of_piece
 from functional_rb.datasets.reader import Counts
-from functional_rb.datasets.rlds_features import Leaf, Path, decoded, features
 
 FEATURES = "features.json"
 SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
@@ -30,6 +35,29 @@ SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
 MOST = 1024
 MARKS = ("is_first", "is_last", "is_terminal")
 Last = Literal["padding", "step"]
+Path: TypeAlias = tuple[str, ...]
+# How deep features may lie in each other.
+DEPTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A feature.
+
+    Attributes:
+        kind: numbers, images that are compressed, texts, or something that is not read.
+        shape: of a value; None stands for a number that is not known.
+        dtype: of NumPy; "object" for texts.
+    """
+
+    kind: Literal["tensor", "image", "text", "other"]
+    shape: tuple[int | None, ...] = ()
+    dtype: str = "object"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, once it is known."""
+        return tuple(n or 0 for n in self.shape)
 
 
 class Rlds:
@@ -37,12 +65,18 @@ class Rlds:
 
     def __init__(self, path: str, name: str, split: str, last: Last) -> None:
         self.name, self._last = name, last
-        self.facts: dict[str, Any] = {"split": split, "last": last}
+        self.facts: Json = {"split": split, "last": last}
         shards = _shards(path, split)
         self.files = [os.path.join(path, FEATURES), *shards]
         found = features(self.files[0])
         leaves = {leaf[1:]: told for leaf, told in found.items() if leaf[:1] == ("steps",)}
-        self._metadata = {leaf: told for leaf, told in found.items() if leaf[:1] != ("steps",) and _is_small(told)}
+        # Of an episode are told texts, and what is some numbers.
+        self._metadata = {
+            leaf: told
+            for leaf, told in found.items()
+            if leaf[:1] != ("steps",)
+            and (told.kind == "text" or (told.kind == "tensor" and math.prod(told.sizes) <= MOST))
+        }
         self._leaves = {leaf: _sized(told, leaf, shards) for leaf, told in leaves.items()}
         for field in ("observation", "action"):
             if not self._paths(field):
@@ -51,7 +85,11 @@ class Rlds:
 
     def _paths(self, field: str) -> list[Path]:
         """The paths of what can be stored in a part of steps."""
-        return [path for path, leaf in self._leaves.items() if path[0] == field and _can_be_stored(leaf)]
+        return [
+            path
+            for path, leaf in self._leaves.items()
+            if path[0] == field and leaf.kind in ("tensor", "image") and can_be_stored(np.dtype(leaf.dtype))
+        ]
 
     def spec(self, narrow: bool) -> StepSpec:
         """What the features say."""
@@ -116,9 +154,9 @@ class Rlds:
         name = "/".join(("steps", *path))
         return decoded(self._leaves[path], values.get(name, []), first, stop, f"{where}, {name}")
 
-    def _about(self, values: Mapping[str, Feature], n: int, where: str) -> dict[str, Any]:
+    def _about(self, values: Mapping[str, Feature], n: int, where: str) -> Json:
         """What there is once in an episode, and the texts of its steps: one, where all have the same."""
-        told: dict[str, Any] = {}
+        told: Json = {}
         for path, leaf in self._metadata.items():
             name = "/".join(path)
             if len(feature := values.get(name, [])):  # which may be missing
@@ -129,15 +167,6 @@ class Rlds:
                 texts = self._decoded(path, values, 0, n, where)
                 told["/".join(path)] = texts[0] if len(set(texts)) == 1 else texts
         return told
-
-
-def _can_be_stored(leaf: Leaf) -> bool:
-    return leaf.kind in ("tensor", "image") and can_be_stored(np.dtype(leaf.dtype))
-
-
-def _is_small(leaf: Leaf) -> bool:
-    """Whether a value is told of an episode: a text, or some numbers."""
-    return leaf.kind == "text" or (leaf.kind == "tensor" and math.prod(leaf.sizes) <= MOST)
 
 
 def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
@@ -213,3 +242,79 @@ def _version(place: str) -> str | None:
     versions = [name for name in names if os.path.isfile(os.path.join(place, name, FEATURES))]
     numbers = {name: [int(part) for part in re.findall(r"\d+", name)] for name in versions}
     return os.path.join(place, max(versions, key=lambda name: (numbers[name], name))) if versions else None
+
+
+def features(path: str) -> dict[Path, Leaf]:
+    """The features in a file `features.json`, by their paths; those of steps begin with "steps"."""
+    try:
+        content = strict_json.parse(files.read_text(path))
+        return dict(_leaves(content, (), path))
+    except DatasetError:
+        raise
+    except (files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DatasetError(f"{path}: expected features of TensorFlow Datasets in JSON: {error!r:.200}") from None
+
+
+def _leaves(node: Json, path: Path, where: str) -> Iterator[tuple[Path, Leaf]]:
+    if len(path) > DEPTH:
+        raise DatasetError(f"{where}: expected at most {DEPTH} features in each other")
+    if "featuresDict" in node:
+        for name, part in node["featuresDict"]["features"].items():
+            yield from _leaves(part, (*path, name), where)
+    elif "sequence" in node and path == ("steps",):
+        yield from _leaves(node["sequence"]["feature"], path, where)
+    else:
+        yield path, _leaf(node)
+
+
+def _leaf(node: Json) -> Leaf:
+    if "text" in node:
+        return Leaf("text")
+    if "image" in node:
+        told = node["image"]
+        return Leaf("image", _shape(told), str(np.dtype(told.get("dtype", "uint8"))))
+    if "classLabel" in node:
+        return Leaf("tensor", (), "int64")
+    if "tensor" not in node or node["tensor"].get("encoding", "none") != "none":
+        return Leaf("other")
+    told = node["tensor"]
+    if told["dtype"] == "string":
+        return Leaf("text") if not _shape(told) else Leaf("other")
+    if told["dtype"] == "bfloat16" or None in _shape(told):
+        return Leaf("other")
+    return Leaf("tensor", _shape(told), str(np.dtype(told["dtype"])))
+
+
+def _shape(told: Json) -> tuple[int | None, ...]:
+    numbers = (int(n) for n in told.get("shape", {}).get("dimensions", ()))
+    return tuple(None if n < 0 else n for n in numbers)
+
+
+def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> Any:
+    """The values of steps [first, stop): an array, or a list of texts."""
+    size = math.prod(leaf.sizes) if leaf.kind == "tensor" else 1
+    part = feature[first * size : stop * size]
+    if len(part) != (stop - first) * size:
+        raise DatasetError(f"{where}: expected values for {stop} steps, {size} for each, got {len(feature)}")
+    if leaf.kind == "tensor":
+        return _numbers(leaf, part, (stop - first, *leaf.sizes), where)
+    if not isinstance(part, list):
+        raise DatasetError(f"{where}: expected bytes, got numbers")
+    if leaf.kind == "image":
+        return images.decoded(part, leaf.sizes, leaf.dtype, where)
+    return [bytes(text).decode("utf-8", "replace") for text in part]
+
+
+def _numbers(leaf: Leaf, part: Any, shape: tuple[Any, ...], where: str) -> Array:
+    dtype = np.dtype(leaf.dtype)
+    if isinstance(part, list):  # also of no values at all, of which nobody can tell the kind
+        if part:
+            raise DatasetError(f"{where}: expected {dtype}, got bytes")
+        return np.zeros(shape, dtype)
+    if (dtype.kind == "f") != (part.dtype.kind == "f"):
+        raise DatasetError(f"{where}: expected {dtype}, got {part.dtype}")
+    if dtype.kind in "iu" and part.size:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if dtype != np.uint64 and (part.min() < low or part.max() > high):
+            raise DatasetError(f"{where}: expected {dtype}, got numbers up to {part.max()}")
+    return part.astype(dtype).reshape(shape)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.by_rows import Read, Whole, found, nested_read, nested_spec
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
@@ -19,6 +20,7 @@ from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_o
 from functional_rb.datasets.reader import Counts
 
 RewardOf = Literal["action", "observation"]
+TRIAL = re.compile(r"Trial(\d{1,9})", re.ASCII)
 # How deep groups may lie in groups.
 DEPTH = 8
 
@@ -28,13 +30,13 @@ class Roboset:
 
     def __init__(self, path: str, name: str, reward_of: RewardOf) -> None:
         self.name, self._shift = name, 1 if reward_of == "observation" else 0
-        self.facts: dict[str, Any] = {"reward_of": reward_of}
+        self.facts: Json = {"reward_of": reward_of}
         self.files = _files(path)
         self._trials: list[tuple[str, str]] = []
         for file_path in self.files:
             with hdf5.opened(file_path) as file:
-                numbers = {trial: _number(trial) for trial in hdf5.names(file, file_path)}
-                trials = sorted((number, trial) for trial, number in numbers.items() if number is not None)
+                names = (TRIAL.fullmatch(name) for name in hdf5.names(file, file_path))
+                trials = sorted((int(match[1]), match[0]) for match in names if match is not None)
                 self._trials += [(file_path, trial) for _, trial in trials]
         if not self._trials:
             raise DatasetError(f"{path}: expected groups Trial0, Trial1 and so on in its files, got none")
@@ -65,6 +67,9 @@ class Roboset:
         if n == 0:
             raise DatasetError(f"{where}: expected rows, got none")
         rewards = _rows(group, ("rewards",), n, where)
+        infos: dict[str, dict[tuple[str, ...], Read]] = {}  # by the first part of their names
+        for name in self._infos:
+            infos.setdefault(name[0], {})[name[1:]] = _rows(group, ("env_infos", *name), n, where)
         return Whole(
             max(n - 1, 1),
             _nest("observations", self._observations, group, n, where),
@@ -73,16 +78,9 @@ class Roboset:
             n > 1 and hdf5.has(group, "done", where) and bool(_rows(group, ("done",), n, where)(n - 1, n).any()),
             n > 1,  # else there is no step
             path,
-            self._infos_of(group, n, where),
+            {name: nested_read(leaves) for name, leaves in infos.items()},
             {"trial": group.name.strip("/")},
         )
-
-    def _infos_of(self, group: Any, n: int, where: str) -> dict[str, Read]:
-        """What reads each info, by the first part of its name."""
-        parts: dict[str, dict[tuple[str, ...], Read]] = {}
-        for name in self._infos:
-            parts.setdefault(name[0], {})[name[1:]] = _rows(group, ("env_infos", *name), n, where)
-        return {name: nested_read(leaves) for name, leaves in parts.items()}
 
 
 # Shape of a row and dtype, by the names of groups and data set.
@@ -124,16 +122,6 @@ def _rows(group: Any, path: tuple[str, ...], n: int, where: str) -> Read:
     return read
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith((".h5", ".hdf5"))
-
-
-def _number(trial: str) -> int | None:
-    """The number of a trial by its name; None for other names."""
-    found = re.fullmatch(r"Trial(\d{1,9})", trial, re.ASCII)
-    return None if found is None else int(found[1])
-
-
 def open_roboset(rest: str, root: str | None = None, *, reward_of: RewardOf = "observation") -> Roboset:
     """The reader of a dataset of RoboSet.
 
@@ -149,14 +137,10 @@ def open_roboset(rest: str, root: str | None = None, *, reward_of: RewardOf = "o
     """
     if reward_of not in ("action", "observation"):
         raise ValueError(f"roboset:{rest}: reward_of: expected 'action' or 'observation', got {reward_of!r}")
-    path = found("roboset", rest, root, _has_files, "files of .h5")
+    path = found("roboset", rest, root, lambda place: bool(_files(place)), "files of .h5")
     return Roboset(path, f"roboset:{rest}", reward_of)
 
 
-def _has_files(folder: str) -> bool:
-    return os.path.isdir(folder) and bool(_files(folder))
-
-
 def _files(folder: str) -> list[str]:
-    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if _is_file(name))
-    return sorted(found)
+    paths = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in paths if path.endswith((".h5", ".hdf5")))

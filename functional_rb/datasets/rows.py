@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,9 +210,3 @@ def infos_named(infos: Any, who: str) -> bool | list[str]:
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"{who}: infos: expected a list of names, or True for all, got {infos!r}")
     return sorted(names)
-
-
-def infos_chosen(infos: bool | Sequence[str], there: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of infos, sorted: all, none, or those given."""
-    named = infos_named(infos, WHO)
-    return tuple(sorted(there)) if named is True else tuple(named or ())

@@ -15,6 +15,8 @@ import os
 import re
 from typing import Any
 
+from functional_rb.base.strict_json import Json
+
 TABLE = os.path.join(os.path.dirname(__file__), "sources.json")
 
 
@@ -79,7 +81,7 @@ def source_of(name: str) -> Source:
     if os.path.isabs(name.partition(":")[2]):
         return Source(name)
     rows = sorted((row for row in table() if fnmatch.fnmatchcase(name, row.names)), key=lambda row: len(row.names))
-    told: dict[str, Any] = {}
+    told: Json = {}
     for row in rows:
         told |= {field.name: value for field in dataclasses.fields(row) if (value := getattr(row, field.name))}
     return Source(**{key: _filled(value, name) for key, value in told.items()} | {"names": name})
@@ -99,7 +101,7 @@ def _filled(value: Any, name: str) -> Any:
     )
 
 
-def facts_of(name: str) -> dict[str, Any]:
+def facts_of(name: str) -> Json:
     """What is known of a dataset, in values of JSON.
 
     Example:

@@ -90,7 +90,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
                 seen = field == "observations" and goes_on  # the first one with the piece before
                 gathered.add(field, structure, [leaf[1:] for leaf in leaves] if seen else leaves)
         goes_on = piece.goes_on
-    found = gathered.moments()
+    gathered.take()
     summaries = list(reader.summaries())
     return {
         "steps": reader.description.steps,
@@ -98,18 +98,22 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
         "returns": _of_numbers([summary.total for summary in summaries]),
         "lengths": _of_numbers([summary.steps for summary in summaries]),
         "terminated": float(np.mean([summary.terminated for summary in summaries])),
-        "leaves": {name: moments.told() for name, moments in found.items()},
+        "leaves": {name: moments.told() for name, moments in gathered.found.items()},
     }
 
 
 class _Gathered:
-    """Leaves of many short pieces, whose moments are taken at once."""
+    """Leaves of many short pieces, whose moments are taken at once.
+
+    Attributes:
+        found: the moments that have been taken, by the names of leaves.
+    """
 
     def __init__(self) -> None:
         self._leaves: dict[str, list[list[Array]]] = {}  # by field, and in the order of its leaves
         self._structures: dict[str, nest.Structure] = {}
         self._nbytes = 0
-        self._found: dict[str, Moments] = {}
+        self.found: dict[str, Moments] = {}
 
     def add(self, field: str, structure: nest.Structure, leaves: list[Array]) -> None:
         if field not in self._leaves:
@@ -118,19 +122,15 @@ class _Gathered:
             gathered.append(leaf)
             self._nbytes += leaf.nbytes
         if self._nbytes >= ROOM:
-            self._take()
+            self.take()
 
-    def moments(self) -> dict[str, Moments]:
-        self._take()
-        return self._found
-
-    def _take(self) -> None:
+    def take(self) -> None:
         for field, gathered in self._leaves.items():
             for path, arrays in zip(self._structures[field].paths, gathered, strict=True):
                 leaf = np.concatenate(arrays) if arrays else np.zeros(0)
                 if dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float") and len(leaf):
                     name, own = "/".join(map(str, (field, *path))), Moments.of(leaf)
-                    self._found[name] = self._found[name].joined(own) if name in self._found else own
+                    self.found[name] = self.found[name].joined(own) if name in self.found else own
                 arrays.clear()
         self._nbytes = 0
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import (
     ABOUT,
     EPISODE,
@@ -57,7 +58,7 @@ class Summary:
     steps: int
     total: float
     terminated: bool
-    about: dict[str, Any]
+    about: Json
 
 
 class Stored:
@@ -139,7 +140,7 @@ class Stored:
                 arrays.read(slot, slot + 1)
                 yield self._episode(Piece(-1, False, arrays.parts(slot, slot + 1)), {})
 
-    def _episode(self, piece: Piece, about: dict[str, Any]) -> Episode:
+    def _episode(self, piece: Piece, about: Json) -> Episode:
         made = {field: nest.unflatten(*part, as_dict) for field, part in piece.parts.items()}
         return Episode(**made, goes_on=piece.goes_on, about=about, file=self.path)
 
@@ -164,9 +165,12 @@ class _Arrays:
 
     def __init__(self, path: str, description: Description) -> None:
         self._plan = description.spec().plan
+        kinds: dict[str, tuple[tuple[int, ...], str]] = dict(shapes(description.spec()))
+        if self._plan.frames is not None:
+            kinds[frame_ring.AT] = (self._plan.capacity,), "int32"
         self._files = {
             name: (open(os.path.join(path, file_name(name)), "rb"), shape[1:], np.dtype(dtype))  # noqa: SIM115  # closed below
-            for name, (shape, dtype) in {**shapes(description.spec()), **_at(self._plan)}.items()
+            for name, (shape, dtype) in kinds.items()
         }
         self._first = self._stop = 0  # the steps that are held
         self._leaves: dict[int, Array] = {}
@@ -177,15 +181,15 @@ class _Arrays:
         after = of[NEXT]
         fields = {"observations": {name: of[name] for name in names}, "actions": of[ACTION], "rewards": after[REWARD]}
         fields |= {"terminated": after["terminated"], "truncated": after["truncated"], "infos": of.get(INFO, {})}
-        self._fields = {field: nest.flatten(part, _is_number) for field, part in fields.items()}
+        self._fields = {field: nest.flatten(part, lambda leaf: isinstance(leaf, int)) for field, part in fields.items()}
         self._after = nest.flatten_as(self._fields["observations"][1], {name: after[name] for name in names})
 
     def __enter__(self) -> _Arrays:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file, _, _ in self._files.values():
-            file.close()
+        for opened in self._files.values():
+            opened[0].close()
 
     def hold(self, first: int, stop: int) -> bool:
         return self._first <= first and stop <= self._stop
@@ -215,7 +219,13 @@ class _Arrays:
             if field != "observations"
         }
         leaves, structure = self._fields["observations"]
-        observations = [self._observed(*pair, here) for pair in zip(leaves, self._after, strict=True)]
+        observations = []
+        for before, after in zip(leaves, self._after, strict=True):
+            if before in self._frames:
+                observations.append(self._values(before, here, more=1))
+            else:
+                begins = self._leaves[before][here.start : here.start + 1]
+                observations.append(np.concatenate([begins, self._leaves[after][here]]))
         return {"observations": (structure, observations), **made}
 
     def _values(self, leaf: int, here: slice, more: int = 0) -> Array:
@@ -226,11 +236,6 @@ class _Arrays:
         begin = int(self._at[here.start]) + later
         return frames[begin : begin + here.stop - here.start + more]
 
-    def _observed(self, before: int, after: int, here: slice) -> Array:
-        if before in self._frames:
-            return self._values(before, here, more=1)
-        return np.concatenate([self._leaves[before][here.start : here.start + 1], self._leaves[after][here]])
-
     def _rows(self, name: str, first: int, stop: int) -> Array:
         file, shape, dtype = self._files[name]
         count = math.prod(shape)
@@ -239,14 +244,6 @@ class _Arrays:
         if len(array) < (stop - first) * count:
             raise DatasetError(f"{file.name}: rows {first} to {stop} are not there: the file is damaged")
         return array.reshape(stop - first, *shape)
-
-
-def _at(plan: Any) -> dict[str, Any]:
-    return {} if plan.frames is None else {frame_ring.AT: ((plan.capacity,), "int32")}
-
-
-def _is_number(part: Any) -> bool:
-    return isinstance(part, int)
 
 
 def _observed(item: Any) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.by_rows import Read, Whole, found, nested_read, same_rows
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
@@ -30,10 +31,14 @@ class VD4rl:
     """Reads a folder of V-D4RL; see `Reader` for the attributes."""
 
     def __init__(self, path: str, name: str) -> None:
-        self.name, self.facts = name, dict[str, Any]()
-        self.files = [os.path.join(path, file) for file in sorted(os.listdir(path)) if _is_file(file)]
+        self.name, self.facts = name, Json()
+        self.files = _files(path)
         with _opened(self.files[0]) as file:
-            self._image = _one_of(file, ("image", "observation"), self.files[0])
+            images = [name for name in ("image", "observation") if name in file.names]
+            if not images:
+                there = sorted(file.names)[:20]
+                raise DatasetError(f"{self.files[0]}: expected one of image, observation, got {there}")
+            self._image = images[0]
             known = (self._image, "action", "reward", *KNOWN)
             self._kinds = {field: file.kind(field) for field in (self._image, "action", "reward")}
             others = {field: file.kind(field) for field in file.names if field not in known}
@@ -158,17 +163,6 @@ def _opened(path: str) -> _File:
     return _File(path, npy.opened(path) if path.endswith(".npz") else hdf5.opened(path))
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith((".npz", ".hdf5", ".h5"))
-
-
-def _one_of(file: Any, names: tuple[str, ...], path: str) -> str:
-    for name in names:
-        if name in file.names:
-            return name
-    raise DatasetError(f"{path}: expected one of {', '.join(names)}, got {sorted(file.names)[:20]}")
-
-
 def open_vd4rl(rest: str, root: str | None = None) -> VD4rl:
     """The reader of a dataset of V-D4RL.
 
@@ -180,9 +174,10 @@ def open_vd4rl(rest: str, root: str | None = None) -> VD4rl:
         FileNotFoundError: if it is nowhere, saying where that is.
         DatasetError: for files of another kind.
     """
-    path = found("vd4rl", rest, root, _has_files, "files of .npz or .hdf5")
+    path = found("vd4rl", rest, root, lambda place: bool(_files(place)), "files of .npz or .hdf5")
     return VD4rl(path, f"vd4rl:{rest}")
 
 
-def _has_files(folder: str) -> bool:
-    return os.path.isdir(folder) and any(map(_is_file, os.listdir(folder)))
+def _files(folder: str) -> list[str]:
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in names if name.endswith((".npz", ".hdf5", ".h5"))]

@@ -363,7 +363,7 @@ def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converting, "CHUNK", 1000)
     convert(MadeUp([9] * 30, (20,)), tmp_path / "made", frb.datasets.Conversion(compact=True))
-    frb.datasets.verify(tmp_path / "made")
+    frb.datasets.info(tmp_path / "made", verify=True)
     for name in sorted(set(contents(tmp_path / "made")) - {"dataset.json"}):
         path = tmp_path / "made" / name
         whole = path.read_bytes()
@@ -371,9 +371,9 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at:][1:])
             named = None if name == "journal.jsonl" else name.replace(".", r"\.")  # a checksum is that of another file
             with pytest.raises(DatasetError, match=named):
-                frb.datasets.verify(tmp_path / "made")
+                frb.datasets.info(tmp_path / "made", verify=True)
         path.write_bytes(whole)
-    frb.datasets.verify(tmp_path / "made")
+    frb.datasets.info(tmp_path / "made", verify=True)
 
 
 def test_steps_are_as_many_as_can_be_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

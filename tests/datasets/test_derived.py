@@ -153,7 +153,7 @@ def test_states_stand_for_their_files(tmp_path: Path) -> None:
     made = convert(MadeUp([3, 1, 6]), tmp_path / "made")
     state = frb.datasets.load(tmp_path / "made", rb, sampler=frb.Slices(2))
     assert frb.datasets.info(state).steps == frb.datasets.statistics(state)["steps"] == made.steps
-    frb.datasets.verify(state)
+    frb.datasets.info(state, verify=True)
     mapped = frb.datasets.map(state, lambda episode: episode, tmp_path / "mapped")
     assert mapped.facts["map"]["of"] == str(tmp_path / "made")
     (part,) = frb.datasets.split(state, [1], [tmp_path / "part"])

@@ -327,6 +327,32 @@ def test_folders_are_sources_offline_too(url: str, served: Served, tmp_path: Pat
     assert served.requests == []
 
 
+def test_offline_nobody_is_asked_which_files_a_dataset_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(http, "ask", lambda *given: asked.append(given))
+    with pytest.raises(FetchError, match=r"human-v2: its files are listed at https.*, not asked, since offline=True"):
+        fetch("minari:D4RL/door/human-v2", tmp_path, offline=True)
+    assert asked == []
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_a_root_files_come_to_lie_where_datasets_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FUNCTIONAL_RB_DATASETS", str(tmp_path / "datasets"))
+    (tmp_path / "a.bin").write_bytes(CONTENT)
+    (made,) = fetch(RemoteFile("b/a.bin", (str(tmp_path),), inside="a.bin"))
+    assert made == str(tmp_path / "datasets/b/a.bin")
+    assert Path(made).read_bytes() == CONTENT
+
+
+def test_a_root_of_another_kind_is_refused_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(http, "ask", lambda *given: asked.append(given))
+    wrong: Any = 3
+    with pytest.raises(TypeError, match=r"datasets\.fetch: expected "):
+        fetch("minari:D4RL/door/human-v2", wrong)
+    assert asked == []
+
+
 def test_a_cache_of_hugging_face_is_a_source(tmp_path: Path) -> None:
     repository = tmp_path / "datasets--ada--doors"
     for folder in ("blobs", "refs", "snapshots/c0ffee/data"):

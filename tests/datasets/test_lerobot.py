@@ -18,7 +18,7 @@ import pyarrow
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, lerobot_labels, open_reader, parquet
+from functional_rb.datasets import DatasetError, lerobot_episodes, open_reader, parquet
 from functional_rb.datasets import lerobot_videos as videos
 from functional_rb.datasets import pieces as sizes
 from tests.support import datasets_of_others as others
@@ -339,7 +339,7 @@ def task(episode: int, frame: int) -> int:
 def test_each_step_keeps_its_own_task(
     version: str, pandas_name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lerobot_labels, "CHUNK", 3)
+    monkeypatch.setattr(lerobot_episodes, "CHUNK", 3)
     reader = open_reader(with_tasks(version, tmp_path, pandas_name), str(tmp_path))
     assert reader.facts["tasks"] == {"0": "open it", "1": "shut it", "2": "hold it"}
     told = [episode.about for episode in reader.episodes() if episode.about]

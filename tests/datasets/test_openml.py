@@ -11,8 +11,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import DatasetError, open_reader
-from functional_rb.datasets import openml_tables as tables
+from functional_rb.datasets import DatasetError, open_reader, openml
 
 ARFF = """% a comment
 @RELATION made_up
@@ -63,7 +62,7 @@ FORMATS = {"arff": arff, "arff.gz": zipped, "parquet": parquet}
 @pytest.mark.parametrize("batch", [4096, 2])
 @pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
 def test_each_row_is_a_step(write: Any, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "BATCH", batch)
+    monkeypatch.setattr(openml, "BATCH", batch)
     name = write(tmp_path)
     reader = open_reader(name, str(tmp_path))
     state = frb.datasets.load(name, rb, root=tmp_path)
@@ -122,7 +121,7 @@ def test_gzip_that_is_damaged_or_cut_is_refused(tmp_path: Path) -> None:
 
 def test_gzip_of_which_more_comes_out_than_a_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = zipped(tmp_path)
-    monkeypatch.setattr("functional_rb.datasets.openml_tables.LIMIT", 60)
+    monkeypatch.setattr("functional_rb.datasets.openml.LIMIT", 60)
     with pytest.raises(DatasetError, match=r"a\.arff\.gz: expected at most 60 bytes, and more come out of it"):
         open_reader(name)
 

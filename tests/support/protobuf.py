@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,6 @@ def entry(name: str, value: bytes) -> bytes:
 
 def example(features: dict[str, Any], packed: bool = True) -> bytes:
     return field(1, b"".join(entry(name, feature(values, packed)) for name, values in features.items()))
-
-
-def sequence_example(context: dict[str, Any], steps: dict[str, Sequence[Any]]) -> bytes:
-    lists = [entry(name, b"".join(field(1, feature(x)) for x in values)) for name, values in steps.items()]
-    return example(context) + field(2, b"".join(lists))
 
 
 def shifted(crc: int) -> int:

@@ -10,13 +10,14 @@ from typing import Any
 
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import as_path
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.exporting import lerobot, minari
 from functional_rb.datasets.exporting.steps import WHO
 from functional_rb.datasets.stored import Stored
 from functional_rb.storage import disk
 
-Write = Callable[[Stored, Mapping[str, Any], str, str], None]
+Write = Callable[[Stored, Json, str, str], None]
 FORMATS: dict[str, Write] = {
     "minari": minari.write,
     "lerobot": functools.partial(lerobot.write, "v3.0"),

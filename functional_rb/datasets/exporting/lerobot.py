@@ -6,14 +6,13 @@ What the last action of an episode has led to has no place there. Images are in 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import Array, Episode
-from functional_rb.datasets.exporting.lerobot_features import COUNTED, Feature, Features
+from functional_rb.datasets.exporting.lerobot_features import COUNTED, Features
 from functional_rb.datasets.exporting.lerobot_files import VERSIONS, Files
 from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.statistics import Moments
@@ -24,7 +23,7 @@ FACTS = ("fps", "robot_type", "task")
 Found = dict[str, Moments]
 
 
-def write(version: str, reader: Stored, facts: Mapping[str, Any], target: str, folder: str) -> None:
+def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -> None:
     """Write a dataset."""
     unknown = sorted(facts.keys() - FACTS)
     if unknown:
@@ -49,7 +48,7 @@ def write(version: str, reader: Stored, facts: Mapping[str, Any], target: str, f
     files.finish(told, [*writing.tasks], _stats(features, writing.all, writing.index))
 
 
-def _fps(facts: Mapping[str, Any]) -> float:
+def _fps(facts: Json) -> float:
     fps = facts.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < np.inf:
         raise ValueError(
@@ -71,7 +70,11 @@ class _Writing:
 
     def __init__(self, features: Features, fps: float, task: str) -> None:
         self._features, self._fps, self._task = features, fps, task
-        self.schema = _schema(features.all)
+        arrow = imported("pyarrow", WHO)
+        # What the library `datasets` reads tables by.
+        read_by = {"info": {"features": {feature.name: feature.of_datasets() for feature in features.all}}}
+        fields = [arrow.field(feature.name, feature.type()) for feature in features.all]
+        self.schema = arrow.schema(fields, {"huggingface": json.dumps(read_by)})
         self.episode = self.index = 0
         self.tasks: dict[str, int] = {}
         self.all: Found = {}
@@ -79,25 +82,26 @@ class _Writing:
         self._begun = 0  # the row with which the episode begins
 
     def write(self, piece: Episode, files: Files) -> None:
-        tasks = self._tasks_of(piece)
-        columns = dict(self._features.values(piece))
-        columns |= zip(self._features.all[-len(COUNTED) :], self._counted(tasks), strict=True)
+        tasks, features, n = self._all_tasks(piece), self._features, len(piece)
+        index = np.arange(self.index, self.index + n, dtype=np.int64)
+        frame = index - self._begun
+        seconds, episode = (frame / self._fps).astype(np.float32), np.full(n, self.episode, np.int64)
+        counted = (seconds, frame, episode, index, self._numbers_of(tasks, piece))
+        columns = dict(features.values(piece))
+        columns |= zip(features.all[-len(COUNTED) :], (column.reshape(n, 1) for column in counted), strict=True)
         for feature, values in columns.items():
             _join(self._own, feature.name, feature.moments(values))
-        arrays = [feature.column(columns[feature]) for feature in self._features.all]
+        arrays = [feature.column(columns[feature]) for feature in features.all]
         files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self.schema))
-        self.index += len(piece)
+        self.index += n
         if not piece.goes_on:
-            self._end(self._all_tasks(piece), files)
-
-    def _end(self, tasks: list[str], files: Files) -> None:
-        rows = self.index - self._begun
-        told = {"episode_index": self.episode, "tasks": tasks, "length": rows}
-        told |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
-        files.end(told, _stats(self._features, self._own, rows))
-        for name, moments in self._own.items():
-            _join(self.all, name, moments)
-        self.episode, self._begun, self._own = self.episode + 1, self.index, {}
+            rows = self.index - self._begun
+            told = {"episode_index": self.episode, "tasks": tasks, "length": rows}
+            told |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
+            files.end(told, _stats(features, self._own, rows))
+            for name, moments in self._own.items():
+                _join(self.all, name, moments)
+            self.episode, self._begun, self._own = self.episode + 1, self.index, {}
 
     def _all_tasks(self, piece: Episode) -> list[str]:
         """What was to be done in the episode of a piece, as the reader has told it."""
@@ -105,22 +109,14 @@ class _Writing:
         tasks = [str(task) for task in told] if isinstance(told, list) and told else [self._task]
         return list(dict.fromkeys([*tasks, *(task for _, task in _runs(piece, tasks[0]))]))
 
-    def _tasks_of(self, piece: Episode) -> Array:
+    def _numbers_of(self, tasks: list[str], piece: Episode) -> Array:
         """The number of what was to be done in each step of a piece, int64 [n]."""
-        tasks = self._all_tasks(piece)
         for task in tasks:
             self.tasks.setdefault(task, len(self.tasks))
         runs = _runs(piece, tasks[0])
         numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
         steps = self.index - self._begun + np.arange(len(piece))
         return numbers[np.searchsorted([step for step, _ in runs], steps, "right") - 1]
-
-    def _counted(self, tasks: Array) -> list[Array]:
-        n = len(tasks)
-        index = np.arange(self.index, self.index + n, dtype=np.int64)
-        frame = index - self._begun
-        seconds = (frame / self._fps).astype(np.float32)
-        return [column.reshape(n, 1) for column in (seconds, frame, np.full(n, self.episode, np.int64), index, tasks)]
 
 
 def _runs(piece: Episode, first: str) -> list[tuple[int, str]]:
@@ -133,13 +129,5 @@ def _join(found: Found, name: str, moments: Moments) -> None:
     found[name] = found[name].joined(moments) if name in found else moments
 
 
-def _stats(features: Features, found: Found, rows: int) -> dict[str, Any]:
+def _stats(features: Features, found: Found, rows: int) -> Json:
     return {feature.name: feature.stats(found[feature.name], rows) for feature in features.all}
-
-
-def _schema(features: list[Feature]) -> Any:
-    """Of tables, with what the library `datasets` reads them by."""
-    arrow = imported("pyarrow", WHO)
-    told = {"info": {"features": {feature.name: feature.of_datasets() for feature in features}}}
-    fields = [arrow.field(feature.name, feature.type()) for feature in features]
-    return arrow.schema(fields, {"huggingface": json.dumps(told)})

@@ -10,6 +10,7 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import Array, DatasetError, Episode
 from functional_rb.datasets.exporting.steps import WHO, Fields, Unit
 from functional_rb.datasets.formats import images
@@ -44,12 +45,12 @@ class Feature:
     shape: tuple[int, ...]
     dtype: str
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> Json:
         """As `meta/info.json` has it."""
         names = ["height", "width", "channels"] if self.dtype == "image" else None
         return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
 
-    def of_datasets(self) -> dict[str, Any]:
+    def of_datasets(self) -> Json:
         """As the library `datasets` has it, by which LeRobot reads tables."""
         if self.dtype == "image":
             return {"_type": "Image"}
@@ -97,7 +98,7 @@ class Feature:
         assert made is not None  # there are some steps
         return made
 
-    def stats(self, moments: Moments, rows: int) -> dict[str, Any]:
+    def stats(self, moments: Moments, rows: int) -> Json:
         """As LeRobot has them: those of the channels of images with two axes more."""
         shape = (self.shape[-1], 1, 1) if self.dtype == "image" else self.shape
         told = {name: value.reshape(shape).tolist() for name, value in moments.told().items()}

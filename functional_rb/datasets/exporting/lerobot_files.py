@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.exporting.lerobot_features import Feature
 from functional_rb.datasets.exporting.steps import WHO
 
@@ -17,7 +18,7 @@ CHUNK = 1000
 FILE = 100
 # Episodes that are told of at a time.
 ROWS = 1000
-Stats = Mapping[str, Mapping[str, Any]]
+Stats = Mapping[str, Json]
 
 
 class Files(Protocol):
@@ -26,10 +27,10 @@ class Files(Protocol):
     def add(self, table: Any) -> None:
         """Append rows to the episode that is being written."""
 
-    def end(self, episode: Mapping[str, Any], stats: Stats) -> None:
+    def end(self, episode: Json, stats: Stats) -> None:
         """End it."""
 
-    def finish(self, info: Mapping[str, Any], tasks: Sequence[str], stats: Stats) -> None:
+    def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
         """Tell of the dataset."""
 
 
@@ -44,14 +45,14 @@ class Version2:
         chunk = os.path.join(self._folder, "data", f"chunk-{self._episode // CHUNK:03}")
         self._table.write(os.path.join(chunk, f"episode_{self._episode:06}.parquet"), table)
 
-    def end(self, episode: Mapping[str, Any], stats: Stats) -> None:
+    def end(self, episode: Json, stats: Stats) -> None:
         """End an episode."""
         self._table.close()
         self._line("episodes", {name: episode[name] for name in ("episode_index", "tasks", "length")})
         self._line("episodes_stats", {"episode_index": self._episode, "stats": stats})
         self._episode += 1
 
-    def finish(self, info: Mapping[str, Any], tasks: Sequence[str], stats: Stats) -> None:
+    def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
         """Tell of the dataset."""
         for k, task in enumerate(tasks):
             self._line("tasks", {"task_index": k, "task": task})
@@ -64,7 +65,7 @@ class Version2:
         }
         _json(os.path.join(self._folder, "meta", "info.json"), {**info, **own})
 
-    def _line(self, name: str, told: Mapping[str, Any]) -> None:
+    def _line(self, name: str, told: Json) -> None:
         path = os.path.join(self._folder, "meta", f"{name}.jsonl")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:
@@ -77,7 +78,7 @@ class Version3:
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
         self._folder, self._features = folder, features
         self._file, self._nbytes, self._table = 0, 0, _Table()
-        self._episodes: list[dict[str, Any]] = []
+        self._episodes: list[Json] = []
         self._told = _Table()
 
     def add(self, table: Any) -> None:
@@ -85,7 +86,7 @@ class Version3:
         self._table.write(self._path("data", self._file), table)
         self._nbytes += table.nbytes
 
-    def end(self, episode: Mapping[str, Any], stats: Stats) -> None:
+    def end(self, episode: Json, stats: Stats) -> None:
         """End an episode; the next one begins another file if this one is large."""
         places = {"chunk_index": self._file // CHUNK, "file_index": self._file % CHUNK}
         row = {**episode, **{f"data/{name}": number for name, number in places.items()}}
@@ -98,7 +99,7 @@ class Version3:
             self._table.close()
             self._file, self._nbytes = self._file + 1, 0
 
-    def finish(self, info: Mapping[str, Any], tasks: Sequence[str], stats: Stats) -> None:
+    def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
         """Tell of the dataset."""
         arrow = imported("pyarrow", WHO)
         self._table.close()

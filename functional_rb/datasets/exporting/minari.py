@@ -6,11 +6,12 @@ Minari writes it: its storage appends to an episode that it knows, so that no mo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.convert.gymnasium import space_of_spec
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.exporting.steps import WHO, Fields
@@ -47,11 +48,17 @@ OWN = (
 )
 
 
-def write(reader: Stored, facts: Mapping[str, Any], target: str, folder: str) -> None:
+def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     """Write a dataset."""
     minari = imported("minari", WHO)
     fields = Fields.of(reader)
-    _check(fields)
+    for unit in fields.units():  # Minari would fail at some, and write others so that they are read as something else
+        fields.check_names(unit, NAME, "/")
+        fields.check_arrays(unit, NAME)
+        if not isinstance(unit.spec, ArraySpec):
+            raise fields.refused(unit, NAME, "numbers, arrays and texts", "make arrays of it by datasets.map")
+        if unit.field == "infos":
+            space_of_spec(unit.spec, WHO, (unit.field, *unit.path))
     observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))
     known = {name: reader.facts[name] for name in KEPT if name in reader.facts} | dict(facts)
     _check_facts(known)
@@ -65,18 +72,7 @@ def write(reader: Stored, facts: Mapping[str, Any], target: str, folder: str) ->
     made.update_episode_metadata({"total_steps": episode.steps} for episode in reader.summaries())
 
 
-def _check(fields: Fields) -> None:
-    """Refuse what Minari would fail at, or write so that it is read as something else."""
-    for unit in fields.units():
-        fields.check_names(unit, NAME, "/")
-        fields.check_arrays(unit, NAME)
-        if not isinstance(unit.spec, ArraySpec):
-            raise fields.refused(unit, NAME, "numbers, arrays and texts", "make arrays of it by datasets.map")
-        if unit.field == "infos":
-            space_of_spec(unit.spec, WHO, (unit.field, *unit.path))
-
-
-def _check_facts(facts: Mapping[str, Any]) -> None:
+def _check_facts(facts: Json) -> None:
     """Refuse what Minari tells itself, and what is no text though Minari wants one."""
     for name in OWN:
         if name in facts:
@@ -86,7 +82,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
             raise ValueError(f"{WHO}: facts: expected a text as {name!r}, got {facts[name]!r:.60}")
 
 
-def _identity(facts: Mapping[str, Any], target: str) -> str:
+def _identity(facts: Json, target: str) -> str:
     """What Minari calls the dataset: what the user says, else where it lies in Minari's folder, else its folder."""
     own = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
     inside = os.path.relpath(target, os.path.abspath(own))
@@ -105,9 +101,12 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
     buffer = imported("minari.data_collector", WHO).EpisodeBuffer
     number, goes_on = 0, False
     for piece in reader.episodes():
+        seed = None if goes_on else piece.about.get("seed")
+        if seed is not None and type(seed) is not int:
+            raise DatasetError(f"{WHO}: {reader.path}, seed: expected a whole number, got {seed!r:.60}")
         yield buffer(
             id=number,
-            seed=None if goes_on else _seed(piece, reader.path),
+            seed=seed,
             observations=_host(fields, "observations", piece, 1 if goes_on else 0),
             actions=_host(fields, "actions", piece),
             rewards=piece.rewards,
@@ -117,13 +116,6 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
         )
         goes_on = piece.goes_on
         number += not goes_on
-
-
-def _seed(piece: Episode, path: str) -> int | None:
-    seed = piece.about.get("seed")
-    if seed is not None and type(seed) is not int:
-        raise DatasetError(f"{WHO}: {path}, seed: expected a whole number, got {seed!r:.60}")
-    return seed
 
 
 def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> Any:

@@ -67,6 +67,7 @@ def fetch(
         ['/home/ada/datasets/data.hdf5']
     """
     given: Any = sources  # users give anything
+    folder = folder_of(root, WHO)
     how = _How(offline, retry or Retry(), progress, certificates)
     is_one = isinstance(given, str | RemoteFile) or not hasattr(given, "__iter__")
     wanted = [file for source in ([given] if is_one else given) for file in _files(source, how)]
@@ -75,7 +76,6 @@ def fetch(
         if file.name in names:
             raise ValueError(f"{WHO}: {file.name!r} comes twice; expected another name for each file")
         names.add(file.name)
-    folder = folder_of(root, WHO)
     disk.make_directory(folder)
     return [_one(file, folder, how) for file in wanted]
 

@@ -14,7 +14,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from email.message import Message
 from typing import Any
 
 from functional_rb.datasets.fetching.remote import PassingError, RefusedError
@@ -98,7 +97,8 @@ def ask(
             return None
         reason = f"HTTP {error.code} {error.reason}"
         if error.code in PASSING:
-            raise PassingError(reason, _seconds(error.headers)) from None
+            asked = error.headers.get("Retry-After", "").strip()  # which may be a date, too
+            raise PassingError(reason, float(asked) if re.fullmatch(r"\d{1,6}", asked, re.ASCII) else None) from None
         raise RefusedError(reason) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
@@ -121,7 +121,10 @@ def _answer(start: int, body: Any) -> Answer:
         raise RefusedError(f"it sends the file as {headers['Content-Encoding']!r}, though asked for it as it is")
     etag = headers.get("ETag", "")
     etag, modified = "" if etag.startswith("W/") else etag, headers.get("Last-Modified", "")
-    length = _length(headers.get("Content-Length"))
+    told = headers.get("Content-Length")
+    if told is not None and not re.fullmatch(r"\d{1,18}", told.strip(), re.ASCII):
+        raise RefusedError(f"expected a number as Content-Length, got {told!r}")
+    length = None if told is None else int(told)
     if body.status == 200:
         return Answer(0, length, etag, modified, body)
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
@@ -131,17 +134,3 @@ def _answer(start: int, body: Any) -> Answer:
             f"{headers.get('Content-Range')!r}"
         )
     return Answer(start, None if found[3] == "*" else int(found[3]), etag, modified, body)
-
-
-def _length(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
-        raise RefusedError(f"expected a number as Content-Length, got {text!r}")
-    return int(text)
-
-
-def _seconds(headers: Message) -> float | None:
-    """What Retry-After asks for, if it does so in seconds."""
-    asked = headers.get("Retry-After", "").strip()
-    return float(asked) if re.fullmatch(r"\d{1,6}", asked, re.ASCII) else None

@@ -20,6 +20,8 @@ from functional_rb.storage import disk
 # Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at
 # most as many: what came after the last line may be there or not.
 SYNC = 2**25
+# What reading a journal raises that was cut, or is none.
+CUT = (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +74,13 @@ class Partial:
     def __enter__(self) -> Partial:
         self._fd = files.open_own(self.path)
         try:
-            self.origin, self.size = self._read()
+            # What the journal tells; nothing, if it is not there or was cut.
+            self.origin, self.size = Origin(""), 0
+            with contextlib.suppress(*CUT):
+                line: Any = strict_json.parse(files.read_text(self._journal))
+                synced = line.pop("synced")
+                if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
+                    self.origin, self.size = Origin(**line), synced
             disk.truncate(self._fd, self.size)
         except BaseException:
             disk.close(self._fd)
@@ -92,17 +100,6 @@ class Partial:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             disk.close(fd)
-
-    def _read(self) -> tuple[Origin, int]:
-        """What the journal tells; nothing, if it is not there or was cut."""
-        try:
-            line: Any = strict_json.parse(files.read_text(self._journal))
-            synced = line.pop("synced")
-            if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
-                return Origin(**line), synced
-        except (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            pass
-        return Origin(""), 0
 
     def begin(self, origin: Origin) -> None:
         """Begin anew, with a file of this origin."""

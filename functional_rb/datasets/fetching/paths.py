@@ -29,16 +29,15 @@ def checked(name: str) -> str:
         raise TypeError(f"{WHO}: expected the name of a file as text, got {name!r:.80}")
     parts = name.split("/")
     control = any(ord(character) < 32 or ord(character) == 127 for character in name)
-    if control or "\\" in name or parts[0] == ASIDE or not all(parts) or not all(map(_is_plain, parts)):
+    odd = any(
+        part in ("", ".", "..") or len(os.fsencode(part)) > 255 or (len(part) == 2 and part[1] == ":") for part in parts
+    )
+    if control or "\\" in name or parts[0] == ASIDE or odd:
         raise ValueError(
             f"{WHO}: expected the name of a file below the root, such as 'door/human-v2/main_data.hdf5', got {name!r}; "
             f"a name may not be absolute, and not have '..', backslashes or control characters in it"
         )
     return name
-
-
-def _is_plain(part: str) -> bool:
-    return part not in (".", "..") and len(os.fsencode(part)) <= 255 and not (len(part) == 2 and part[1] == ":")
 
 
 def place(root: str, name: str) -> str:

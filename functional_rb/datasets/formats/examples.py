@@ -1,8 +1,7 @@
-"""Messages `tf.train.Example` and `SequenceExample`, decoded without TensorFlow: features by their names.
+"""Messages `tf.train.Example`, decoded without TensorFlow: features by their names.
 
 As their definitions have it: an Example holds Features in field 1, a map from names to a Feature, which is a list of
-bytes (1), of float32 (2), or of int64 (3). A SequenceExample has Features (1), its context, and FeatureLists (2), a map
-from names to lists of a Feature for each step.
+bytes (1), of float32 (2), or of int64 (3).
 """
 
 from __future__ import annotations
@@ -34,17 +33,6 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
         for name, value in _entries(part, where):
             found[name] = _feature(value, f"{where}, feature {name!r}")
     return found
-
-
-def sequence_example(message: memoryview, where: str) -> tuple[dict[str, Feature], dict[str, list[Feature]]]:
-    """The features of a SequenceExample: its context by name, and those of each step by name."""
-    context, steps = example(message, where), dict[str, list[Feature]]()
-    for lists in _messages(message, 2, where):
-        for name, value in _entries(lists, where):
-            place = f"{where}, feature list {name!r}"
-            parts = _messages(value, 1, place)
-            steps[name] = [_feature(part, f"{place}[{k}]") for k, part in enumerate(parts)]
-    return context, steps
 
 
 def _messages(message: memoryview, number: int, where: str) -> list[memoryview]:

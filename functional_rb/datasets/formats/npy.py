@@ -16,8 +16,8 @@ from numpy.lib import format as npy_format
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats import regular
-from functional_rb.datasets.formats.inflate import read_exactly
+from functional_rb.datasets.formats import streams
+from functional_rb.datasets.formats.streams import read_exactly
 
 Array = NumpyArray
 # Characters that the header of an array may have.
@@ -135,7 +135,7 @@ class Npz:
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Npz]:
     """A file of `.npz`."""
-    with regular.opened(path) as content:
+    with streams.opened(path) as content:
         try:
             file = zipfile.ZipFile(content)
         # NotImplementedError: of a newer version of zip; UnicodeError: of names.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats import regular
-from functional_rb.datasets.formats.inflate import Inflated
+from functional_rb.datasets.formats import streams
+from functional_rb.datasets.formats.streams import Inflated
 
 # Bytes that the headers of a member may have: names and remarks.
 HEADERS = 2**20
@@ -20,7 +20,7 @@ PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
     """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for."""
-    with regular.opened(path) as file:
+    with streams.opened(path) as file:
         stream: Any = _Headers(Inflated(file, limit, path), path)
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:

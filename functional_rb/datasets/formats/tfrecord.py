@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats import regular
+from functional_rb.datasets.formats import streams
 
 # Bytes before a record, its length and the checksum of that; and behind it, its checksum.
 BEFORE, AFTER = 12, 4
@@ -18,7 +18,7 @@ BEFORE, AFTER = 12, 4
 
 def records(path: str, first: int = 0) -> Iterator[memoryview]:
     """The records of a file, from one on, each a view of a part of the file that is mapped for it."""
-    with regular.opened(path) as file:
+    with streams.opened(path) as file:
         for number, (at, length, where) in enumerate(_framed(file, path)):
             if number >= first:
                 start = at - at % mmap.ALLOCATIONGRANULARITY
@@ -31,7 +31,7 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
 
 def count(path: str) -> int:
     """How many records a file has, by their lengths."""
-    with regular.opened(path) as file:
+    with streams.opened(path) as file:
         return sum(1 for _ in _framed(file, path))
 
 

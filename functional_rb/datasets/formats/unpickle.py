@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats.inflate import read_exactly
 from functional_rb.datasets.formats.pickled_arrays import KNOWN, Name, PendingArray, PickledType, RefusedError, made
+from functional_rb.datasets.formats.streams import read_exactly
 
 # Bytes that a pickle may take in memory.
 MOST = 2**31

@@ -18,7 +18,7 @@ import pytest
 
 from functional_rb.datasets import DatasetError
 from functional_rb.datasets.formats import npy, tars
-from functional_rb.datasets.formats.inflate import Inflated
+from functional_rb.datasets.formats.streams import Inflated
 
 CONTENT = np.random.default_rng(0).integers(0, 9, 150_000, np.uint8).tobytes()
 COMPRESS = {"plain": lambda x: x, "gzip": gzip.compress, "xz": lzma.compress}

@@ -139,15 +139,6 @@ def google_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
 
 
-def test_sequence_examples_have_a_context_and_steps() -> None:
-    written = protobuf.sequence_example({"name": [b"ada"]}, {"x": [np.array([1, 2]), np.array([3])], "y": []})
-    context, steps = examples.sequence_example(memoryview(written), "here")
-    assert_equal(context["name"], [b"ada"])
-    assert_equal(steps["x"][0], np.array([1, 2]))
-    assert_equal(steps["x"][1], np.array([3]))
-    assert steps["y"] == []
-
-
 DAMAGED = {
     "a field of no number": b"\x00\x01",
     "a group": b"\x0b",
@@ -173,9 +164,8 @@ def test_what_is_no_example_is_refused(message: bytes) -> None:
 @settings(max_examples=effort(30, 5000), deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(message: bytes) -> None:
-    for decode in (examples.example, examples.sequence_example):
-        with contextlib.suppress(DatasetError):
-            decode(memoryview(message), "here")
+    with contextlib.suppress(DatasetError):
+        examples.example(memoryview(message), "here")
 
 
 def test_lists_that_would_take_much_more_memory_than_the_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

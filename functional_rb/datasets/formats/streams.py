@@ -1,19 +1,37 @@
-"""Streams of gzip and xz, with a limit on what comes out of them: some thousand bytes may hold gigabytes of zeros."""
+"""Files that others have made, opened and read forward.
+
+Pipes, which keep whoever opens them waiting, and devices are refused. Gzip and xz are decompressed, with a limit on
+what comes out of them: some thousand bytes may hold gigabytes of zeros.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import lzma
+import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
+from functional_rb.base import files
 from functional_rb.datasets.episode import DatasetError
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BLOCK = 2**16
 # Bytes that a decompressor of xz may take: what `xz -9` writes needs half of it.
 MEMORY = 2**27
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A regular file, to be read."""
+    try:
+        descriptor, _ = files.open_regular(path)
+    except files.UnusableFileError as error:
+        raise DatasetError(str(error)) from None
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
 
 
 class Inflated(io.RawIOBase):
@@ -34,7 +52,11 @@ class Inflated(io.RawIOBase):
         super().__init__()
         self._file, self._limit, self._where = file, limit, where
         self._input, self.read_bytes = file.read(BLOCK), 0
-        self._make = _decompressor(self._input)
+        self._make: Callable[[], Any] | None = None  # what makes a decompressor; None if it is not compressed
+        if self._input.startswith(GZIP):
+            self._make = lambda: zlib.decompressobj(wbits=31)
+        elif self._input.startswith(XZ):
+            self._make = lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MEMORY)
         self._engine: Any = self._make() if self._make else None
 
     def readable(self) -> bool:
@@ -94,15 +116,6 @@ class Inflated(io.RawIOBase):
         assert self._make is not None  # there was a stream before
         self._engine = self._make()
         return False
-
-
-def _decompressor(begin: bytes) -> Callable[[], Any] | None:
-    """What makes a decompressor for a file that begins so; None if it is not compressed."""
-    if begin.startswith(GZIP):
-        return lambda: zlib.decompressobj(wbits=31)
-    if begin.startswith(XZ):
-        return lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MEMORY)
-    return None
 
 
 def read_exactly(stream: Any, n: int, where: str) -> bytes:

@@ -1,0 +1,251 @@
+"""The episodes of a dataset of LeRobot: where they lie, and what was to be done in them.
+
+They lie in files of their own (2.1), or side by side in larger ones (3.0), as the metadata say. Rows of tables say too
+which episode they are of, and what was to be done there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from functional_rb.base import files, strict_json
+from functional_rb.base.strict_json import Json
+from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.fetching.paths import checked
+from functional_rb.datasets.parquet import Rows, numbers_of, table
+
+FROM, TO = "dataset_from_index", "dataset_to_index"
+INFO, EPISODES, EPISODE_TABLES = "meta/info.json", "meta/episodes.jsonl", "meta/episodes/chunk-*/file-*.parquet"
+EPISODE, TASK = "episode_index", "task_index"
+TASKS, TASK_TABLE = "meta/tasks.jsonl", "meta/tasks.parquet"
+# The name that pandas gives to the column of an index that has none.
+UNNAMED = "__index_level_0__"
+# Rows that are looked at at a time.
+CHUNK = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where an episode lies.
+
+    Attributes:
+        number: of the episode.
+        steps: how many rows it has.
+        file: the table that it is in.
+        row: the first of its rows there.
+        tasks: what was to be done, in words.
+        videos: of each feature that is a video, its file, and the second at which the episode begins there.
+    """
+
+    number: int
+    steps: int
+    file: str
+    row: int
+    tasks: list[str]
+    videos: Mapping[str, tuple[str, float]]
+
+
+def places(folder: str, info: Json) -> list[Place]:
+    """The episodes, in the order of their numbers."""
+    version = str(info.get("codebase_version"))
+    videos = [name for name, told in info["features"].items() if told.get("dtype") == "video"]
+    try:
+        if version.startswith("v2."):
+            return _checked(_version_2(folder, info, videos), folder)
+        if version.startswith("v3."):
+            return _checked(_version_3(folder, info, videos), folder)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{folder}: expected metadata of LeRobot, {error!r} is missing or of another kind") from None
+    raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
+
+
+def _checked(found: Iterator[Place], folder: str) -> list[Place]:
+    """Places whose numbers are some, and each of another episode."""
+    made: list[Place] = []
+    for place in found:
+        where = f"{folder}, episode {place.number}"
+        for name, number in (("episode_index", place.number), ("length", place.steps), (FROM, place.row)):
+            if type(number) is not int or number < 0:
+                what = "how many rows" if name == "length" else "a number from 0 on"
+                raise DatasetError(f"{where}: {name}: expected {what}, got {number!r:.60}")
+        if made and made[-1].number == place.number:
+            raise DatasetError(f"{where}: the metadata have it twice, expected each episode once")
+        made.append(place)
+    return made
+
+
+def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
+    path = os.path.join(folder, EPISODES)
+    try:
+        rows = [strict_json.parse(line) for line in files.read_text(path).splitlines() if line.strip()]
+    except (files.UnusableFileError, ValueError, RecursionError, FileNotFoundError) as error:
+        raise DatasetError(f"{path}: expected a line of JSON for each episode: {error}") from None
+    for row in sorted(rows, key=lambda row: row["episode_index"]):
+        k = row["episode_index"]
+        numbers = {"episode_index": k, "episode_chunk": k // info.get("chunks_size", 1000)}
+        paths = {name: (_path(folder, info["video_path"], {**numbers, "video_key": name}), 0.0) for name in videos}
+        yield Place(k, row["length"], _path(folder, info["data_path"], numbers), 0, row.get("tasks", []), paths)
+
+
+def _version_3(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
+    names = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]
+    parts = ("chunk_index", "file_index", "from_timestamp")
+    names += [f"videos/{name}/{part}" for name in videos for part in parts]
+    rows: list[Json] = []
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), EPISODE_TABLES))):
+        rows += table(path, names, [FROM, TO])
+    rows.sort(key=lambda row: row["episode_index"])
+    data = [_path(folder, info["data_path"], {part: row[f"data/{part}"] for part in parts[:2]}) for row in rows]
+    for row, file, first in zip(rows, data, _first_rows(rows, data, folder), strict=True):
+        paths = {}
+        for name in videos:
+            numbers = {part: row[f"videos/{name}/{part}"] for part in parts[:2]}
+            path = _path(folder, info["video_path"], {**numbers, "video_key": name})
+            paths[name] = (path, float(row[f"videos/{name}/from_timestamp"]))
+        yield Place(row["episode_index"], row["length"], file, first, list(row["tasks"]), paths)
+
+
+def _first_rows(rows: list[Json], data: list[str], folder: str) -> list[int]:
+    """Where episodes begin in their tables.
+
+    Rows are numbered through all tables, and each table begins with an episode. Where the numbers are not told, the
+    episodes of a table lie in the order of their numbers.
+    """
+    made: list[int] = []
+    if any(row.get(FROM) is None or row.get(TO) is None for row in rows):
+        ends: dict[str, int] = {}
+        for row, file in zip(rows, data, strict=True):
+            made.append(ends.get(file, 0))
+            ends[file] = made[-1] + row["length"]
+        return made
+    begins: dict[str, int] = {}
+    for row, file in zip(rows, data, strict=True):
+        if row[TO] - row[FROM] != row["length"]:
+            raise DatasetError(
+                f"{folder}, episode {row['episode_index']}: length: expected {TO} - {FROM}, which is {row[TO]} - "
+                f"{row[FROM]}, got {row['length']!r:.60}"
+            )
+        begins[file] = min(begins.get(file, row[FROM]), row[FROM])
+    return [row[FROM] - begins[file] for row, file in zip(rows, data, strict=True)]
+
+
+def _path(folder: str, template: str, values: Mapping[str, Any]) -> str:
+    """The path that a template such as "data/chunk-{chunk_index:03d}/file.parquet" stands for."""
+
+    def filled(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        return f"{value:0{int(match[2] or 0)}d}" if isinstance(value, int) else str(value)
+
+    name = re.sub(r"\{(\w+)(?::0?(\d{1,2})d)?\}", filled, template)
+    try:
+        return os.path.join(folder, *checked(name).split("/"))
+    except ValueError as error:
+        raise DatasetError(f"{folder}/{INFO}: {template!r}: {error}") from None
+
+
+def tasks_of(folder: str) -> dict[int, str]:
+    """The tasks of a dataset in words, by the numbers that rows have of them; none if there is no table of them."""
+    lines, tables = (os.path.join(folder, name) for name in (TASKS, TASK_TABLE))
+    if os.path.lexists(tables):
+        rows = table(tables, [TASK], ["task", UNNAMED])
+        told = [(row[TASK], row.get("task", row.get(UNNAMED))) for row in rows]
+    elif os.path.lexists(lines):
+        try:
+            found = [strict_json.parse(line) for line in files.read_text(lines).splitlines() if line.strip()]
+            told = [(row[TASK], row["task"]) for row in found]
+        except (files.UnusableFileError, ValueError, RecursionError, KeyError, TypeError) as error:
+            raise DatasetError(f"{lines}: expected a line of JSON with task_index and task for each: {error}") from None
+    else:
+        return {}
+    for number, task in told:
+        if type(number) is not int or not isinstance(task, str):
+            where = tables if os.path.lexists(tables) else lines
+            raise DatasetError(f"{where}: expected a number and a text for each task, got {number!r:.60}, {task!r:.60}")
+    return dict(told)
+
+
+class Labels:
+    """The labels of rows, read episode by episode."""
+
+    def __init__(self, columns: Collection[str], tasks: Mapping[int, str]) -> None:
+        """Read nothing yet.
+
+        Args:
+            columns: those that the tables have.
+            tasks: in words, by their numbers.
+        """
+        wanted = [EPISODE, *([TASK] if tasks else ())]
+        self._columns, self._tasks = [name for name in wanted if name in columns], tasks
+        self._rows: Rows | None = None
+
+    def about(self, place: Place) -> Json:
+        """What is told of an episode.
+
+        Returns:
+            - tasks: in words, in the order in which the rows have them, and then those that only the metadata have.
+            - task_from_step, where there are several in the rows: at which steps which of them begins.
+        """
+        runs: list[list[Any]] = []
+        if self._columns and place.steps:
+            # From the row before it on.
+            if self._rows is None or self._rows.path != place.file or self._rows.at > max(place.row - 1, 0):
+                self._rows = Rows(place.file, self._columns)
+            rows = self._rows
+            if EPISODE in self._columns:
+                self._check_border(rows, place, place.row - 1)
+            for first in range(0, place.steps, CHUNK):
+                stop = min(first + CHUNK, place.steps)
+                if EPISODE in self._columns:
+                    self._check(rows, place, first, stop)
+                if TASK in self._columns:
+                    runs += self._runs(rows, place, first, stop, runs[-1][1] if runs else None)
+            if EPISODE in self._columns:
+                self._check_border(rows, place, place.row + place.steps)
+        tasks = list(dict.fromkeys([*(task for _, task in runs), *place.tasks]))
+        return {"tasks": tasks, **({"task_from_step": runs} if len(runs) > 1 else {})}
+
+    def _check(self, rows: Rows, place: Place, first: int, stop: int) -> None:
+        """Refuse steps [first, stop) whose rows are of another episode."""
+        numbers = self._numbers(rows, EPISODE, place, place.row + first, place.row + stop)
+        if np.any(others := numbers != place.number):
+            row = int(others.argmax())
+            raise DatasetError(
+                f"{place.file}, row {place.row + first + row}: expected {EPISODE} {place.number}, as the metadata say "
+                f"that rows {place.row} to {place.row + place.steps} are of it, got {numbers[row]}"
+            )
+
+    def _check_border(self, rows: Rows, place: Place, row: int) -> None:
+        """Refuse a row beside those of an episode that is of it too."""
+        if 0 <= row < rows.count and self._numbers(rows, EPISODE, place, row, row + 1)[0] == place.number:
+            raise DatasetError(
+                f"{place.file}, row {row}: it is of episode {place.number} too, of which the metadata say that "
+                f"it has rows {place.row} to {place.row + place.steps}"
+            )
+
+    def _runs(self, rows: Rows, place: Place, first: int, stop: int, before: str | None) -> list[list[Any]]:
+        """The steps in [first, stop) at which another task begins than the one before."""
+        numbers = self._numbers(rows, TASK, place, place.row + first, place.row + stop)
+        begins = np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
+        made: list[list[Any]] = []
+        for at in begins.tolist():
+            number = int(numbers[at])
+            if number not in self._tasks:
+                raise DatasetError(
+                    f"{place.file}, row {place.row + first + at}, {TASK}: expected one of the tasks in meta, which are "
+                    f"{sorted(self._tasks)[:20]}, got {number}"
+                )
+            if self._tasks[number] != before:
+                made.append([first + at, self._tasks[number]])
+            before = self._tasks[number]
+        return made
+
+    @staticmethod
+    def _numbers(rows: Rows, name: str, place: Place, first: int, stop: int) -> Array:
+        return numbers_of(rows.column(name, first, stop), (), f"{place.file}, episode {place.number}, {name}")
