@@ -131,7 +131,8 @@ def _flat(state: Any, reward_key: Key, who: str = "ted.to_form") -> Flat:
         raise TypeError(f"{who}: expected a State, or what is in a form, got {type(state).__name__}")
     spec, reward = state.spec, path_of(reward_key)
     _check_spec(spec, reward, who)
-    backend = _backend_of(state)
+    of_torch = type(state).__module__.partition(".")[0] == "torch_backend"
+    backend: Any = sys.modules["torch_backend" if of_torch else "jax_backend"]
     ends = counters.read(spec.plan, np.asarray(_host(backend, state.counters))).ends
     ring = spec.plan.ring
     sizes = tuple(int(size) for size in ends.sizes)
@@ -142,18 +143,15 @@ def _flat(state: Any, reward_key: Key, who: str = "ted.to_form") -> Flat:
     steps = _read(backend, state, np.concatenate(handles))
     if getattr(spec.storage, "shared", False):
         oldest = np.array([own[0] for own in handles if len(own)], np.int32)
-        _check_unchanged(_host(backend, backend.is_live(state, oldest)), who)
+        if not _host(backend, backend.is_live(state, oldest)).all():
+            raise ValueError(
+                f"{who}: another process has overwritten steps while they were read; let it pause meanwhile"
+            )
     dtypes = {
         nest.show(path): leaf.dtype for path, leaf in zip(spec.plan.structure.paths, spec.plan.leaves, strict=True)
     }
     following = {nest.show(path[1:]): dtypes[nest.show(path)] for path in spec.plan.structure.paths if path[0] == NEXT}
     return steps_to_flat(steps, lanes, following | dtypes, reward, spec, who)
-
-
-def _check_unchanged(live: Array, who: str) -> None:
-    """Refuse steps of a shared buffer if somebody wrote over the oldest ones while they were read."""
-    if not live.all():
-        raise ValueError(f"{who}: another process has overwritten steps while they were read; let it pause meanwhile")
 
 
 def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
@@ -184,11 +182,6 @@ def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
                 f"{who}: leaf {nest.show((NEXT, *path))!r}: expected a leaf {nest.show(path)!r} at the root, "
                 f"{after.dtype} {after.shape} as it is, got {got}; name the reward by reward_key=, if this is it"
             )
-
-
-def _backend_of(state: State) -> Any:
-    of_torch = type(state).__module__.partition(".")[0] == "torch_backend"
-    return sys.modules["torch_backend" if of_torch else "jax_backend"]
 
 
 def _host(backend: Any, array: Any) -> Array:
@@ -274,15 +267,11 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
         if name == "next/done":
             grid[...] = True  # steps that are overwritten end at once
         grid[rows, column] = given
-        leaves.append(_leaf(backend, grid if spec.lanes is not None else grid[:, 0], own.dtype, name))
+        leaf: Any = grid if spec.lanes is not None else grid[:, 0]
+        if own.dtype in STORED_AS:  # of bfloat16, which NumPy lacks, `add` takes the backend's arrays
+            bits = Unbounded(leaf.shape, STORED_AS[own.dtype])
+            leaf = backend.values.ops.bitcast(backend.values.convert(leaf, bits, name), own.dtype)
+        leaves.append(leaf)
     whole = bool(mask.all())
     nested = nest.unflatten(spec.plan.structure, leaves, lambda kind, parts, batch: parts)
     return backend.add(state, nested, mask=None if whole else mask if spec.lanes is not None else mask[:, 0])
-
-
-def _leaf(backend: Any, array: Array, dtype: str, name: str) -> Any:
-    """A leaf as `add` takes it: an array of NumPy, but of the backend for bfloat16."""
-    if dtype not in STORED_AS:
-        return array
-    bits = Unbounded(array.shape, STORED_AS[dtype])
-    return backend.values.ops.bitcast(backend.values.convert(array, bits, name), dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,41 +73,12 @@ def check_env(env: Any, steps: int = 100, seed: int = 0, item: Any = None) -> No
         raise TypeError(
             f"{WHO}: expected an environment of Gymnasium, got {type(env).__name__} without {', '.join(missing)}"
         )
-    roll = _Roll(env, (env.num_envs,) if vector else (), _Expected.of(env, item), _Findings())
+    roll = _Roll(env, (env.num_envs,) if vector else (), item)
     env.action_space.seed(seed)
     if roll.reset(seed=seed):
         while roll.findings.step < steps and roll.step():
             pass
     roll.findings.tell()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Expected:
-    """The specs to compare with.
-
-    Attributes:
-        observation: a nest, as the environment has it; None with an item.
-        item: has the observation's parts by name; None without an item.
-        reward: the reward of one environment.
-        action: a nest; None if actions are not looked at.
-        strict: whether dtypes have to be the same, and lengths have no limits; else dtypes are converted.
-    """
-
-    observation: Any
-    item: Composite | None
-    reward: Any
-    action: Any
-    strict: bool
-
-    @classmethod
-    def of(cls, env: Any, item: Any) -> _Expected:
-        if item is not None:
-            spec = freeze(item_of(item))
-            following = named_parts(named_parts(spec, WHO)[NEXT], WHO)
-            return cls(None, spec, following[REWARD], spec[ACTION], False)
-        space = env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
-        observation = spec_of_space(space, False, ANY, ANY, WHO, (OBSERVATION,))
-        return cls(observation, None, Unbounded((), "float64"), None, True)
 
 
 class _Findings:
@@ -137,11 +107,34 @@ class _Findings:
 
 
 class _Roll:
-    """An environment that is being rolled; `lead` are its axes of environments."""
+    """An environment that is being rolled, and the specs that it is compared with.
 
-    def __init__(self, env: Any, lead: tuple[int, ...], expected: _Expected, findings: _Findings) -> None:
-        self.env, self.lead, self.expected, self.findings = env, lead, expected, findings
-        self.by_hand = not lead or _mode(env) == DISABLED
+    Attributes:
+        lead: its axes of environments.
+        by_hand: whether it has to be reset.
+        item: has the observation's parts by name; None for those of the environment's spaces.
+        strict: without an item: dtypes have to be the same, and lengths have no limits; else dtypes are converted.
+        observation: a nest, as the environment has it; None with an item.
+        reward: the reward of one environment.
+        action: a nest; None if actions are not looked at.
+    """
+
+    def __init__(self, env: Any, lead: tuple[int, ...], item: Any) -> None:
+        self.env, self.lead, self.findings = env, lead, _Findings()
+        # Of a vector environment; with others of its class it may share the mode in its metadata.
+        mode = (getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")) if lead else None
+        self.by_hand = not lead or getattr(mode, "value", mode) == DISABLED
+        self.item: Any = None if item is None else freeze(item_of(item))
+        self.strict = item is None
+        self.observation: Any = None
+        self.action: Any = None
+        self.reward: Any = Unbounded((), "float64")
+        if item is None:
+            space = env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
+            self.observation = spec_of_space(space, False, ANY, ANY, WHO, (OBSERVATION,))
+        else:
+            parts = named_parts(self.item, WHO)
+            self.reward, self.action = named_parts(parts[NEXT], WHO)[REWARD], parts[ACTION]
 
     def reset(self, **options: Any) -> bool:
         given = self.env.reset(**options)
@@ -155,8 +148,8 @@ class _Roll:
         """Step the environment, and reset what has ended; whether it can be rolled on."""
         self.findings.step += 1
         action = self.env.action_space.sample()
-        if self.expected.action is not None:
-            self._compare(self.expected.action, action, (ACTION,), self.lead)
+        if self.action is not None:
+            self._compare(self.action, action, (ACTION,), self.lead)
         given = self.env.step(action)
         if not isinstance(given, tuple) or len(given) != 5:
             message = f"expected (observation, reward, terminated, truncated, infos), got {given!r:.80}"
@@ -165,7 +158,7 @@ class _Roll:
         observation, reward, terminated, truncated, infos = given
         self._observation(observation, OBSERVATION, self.lead)
         self._final(infos)
-        _Comparison(self.findings, False).compare(self.expected.reward, reward, (REWARD,), self.lead)
+        _Comparison(self.findings, False).compare(self.reward, reward, (REWARD,), self.lead)
         before = len(self.findings.times), sum(self.findings.times.values())
         for name, flag in zip(FLAGS[1:], (terminated, truncated), strict=True):
             _Comparison(self.findings, True).compare(Binary(), flag, (name,), self.lead)
@@ -177,10 +170,10 @@ class _Roll:
         return self.reset(options={"reset_mask": done}) if self.lead else self.reset()
 
     def _observation(self, value: Any, name: str, lead: tuple[int, ...]) -> None:
-        if self.expected.item is None:
-            self._compare(self.expected.observation, value, (name,), lead)
+        if self.item is None:
+            self._compare(self.observation, value, (name,), lead)
             return
-        specs, alone = observation_parts(self.expected.item, value, None, WHO)
+        specs, alone = observation_parts(self.item, value, None, WHO)
         self._compare(specs[alone] if alone else Composite(specs), value, (name,), lead)
 
     def _final(self, infos: Any) -> None:
@@ -196,7 +189,7 @@ class _Roll:
                 self._observation(last, "final_obs", ())
 
     def _compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
-        _Comparison(self.findings, self.expected.strict).compare(spec, value, path, lead)
+        _Comparison(self.findings, self.strict).compare(spec, value, path, lead)
 
 
 class _Comparison:
@@ -335,12 +328,6 @@ class _Comparison:
         if count < least or (count > most and not self.strict):
             wanted = f"at least {least}" if self.strict else f"{least} to {most}"
             self.findings.add(path, "count", f"expected {wanted} {what}, got {count}")
-
-
-def _mode(env: Any) -> Any:
-    """The autoreset mode of a vector environment, which it may share with others of its class in its metadata."""
-    mode = getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")
-    return getattr(mode, "value", mode)
 
 
 def _arrays(value: Any) -> Iterator[NumpyArray]:

@@ -162,14 +162,20 @@ def steps_to_flat(
 ) -> Flat:
     """The flat form of steps [N, *shape] in TED, given by path in the order of that form."""
     ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
-    own = [(NEXT, *path) for path in _of_next_alone(steps, reward_key)]
+    own = [path for path in steps if path[0] == NEXT and (is_flag(path[1:]) or below(path[1:], reward_key))]
     made: Leaves = {}
     for path, leaf in steps.items():
         if path[0] == NEXT or (NEXT, *path) in own:
             continue
         made[path] = _shared(leaf, steps[(NEXT, *path)], ends, lanes, path, who) if (NEXT, *path) in steps else leaf
     for path in own:
-        _check_root_flag(steps, path[1:], lanes, who)
+        flag = steps.get(path[1:]) if is_flag(path[1:]) else None
+        if flag is not None and flag.any():
+            lane, step = _place(int(flag.reshape(len(flag), -1).any(1).argmax()), lanes)
+            raise ValueError(
+                f"{who}: leaf {nest.show(path[1:])!r}: expected False in every step, as steps begin in an episode, got "
+                f"True in step {step} of lane {lane} (the oldest is 0); leave such steps out"
+            )
         made[path[1:]] = steps[path]
     named = dtypes or {nest.show(path): x.dtype.name for path, x in made.items()}
     dtypes = {name: named[name] for name in map(nest.show, made)}
@@ -236,11 +242,6 @@ def _rows(ends: Array) -> Array:
     return np.arange(n) + np.cumsum(ends) - ends
 
 
-def _of_next_alone(steps: Leaves, reward_key: Path) -> list[Path]:
-    following = [path[1:] for path in steps if path[0] == NEXT]
-    return [path for path in following if is_flag(path) or below(path, reward_key)]
-
-
 def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, who: str) -> Array:
     """Observations [N + K, *shape] made of those before and after each step, [N, *shape] each."""
     goes_on = np.flatnonzero(~ends)
@@ -258,16 +259,6 @@ def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, 
     made[rows] = before
     made[rows[ends] + 1] = after[ends]
     return made
-
-
-def _check_root_flag(steps: Leaves, path: Path, lanes: Lanes, who: str) -> None:
-    flag = steps.get(path) if is_flag(path) else None
-    if flag is not None and flag.any():
-        lane, step = _place(int(flag.reshape(len(flag), -1).any(1).argmax()), lanes)
-        raise ValueError(
-            f"{who}: leaf {nest.show(path)!r}: expected False in every step, as steps begin in an episode, got True in "
-            f"step {step} of lane {lane} (the oldest is 0); leave such steps out"
-        )
 
 
 def _place(row: int, lanes: Lanes) -> tuple[int, int]:

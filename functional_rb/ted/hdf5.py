@@ -19,7 +19,7 @@ from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
-from functional_rb.ted.padded import FileLeaf, Header, Piece
+from functional_rb.ted.padded import FileLeaf, Header
 from functional_rb.ted.reading import DamagedError, Source, Span
 
 GROUP = "traj_"
@@ -112,20 +112,14 @@ def _write(flat: Flat, file: Any, compression: str | None) -> None:
     for k, piece in enumerate(pieces):
         group = file.create_group(f"{GROUP}{k:0{digits}}")
         for path, file_leaf in file_leaves.items():
-            _write_leaf(group, path, file_leaf, piece, path in flat.shared, compression)
-
-
-def _write_leaf(
-    group: Any, path: Path, file_leaf: FileLeaf, piece: Piece, shared: bool, compression: str | None
-) -> None:
-    start, stop = (piece.shared, piece.shared_stop) if shared else (piece.start, piece.stop)
-    shape = (stop - start, *file_leaf.shape)
-    filters = {"compression": compression} if compression and 0 not in shape else {}
-    leaf = group.create_dataset("/".join(map(str, path)), shape, kept_dtype(file_leaf.dtype), **filters)
-    if file_leaf.dtype in STORED_AS:
-        leaf.attrs[DTYPE] = file_leaf.dtype
-    for block in padded.rows_of(file_leaf, start, stop):
-        leaf[block.start : block.start + len(block.rows)] = block.rows
+            start, stop = (piece.shared, piece.shared_stop) if path in flat.shared else (piece.start, piece.stop)
+            shape = (stop - start, *file_leaf.shape)
+            filters = {"compression": compression} if compression and 0 not in shape else {}
+            leaf = group.create_dataset("/".join(map(str, path)), shape, kept_dtype(file_leaf.dtype), **filters)
+            if file_leaf.dtype in STORED_AS:
+                leaf.attrs[DTYPE] = file_leaf.dtype
+            for block in padded.rows_of(file_leaf, start, stop):
+                leaf[block.start : block.start + len(block.rows)] = block.rows
 
 
 def _write_extra(attributes: Any, text: str) -> None:

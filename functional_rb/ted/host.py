@@ -66,7 +66,16 @@ def observation_parts(item: Any, observation: Any, key: str | None, who: str) ->
     """The specs that an item has for an observation, by name; and the name of the observation, if it is one of them."""
     following = named_parts(item[NEXT], who)
     specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
-    return specs, key if key is not None else _alone(specs, observation)
+    if key is not None or len(specs) != 1:
+        return specs, key
+    # A single part, which may come by its name, or alone.
+    (name, spec), *_ = specs.items()
+    if not isinstance(observation, Mapping):
+        return specs, name
+    # A dict may hold the parts of a composite, or a stack of composites.
+    inner = spec.element if isinstance(spec, Sequence) and spec.stack else spec
+    by_name = not isinstance(inner, Composite) or set(observation) == {name} != set(inner)
+    return specs, None if by_name else name
 
 
 def cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
@@ -86,20 +95,6 @@ def cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
             f"change the item, or convert it yourself"
         )
     return made
-
-
-def _alone(specs: dict[str, Any], observation: Any) -> str | None:
-    """The name of the observation, if it is one part and does not come by that name."""
-    if len(specs) != 1:
-        return None
-    (name, spec), *_ = specs.items()
-    # A dict may hold the parts of a composite, or a stack of composites.
-    inner = spec.element if isinstance(spec, Sequence) and spec.stack else spec
-    if not isinstance(observation, Mapping):
-        return name
-    if isinstance(inner, Composite):
-        return None if set(observation) == {name} != set(inner) else name
-    return None
 
 
 def _is_encoded(unit: Any) -> bool:

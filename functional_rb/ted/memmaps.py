@@ -22,7 +22,7 @@ from functional_rb.base.nest import Key, Path, show
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, as_nest, flat_to_nested, kept_dtype, nested_to_flat
-from functional_rb.ted.padded import FileLeaf, Header, Piece
+from functional_rb.ted.padded import FileLeaf, Header
 from functional_rb.ted.reading import DamagedError, Source, Span
 
 META, DATA, SHAPE = "meta.json", ".memmap", ".shape.memmap"
@@ -112,16 +112,21 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
     header, file_leaves = padded.file_leaves(flat)
     done = padded.done_of(file_leaves["done",])
     pieces = list(padded.pieces(header, done)) if nested else None
+    metas = {}
     for path, file_leaf in file_leaves.items():
         place = root.joinpath(*map(_encoded, path[:-1]))
         place.mkdir(parents=True, exist_ok=True)
         name = _encoded(path[-1])
         _write_rows(place / (name + DATA), file_leaf)
+        shape = [file_leaf.rows, *file_leaf.shape]
         if pieces is not None:
-            shapes = _shapes(file_leaf, pieces, path in flat.shared)
+            is_shared, shape = path in flat.shared, [len(pieces), 1 + len(file_leaf.shape)]
+            lengths = [one.shared_stop - one.shared if is_shared else one.stop - one.start for one in pieces]
+            shapes = np.array([(length, *file_leaf.shape) for length in lengths])
             (place / (name + SHAPE)).write_bytes(np.ascontiguousarray(shapes, "<i8").tobytes())
+        dtype = f"torch.{file_leaf.dtype}"
+        metas[path] = {"device": "cpu", "shape": shape, "dtype": dtype, "is_nested": pieces is not None}
     lead = [] if pieces is None else [len(pieces)]
-    metas = {path: _meta(file_leaf, pieces) for path, file_leaf in file_leaves.items()}
     numbers = {"is_full": header.is_full, "shift": header.shift, "_storage_shape": list(header.storage_shape)}
     for name, value in numbers.items():
         (root / name).mkdir()
@@ -141,16 +146,6 @@ def _write_rows(file: File, file_leaf: FileLeaf) -> None:
         for block in file_leaf.blocks or ():
             stream.seek(row * block.start)
             stream.write(np.ascontiguousarray(block.rows).data)
-
-
-def _shapes(file_leaf: FileLeaf, pieces: list[Piece], shared: bool) -> Array:
-    lengths = [piece.shared_stop - piece.shared if shared else piece.stop - piece.start for piece in pieces]
-    return np.array([(length, *file_leaf.shape) for length in lengths])
-
-
-def _meta(file_leaf: FileLeaf, pieces: list[Piece] | None) -> dict[str, Any]:
-    shape = [file_leaf.rows, *file_leaf.shape] if pieces is None else [len(pieces), 1 + len(file_leaf.shape)]
-    return {"device": "cpu", "shape": shape, "dtype": f"torch.{file_leaf.dtype}", "is_nested": pieces is not None}
 
 
 def _write_metas(place: File, metas: Mapping[Any, Any], lead: list[int], numbers: Mapping[str, Any]) -> None:
@@ -312,14 +307,13 @@ def _row_bytes(file_leaf: FileLeaf) -> int:
 def _file_leaf(place: File, path: Path, meta: dict[str, Any]) -> FileLeaf:
     dtype = str(meta["dtype"]).removeprefix("torch.")
     shape = meta.get("shape")
-    if not _is_shape(shape):
+    if not (isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < reading.LARGEST for n in shape)):
         raise DamagedError(f"{place / META}: leaf {show(path)!r}: expected a shape, got {shape!r:.80}; damaged")
     if dtype not in ITEMSIZE:
         raise DamagedError(
             f"{place / META}: leaf {show(path)!r}: expected one of the dtypes {', '.join(ITEMSIZE)}, "
             f"got {meta['dtype']!r:.80}; convert it before saving"
         )
-    assert isinstance(shape, list)
     if not meta.get("is_nested"):
         return FileLeaf(shape[0], tuple(shape[1:]), dtype)
     file = place / (_encoded(path[-1]) + SHAPE)
@@ -331,7 +325,3 @@ def _file_leaf(place: File, path: Path, meta: dict[str, Any]) -> FileLeaf:
     if (shapes < 0).any() or (shapes >= most).any() or (shapes[:, 1:] != shapes[:1, 1:]).any():
         raise DamagedError(f"{file}: expected trajectories that differ in length alone; the file is damaged")
     return FileLeaf(int(shapes[:, 0].sum()), tuple(map(int, shapes[0, 1:])), dtype)
-
-
-def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, list) and bool(shape) and all(type(n) is int and 0 <= n < reading.LARGEST for n in shape)

@@ -10,16 +10,16 @@ beside the data in JSON, which TorchRL does not look at; to it, rows past the en
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from functional_rb.base.nest import Path, show
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import to_json
 from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
 
@@ -128,8 +128,13 @@ class Piece(NamedTuple):
 def file_leaves(flat: Flat) -> tuple[Header, dict[Path, FileLeaf]]:
     """The header and the leaves of a file for the flat form; their rows are views."""
     header = Header.of(flat.lanes)
-    extra_rows = header.extra_rows(_done_of_file(flat))
     sizes, ends = flat.lanes.sizes, flat.ends
+    done = np.zeros((header.count, header.length), bool)
+    start, flags = 0, flat.data["done"].reshape(-1)
+    for lane, size in enumerate(sizes):
+        done[lane, :size] = flags[start : start + size]
+        start += size
+    extra_rows = header.extra_rows(done)
     steps = np.concatenate([[0], np.cumsum(sizes)])
     more = [int(ends[start:stop].sum()) for start, stop in itertools.pairwise(steps)]
     shared_steps = steps + np.concatenate([[0], np.cumsum(more)])
@@ -175,13 +180,16 @@ def rows_of(file_leaf: FileLeaf, start: int, stop: int) -> Iterator[Block]:
 
 def extra_of(form: Form) -> str:
     """The JSON text that is written beside the data."""
-    lanes = form.lanes
+    lanes, spec = form.lanes, None
+    if form.spec is not None:
+        with contextlib.suppress(TypeError, ValueError):  # of classes that are not the library's: it has no JSON form
+            spec = json.loads(to_json(form.spec))
     content = {
         "format": FORMAT,
         "sizes": list(lanes.sizes),
         "cursors": list(lanes.cursors),
         "reward_key": list(form.reward_key),
-        "spec": _json_of(form.spec),
+        "spec": spec,
     }
     return json.dumps(content)
 
@@ -191,21 +199,3 @@ def check_names(flat: Flat, reserved: tuple[str, ...], who: str) -> None:
     for path in leaves_of_form(flat.data):
         for name in {str(path[0])} & {*reserved}:
             raise ValueError(f"{who}: leaf {show(path)!r}: files have {name!r} for something else; rename the leaf")
-
-
-def _done_of_file(flat: Flat) -> Array:
-    header = Header.of(flat.lanes)
-    done = np.zeros((header.count, header.length), bool)
-    start, flags = 0, flat.data["done"].reshape(-1)
-    for lane, size in enumerate(flat.lanes.sizes):
-        done[lane, :size] = flags[start : start + size]
-        start += size
-    return done
-
-
-def _json_of(spec: BufferSpec | None) -> Any:
-    """A spec as parsed JSON; None for a spec without a JSON form (of classes that are not the library's)."""
-    try:
-        return None if spec is None else json.loads(to_json(spec))
-    except (TypeError, ValueError):
-        return None

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from functional_rb.base.nest import Path, show
 from functional_rb.base.steps import FLAGS
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import KnownError, from_json
-from functional_rb.ted.forms import Array, Flat, Lanes, Leaves, as_nest
+from functional_rb.ted.forms import Array, Flat, Lanes, as_nest
 from functional_rb.ted.padded import EXTRA, FORMAT, FileLeaf, Header
 
 T = TypeVar("T")
@@ -64,14 +64,6 @@ class Source:
         """Refuse a claim of more bytes than the source can hold."""
         if not self.holds(nbytes):
             raise DamagedError(f"{self.where}: it tells of {what}, {nbytes} bytes, and holds next to nothing; damaged")
-
-
-class Extra(NamedTuple):
-    """What a file says about a buffer besides its steps; see `Form`."""
-
-    lanes: Lanes
-    reward_key: Path
-    spec: BufferSpec | None
 
 
 @contextlib.contextmanager
@@ -133,7 +125,9 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
             shared.add(path)
         made[path] = source.rows(path, rows.spans(is_shared))
     dtypes = {show(path): file_leaf.dtype for path, file_leaf in source.file_leaves.items()}
-    return Flat(lanes, dtypes, frozenset(shared), reward, spec, as_nest(_in_order(made)))
+    # The flags last, whatever order the file has them in.
+    ordered = {path: made[path] for path in sorted(made, key=lambda path: path[0] in FLAGS)}
+    return Flat(lanes, dtypes, frozenset(shared), reward, spec, as_nest(ordered))
 
 
 class _Rows:
@@ -178,10 +172,12 @@ def _flags(source: Source) -> Array:
     return np.concatenate(found)
 
 
-def _extra(header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[Any]) -> Extra:
-    """What a file says besides its leaves."""
+def _extra(
+    header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[Any]
+) -> tuple[Lanes, Path, BufferSpec | None]:
+    """What a file says besides its leaves: lanes, the path of the reward, and the spec; see `Form`."""
     if extra is None:
-        return Extra(header.lanes(), reward, None)
+        return header.lanes(), reward, None
     where = f"{where}: {EXTRA}"
     found = parsed(extra, where)
     try:
@@ -197,9 +193,8 @@ def _extra(header: Header, extra: str | bytes | None, reward: Path, where: str, 
     if not fits:
         raise DamagedError(f"{where}: sizes and cursors do not fit {header!s:.200}; the file is damaged")
     axis = len(header.storage_shape) > 1
-    return Extra(
-        Lanes(header.length, sizes, cursors, axis), reward, None if spec is None else _spec(spec, where, known)
-    )
+    lanes = Lanes(header.length, sizes, cursors, axis)
+    return lanes, reward, None if spec is None else _spec(spec, where, known)
 
 
 def _spec(spec: Any, where: str, known: Iterable[Any]) -> BufferSpec:
@@ -212,11 +207,6 @@ def _spec(spec: Any, where: str, known: Iterable[Any]) -> BufferSpec:
     if not isinstance(made, BufferSpec):
         raise DamagedError(f"{where}: expected the spec of a buffer, got {made!r:.60}; the file is damaged")
     return made
-
-
-def _in_order(leaves: Leaves) -> Leaves:
-    """Leaves with the flags last, whatever order a file has them in."""
-    return {path: leaves[path] for path in sorted(leaves, key=lambda path: path[0] in FLAGS)}
 
 
 def check_flags(found: Array, path: Path, where: str) -> Array:

@@ -113,7 +113,13 @@ def from_gymnasium(
             f"{who}: expected autoreset_mode as one of {NEXT_STEP!r}, {SAME_STEP!r}, {DISABLED!r}, "
             f'got {autoreset_mode!r}; give the mode of the environment, and "Disabled" for a plain one'
         )
-    observation, reward, terminated, truncated, infos = _five(step, who)
+    given: Any = step  # users give anything
+    if not isinstance(given, (tuple, list)) or len(given) != 5:  # no union, as in `check.is_leaf`
+        raise ValueError(
+            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {given!r:.80}; "
+            f"give env.step(action)"
+        )
+    observation, reward, terminated, truncated, infos = given
     terminated, truncated = as_array(terminated), as_array(truncated)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not is_leaf(flag) or shown(flag.dtype) != "bool" or tuple(flag.shape) != tuple(terminated.shape):
@@ -222,15 +228,6 @@ def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Car
     infos: dict[str, Any] = {}
     step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, infos)
     return Carry(rows.observation, False), rows.action, step
-
-
-def _five(step: Any, who: str) -> Any:
-    if not isinstance(step, (tuple, list)) or len(step) != 5:  # no union, as in `check.is_leaf`
-        raise ValueError(
-            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {step!r:.80}; "
-            f"give env.step(action)"
-        )
-    return step
 
 
 def _encoded_before(
