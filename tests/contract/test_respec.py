@@ -17,7 +17,6 @@ from functional_rb.buffer import respec
 from functional_rb.checkpoint import blocks
 from functional_rb.core.handles import CURRENT
 from functional_rb.storage import mapped_array
-from functional_rb.structures import ring
 from tests.support import backends, models
 from tests.support.backends import Backend
 from tests.support.checkpoints import refusing
@@ -239,21 +238,6 @@ def test_only_what_is_small_is_made_anew(backend: Backend) -> None:
     after = rb.add(after, steps(11, 3))
     assert ids_of(backend, after) == {k: k for k in range(6, 14)}
     assert ids_of(backend, state) == {k: k for k in range(3, 11)}
-
-
-def test_numbers_that_begin_again_sooner_in_a_smaller_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring, "INT32_MAX", 40)  # those of 8 slots begin again at 40, those of 7 at 35
-    with backends.make("torch-core") as backend:
-        rb, item = backend.rb, {"number": frb.Unbounded((), "int32")}
-        state = backend.init(frb.BufferSpec(item, 8))
-        for k in range(44):
-            if k == 38:
-                state = rb.with_spec(state, frb.BufferSpec(item, 7))
-            state = backend.add(state, {"number": np.int32(k)})
-        handles = rb.newest(state, 7)
-        assert int(handles.max()) < 35
-        assert rb.is_live(state, handles).all()
-        assert sorted(rb.get(state, handles)["number"].tolist()) == [*range(37, 44)]
 
 
 def test_epochs_that_were_done_stay_counted(library: Backend) -> None:

@@ -181,3 +181,8 @@ def test_lists_that_would_take_much_more_memory_than_the_file_are_refused(monkey
 def test_packed_numbers_are_those_written(numbers: list[int]) -> None:
     packed = b"".join(map(protobuf.varint, numbers))
     assert wire.varints(memoryview(packed), "here").tolist() == numbers
+
+
+def test_a_number_of_ten_bytes_has_64_bits() -> None:
+    message = memoryview(b"\x08" + b"\xff" * 9 + b"\x7f")
+    assert [*wire.fields(message, "made up")] == [(1, wire.VARINT, 2**64 - 1)]
