@@ -57,7 +57,7 @@ FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unboun
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
-    *("sums of steps, float64", "prioritized, with a limit", "slices of frames"),
+    *("sums of steps, float64", "sums of steps, float16", "prioritized, with a limit", "slices of frames"),
 )
 """Members that call every kernel; all others in `make test-all`."""
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
@@ -85,6 +85,8 @@ def specs(directory: Path) -> dict[str, frb.BufferSpec]:
     doubled = dataclasses.replace(rewarded, item=STORED | {"reward": frb.Unbounded((), "float64")})
     wide["sums of steps, float64"] = dataclasses.replace(doubled, transforms=frb.n_step(3, 0.9))
     wide["sums of steps, stored"] = dataclasses.replace(rewarded, transforms=frb.n_step(3, 0.9, at="add"))
+    halved = dataclasses.replace(rewarded, item=STORED | {"reward": frb.Unbounded((), "float16")})
+    wide["sums of steps, float16"] = dataclasses.replace(halved, transforms=frb.n_step(3, 0.9, at="add"))
     goals = STORED | dict.fromkeys(("achieved_goal", "desired_goal", "reward"), frb.Unbounded())
     wide["hindsight"] = dataclasses.replace(
         plain, item=goals, lanes=LANES, transforms=frb.her("future", 2, reward=nearness, achieved_key="achieved_goal")
