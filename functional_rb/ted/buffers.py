@@ -187,8 +187,8 @@ def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
 def _host(backend: Any, array: Any) -> Array:
     """An array of a backend in NumPy; bfloat16 as uint16 with the same bits."""
     if str(array.dtype).removeprefix("torch.") in STORED_AS:
-        array = array.view("uint16") if isinstance(array, np.ndarray) else backend.values.ops.bitcast(array, "uint16")
-    return array if isinstance(array, np.ndarray) else np.asarray(backend.values.to_numpy(array))
+        array = array.view("uint16") if isinstance(array, np.ndarray) else backend.lib.LIB.ops.bitcast(array, "uint16")
+    return array if isinstance(array, np.ndarray) else np.asarray(backend.lib.LIB.to_numpy(array))
 
 
 def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
@@ -270,7 +270,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
         leaf: Any = grid if spec.lanes is not None else grid[:, 0]
         if own.dtype in STORED_AS:  # of bfloat16, which NumPy lacks, `add` takes the backend's arrays
             bits = Unbounded(leaf.shape, STORED_AS[own.dtype])
-            leaf = backend.values.ops.bitcast(backend.values.convert(leaf, bits, name), own.dtype)
+            leaf = backend.lib.LIB.ops.bitcast(backend.lib.LIB.convert(leaf, bits, name), own.dtype)
         leaves.append(leaf)
     whole = bool(mask.all())
     nested = nest.unflatten(spec.plan.structure, leaves, lambda kind, parts, batch: parts)
