@@ -135,7 +135,7 @@ def of_maps(name: str, work: TreeWorkload, backend: Backend) -> Calls:
 
     rb = importlib.import_module(f"{backend}_backend")
     empty = rb.hash_maps.init(frb.HashMapSpec(frb.Unbounded((), "int32"), work.keys))
-    keys = rb.values.convert(keys_of(work), frb.Unbounded((work.keys,), "int32"), "keys")
+    keys = rb.lib.LIB.convert(keys_of(work), frb.Unbounded((work.keys,), "int32"), "keys")
 
     def insert() -> None:
         made, inserted = rb.hash_maps.insert(empty, keys)
