@@ -7,12 +7,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ import pytest
 import functional_rb as frb
 from functional_rb import inspection
 from functional_rb.base.checksum import digest
-from functional_rb.checkpoint import blocks, manifest, opened, saving
+from functional_rb.checkpoint import blocks, manifest, opened
 from functional_rb.storage import disk
 from tests.support import kill_saves
 from tests.support.checkpoints import (
@@ -39,7 +36,6 @@ from tests.support.checkpoints import (
     small_blocks,
     stored_bits,
 )
-from tests.support.children import ended, forked, is_running
 from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
@@ -568,24 +564,28 @@ def test_no_save_gets_a_number_that_nobody_would_find(states: list[frb.State], t
 # ------------------------------------------------------------ at once
 
 
-def test_processes_that_save_to_one_place_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 16)
-
-    def save() -> None:
-        for k in range(12):
-            frb.save(kill_saves.state_at(k), tmp_path, incremental=True)
-
-    running, seen = [forked(save) for _ in range(2)], set()
-    while any(map(is_running, running)):
-        try:  # reading meanwhile needs no lock
-            found = kill_saves.read(tmp_path)[1]
-        except frb.errors.NoCheckpointError:
-            continue
-        k = int(found.counters[0]) // 100 - 1
-        kill_saves.check(found, kill_saves.state_at(k))
-        seen.add(k)
-    for process in running:
-        ended(process)
+def test_processes_that_save_to_one_place_wait_for_each_other(tmp_path: Path) -> None:
+    program = """
+import sys
+from tests.support.kill_saves import state_at
+import functional_rb as frb
+for k in range(12):
+    frb.save(state_at(k), sys.argv[1], incremental=True)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    running = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    seen = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK_BYTES", 1 << 16)
+        while any(process.poll() is None for process in running):
+            try:  # reading meanwhile needs no lock
+                found = kill_saves.read(tmp_path)[1]
+            except frb.errors.NoCheckpointError:
+                continue
+            k = int(found.counters[0]) // 100 - 1
+            kill_saves.check(found, kill_saves.state_at(k))
+            seen.add(k)
+    assert [process.wait() for process in running] == [0, 0]
     assert len(seen) > 1
     assert frb.checkpoint.checkpoints(tmp_path)[0].generation == 24
 
@@ -607,33 +607,52 @@ def test_what_a_killed_save_left_goes_before_anything_is_written(states: list[fr
     assert names.index("unlink") < names.index("create")
 
 
-def test_a_forked_child_does_not_keep_the_lock(states: list[frb.State], tmp_path: Path) -> None:
-    with disk.locked(str(tmp_path / "lock")):
-        child = forked(lambda: time.sleep(60))  # it has the descriptor too, and stays
-    try:
-        assert frb.checkpoint.save_async(states[0], tmp_path).result(20).generation == 1
-    finally:
-        os.kill(child, signal.SIGKILL)
-        ended(child, killed=True)
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, time
+import functional_rb as frb
+from functional_rb.storage import disk
+from tests.support.kill_saves import state_at
+signal.alarm(20)
+with disk.locked(sys.argv[1] + "/lock"):
+    child = os.fork()  # it has the descriptor too, and stays
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+try:
+    frb.save(state_at(0), sys.argv[1])
+finally:
+    os.kill(child, 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)
 
 
-def test_a_forked_child_does_not_wait_for_the_parents_saves(
-    states: list[frb.State], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    go, write = threading.Event(), saving.write
-    monkeypatch.setattr(saving, "write", lambda *given: go.wait() and write(*given))
-    first, second = (frb.checkpoint.save_async(state, tmp_path) for state in states[:2])
-
-    def in_the_child() -> None:
-        signal.alarm(20)
-        saving.write = write
-        for one in (first, second):
-            with pytest.raises(frb.errors.CheckpointError, match="in the process that began it"):
-                one.result()
-        frb.save(states[2], tmp_path)
-
-    ended(forked(in_the_child))
-    assert stored_bits(tmp_path) == bits(states[2])
-    go.set()
-    assert second.result().generation == 3
-    assert stored_bits(tmp_path) == bits(states[1])
+def test_a_forked_child_does_not_wait_for_the_parents_saves(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, threading
+import functional_rb as frb
+from functional_rb.checkpoint import saving
+from functional_rb.checkpoint.loading import read
+from tests.support.kill_saves import state_at, check
+go, write = threading.Event(), saving.write
+saving.write = lambda *args: go.wait() and write(*args)
+path = sys.argv[1]
+first, second = (frb.checkpoint.save_async(state_at(k), path) for k in (0, 1))
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    saving.write = write
+    for one in (first, second):
+        try:
+            one.result()
+        except frb.errors.CheckpointError as error:
+            assert "in the process that began it" in str(error)
+    frb.save(state_at(2), path)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+check(read(path)[1], state_at(2))
+go.set()
+assert second.result().generation == 3
+check(read(path)[1], state_at(1))
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)

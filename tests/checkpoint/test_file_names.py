@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,6 @@ from functional_rb.base import files
 from functional_rb.inspection.report import inspect
 from functional_rb.storage import disk
 from tests.support.backends import Backend
-from tests.support.children import ended, forked
 
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
 
@@ -205,12 +206,10 @@ def test_a_directory_aside_is_nobody_elses_and_goes(tmp_path: Path) -> None:
 
 
 def test_directories_aside_of_processes_that_died_are_swept(tmp_path: Path) -> None:
-    def begin_and_die() -> None:
-        aside = files.aside(os.fspath(tmp_path))
-        aside.__enter__()
-        os._exit(0)
-
-    ended(forked(begin_and_die))
+    program = (
+        "import os, sys; from functional_rb.base import files; a = files.aside(sys.argv[1]); a.__enter__(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, os.fspath(tmp_path)], check=True)
     left = os.listdir(tmp_path)
     assert len(left) == 1
     (tmp_path / ".functional_rb-of-mine.part").mkdir()

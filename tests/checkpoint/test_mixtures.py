@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,7 @@ import torch_backend as rb
 from functional_rb.checkpoint import mixtures, saving
 from functional_rb.storage import disk
 from tests.support.backends import Backend
-from tests.support.checkpoints import Killed, failing
-from tests.support.children import ended, forked, is_running
+from tests.support.checkpoints import ROOT, Killed, failing
 from tests.support.effort import effort
 from tests.support.numbered_mixtures import ITEM, SPECS, mixture_at
 
@@ -107,16 +107,21 @@ def number_of_specs(specs: Any) -> float:
 
 @pytest.mark.long
 def test_processes_that_save_at_once_are_not_mixed(tmp_path: Path) -> None:
-    def save(first: int) -> None:
-        for k in range(40):
-            frb.save(mixture_at(first + k), tmp_path, incremental=True, keep=1)
-
-    save(0)
-    running, seen = [forked(functools.partial(save, first)) for first in (1, 1001)], set()
-    while any(map(is_running, running)):
+    program = """
+import sys
+from pathlib import Path
+import functional_rb as frb
+from tests.support.numbered_mixtures import mixture_at
+for k in range(40):
+    frb.save(mixture_at(int(sys.argv[2]) + k), Path(sys.argv[1]), incremental=True, keep=1)
+"""
+    frb.save(mixture_at(0), tmp_path)
+    commands = [[sys.executable, "-c", program, str(tmp_path), str(first)] for first in (1, 1001)]
+    running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
+    seen = set()
+    while any(process.poll() is None for process in running):
         seen.add(loaded(tmp_path))
-    for process in running:
-        ended(process)
+    assert [process.wait() for process in running] == [0, 0]
     assert len(seen) > 2
 
 

@@ -32,10 +32,6 @@ def forked(work: Callable[[], None], survives: bool = False) -> int:
     return process
 
 
-def is_running(process: int) -> bool:
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
-
 def ended(process: int, killed: bool = False) -> None:
     """Wait for a child, which must have been killed, or have ended well."""
     status = os.waitpid(process, 0)[1]
