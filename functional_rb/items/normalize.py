@@ -19,6 +19,8 @@ from functional_rb.specs.regrouped import leaves_of
 
 EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 """How far apart numbers of a dtype lie between 1 and 2."""
+LEAST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+"""What is smaller may be taken for zero: by rounding, or by processors that have no subnormal numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +58,13 @@ class Normalize(Leafwise):
             return plain(spec.shape, spec.dtype)
         loc, scale, bounds = np.asarray(self.loc), np.asarray(self.scale), [spec.table("low"), spec.table("high")]
         low, high = ((bound.astype(np.float64) - loc) / scale for bound in bounds)
-        # Rounded outwards, unless all are whole: what is computed in the dtype may lie a little beyond.
+        # Rounded outwards, unless all are whole: what is computed in the dtype may lie a little beyond, and what is
+        # nearly nothing may be taken for nothing.
         exact = np.logical_and.reduce([x == np.rint(x) for x in np.broadcast_arrays(low, high, loc, scale)])
         widest = np.maximum(np.abs(bounds[0]), np.abs(bounds[1])) + np.abs(loc)
-        margin = np.where(exact | np.isinf(widest), 0.0, 4.0 * EPSILON[spec.dtype] * widest / scale)
+        margin = np.where(
+            exact | np.isinf(widest), 0.0, 4.0 * (EPSILON[spec.dtype] * widest + LEAST[spec.dtype]) / scale
+        )
         return Bounded(low - margin, high + margin, spec.shape, spec.dtype)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:

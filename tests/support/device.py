@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support import native_builds
+from tests.support.gpu import NAME as NAME
 from tools.native_build import compiler
-
-NAME = "elsewhere"
 
 
 class Counts(NamedTuple):

@@ -14,13 +14,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tests.support import device
-
 if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest yet
     import pytest
 
-ASKED = os.environ.get("TESTS_DEVICE") in ("gpu", device.NAME)
-ELSEWHERE = os.environ.get("TESTS_DEVICE") == device.NAME
+NAME = "elsewhere"
+"""Of the device without a GPU."""
+ELSEWHERE = os.environ.get("TESTS_DEVICE") == NAME
+ASKED = ELSEWHERE or os.environ.get("TESTS_DEVICE") == "gpu"
 OF_THE_CPU = {
     *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_updates_kernel", "test_switch"),
     "test_additions",
@@ -96,8 +96,10 @@ def use() -> None:
 
     tensor.__array__, tensor.numpy, torch.from_numpy = array, numpy, from_array
     if ELSEWHERE:
+        from tests.support import device
+
         device.library()
-    torch.set_default_device(device.NAME if ELSEWHERE else "cuda")
+    torch.set_default_device(NAME if ELSEWHERE else "cuda")
 
 
 def _called_by_a_test() -> bool:
