@@ -109,8 +109,6 @@ ArrayLike: TypeAlias = object
 
 Anything else is refused where it is converted, with an error that names the remedy.
 """
-Scalar: TypeAlias = float | Array
-"""A number known beforehand, or a scalar array that may be traced."""
 DeviceLike: TypeAlias = Any
 """Where arrays lie, in each library's own terms: a `jax.Device` or `Sharding`, a `torch.device` or its name.
 

@@ -33,7 +33,12 @@ class Group(Protocol):
 
 
 def agreed(group: Group, who: str, work: Callable[[], Any]) -> list[Any]:
-    """What a piece of work gives in each process, as JSON has it."""
+    """What a piece of work gives in each process, as JSON has it.
+
+    Raises:
+        BaseException: what it raises in this process.
+        CheckpointError: if it fails in another one, naming that and why.
+    """
     error, told = None, {}
     try:
         told = {"done": work()}

@@ -120,6 +120,10 @@ def absorb(base: Opened, masks: Masks) -> list[int]:
     a block is written again only with at least as much as it came with, and the base at last, when the deltas outgrow
     it.
 
+    Args:
+        base: the checkpoint.
+        masks: the blocks to write; those of segments that go are added.
+
     Returns:
         The segments that stay.
     """

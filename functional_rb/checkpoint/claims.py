@@ -24,7 +24,13 @@ def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
 
 
 def spec_in(text: str, known: Iterable[Any], path: str) -> BufferSpec:
-    """The spec that a text in a manifest tells."""
+    """The spec that a text in a manifest tells.
+
+    Raises:
+        KnownError: if it names the user's classes, and those known are others; without the file.
+        CheckpointError: if only a newer version of the library has what it names.
+        CorruptCheckpointError: if it is none.
+    """
     try:
         spec = from_json(text, known)
     except KnownError:

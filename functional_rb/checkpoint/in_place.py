@@ -103,6 +103,14 @@ def check_led_to(storage: Storage, directory: str, manifest: str) -> None:
 
     Whoever wrote the manifest chose the path, and `existsok` and `auto_cleanup` with it. So only who loads may say
     that files lie elsewhere. Files without a name are nobody's, and may be in the temporary directory.
+
+    Args:
+        storage: that the manifest names, as `relocated` gives it.
+        directory: where the checkpoint is.
+        manifest: the path of the file, as errors show it.
+
+    Raises:
+        ValueError: if a path leads out of the directory, or shared files without a path are to stay.
     """
     if not isinstance(storage, Memmap) or is_here(storage.path, directory):
         return
@@ -156,6 +164,10 @@ def resume(files: MappedFiles) -> None:
 
     Call it before anything is written there that does not come from the logs. These are gone on with: processes that
     end again and again, without having saved, keep a row once.
+
+    Raises:
+        CheckpointWriteError: if the logs cannot be written to.
+        StorageFullError: if there is no room.
     """
     directory, needed = _directory(files), {}
     with disk.typed(directory):

@@ -182,7 +182,15 @@ def encode(manifest: Manifest) -> bytes:
 def content_of(
     stamp: str, spec: str, counters: list[int], arrays: dict[str, Stored], tables: Mapping[str, Table]
 ) -> str:
-    """The checksum of a whole state: by it parts that are each whole are known to belong together."""
+    """The checksum of a whole state: by it parts that are each whole are known to belong together.
+
+    Args:
+        stamp: of the state.
+        spec: of its buffer, as JSON text.
+        counters: of the state.
+        arrays: of the state.
+        tables: of each array the checksums of all of its blocks, those that no segment has among them.
+    """
     described = {name: [stored.shape, stored.dtype, stored.fill] for name, stored in arrays.items()}
     told = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
     return digest(b"".join([digest(told), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
@@ -194,7 +202,12 @@ def runs_told(content: bytes) -> int:
 
 
 def decode(content: bytes, generation: int) -> Manifest:
-    """The manifest that a file holds."""
+    """The manifest that a file holds.
+
+    Raises:
+        Unreadable: if it is not what `encode` wrote for that generation.
+        OtherFormat: if another version of the library did.
+    """
     body = content[_FRAME : -len(_TAIL)]
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
         raise Unreadable("its checksum does not fit")

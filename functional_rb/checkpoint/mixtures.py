@@ -33,7 +33,11 @@ _log = logging.getLogger("functional_rb")
 
 
 def place_of(directory: str, k: int) -> str:
-    """The directory of the k-th buffer."""
+    """The directory of the k-th buffer.
+
+    Raises:
+        CheckpointError: if a link has its name.
+    """
     return places.inside(directory, BUFFERS, k)
 
 
@@ -87,7 +91,19 @@ Load = Callable[[str, int | None, Any], tuple[Any, int]]
 
 
 def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int | None = None) -> Any:
-    """What a directory holds: of a mixture all of its buffers, as they were at one save."""
+    """What a directory holds: of a mixture all of its buffers, as they were at one save.
+
+    Args:
+        directory: where from.
+        load: see `Load`; of a mixture it gives the nest that stands for it.
+        specs: another spec, of a mixture one for each buffer, or None.
+        fall_back: whether an older checkpoint will do if the newest is damaged.
+        number: of the only checkpoint that is wanted; None for the newest.
+
+    Raises:
+        CorruptCheckpointError: if a buffer's checkpoint is gone, or what is said of the mixture is of none.
+        CheckpointError: if a buffer's directory is a link.
+    """
     wanted = number
     while True:
         found = wanted

@@ -14,7 +14,12 @@ SHARDS = "shards"
 
 
 def inside(directory: str, folder: str, k: int) -> str:
-    """The directory of the k-th part."""
+    """The directory of the k-th part.
+
+    Raises:
+        CheckpointError: if a link has its name. Whoever wrote the directory would choose which other checkpoints are
+            rolled back by a load, and removed by a save.
+    """
     above = os.path.join(directory, folder)
     path = os.path.join(above, str(k))
     for place in (above, path):
@@ -32,7 +37,12 @@ def place_of(directory: str, shard: int) -> str:
 
 
 def manifests_of(directory: str, manifest: Manifest, numbers: Iterable[int]) -> dict[int, tuple[str, Manifest]]:
-    """The manifests of the parts of some shards, and where they are."""
+    """The manifests of the parts of some shards, and where they are.
+
+    Raises:
+        FileNotFoundError: if the checkpoint has been removed as a whole.
+        CorruptCheckpointError: for one that is gone, damaged, or of another buffer or moment.
+    """
     if manifest.shards is None:
         return {}
     name = os.path.join(directory, manifests.name_of(manifest.generation))

@@ -98,7 +98,18 @@ def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
 
 
 def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: DeviceLike, mapped: bool) -> Any:
-    """The nest of a checkpoint."""
+    """The nest of a checkpoint.
+
+    Args:
+        spec: of the buffer that stands for it.
+        arrays: of that buffer, of NumPy.
+        backend: its `restore` module.
+        device: where the arrays go; the backend's default if None.
+        mapped: whether the arrays are those of the file, and leaves stay in it where the backend can have that.
+
+    Raises:
+        TypeError: for dtypes that the backend lacks, naming leaf and remedy.
+    """
     leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in _leaves(spec, arrays)]
     made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)
     return made.value

@@ -131,6 +131,10 @@ def found(prefix: str, rest: str, root: str | None, fits: Callable[[str], bool],
         root: the folder where datasets lie.
         fits: whether the files are there.
         what: is expected there, for errors.
+
+    Raises:
+        FileNotFoundError: if it is nowhere, saying where that is.
+        ValueError: for a name that leads out of the folder.
     """
     places = [rest]
     if root is not None and ".." not in rest.split("/"):

@@ -77,7 +77,11 @@ def has(group: Any, name: str, where: str) -> bool:
 
 
 def member(group: Any, name: str, where: str) -> Any:
-    """A group or a data set in a group, which has to lie in the same file."""
+    """A group or a data set in a group, which has to lie in the same file.
+
+    Raises:
+        DatasetError: if there is none, or it is a link, or lies elsewhere, or cannot be read.
+    """
     h5py = imported("h5py", "datasets")
     with damage(where, repr(name)):
         try:
@@ -99,7 +103,12 @@ def member(group: Any, name: str, where: str) -> Any:
 
 
 def data(group: Any, name: str, where: str) -> Any:
-    """A data set in a group, that may be read."""
+    """A data set in a group, that may be read.
+
+    Raises:
+        DatasetError: for what `member` refuses, a group, a single value, or a data set of which the file holds next to
+            nothing.
+    """
     *parents, last = name.split("/")
     for parent in parents:
         group = member(group, parent, where)

@@ -26,7 +26,11 @@ DEFLATE = 1
 
 
 def rows(dataset: Any, first: int, stop: int) -> Array | None:
-    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few."""
+    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few.
+
+    Raises:
+        OSError: if what is in the file cannot be inflated to what is said to be in it.
+    """
     shape = (stop - first, *dataset.shape[1:])
     if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
         return None

@@ -191,6 +191,10 @@ class Labels:
         Returns:
             - tasks: in words, in the order in which the rows have them, and then those that only the metadata have.
             - task_from_step, where there are several in the rows: at which steps which of them begins.
+
+        Raises:
+            DatasetError: if the rows are of another episode, or there are more of this one, or for a task that is in no
+                table.
         """
         runs: list[list[Any]] = []
         if self._columns and place.steps:

@@ -23,7 +23,17 @@ AHEAD = 10.0
 
 
 def decoding(name: str, videos: int) -> AbstractContextManager[Decode]:
-    """What decodes videos, until it is closed."""
+    """What decodes videos, until it is closed.
+
+    Args:
+        name: "pyav", or "module:function" of what is called with a video's path and seconds [n], float64, which grow,
+            and gives frames uint8 [n, height, width, 3].
+        videos: how many are read by turns.
+
+    Raises:
+        ImportError: if it is missing.
+        ValueError: for another text.
+    """
     if name == "pyav":
         return Pyav(videos)
     module, colon, function = name.partition(":")
@@ -68,6 +78,11 @@ class Pyav:
 
         Returns:
             uint8 [n, *shape].
+
+        Raises:
+            DatasetError: for a video that cannot be decoded, has frames of another size, or ends half a frame or more
+                before the last of them.
+            FileNotFoundError: if there is no such file.
         """
         video = self._open.pop(path, None) or _Video(path)
         try:

@@ -69,7 +69,17 @@ class Rows:
 
 
 def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """All rows of a small table."""
+    """All rows of a small table.
+
+    Args:
+        path: of the file.
+        columns: which it has to have.
+        more: columns that are read too if it has them.
+
+    Raises:
+        ImportError: if pyarrow is missing.
+        DatasetError: for a file of something else, or without these columns.
+    """
     with _errors(path):
         file = _opened(path, columns)
         there = [name for name in more if name in file.schema_arrow.names]

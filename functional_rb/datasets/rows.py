@@ -162,8 +162,16 @@ class Form:
     def taken(self, episode: Episode, goes_on: bool, where: str) -> Steps | None:
         """What is stored of a piece of an episode.
 
+        Args:
+            episode: the piece.
+            goes_on: whether it goes on with the piece before.
+            where: file and episode, for errors.
+
         Returns:
             The steps; None if nothing is left of the episode.
+
+        Raises:
+            DatasetError: for what does not fit, naming the field.
         """
         n = steps_of(episode, where)
         terminated, truncated = ends_of(episode, n, where)
@@ -186,7 +194,14 @@ class Form:
 
 
 def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
-    """The spec of a dataset's buffer."""
+    """The spec of a dataset's buffer.
+
+    Args:
+        item: of the buffer.
+        capacity: steps.
+        spare: how many frames there are beyond that; None if observations are not stored as frames.
+        more: fields of the spec.
+    """
     compact = None if spare is None else Compact(spare=spare)
     return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)
 

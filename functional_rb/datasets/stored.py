@@ -75,6 +75,9 @@ class Stored:
         Args:
             dataset: its directory, or a state that `load` gave.
             chosen: the numbers of the episodes that are given, in their order; None for all.
+
+        Raises:
+            DatasetError: if no dataset is there.
         """
         self.path = directory_of(dataset, "datasets")
         self.description = read_description(self.path)

@@ -97,6 +97,16 @@ def read(
 ) -> tuple[bool, Contents | None]:
     """Verify a checkpoint's files, and read some of it.
 
+    Args:
+        directory: the directory of checkpoints.
+        manifest: the manifest of the checkpoint.
+        spec: the spec of the checkpoint; None to verify its files only.
+        wanted: the positions of the leaves to read, which lie in rows.
+        files: notes the files and their problems.
+
+    Raises:
+        CheckpointError: if there is too little memory.
+
     Returns:
         Whether the checkpoint is whole, and what was read of it: None if it is not, or without a spec.
     """

@@ -17,6 +17,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, State
 from functional_rb.iteration.cell import Cell
 from functional_rb.mixture.layout import Form, form_of, remembers
+from functional_rb.mixture.value import Mixture
 
 Beta = float | Callable[[int], float] | None
 
@@ -122,10 +123,13 @@ class Drawing:
         if self.cell is not None:
             sample, spec = self.cell.apply(self._sample, key, beta)
             return sample, None, spec
+        assert source is not None  # there is one wherever there is no cell
         after, (sample, spec) = self._sample(source, key, beta)
         return sample, after if remembers(spec) else None, spec
 
-    def _sample(self, state: object, key: PRNGKey, beta: float | None) -> tuple[Any, tuple[AnySample[Any], Form]]:
+    def _sample(
+        self, state: State | Mixture, key: PRNGKey, beta: float | None
+    ) -> tuple[Any, tuple[AnySample[Any], Form]]:
         after, sample = self._rb.sample(state, key, self._batch_size, beta)
         return after, (sample, form_of(state))
 

@@ -6,7 +6,7 @@ import abc
 import math
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from functional_rb.specs import text_form
 Number = bool | int | float
 Table = Number | tuple[Any, ...]
 """A number for every element, or nested tuples that broadcast to a shape: arrays cannot be hashed."""
+SpecNest: TypeAlias = Any
+"""A spec, or specs in nested dicts, tuples, dataclasses and whatever container is registered; dynamic as `Nest` is."""
 Change = Callable[[NumpyArray], NumpyArray]
 """A change of shape: it acts on the leading axes of an array and leaves those behind them as they are."""
 

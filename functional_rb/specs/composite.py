@@ -12,7 +12,7 @@ import numpy as np
 
 from functional_rb.base.containers import Registered, apart, check_depth, of_fields
 from functional_rb.base.nest import Structure
-from functional_rb.specs.base import Change, Spec, checked_shape
+from functional_rb.specs.base import Change, Spec, SpecNest, checked_shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,10 +257,10 @@ def is_path(key: object) -> bool:
     return isinstance(key, tuple) and bool(key) and isinstance(key[0], str)
 
 
-def freeze(nest: object, batch_shape: tuple[int, ...] = ()) -> Any:
+def freeze(nest: SpecNest, batch_shape: tuple[int, ...] = ()) -> Any:
     """A nest of specs with a `Composite` in place of every dict and of every registered container."""
 
-    def frozen(leaf: object) -> Any:
+    def frozen(leaf: SpecNest) -> Any:
         if isinstance(leaf, Spec):  # asking the libraries about it would break torch.compile
             return leaf
         taken = apart(leaf)
@@ -271,7 +271,7 @@ def freeze(nest: object, batch_shape: tuple[int, ...] = ()) -> Any:
     return map_members(nest, frozen)
 
 
-def checked(nest: object, who: str, path: tuple[str | int, ...] = (), batch_shape: tuple[int, ...] = ()) -> Any:
+def checked(nest: SpecNest, who: str, path: tuple[str | int, ...] = (), batch_shape: tuple[int, ...] = ()) -> Any:
     """A nest of specs, frozen, after a check that all its leaves are specs.
 
     Raises:
@@ -292,7 +292,7 @@ def _shown(path: tuple[str | int, ...]) -> str:
     return repr("/".join(map(str, path)) or "the item")
 
 
-def map_members(nest: object, function: Callable[[Any], Any]) -> Any:
+def map_members(nest: SpecNest, function: Callable[[Any], Any]) -> Any:
     """A nest in which a function replaces every spec, those in tuples, lists and dataclasses included."""
     if nest is None:
         return None
@@ -308,7 +308,7 @@ def map_members(nest: object, function: Callable[[Any], Any]) -> Any:
     return function(nest)
 
 
-def members(nest: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def members(nest: SpecNest, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The specs of a nest with their paths; what is inside of a spec is not listed."""
     check_depth(len(path))
     if isinstance(nest, Spec):
@@ -329,6 +329,6 @@ def members(nest: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tu
         yield path, nest
 
 
-def changed(nest: object, k: int, change: Change) -> Any:
+def changed(nest: SpecNest, k: int, change: Change) -> Any:
     """A nest of specs after a change of the first k axes of each."""
     return map_members(nest, lambda leaf: leaf.changed(k, change))

@@ -12,6 +12,7 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.choices import Choices
 from functional_rb.specs.composite import checked
 from functional_rb.specs.graph import Graph
@@ -25,7 +26,7 @@ from functional_rb.specs.varying import Varying
 Vector = NumpyArray
 
 
-def cardinality(spec: object) -> int | float:
+def cardinality(spec: SpecNest) -> int | float:
     """How many values lie in the domain of a spec, what masks forbid left out.
 
     Args:

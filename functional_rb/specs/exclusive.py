@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import Composite, freeze, map_members, members
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.stacked import Stacked
 from functional_rb.specs.varying import Varying
 
 
-def has_stacked(spec: object) -> bool:
+def has_stacked(spec: SpecNest) -> bool:
     """Whether a nest of specs has members side by side that differ (`Stacked`) in it.
 
     Example:
@@ -25,7 +26,7 @@ def has_stacked(spec: object) -> bool:
     return any(isinstance(found, Stacked) for found in _specs_in(freeze(spec)))
 
 
-def _specs_in(nest: object) -> Iterator[Any]:
+def _specs_in(nest: SpecNest) -> Iterator[Any]:
     """Every spec of a nest, and the specs inside of these."""
     for _, leaf in members(nest):
         yield leaf
@@ -35,7 +36,7 @@ def _specs_in(nest: object) -> Iterator[Any]:
             yield from _specs_in(leaf.members)
 
 
-def has_exclusive_keys(spec: object) -> bool:
+def has_exclusive_keys(spec: SpecNest) -> bool:
     """Whether some members side by side have a part that others lack.
 
     Example:
@@ -56,7 +57,7 @@ def _exclusive(side_by_side: Sequence[Any]) -> bool:
     return not same or any(_exclusive([one[name] for one in side_by_side]) for name in first)
 
 
-def consolidate(spec: object) -> Any:
+def consolidate(spec: SpecNest) -> Any:
     """Give members side by side the same names: what one lacks becomes a leaf of its dtype with size 0.
 
     Args:
@@ -76,7 +77,7 @@ def consolidate(spec: object) -> Any:
     return map_members(freeze(spec), _consolidated)
 
 
-def _consolidated(leaf: object) -> Any:
+def _consolidated(leaf: SpecNest) -> Any:
     if isinstance(leaf, Composite):
         return leaf.with_parts({name: consolidate(part) for name, part in leaf.items()})
     if isinstance(leaf, Varying):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
 from functional_rb.specs.array import ArraySpec, Binary
-from functional_rb.specs.base import checked_shape
+from functional_rb.specs.base import SpecNest, checked_shape
 from functional_rb.specs.categorical import Categorical, OneHot
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.values import Outline
@@ -28,9 +28,9 @@ MOST_VALUES = 2**24
 
 def rand(
     lib: Lib[A],
-    spec: object,
+    spec: SpecNest,
     key: PRNGKey,
-    batch: object = (),
+    batch: int | Sequence[int] = (),
     device: DeviceLike = None,
     mask: ArrayLike = None,
 ) -> Any:
@@ -83,7 +83,7 @@ def _masks(lib: Lib[A], outline: Outline, mask: ArrayLike, lead: tuple[int, ...]
     return made.reshape(math.prod(lead), *each.shape)
 
 
-def zeros(lib: Lib[A], spec: object, batch: object = (), device: DeviceLike = None) -> Any:
+def zeros(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Any:
     """Zeros in the structure of a spec, whether or not zero lies in its domain.
 
     Args:
@@ -106,7 +106,7 @@ def zeros(lib: Lib[A], spec: object, batch: object = (), device: DeviceLike = No
     return built(lib, outline, made, lead)
 
 
-def ones(lib: Lib[A], spec: object, batch: object = (), device: DeviceLike = None) -> Any:
+def ones(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Any:
     """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
 
     Args:
@@ -130,7 +130,7 @@ def ones(lib: Lib[A], spec: object, batch: object = (), device: DeviceLike = Non
     return built(lib, outline, made, lead)
 
 
-def enumerate_values(lib: Lib[A], spec: object) -> Any:
+def enumerate_values(lib: Lib[A], spec: SpecNest) -> Any:
     """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
 
     Args:
@@ -170,7 +170,7 @@ def enumerate_values(lib: Lib[A], spec: object) -> Any:
     return built(lib, outline, made, (math.prod(sizes),))
 
 
-def contains(lib: Lib[A], spec: object, x: object) -> A:
+def contains(lib: Lib[A], spec: SpecNest, x: Nest) -> A:
     """Whether values are what a spec describes.
 
     Args:
@@ -204,7 +204,7 @@ def contains(lib: Lib[A], spec: object, x: object) -> A:
     return functools.reduce(operator.and_, found).reshape(lead)
 
 
-def project(lib: Lib[A], spec: object, x: object) -> Any:
+def project(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
     """The nearest values that a spec allows; what is inside stays as it is.
 
     Numbers are clamped to their bounds, choices that a mask forbids become the nearest allowed one, a vector that is
@@ -233,7 +233,7 @@ def project(lib: Lib[A], spec: object, x: object) -> Any:
     return built(lib, outline, made | kept, lead)
 
 
-def encode(lib: Lib[A], spec: object, value: object, batch: object = ()) -> Any:
+def encode(lib: Lib[A], spec: SpecNest, value: object, batch: int | Sequence[int] = ()) -> Any:
     """What is stored for a value that an environment gives.
 
     Indices become one-hot vectors for `OneHot` and `MultiOneHot`, texts code points, what varies in length padded
@@ -272,7 +272,7 @@ def encode(lib: Lib[A], spec: object, value: object, batch: object = ()) -> Any:
     return built(lib, outline, made, lead)
 
 
-def decode(lib: Lib[A], spec: object, x: object) -> Any:
+def decode(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
     """What an environment takes for stored values: the inverse of `encode`.
 
     Args:
@@ -343,7 +343,7 @@ def _from_host(lib: Lib[A], leaf: NumpyArray, spec: ArraySpec, name: str) -> Arr
     return lib.convert(leaf, spec, name)
 
 
-def outline_of(lib: Lib[A], spec: object, who: str) -> Outline:
+def outline_of(lib: Lib[A], spec: SpecNest, who: str) -> Outline:
     """A spec taken apart.
 
     Raises:
@@ -357,7 +357,7 @@ def outline_of(lib: Lib[A], spec: object, who: str) -> Outline:
     return outline
 
 
-def _lead(batch: object) -> tuple[int, ...]:
+def _lead(batch: int | Sequence[int]) -> tuple[int, ...]:
     return checked_shape((batch,) if isinstance(batch, int | np.integer) else batch)
 
 

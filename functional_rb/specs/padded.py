@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import random_numbers, rows
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import changed
 from functional_rb.specs.ops import SpecOps
 
@@ -37,7 +38,7 @@ def draw_length(ops: SpecOps, bits: Array, lead: tuple[int, ...], low: int, high
     return random_numbers.whole(ops, of_each, np.asarray(low, object), np.asarray(high - low + 1, object), "int32")
 
 
-def draw_padded(ops: SpecOps, nest: object, bits: Array, lead: tuple[int, ...], size: int) -> Any:
+def draw_padded(ops: SpecOps, nest: SpecNest, bits: Array, lead: tuple[int, ...], size: int) -> Any:
     """Random values [N, *lead, size, ...] of a nest of specs."""
     count = bits.shape[0] * math.prod(lead) * size
     made = rows.draw(ops, nest, bits.reshape(count, rows.words(nest)))
@@ -49,7 +50,7 @@ def real_rows(ops: SpecOps, length: Array, size: int) -> Array:
     return ops.table(np.arange(size, dtype=np.int32), "int32", length) < length[..., None]
 
 
-def inside_padded(ops: SpecOps, nest: object, value: object, length: Array, size: int) -> Array:
+def inside_padded(ops: SpecOps, nest: SpecNest, value: Nest, length: Array, size: int) -> Array:
     """Whether the first `length` rows of values [*lead, size, ...] lie in their domain, bool [*lead]."""
     padding = ~real_rows(ops, length, size)
     flat = rows.regrouped(nest, value, len(padding.shape), (math.prod(padding.shape),))
@@ -57,7 +58,7 @@ def inside_padded(ops: SpecOps, nest: object, value: object, length: Array, size
     return all_last(ops, found.reshape(padding.shape) | padding, size)
 
 
-def nearest_padded(ops: SpecOps, nest: object, value: object, length: Array, size: int) -> Any:
+def nearest_padded(ops: SpecOps, nest: SpecNest, value: Nest, length: Array, size: int) -> Any:
     """The nearest values of the domain for the first `length` rows, and zeros behind."""
     near = in_rows(lambda flat: rows.nearest(ops, nest, flat), nest, value, (*length.shape, size))
     return rows.cleared(ops, nest, near, real_rows(ops, length, size))
@@ -90,7 +91,7 @@ def read_lengths(lengths: Any, low: int, high: int, what: str, remedy: str) -> t
 
 
 def read_padded(
-    nest: object, values: list[Any], low: int, high: int, what: str, lead: tuple[int, ...]
+    nest: SpecNest, values: list[Any], low: int, high: int, what: str, lead: tuple[int, ...]
 ) -> tuple[Any, NumpyArray]:
     """Stacked values as [*lead, high, ...], with zeros behind each, and how many rows each has, int32 [*lead]."""
     length, real = read_lengths([rows.count(nest, one) for one in values], low, high, what, f"max_{what}")
@@ -98,11 +99,11 @@ def read_padded(
     return rows.regrouped(nest, padded, 2, (*lead, high)), length.reshape(lead)
 
 
-def first(nest: object, value: object, i: int, n: int) -> Any:
+def first(nest: SpecNest, value: Nest, i: int, n: int) -> Any:
     """The first n rows of value i of values [M, size, ...]."""
     return rows.each_array(lambda leaf, x: x[i, :n], nest, value)
 
 
-def in_front(nest: object, lead: tuple[int, ...]) -> Any:
+def in_front(nest: SpecNest, lead: tuple[int, ...]) -> Any:
     """A nest of specs, each with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))

@@ -9,18 +9,19 @@ from functional_rb.base import nest
 from functional_rb.base.containers import of_fields
 from functional_rb.base.nest import Path
 from functional_rb.specs.array import ArraySpec, Binary, Unbounded
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import Composite, Container, members
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.values import is_leaf
 
 
-def leaves_of(spec: object) -> dict[Path, Any]:
+def leaves_of(spec: SpecNest) -> dict[Path, Any]:
     """The `ArraySpec`s and `NonTensor`s of a nest of specs by their paths, in the order in which they were given."""
     leaves, structure = nest.flatten(spec, is_leaf)
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def regrouped(spec: object, leaves: Mapping[Path, Any]) -> Any:
+def regrouped(spec: SpecNest, leaves: Mapping[Path, Any]) -> Any:
     """A nest of the given leaves, in the containers of another nest.
 
     A container stays what it is as long as it can hold what is in it: dicts and TensorDicts take any names, tuples and

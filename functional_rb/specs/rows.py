@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.containers import of_fields
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Spec
+from functional_rb.specs.base import Spec, SpecNest
 from functional_rb.specs.composite import Composite
 from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.stacked import Stacked
@@ -29,7 +29,7 @@ def is_unit(spec: object) -> bool:
     return isinstance(spec, Spec) and not isinstance(spec, (Composite, Stacked))
 
 
-def each(function: Callable[..., Any], spec: object, *values: Any) -> Any:
+def each(function: Callable[..., Any], spec: SpecNest, *values: Any) -> Any:
     """Apply a function to every unit of a nest of specs, and to what values have in its place.
 
     Args:
@@ -58,19 +58,19 @@ def each(function: Callable[..., Any], spec: object, *values: Any) -> Any:
     raise TypeError(f"expected a spec such as frb.Unbounded(shape), or a nest of them, got {spec!r:.80}")
 
 
-def units(nest: object) -> list[Any]:
+def units(nest: SpecNest) -> list[Any]:
     """The units of a nest."""
     found: list[Any] = []
     each(found.append, nest)
     return found
 
 
-def words(nest: object) -> int:
+def words(nest: SpecNest) -> int:
     """How many words of random bits one row takes."""
     return sum(unit.words for unit in units(nest))
 
 
-def draw(ops: SpecOps, nest: object, bits: Array) -> Any:
+def draw(ops: SpecOps, nest: SpecNest, bits: Array) -> Any:
     """A random row for each row of random bits int32 [R, words]."""
     start = 0
 
@@ -82,11 +82,11 @@ def draw(ops: SpecOps, nest: object, bits: Array) -> Any:
     return each(drawn, nest)
 
 
-def inside(ops: SpecOps, nest: object, value: object, all_true: Array) -> Array:
+def inside(ops: SpecOps, nest: SpecNest, value: Nest, all_true: Array) -> Array:
     """Whether rows lie in the domain, bool [R]; `all_true` bool [R] is the answer for a nest without units."""
     found = all_true
 
-    def look(unit: Any, part: object) -> None:
+    def look(unit: Any, part: Nest) -> None:
         nonlocal found
         found = found & unit.inside(ops, part)
 
@@ -94,12 +94,12 @@ def inside(ops: SpecOps, nest: object, value: object, all_true: Array) -> Array:
     return found
 
 
-def nearest(ops: SpecOps, nest: object, value: object) -> Any:
+def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Any:
     """The nearest rows of the domain."""
     return each(lambda unit, part: unit.nearest(ops, part), nest, value)
 
 
-def each_array(function: Callable[..., Any], nest: object, *values: Any) -> Any:
+def each_array(function: Callable[..., Any], nest: SpecNest, *values: Any) -> Any:
     """`each`, down to the arrays that units are stored as."""
 
     def below(unit: Any, *parts: Any) -> Any:
@@ -108,12 +108,12 @@ def each_array(function: Callable[..., Any], nest: object, *values: Any) -> Any:
     return each(below, nest, *values)
 
 
-def regrouped(nest: object, value: object, axes: int, lead: tuple[int, ...]) -> Any:
+def regrouped(nest: SpecNest, value: Nest, axes: int, lead: tuple[int, ...]) -> Any:
     """A value whose first `axes` axes are reshaped to `lead`."""
     return each_array(lambda leaf, x: x.reshape((*lead, *x.shape[axes:])), nest, value)
 
 
-def cleared(ops: SpecOps, nest: object, value: object, real: Array) -> Any:
+def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> Any:
     """A value [*lead, ...] with zeros where bool [*lead] is False."""
 
     def clear(leaf: ArraySpec, x: Array) -> Array:
@@ -123,7 +123,7 @@ def cleared(ops: SpecOps, nest: object, value: object, real: Array) -> Any:
     return each_array(clear, nest, value)
 
 
-def from_host(nest: object, values: Rows[Any], stacked: bool = False) -> Any:
+def from_host(nest: SpecNest, values: Rows[Any], stacked: bool = False) -> Any:
     """Rows in NumPy for values of an environment: one row for each value; of stacked values, all rows of each."""
 
     def read(unit: Any, *parts: Any) -> Any:
@@ -138,7 +138,7 @@ def from_host(nest: object, values: Rows[Any], stacked: bool = False) -> Any:
         raise ValueError(f"expected values with the keys of {nest!r:.80}, got one without {error}") from None
 
 
-def count(nest: object, stacked: Any) -> int:
+def count(nest: SpecNest, stacked: Any) -> int:
     """The number of rows of a stacked value."""
     try:
         counts = {len(part) for part in each_part(nest, stacked)}
@@ -149,19 +149,19 @@ def count(nest: object, stacked: Any) -> int:
     return counts.pop()
 
 
-def each_part(nest: object, value: object) -> list[Any]:
+def each_part(nest: SpecNest, value: Nest) -> list[Any]:
     """The parts of a value, one for each unit."""
     found: list[Any] = []
     each(lambda unit, part: found.append(part), nest, value)
     return found
 
 
-def to_host(nest: object, rows: Any) -> Any:
+def to_host(nest: SpecNest, rows: Any) -> Any:
     """Rows as an environment has them, in one stacked value."""
     return each(lambda unit, part: unit.to_host(part), nest, rows)
 
 
-def to_values(nest: object, rows: Any, count: int) -> list[Any]:
+def to_values(nest: SpecNest, rows: Any, count: int) -> list[Any]:
     """Rows as an environment has them, in one value for each row."""
     stacked = to_host(nest, rows)
 
@@ -171,7 +171,7 @@ def to_values(nest: object, rows: Any, count: int) -> list[Any]:
     return [at(i) for i in range(count)]
 
 
-def scattered(nest: object, rows: Any, real: NumpyArray) -> Any:
+def scattered(nest: SpecNest, rows: Any, real: NumpyArray) -> Any:
     """Rows [R, ...] put one after the other where bool [*lead] is True, and zeros elsewhere."""
     return each_array(lambda leaf, x: placed(x, real), nest, rows)
 

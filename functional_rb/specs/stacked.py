@@ -14,7 +14,7 @@ import numpy as np
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Change, Spec, filled, index_parts, sizes_of, without_ellipsis
+from functional_rb.specs.base import Change, Spec, SpecNest, filled, index_parts, sizes_of, without_ellipsis
 from functional_rb.specs.composite import Composite, checked, is_path
 from functional_rb.specs.non_tensor import NonTensor
 
@@ -221,7 +221,7 @@ def stack(specs: Sequence[Any], axis: int = 0) -> Any:
     return longer.expand(*sizes)
 
 
-def _names(spec: object) -> tuple[str, ...]:
+def _names(spec: SpecNest) -> tuple[str, ...]:
     if isinstance(spec, Stacked):
         return spec.common
     return tuple(spec) if isinstance(spec, Composite) else ()

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import check_depth
 from functional_rb.base.nest import Structure
 from functional_rb.ops.protocol import Array
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Spec
+from functional_rb.specs.base import Spec, SpecNest
 from functional_rb.specs.composite import checked
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.ops import SpecOps
@@ -55,7 +56,7 @@ class Member:
         own = leaves[self.first : self.first + self.count]
         return nest.unflatten(self.structure, own, _as_dict)
 
-    def scatter(self, value: object) -> list[Array]:
+    def scatter(self, value: Nest) -> list[Array]:
         """The leaves of a value of the unit."""
         return nest.flatten_as(self.structure, value)
 
@@ -93,7 +94,7 @@ class Outline:
         object.__setattr__(self, "in_arrays", in_arrays)
 
     @classmethod
-    def of(cls, spec: object, who: str) -> Outline:
+    def of(cls, spec: SpecNest, who: str) -> Outline:
         """Take a spec, or a nest of specs, apart.
 
         Args:
@@ -105,7 +106,7 @@ class Outline:
         """
         frozen = checked(spec, who)
 
-        def taken_apart(part: object, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+        def taken_apart(part: SpecNest, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
             structure = nest.flatten(part, whole)[1].sorted()
             return nest.flatten_as(structure, part), structure
 
@@ -130,7 +131,7 @@ _CACHE: dict[Any, tuple[list[Any], Outline]] = {}
 _MOST_CACHED = 256
 
 
-def cached_outline(spec: object, who: str) -> Outline:
+def cached_outline(spec: SpecNest, who: str) -> Outline:
     """`Outline.of`, cached for the next call with the same spec objects: specs never change, so their ids suffice."""
     specs: list[Any] = []
     key = _ids(spec, specs)
@@ -187,7 +188,7 @@ def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int
     return made
 
 
-def _put(made: dict[int, Array], member: Member, value: object) -> None:
+def _put(made: dict[int, Array], member: Member, value: Nest) -> None:
     made.update(enumerate(member.scatter(value), member.first))
 
 

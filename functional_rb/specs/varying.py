@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.ops.protocol import Array
@@ -102,11 +103,11 @@ class Varying(Spec):
         """A value for each row of random bits int32 [N, words]: the parts, with zeros in padding."""
 
     @abc.abstractmethod
-    def inside(self, ops: SpecOps, x: object) -> Array:
+    def inside(self, ops: SpecOps, x: Nest) -> Array:
         """Whether values, apart from padding, lie in their domain, bool [N]."""
 
     @abc.abstractmethod
-    def nearest(self, ops: SpecOps, x: object) -> dict[str, Any]:
+    def nearest(self, ops: SpecOps, x: Nest) -> dict[str, Any]:
         """The nearest values of the domain, with zeros in padding."""
 
     @abc.abstractmethod
@@ -114,7 +115,7 @@ class Varying(Spec):
         """The parts in NumPy for a value of Gymnasium, or for nested sequences [*batch, *batch_shape] of values."""
 
     @abc.abstractmethod
-    def to_host(self, x: object) -> Any:
+    def to_host(self, x: Nest) -> Any:
         """A value, or nested lists [*batch, *batch_shape] of values, of parts in NumPy: the inverse of `from_host`."""
 
     @property

@@ -37,7 +37,19 @@ def is_encoding(spec: Any) -> bool:
 
 
 def encoded(spec: Any, value: Any, batch: tuple[int, ...], prefix: str, who: str) -> Any:
-    """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape]."""
+    """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
+
+    Args:
+        spec: the spec of the value.
+        value: a nest like the spec, down to its units.
+        batch: the axis of a vector environment's environments; () for a plain one.
+        prefix: what stands before the names of leaves in errors.
+        who: the function that asks, for errors.
+
+    Raises:
+        TypeError: for a value of the wrong type, naming the leaf.
+        ValueError: for a value that does not fit, naming the leaf.
+    """
     outline = _outline(spec)
     made = []
     for member, given in zip(outline.members, nest.flatten_as(outline.shape_of_units, value), strict=True):

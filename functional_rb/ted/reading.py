@@ -61,7 +61,11 @@ class Source:
     holds: Callable[[int], bool]
 
     def expect_held(self, nbytes: int, what: str) -> None:
-        """Refuse a claim of more bytes than the source can hold."""
+        """Refuse a claim of more bytes than the source can hold.
+
+        Raises:
+            DamagedError: naming the file.
+        """
         if not self.holds(nbytes):
             raise DamagedError(f"{self.where}: it tells of {what}, {nbytes} bytes, and holds next to nothing; damaged")
 
@@ -103,7 +107,19 @@ def checked(header: Header, where: str) -> Header:
 
 
 def read(header: Header, source: Source, extra: str | bytes | None, reward: Path, known: Iterable[Any]) -> Flat:
-    """The flat form of a file."""
+    """The flat form of a file.
+
+    Args:
+        header: the header of the file, checked.
+        source: the leaves of the file.
+        extra: the JSON text beside them; None in a file that TorchRL wrote.
+        reward: path of the reward, if there is no JSON text.
+        known: classes that the spec names, as for `from_json`.
+
+    Raises:
+        DamagedError: if the leaves are not what TED2Flat writes, or not there, naming the file and the leaf.
+        KnownError: for a spec that names other classes.
+    """
     where, total = source.where, header.count * header.length
     done = source.file_leaves.get(DONE)
     if done is None or done.rows != total or done.dtype != "bool" or done.shape not in ((), (1,)):

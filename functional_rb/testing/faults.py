@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.testing import carriers
 
 
@@ -38,7 +38,7 @@ def no_error(who: str, what: str) -> Iterator[None]:
         raise ConformanceError(f"{who}: {what}: expected a result, got {got}; {remedy_of(error)}") from error
 
 
-def differing(one: Any, other: object, name: str) -> Iterator[tuple[str, NumpyArray | None, NumpyArray | None]]:
+def differing(one: Nest, other: Nest, name: str) -> Iterator[tuple[str, NumpyArray | None, NumpyArray | None]]:
     """The arrays of two nests, by their names below the given one, that are not the same bits."""
     both = carriers.named(one, name), carriers.named(other, name)
     for part in both[0] | both[1]:

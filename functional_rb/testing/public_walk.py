@@ -11,6 +11,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.testing import carriers
 from functional_rb.testing.faults import differing, no_error, shown
@@ -41,7 +42,7 @@ class PublicWalk(Walk):
         with no_error(self.who, f"`{name}` on {self.name}"):
             return function(self.state, *arguments)
 
-    def arrays_of(self, state: object) -> Any:
+    def arrays_of(self, state: State) -> Any:
         """The arrays of a state, of a copy, as reading a state's own would pin its memory."""
         state = copy.deepcopy(state)
         found = [getattr(state, field) for field in Arrays._fields]
@@ -71,7 +72,7 @@ class PublicWalk(Walk):
         self.follow(name, self.public(name, *given), self.spec, *arguments)
         return self.arrays
 
-    def follow(self, name: str, state: object, *arguments: Any) -> None:
+    def follow(self, name: str, state: State, *arguments: Any) -> None:
         """Go on from a new state, whose arrays must be those that the core gives."""
         expected = self.call(name, self.arrays, *arguments)
         found = self.arrays_of(state)

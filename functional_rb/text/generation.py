@@ -122,7 +122,13 @@ def _is_any(ops: TextOps, tokens: Array, among: tuple[int, ...]) -> Array:
 
 
 def without_cache(ops: TextOps, model: Model, room: int) -> Model:
-    """A model that has no cache as one that has: what it remembers are all tokens, which it is asked about anew."""
+    """A model that has no cache as one that has: what it remembers are all tokens, which it is asked about anew.
+
+    Args:
+        ops: the backend.
+        model: gets None for a cache.
+        room: how many tokens of a row are remembered.
+    """
 
     def prefill(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Array, Array]:
         seen, places, size = memory
@@ -173,6 +179,17 @@ def generate(
     All tokens of the prompts but the last of each go through the model at once; what it says of them is not used, and
     where it has a `prefill`, or a compiler sees to it, it does not compute their logits. The last ones are the first
     tokens that go through it one by one.
+
+    Args:
+        ops: the backend.
+        model: tells the logits of the next token.
+        cache: before the first token, with room for L + n of each of B rows.
+        copied: makes a cache of rows of another, int32, in memory of its own.
+        prompts: int32 [B, L].
+        mask: bool [B, L], which are tokens; one of each row at least.
+        bits: int32 [B, r, n, 2], uniform in [0, 2^31).
+        law: how tokens are drawn.
+        settings: what is static.
     """
     batch, width = prompts.shape
     n, k = settings.n, settings.at_once
@@ -266,7 +283,17 @@ def log_probs(
     tokens_at_once: int | None = None,
     cache: Callable[[int, int], Any] | None = None,
 ) -> Array:
-    """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding."""
+    """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding.
+
+    Args:
+        ops: the backend.
+        model: which gets None for a cache, but where it is asked about some tokens at a time.
+        ids: int32 [N, S].
+        mask: bool [N, S], which are tokens.
+        rows_at_once: how many rows the model is asked about at a time; None for all.
+        tokens_at_once: how many tokens of them; None for all.
+        cache: makes the cache that this needs.
+    """
     rows, width = ids.shape
     place = ops.arange(width, like=ids)[None] + _filled(ops, mask, 0)
     none = _filled(ops, mask[:, :1], -1)

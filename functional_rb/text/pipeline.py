@@ -98,7 +98,17 @@ def prepare(
     rows_at_once: int,
     progress: bool | None,
 ) -> Prepared:
-    """Write what is not there yet, and open it."""
+    """Write what is not there yet, and open it.
+
+    Args:
+        options: how.
+        given: the rows.
+        source: the same where they can be read again, else None: then they are first written to a file.
+        tokenizer: of Hugging Face.
+        root: the directory of all that was prepared; None for the usual one.
+        rows_at_once: how many rows are tokenized together.
+        progress: whether a bar is shown.
+    """
     who = f"text.{options.kind}"
     tokenizing = Tokenizing(tokenizer, who)
     where = _root() if root is None else os.path.abspath(as_path(root, f"{who}: root"))

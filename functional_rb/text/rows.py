@@ -78,7 +78,17 @@ class Texts(NamedTuple):
 
 
 def texts_of(row: Any, columns: Columns, separator: str, render: Render) -> Texts:
-    """What a row says."""
+    """What a row says.
+
+    Args:
+        row: by column.
+        columns: those to read.
+        separator: what stands between a prompt and its reply, where these are no conversations.
+        render: makes texts of conversations.
+
+    Raises:
+        UnusableRow: if it says nothing to learn from.
+    """
     if isinstance(row, NoRow) or not isinstance(row, Mapping):
         what = row.reason if isinstance(row, NoRow) else f"got {type(row).__name__}"
         raise UnusableRow("no_row", None, f"expected columns {list(columns.needed)}: {what}")

@@ -194,7 +194,11 @@ class OfArray(Source):
         self._path = path
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
-        """Object by object; what is no UTF-8 has lone surrogates."""
+        """Object by object; what is no UTF-8 has lone surrogates.
+
+        Raises:
+            ValueError: if the array is none, or does not end: nobody can tell where another row begins.
+        """
         with open(self._path, encoding="utf-8-sig", errors="surrogateescape") as file:
             yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
 

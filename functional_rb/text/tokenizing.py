@@ -120,7 +120,17 @@ class Tokenizing:
         return found
 
     def render(self, messages: Sequence[Any], then: Then, options: Mapping[str, Any]) -> str:
-        """A conversation by the tokenizer's chat template."""
+        """A conversation by the tokenizer's chat template.
+
+        Args:
+            messages: dicts of role and content.
+            then: what follows.
+            options: what the template is given besides, such as tools.
+
+        Raises:
+            ValueError: if the tokenizer has no chat template.
+            TemplateFailed: if the template does not take the conversation.
+        """
         if getattr(self._tokenizer, "chat_template", None) is None:
             raise ValueError(
                 f"{self._who}: there are conversations, and the tokenizer has no chat template; give it one "

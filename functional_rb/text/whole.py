@@ -20,7 +20,12 @@ ROWS_AT_ONCE: Final = 2**14
 
 
 def checksum(path: str) -> str:
-    """The BLAKE2b-128 of a file, hexadecimal."""
+    """The BLAKE2b-128 of a file, hexadecimal.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        UnusableFileError: if it is no regular file, or consists mostly of holes.
+    """
     descriptor, size = files.open_regular(path)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not files.holds(descriptor, size, size):

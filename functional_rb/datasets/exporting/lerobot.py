@@ -24,7 +24,20 @@ Found = dict[str, Moments]
 
 
 def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -> None:
-    """Write a dataset."""
+    """Write a dataset.
+
+    Args:
+        version: "v2.1" or "v3.0".
+        reader: of the dataset.
+        facts: what is told of it by the user, beside what is known.
+        target: the path that the folder gets in the end.
+        folder: is written to.
+
+    Raises:
+        DatasetError: for what LeRobot has no place for, naming the leaf.
+        ImportError: if pyarrow is missing, or Pillow for images.
+        ValueError: if nobody knows how many steps a second has, or for facts that LeRobot does not have.
+    """
     unknown = sorted(facts.keys() - FACTS)
     if unknown:
         raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")

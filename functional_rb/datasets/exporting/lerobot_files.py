@@ -28,10 +28,21 @@ class Files(Protocol):
         """Append rows to the episode that is being written."""
 
     def end(self, episode: Json, stats: Stats) -> None:
-        """End it."""
+        """End it.
+
+        Args:
+            episode: episode_index, tasks, length, dataset_from_index, dataset_to_index.
+            stats: of each feature.
+        """
 
     def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
-        """Tell of the dataset."""
+        """Tell of the dataset.
+
+        Args:
+            info: what `meta/info.json` has of it, besides what the version says.
+            tasks: in words.
+            stats: of each feature.
+        """
 
 
 class Version2:

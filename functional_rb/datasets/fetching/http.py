@@ -43,7 +43,11 @@ class Answer:
     body: Any
 
     def read(self, n: int) -> bytes:
-        """Up to so many bytes, none at the end."""
+        """Up to so many bytes, none at the end.
+
+        Raises:
+            PassingError: if the connection fails, or is cut where the answer says so.
+        """
         try:
             part: bytes = self.body.read(n)
             return part
@@ -81,8 +85,19 @@ def ask(
 ) -> Answer | None:
     """Ask for a file from a byte on.
 
+    Args:
+        url: of the file, http or https.
+        start: the first byte that is wanted.
+        same: the ETag or Last-Modified that the file must still have; if it has another, all of it comes. "" for none.
+        context: certificates that are believed, None for those of the system.
+        timeout: seconds without a byte after which the connection is given up.
+
     Returns:
         What comes; None if the server has no byte there.
+
+    Raises:
+        RefusedError: if the address does not give the file.
+        PassingError: if it may do so later.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise RefusedError("expected an address that begins with https:// or http://")

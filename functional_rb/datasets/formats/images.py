@@ -17,7 +17,19 @@ KINDS = ("PNG", "JPEG")
 def decoded(
     contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: str, kinds: Sequence[str] = KINDS
 ) -> Array:
-    """Images [n, *shape]."""
+    """Images [n, *shape].
+
+    Args:
+        contents: of each, its bytes.
+        shape: height and width, and channels.
+        dtype: of the values.
+        where: file and episode, for errors.
+        kinds: those that are read.
+
+    Raises:
+        DatasetError: for what is no such image, or one of another size: it is not decoded.
+        ImportError: if Pillow is missing.
+    """
     made = np.empty((len(contents), *shape), dtype)
     for k, content in enumerate(contents):
         with _opened(content, f"{where}, image {k}", kinds) as image:

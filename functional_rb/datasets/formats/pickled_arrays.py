@@ -91,7 +91,11 @@ class PendingArray:
 
 
 def made(name: Any, arguments: Any) -> Any:
-    """What stands for the call of a known name."""
+    """What stands for the call of a known name.
+
+    Raises:
+        RefusedError: for any other call.
+    """
     match name, arguments:
         case Name(), (first, *_) if name is RECONSTRUCT and first is NDARRAY:
             return PendingArray()

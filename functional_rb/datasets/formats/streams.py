@@ -64,7 +64,11 @@ class Inflated(io.RawIOBase):
         return True
 
     def readinto(self, target: Any) -> int:
-        """Read up to as many bytes as fit, none at the end."""
+        """Read up to as many bytes as fit, none at the end.
+
+        Raises:
+            DatasetError: if more come than the limit, or the file is damaged.
+        """
         with memoryview(target).cast("B") as view:
             part = self._some(len(view)) if len(view) else b""
             view[: len(part)] = part

@@ -19,7 +19,16 @@ PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
 def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
-    """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for."""
+    """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for.
+
+    Args:
+        path: of the archive: tar, tar.gz, tar.xz.
+        limit: bytes that may come out of it.
+
+    Raises:
+        DatasetError: for what is no such archive, names that lead out of a folder, links and devices, naming them.
+        FileNotFoundError: if there is no such file.
+    """
     with streams.opened(path) as file:
         stream: Any = _Headers(Inflated(file, limit, path), path)
         try:

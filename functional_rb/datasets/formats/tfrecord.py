@@ -17,7 +17,16 @@ BEFORE, AFTER = 12, 4
 
 
 def records(path: str, first: int = 0) -> Iterator[memoryview]:
-    """The records of a file, from one on, each a view of a part of the file that is mapped for it."""
+    """The records of a file, from one on, each a view of a part of the file that is mapped for it.
+
+    Args:
+        path: of the file.
+        first: the records before it are passed over, by their lengths.
+
+    Raises:
+        DatasetError: for a wrong checksum or length, naming the file, the record and the byte.
+        FileNotFoundError: if there is no such file.
+    """
     with streams.opened(path) as file:
         for number, (at, length, where) in enumerate(_framed(file, path)):
             if number >= first:

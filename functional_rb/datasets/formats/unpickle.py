@@ -28,6 +28,14 @@ def unpickle(stream: BinaryIO | bytes, where: str, most: int = MOST) -> Any:
 
     Arrays of objects become lists; those without axes, in which `numpy.save` puts what is no array, their content.
 
+    Args:
+        stream: read up to the end of the pickle; or its bytes. Of protocol 2 or above, which Python 3 writes.
+        where: its name, for errors.
+        most: bytes that it may take in memory.
+
+    Raises:
+        DatasetError: for anything else, naming the function or class that the pickle wants.
+
     Example:
         >>> unpickle(pickle.dumps({"done": [True, None]}), "a file")
         {'done': [True, None]}
