@@ -43,7 +43,7 @@ if gpu.ASKED and not gpu.ELSEWHERE:  # many processes share the GPU
 # The same examples at every run: a suite that fails now and then is broken.
 hypothesis.settings.register_profile(
     "ci",
-    max_examples=effort.effort(30, 100),
+    max_examples=effort.effort(50, 100),
     derandomize=True,
     deadline=None,
     print_blob=True,

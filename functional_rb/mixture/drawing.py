@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import itertools
 import math
@@ -83,7 +84,7 @@ class Drawn(NamedTuple):
     extras: Mapping[str, Array]
 
 
-class Carrier:
+class Carrier(abc.ABC):
     """What a backend does for a draw from a mixture, whose numbers are known, or traced.
 
     Numbers are all that is small: shares, handles, chances. Those that are known are NumPy's, which is the fastest.
@@ -98,30 +99,31 @@ class Carrier:
     ops: Ops
     mapper: Mapper
 
+    @abc.abstractmethod
     def status(self, state: State) -> Status:
         """What a draw has to know of a buffer."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def keys(self, key: Any, n: int) -> Sequence[Any]:
         """Independent keys made of one."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def draws(self, key: Any, n: int) -> Array:
         """Uniform numbers int32 [n] in [0, 2^31)."""
-        raise NotImplementedError
 
     def key_of(self, key: Any) -> Any:
         """One of the keys, as `draw` and functions of items take it."""
         return key
 
+    @abc.abstractmethod
     def draw(self, state: State, key: Any, batch: int, wanted: Any) -> tuple[State, Sequence[Array], Selection]:
         """Draw a batch, of which the first `wanted` rows count, or all; its weights are of no account."""
-        raise NotImplementedError
 
     def draw_at_once(
         self, states: Sequence[Any], keys: Sequence[Any], sizes: Sequence[int]
     ) -> tuple[Sequence[Array], Selection] | None:
         """Draw from buffers alike that remember nothing, one after the other, by one call; None if that cannot be."""
+        return None
 
     def numbers(self, array: Array) -> Array:
         """What a draw gave, as numbers."""
@@ -132,8 +134,8 @@ class Carrier:
         return [take(self.ops, pieces, order) for pieces in leaves]
 
     def floats(self, p: Any, like: Array) -> Array:
-        """Shares that are numbers or an array, float32, where another array is; only of those that are traced."""
-        raise NotImplementedError
+        """Shares that are numbers or an array as float32 where another array is; what is known stays as it is."""
+        return p
 
     def settled(self, plan: Assignment) -> Assignment:
         """The same, for a compiler that would else compute it again for each element of what it chooses."""

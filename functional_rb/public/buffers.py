@@ -71,6 +71,7 @@ NAMES: Final = (
 
 
 # --- writing and drawing --------------------------------------------------------------------------------------------
+# What the chain does whole is asked of it in each function anew: eager torch would pay for one more call of Python.
 
 
 @documented_by(api.init)
