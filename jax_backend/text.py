@@ -162,17 +162,5 @@ reward_loss = _lib.bind_to(_backend, preferences.reward_loss)
 rollout = _lib.bind_to(_backend, api.rollout)
 update_kl = _lib.bind_to(_backend, preferences.update_kl)
 
-__all__ = [
-    "bradley_terry_loss",
-    "end_scores",
-    "gae",
-    "generate",
-    "group_advantages",
-    "join",
-    "log_probs",
-    "pairs_of_groups",
-    "reward_loss",
-    "rollout",
-    "update_kl",
-]
+__all__ = [*api.NAMES]
 __dir__ = __all__.copy

@@ -194,15 +194,5 @@ reset = _lib.bind_to(_backend, api.reset)
 select = _lib.bind_to(_backend, api.select)
 search = _lib.bind_to(_backend, api.search)
 
-__all__ = [
-    "backup",
-    "content",
-    "expand",
-    "init",
-    "reset",
-    "search",
-    "select",
-    "subtree",
-    "summary",
-]
+__all__ = [*api.NAMES]
 __dir__ = __all__.copy

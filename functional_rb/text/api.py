@@ -5,7 +5,7 @@ A backend binds each of these to itself and takes over its docstring; the exampl
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,21 @@ from functional_rb.text.backend import Backend, EmptyCache, Step
 from functional_rb.text.checks import check_callable, law_of, rows_of, settings_of, shaped, unset, whole
 from functional_rb.text.decoding import Decoding, Reward, Score
 from functional_rb.text.generation import Generation, Joined
+
+NAMES: Final = (
+    "bradley_terry_loss",
+    "end_scores",
+    "gae",
+    "generate",
+    "group_advantages",
+    "join",
+    "log_probs",
+    "pairs_of_groups",
+    "reward_loss",
+    "rollout",
+    "update_kl",
+)
+"""What `rb.text` has on every backend."""
 
 
 class Rollout(NamedTuple):

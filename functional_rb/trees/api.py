@@ -19,6 +19,19 @@ from functional_rb.trees.search import Evaluated, Leaf, Step
 from functional_rb.trees.spec import INT32_MAX, Content, TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 
+NAMES: Final = (
+    "backup",
+    "content",
+    "expand",
+    "init",
+    "reset",
+    "search",
+    "select",
+    "subtree",
+    "summary",
+)
+"""What `rb.trees` has on every backend."""
+
 _CHANCE: Final = "TreeSpec(..., chance=True)"
 FLOAT, MASK, INDEX = Unbounded((), "float32"), Unbounded((), "bool"), Unbounded((), "int32")
 
