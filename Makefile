@@ -39,7 +39,7 @@ test: $(VENV)/.installed-dev ## run the tests, in under eight minutes on two qui
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
 	TESTS=all $(bin)/python -m pytest $(ARGS)
 
-# Of the torch suite what is quick to tell: ARGS=tests for all of it.
+# Modules whose tests of torch all pass there; docs/install.md says what the others meet.
 test-device: ARGS = tests/device tests/contract/test_members.py tests/contract/test_every_variant.py tests/contract/test_epochs.py \
     tests/contract/test_errors.py tests/contract/test_n_step.py tests/contract/test_leaf_order.py tests/mixture
 test-device: $(VENV)/.installed-dev ## run tests of torch on a device without one, whose memory the host may not touch
