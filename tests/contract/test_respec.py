@@ -17,6 +17,7 @@ from functional_rb.buffer import respec
 from functional_rb.checkpoint import blocks
 from functional_rb.core.handles import CURRENT
 from functional_rb.storage import mapped_array
+from functional_rb.structures import ring
 from tests.support import backends, models
 from tests.support.backends import Backend
 from tests.support.checkpoints import refusing
@@ -541,6 +542,25 @@ def test_a_queue_that_becomes_too_small_while_nobody_can_be_told() -> None:
 
 
 # --- compact storage ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["torch-core", "jax"], indirect=True)
+def test_handles_beyond_the_numbers_of_another_capacity_are_stale(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 8 slots go up to 40 here, those of 12 up to 36: all items keep theirs, or none does."""
+    monkeypatch.setattr(ring, "INT32_MAX", 40)
+    item = {"numbers up to 40": frb.Unbounded((), "int32")}  # no other test's plans are these
+    state, others = backend.init(frb.BufferSpec(item, 8)), frb.BufferSpec(item, 12)
+    for count in range(1, 39):
+        state = backend.add(state, {"numbers up to 40": np.array([count - 1], np.int32)})
+        if count < 35:
+            continue
+        handles = np.arange(count - 8, count, dtype=np.int32)
+        after = backend.rb.with_spec(state, others)
+        assert backend.numpy(backend.rb.is_live(after, handles)).tolist() == [count <= 36] * 8
+        stored = backend.numpy(backend.rb.items(after)["numbers up to 40"])
+        assert sorted(stored[stored > 0].tolist()) == handles.tolist()
 
 
 @pytest.mark.parametrize("stack", [1, 3])
