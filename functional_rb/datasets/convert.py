@@ -70,6 +70,17 @@ class Conversion:
         }
 
 
+def conversion_of(given: Conversion | None, who: str) -> Conversion:
+    """What a caller gives, the usual one if that is None.
+
+    Raises:
+        TypeError: for something else.
+    """
+    if given is not None and not isinstance(given, Conversion):
+        raise TypeError(f"{who}: expected conversion as frb.datasets.Conversion(...), got {given!r:.80}")
+    return given or Conversion()
+
+
 def convert(
     reader: Reader,
     path: str | os.PathLike[str],
@@ -104,13 +115,13 @@ def convert(
         raise TypeError(
             f"{WHO}: expected a reader, got {reader!r:.80}; open_reader(name) gives one, and load takes the name itself"
         )
-    how = conversion or Conversion()
+    how = conversion_of(conversion, WHO)
     steps = reader.spec(how.narrow)
     compact = is_large(steps.observation) if how.compact is None else how.compact
-    named = infos_named(how.infos, "datasets")
-    infos = tuple(sorted(steps.infos)) if named is True else tuple(named or ())
-    form = Form(steps, infos, how.observation_key, compact)
-    options = {**how.choices(), "infos": list(form.infos), "compact": compact}
+    options = how.choices()
+    infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
+    form = Form(steps, tuple(infos), how.observation_key, compact)
+    options |= {"infos": list(form.infos), "compact": compact}
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
         if is_dataset(target):

@@ -13,7 +13,7 @@ from typing import Any
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.strict_json import Json
 from functional_rb.checkpoint.restoring import backend_name
-from functional_rb.datasets.convert import Conversion, convert
+from functional_rb.datasets.convert import Conversion, conversion_of, convert
 from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.journal import JOURNAL, problem_of_line, read_lines
@@ -71,12 +71,13 @@ def load(
         >>> state = load("minari:D4RL/door/human-v2", rb, sampler=frb.Slices(16))  # doctest: +SKIP
     """
     backend_name(backend, WHO)
+    how = conversion_of(conversion, WHO)
     given: Any = name  # users give anything
     directory: str = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(given, str | os.PathLike):
         split_name(directory)  # which tells what a name is
     if not is_dataset(directory):
-        directory = prepare(directory, root, options, conversion or Conversion())
+        directory = prepare(directory, root, options, how)
     description = read_description(directory)
     return opened(directory, description, backend, sampler, transforms, batch_size, device)
 

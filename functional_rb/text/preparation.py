@@ -61,7 +61,7 @@ def preference(
     Raises:
         ValueError: for a row that cannot be used, naming row and column; for missing columns, and for arguments out of
             range.
-        TypeError: for a source or a tokenizer of another kind.
+        TypeError: for a source, a tokenizer or a tokenization of another kind.
         ImportError: if a library is missing, with the remedy.
         StorageFullError: if the disk is full; what was written stays, and the next call goes on with it.
 
@@ -87,8 +87,7 @@ def preference(
     found = Columns(
         names["prompt"], (chosen, rejected), told, tools=names["tools"], template=names["chat_template_kwargs"]
     )
-    how = tokenization or Tokenization()
-    options, at_once = _checked("preference", how, found), _count(how.rows_at_once, "preference", "rows_at_once")
+    options, at_once = _checked("preference", tokenization, found)
     return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
 
 
@@ -151,8 +150,7 @@ def prompts(
         prompt or _needed("prompts", names, "prompt"), () if reply is None else (reply,), whole=in_one,
         tools=names["tools"], template=names["chat_template_kwargs"],
     )  # fmt: skip
-    how = tokenization or Tokenization()
-    options, at_once = _checked("prompts", how, found), _count(how.rows_at_once, "prompts", "rows_at_once")
+    options, at_once = _checked("prompts", tokenization, found)
     return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
 
 
@@ -204,9 +202,12 @@ def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
     return name
 
 
-def _checked(kind: Kind, how: Tokenization, columns: Columns) -> Options:
-    """The options, each of which is one that there is."""
+def _checked(kind: Kind, tokenization: Tokenization | None, columns: Columns) -> tuple[Options, int]:
+    """The options, each of which is one that there is, and how many rows are tokenized at a time."""
     who = f"text.{kind}"
+    if tokenization is not None and not isinstance(tokenization, Tokenization):
+        raise TypeError(f"{who}: expected tokenization as frb.text.Tokenization(...), got {tokenization!r:.80}")
+    how = tokenization or Tokenization()
     for name, allowed in (("too_long", get_args(TooLong)), ("bad", get_args(Bad)), ("jointly", (True, False))):
         if getattr(how, name) not in allowed:
             raise ValueError(f"{who}: expected {name} as one of {allowed}, got {getattr(how, name)!r}")
@@ -214,7 +215,8 @@ def _checked(kind: Kind, how: Tokenization, columns: Columns) -> Options:
         raise TypeError(f"{who}: expected separator as a text, got {how.separator!r}")
     limit = None if how.max_length is None else _count(how.max_length, kind, "max_length")
     end = how.eos if isinstance(how.eos, bool) else operator.index(how.eos)
-    return Options(kind, limit, how.too_long, how.bad, bool(how.jointly), end, how.separator, columns)
+    options = Options(kind, limit, how.too_long, how.bad, bool(how.jointly), end, how.separator, columns)
+    return options, _count(how.rows_at_once, kind, "rows_at_once")
 
 
 def _count(number: Any, kind: Kind, name: str) -> int:

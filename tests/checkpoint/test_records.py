@@ -140,6 +140,13 @@ def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:
     assert frb.load(tmp_path, "torch", frb.checkpoint.Reading(fall_back=True))["x"].tolist() == [1] * 1000
 
 
+def test_how_a_checkpoint_is_read_is_told_by_a_record(tmp_path: Path) -> None:
+    wrong: Any
+    for wrong in ({}, None, True, frb.checkpoint.Reading):
+        with pytest.raises(TypeError, match=r"load: expected reading as frb\.checkpoint\.Reading\(\.\.\.\), got"):
+            frb.load(tmp_path, "torch", wrong)
+
+
 def test_what_is_no_nest_of_arrays_is_refused(tmp_path: Path) -> None:
     state = torch_backend.init(frb.BufferSpec(frb.Unbounded(()), 2))
     for given, text in (

@@ -24,6 +24,7 @@ from functional_rb.datasets import DatasetError, open_reader
 from functional_rb.datasets.formats import images
 from tests.support import datasets_of_others as others
 from tests.support import protobuf
+from tests.support.made_up import MadeUp
 
 
 def folder(root: Path) -> Path:
@@ -369,3 +370,10 @@ def test_names_and_roots_of_another_kind() -> None:
     for wrong in ("x", None, 3):
         with pytest.raises((TypeError, ValueError), match=r"datasets\.fetch: expected "):
             frb.datasets.fetch(wrong, "fetched")
+    for wrong in ({}, {"infos": True}, True, frb.datasets.Conversion):
+        with pytest.raises(TypeError, match=r"datasets\.load: expected conversion as frb\.datasets\.Conversion"):
+            frb.datasets.load("made", torch_backend, conversion=wrong)
+        with pytest.raises(TypeError, match=r"datasets\.convert: expected conversion as frb\.datasets\.Conversion"):
+            frb.datasets.convert(MadeUp([1]), "made", wrong)
+        with pytest.raises(TypeError, match=r"datasets\.fetch: expected retry as frb\.datasets\.Retry\(\.\.\.\), got"):
+            frb.datasets.fetch("https://example.org/a.bin", "fetched", retry=wrong)

@@ -171,3 +171,9 @@ def test_what_is_no_source_and_no_tokenizer(tmp_path: Path) -> None:
             frb.text.preference(source, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
     with pytest.raises(TypeError, match="expected tokenizer as one of transformers"):
         frb.text.preference([GOOD], str.split, root=tmp_path)
+    wrong: Any
+    for wrong in ({}, {"eos": 12}, 512, frb.text.Tokenization):
+        for prepare in (frb.text.preference, frb.text.prompts):
+            with pytest.raises(TypeError, match=r"expected tokenization as frb\.text\.Tokenization\(\.\.\.\), got"):
+                prepare([GOOD | {"label": "no"}], of_words(), wrong, root=tmp_path)
+    assert not os.listdir(tmp_path)

@@ -68,6 +68,8 @@ def fetch(
     """
     given: Any = sources  # users give anything
     folder = folder_of(root, WHO)
+    if retry is not None and not isinstance(retry, Retry):
+        raise TypeError(f"{WHO}: expected retry as frb.datasets.Retry(...), got {retry!r:.80}")
     how = _How(offline, retry or Retry(), progress, certificates)
     is_one = isinstance(given, str | RemoteFile) or not hasattr(given, "__iter__")
     wanted = [file for source in ([given] if is_one else given) for file in _files(source, how)]
