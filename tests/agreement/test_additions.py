@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -400,3 +401,37 @@ def test_frames_are_shared_as_the_core_shares_them_also_as_their_numbers_begin_a
         alive = [*alive, (*pair, peek(pair[0]))][-3:]
         for native, plain, bits in alive:
             assert peek(native) == peek(plain) == bits
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_step_is_compared_with_frames_whose_numbers_had_not_begun_anew(paired: bool, lanes: int | None) -> None:
+    """The frames before number 0, which lie at the end of a lane's room, say whether a batch begins with shared ones."""
+    item = STACK | ({"next_obs": STACK["obs"]} if paired else {})
+    spec = frb.BufferSpec(item, 16, lanes=lanes, compact=frb.Compact(stack={"obs": 3}, spare=4))
+    frames, at = spec.plan.frames, counters.place(spec.plan, frame_ring.CURSOR)
+    assert frames is not None
+    assert at is not None
+    lead, cursors = (1, *([lanes] if lanes else [])), slice(at, at + (lanes or 1))
+
+    def step(*numbers: int) -> dict[str, Any]:
+        shown = np.repeat(np.array(numbers, np.uint8), 2).reshape(4, 2)
+        return {name: np.tile(stack, (*lead, 1, 1)) for name, stack in zip(item, (shown[:3], shown[1:]), strict=False)}
+
+    looked_at = range(3 if paired else 2)
+    for cursor, changed in itertools.product(looked_at, [None, *looked_at]):
+        following, found = [2, 3, 4, 5], []
+        if changed is not None:
+            following[changed] = 9
+        for use in (True, False):
+            with noting(OnTorch) as chain, frb.kernels(use):
+                state = torch_backend.init(spec)
+                state._counters[cursors] = frames.limit - (4 if paired else 3) + cursor
+                state = torch_backend.add(state, step(1, 2, 3, 4))
+                assert state._counters[cursors].tolist() == [cursor] * (lanes or 1)
+                state = torch_backend.add(state, step(*following))
+                assert chain.calls["add"] == 2 * use
+            alone = 4 if paired else 3
+            assert state._counters[cursors].tolist() == [cursor + (1 if changed is None else alone)] * (lanes or 1)
+            found.append(peek(state))
+        assert found[0] == found[1]

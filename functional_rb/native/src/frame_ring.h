@@ -34,7 +34,7 @@ FRB_ENTRY void plan_frames(const int32_t* cursor, const int32_t* written, const 
                         int32_t* slots, int32_t* source, uint8_t* live, int32_t* after, int32_t* at, Chain chain,
                         int64_t lanes, int64_t rows, int64_t count) {
   const int64_t room = chain->room, limit = chain->limit, depth = chain->depth;
-  const int64_t frames = chain->paired ? 2 * depth : depth, steps = rows / lanes, n = count / lanes;
+  const int64_t frames = frames_of_a_step(chain.at), steps = rows / lanes, n = count / lanes;
   for (int64_t lane = 0; lane < lanes; ++lane) {
     int64_t end = 0;
     for (int64_t t = 0; t < steps; ++t) {

@@ -47,12 +47,7 @@ struct KnownBuffer {
   bool stops;                    // when it is full
   double beta;
 
-  static Plan plan_in(const std::vector<int32_t>& numbers) {
-    Plan plan;
-    plan.at = reinterpret_cast<const BufferRecord*>(numbers.data());
-    return plan;
-  }
-  Plan plan() const { return plan_in(numbers); }
+  Plan plan() const { return record_of<Plan>(numbers.data()); }
   int64_t arrays() const { return 1 + plan()->wide; }
   int64_t arrays_beside() const { return PyTuple_Size(names); }
   bool makes_rows() const { return !queue.empty() || !frames.empty(); }
@@ -61,14 +56,11 @@ struct KnownBuffer {
   // How many steps wait at most.
   int64_t waiting() const { return waits() ? int64_t(waits()->lanes) * (waits()->n - 1) : 0; }
   // How many items a batch may take out, and how many rows beside it may write, with so many steps in each lane.
-  int64_t most_lost(int64_t steps) const { return chain() ? rings()->lanes * most_of(steps, chain()->length) : 0; }
-  int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_of(steps, chain()->room) : waiting(); }
+  int64_t most_lost(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->length) : 0; }
+  int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting(); }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
   bool remembers() const { return draws == EPOCH || draws == EPOCH_OF_SLICES; }  // what has been drawn
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
-
- private:
-  int64_t most_of(int64_t steps, int64_t limit) const { return least<int64_t>(frames_of_a_step(chain()) * steps, limit); }
 };
 
 // What samplers keep beside the storage and the tree.
@@ -305,7 +297,7 @@ Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritte
   made->arrays_beside = what.beside ? known->arrays_beside() : 0;
   made->at = what.rows && known->chain() ? take(n * 4) : -1, made->places = what.beside ? take(what.beside * 4) : -1;
   for (int64_t k = 0; k < made->arrays_beside; ++k)
-    made->copies_beside[k] = take(what.beside * KnownBuffer::plan_in(known->beside).stored_bytes(k));
+    made->copies_beside[k] = take(what.beside * record_of<Plan>(known->beside.data()).stored_bytes(k));
   made->bytes = bytes;
   if (hold(made)) return made;
   Py_DECREF(reinterpret_cast<PyObject*>(made));

@@ -16,9 +16,9 @@ class NewFrames {
         stacks_(reinterpret_cast<const StackRecord*>(told_ + 1)), layout_(record_of<Plan>(call.beside_plan)),
         capacity_(plan->capacity), lanes_(ring->lanes), steps_(call.batch / lanes_), most_(frames_of_a_step(chain_.at)),
         items_(plan->leaves + call.item_count - call.given), rows_(call.batch), ranks_(call.batch), written_(lanes_, true),
-        shares_(call.batch, true), moves_(call.batch, true), slots_(lanes_ * least<int64_t>(most_ * steps_, chain_->room)),
+        shares_(call.batch, true), moves_(call.batch, true), slots_(lanes_ * most_frames(chain_.at, steps_, chain_->room)),
         source_(slots_.size), live_(slots_.size), after_(lanes_), at_(call.batch),
-        lost_(lanes_ * least<int64_t>(most_ * steps_, chain_->length)), gone_(lost_.size), sizes_(lanes_) {
+        lost_(lanes_ * most_frames(chain_.at, steps_, chain_->length)), gone_(lost_.size), sizes_(lanes_) {
     name_leaves(plan);
     for (int64_t row = 0; row < call.batch; ++row) {
       if (call.mask && !call.mask[row]) continue;
@@ -122,8 +122,7 @@ class NewFrames {
     const auto compare = [&](int64_t at, int64_t bytes) {
       uint64_t one = 0, other = 0;
       memcpy(&one, before + at, size_t(bytes)), memcpy(&other, after + at, size_t(bytes));
-      const uint64_t there = bytes < 8 ? (uint64_t(1) << (8 * bytes)) - 1 : ~uint64_t(0);
-      found |= ((one >> (8 * of.bytes)) ^ other) & counted & there;
+      found |= ((one >> (8 * of.bytes)) ^ other) & counted;  // zeros behind the last piece
     };
     int64_t at = 0;
     for (; at + 8 <= all && !found; at += 8) compare(at, 8);
@@ -132,8 +131,8 @@ class NewFrames {
   }
   // Where the newest frame of a lane lies, or one so far before it.
   int64_t newest(int64_t lane, int64_t back) const {
-    const int64_t number = floor_mod(int64_t(call_.counters[told_->cursor + lane]) - 1 - back, chain_->limit);
-    return lane * chain_->room + number % chain_->room;
+    // Numbers begin anew at a multiple of the room, so these are the places also of frames before number 0.
+    return lane * chain_->room + floor_mod(int64_t(call_.counters[told_->cursor + lane]) - 1 - back, chain_->room);
   }
   // Write a frame, of those that there may be of each step: a stack that is less deep than others repeats its oldest.
   void write(int64_t slot, int64_t source) {

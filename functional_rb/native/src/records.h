@@ -63,8 +63,11 @@ using Chain = Record<ChainRecord>;
 using Queue = Record<QueueRecord>;
 using Map = Record<MapRecord>;
 
-// Most frames that a step takes.
+// Most frames that a step takes, and how many so many steps of a lane may take, of which no more than a limit count.
 FRB_INLINE int64_t frames_of_a_step(const ChainRecord* chain) { return chain->paired ? 2 * chain->depth : chain->depth; }
+FRB_INLINE int64_t most_frames(const ChainRecord* chain, int64_t steps, int64_t limit) {
+  return least<int64_t>(frames_of_a_step(chain) * steps, limit);
+}
 
 template <class R> FRB_INLINE R record_of(const int32_t* numbers) {
   R record;

@@ -242,17 +242,14 @@ inline Ref new_state(Turn& turn, PyObject* version, PyObject* counters, PyObject
 inline BufferCall call_on(Turn& turn, const Seen& counters) {
   const Place* place = turn.place();
   const KnownBuffer* known = turn.known();
+  const auto record = [](const std::vector<int32_t>& numbers) { return numbers.empty() ? nullptr : numbers.data(); };
   BufferCall call{};
-  call.plan = known->numbers.data();
-  call.ring = known->ring.empty() ? nullptr : known->ring.data();
-  call.epoch = known->epoch.empty() ? nullptr : known->epoch.data();
+  call.plan = record(known->numbers), call.ring = record(known->ring), call.epoch = record(known->epoch);
   call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree;
   call.row_bytes = known->row_bytes, call.words = known->words;
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
-  call.queue = known->queue.empty() ? nullptr : known->queue.data();
-  call.frames = known->frames.empty() ? nullptr : known->frames.data();
-  call.beside_plan = known->beside.empty() ? nullptr : known->beside.data();
+  call.queue = record(known->queue), call.frames = record(known->frames), call.beside_plan = record(known->beside);
   call.beside = place->rows_beside, call.frame_at = place->beside<int32_t>(FRAME_AT);
   call.counters = reinterpret_cast<const int32_t*>(counters.data);
   call.scratches = turn.scratches(), call.stream = turn.stream(), call.device = place->where.device.id;
