@@ -104,8 +104,9 @@ def lines_up(plan: Plan, transform: Transform) -> bool:
 def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]) -> Known:
     """What the native code does whole of a buffer, with the transforms that the core carries out."""
     plain = plan.frames is None and not transforms
+    in_turn = is_ring(writer) or type(writer) is StopWhenFull
     draws = Draws.NOTHING
-    if draws_items(sampler) and (is_ring(writer) or type(writer) is StopWhenFull):
+    if draws_items(sampler) and in_turn:
         draws = Draws.ITEMS
     elif type(sampler) in (Slices, PrioritizedSlices):
         draws = Draws.SLICES
@@ -118,6 +119,6 @@ def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]
     )
     made = [transform for transform in transforms if not stores_as_given(transform)]
     appends = len(made) <= 1 and all(lines_up(plan, transform) for transform in made)
-    appends = appends and (is_ring(writer) or type(writer) is StopWhenFull) and keeps_of_new_items(plan, sampler)
+    appends = appends and in_turn and keeps_of_new_items(plan, sampler)
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     return Known(draws, whole, has_updates and writer.in_order, appends, plain)

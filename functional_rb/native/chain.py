@@ -72,8 +72,8 @@ class SavedBlock(_native.Saved):
             old = self._copy(memory, memory.auxiliary[name], first, others)
             found.append(Entry(auxiliary_name(name), False, where, old))
         if values >= 0:
-            places = self._numbers(memory, "int32", begin, leaves)
-            found.append(Entry(TREE, True, places, self._numbers(memory, "float32", values, leaves)))
+            nodes = self._numbers(memory, "int32", begin, leaves)
+            found.append(Entry(TREE, True, nodes, self._numbers(memory, "float32", values, leaves)))
         for name, dtype, column in (
             (VALUE, "float32", kept),
             (STEP_IN_EPISODE, "int32", steps),

@@ -154,10 +154,8 @@ class Engine:
             except Exception:
                 version.roll_back()
                 raise
-            state.consume()
             del version  # so that nobody holds it but other states
-            forget_dead(readable(after).own())
-        return after, sample
+            return self.taken_over(state, after), sample
 
     def taken_over(self, state: Any, after: Any) -> Any:
         """The state after some writes, with the one before them consumed, so that nothing is kept for it."""

@@ -16,7 +16,7 @@ import torch
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.core import counters
+from functional_rb.core import counters, save_history
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.storage.host_state import ENGINE
 from functional_rb.structures import frame_ring
@@ -331,18 +331,23 @@ def test_what_does_not_fit_into_a_full_buffer_is_refused_in_the_cores_words(lane
     rng, said = np.random.default_rng(0), []
     most, more = items(rng, 0, 6, spec), items(rng, 6, 4, spec)
     mask = np.arange(4).reshape(more["done"].shape) < 2
+    of_last_lane = np.zeros_like(mask)
+    of_last_lane[..., -1] = True
+    refused: list[Any] = [(), (~mask | mask,), *([(of_last_lane,)] if lanes else [])]
     for use in (True, False):
         with noting(OnTorch) as chain, frb.kernels(use):
-            state = torch_backend.add(torch_backend.init(spec), most)
+            saved = torch_backend.init(spec)
+            saved.remember(save_history.NEW.saved("stamp"))
+            state = torch_backend.add(saved, most)
             before = peek(state)
-            said.append([outcome(torch_backend.add, state, more, *beside)[1] for beside in ((), (~mask | mask,))])
+            said.append([outcome(torch_backend.add, state, more, *beside)[1] for beside in refused])
             assert peek(state) == before
             full = torch_backend.add(state, more, mask)
             said[-1].append(outcome(torch_backend.add_, full, one_step(spec))[1])
             assert chain.calls["add"] == 2 * use
             said[-1].append((peek(full), full._save_history))
     assert said[0] == said[1]
-    (kind, words), _, (_, at_once), _ = said[0]
+    (kind, words), *_, (_, at_once), _ = said[0]
     assert kind is ValueError
     assert "do not fit into the room for" in words
     assert "do not fit into the room for 0" in at_once
@@ -360,7 +365,9 @@ def test_steps_wait_also_where_items_are_validated_masked_and_added_to_older_sta
     wrong = given[0] | {"level": given[0]["level"] + np.arange(6, dtype=np.int32).reshape(masks[0].shape) * 2}
     for use in (True, False):
         with noting(OnTorch) as chain, frb.kernels(use):
-            oldest = torch_backend.add(torch_backend.init(spec), given[0], masks[0])
+            saved = torch_backend.init(spec)
+            saved.remember(save_history.NEW.saved("stamp"))
+            oldest = torch_backend.add(saved, given[0], masks[0])
             newer = torch_backend.add(torch_backend.add(oldest, given[1]), given[2], masks[2], validate=True)
             branch = torch_backend.add(oldest, given[3], masks[3])
             assert chain.calls["add"] >= 3 * use
@@ -435,3 +442,46 @@ def test_a_step_is_compared_with_frames_whose_numbers_had_not_begun_anew(paired:
             assert state._counters[cursors].tolist() == [cursor + (1 if changed is None else alone)] * (lanes or 1)
             found.append(peek(state))
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((3, 4), -1), ((2, 5), -1), ((4, 6), 0)], ids=["words", "pieces", "whole"])
+@pytest.mark.parametrize("together", [False, True])
+def test_stacks_share_frames_only_where_all_their_bytes_are_the_same(
+    shape: tuple[int, int], axis: int, together: bool
+) -> None:
+    depth = shape[axis]
+    item = {"obs": frb.Unbounded(shape, "uint8")}
+    spec = frb.BufferSpec(item, 9, compact=frb.Compact(next={}, stack=depth, axis=axis))
+    first = np.arange(1, 1 + shape[0] * shape[1], dtype=np.uint8).reshape(shape)
+    at = counters.place(spec.plan, frame_ring.CURSOR)
+    assert at is not None
+    for changed in np.ndindex(*shape):
+        second, found = np.roll(first, -1, axis), []
+        second[changed] ^= 128
+        steps = np.stack([first, second])
+        for use in (True, False):
+            with noting(OnTorch) as chain, frb.kernels(use):
+                state = torch_backend.init(spec)
+                for batch in [steps] if together else [steps[:1], steps[1:]]:
+                    state = torch_backend.add(state, {"obs": batch})
+                assert bool(chain.calls["add"]) == use
+            found.append(peek(state))
+            assert state._counters[at] == depth + (1 if changed[axis] == depth - 1 else depth)
+        assert found[0] == found[1]
+
+
+def test_the_whole_tree_knows_of_items_that_lose_their_frames() -> None:
+    """Also those of its nodes under which no new item lies."""
+    image = frb.Unbounded((2,), "uint8")
+    spec = frb.BufferSpec({"obs": image, "next_obs": image}, 600, frb.Prioritized(), compact=frb.Compact(spare=0))
+    numbers, found = np.repeat(np.arange(661)[:, None] % 250, 2, 1).astype(np.uint8), []
+    shared = {"obs": numbers[:600], "next_obs": numbers[1:601]}
+    alone = {"obs": numbers[600:660], "next_obs": numbers[:60] ^ 1}
+    for use in (True, False):
+        with noting(OnTorch) as chain, frb.kernels(use):
+            older = torch_backend.add(torch_backend.init(spec), shared, None, np.ones(600, np.float32))
+            newer = torch_backend.add(older, alone, None, np.ones(60, np.float32))
+            assert chain.calls["add"] == 2 * use
+            assert torch_backend.size(newer) < 560
+            found.append([peek(newer), peek(older)])
+    assert found[0] == found[1]
