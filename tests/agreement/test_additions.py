@@ -413,7 +413,7 @@ def test_frames_are_shared_as_the_core_shares_them_also_as_their_numbers_begin_a
 @pytest.mark.parametrize("lanes", [None, 2])
 @pytest.mark.parametrize("paired", [False, True])
 def test_a_step_is_compared_with_frames_whose_numbers_had_not_begun_anew(paired: bool, lanes: int | None) -> None:
-    """The frames before number 0, which lie at the end of a lane's room, say whether a batch begins with shared ones."""
+    """Those before number 0, which lie at the end of a lane's room, say whether a batch begins with shared frames."""
     item = STACK | ({"next_obs": STACK["obs"]} if paired else {})
     spec = frb.BufferSpec(item, 16, lanes=lanes, compact=frb.Compact(stack={"obs": 3}, spare=4))
     frames, at = spec.plan.frames, counters.place(spec.plan, frame_ring.CURSOR)
