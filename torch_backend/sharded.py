@@ -152,9 +152,13 @@ def _real(state: ShardedState, steps: int, mask: Any) -> Any:
     if dealing.is_even:
         return mask
     like = state.part.counters
-    shard = torch.tensor(state.rank, dtype=torch.int32, device=like.device)
-    real = deal.real_rows(ops, dealing, shard, steps, like)
+    real = deal.real_rows(ops, dealing, _shard_number(state, like), steps, like)
     return real if mask is None else real & mask.to(real.device)
+
+
+def _shard_number(state: ShardedState, like: torch.Tensor) -> torch.Tensor:
+    """Which shard this process has, an int32 scalar where a tensor is."""
+    return torch.tensor(state.rank, dtype=torch.int32, device=like.device)
 
 
 def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told:
@@ -262,8 +266,7 @@ def sample_items(
 
 def _emptied(state: ShardedState, index: State, part: State | None) -> State:
     """The part without the items that a draw has taken out of the index."""
-    shard = torch.tensor(state.rank, dtype=torch.int32, device=index.counters.device)
-    given = state.dealing, index.counters, shard
+    given = state.dealing, index.counters, _shard_number(state, index.counters)
     return execute.write_by(state.part if part is None else part, _take_out, *given, consume=part is not None)
 
 
@@ -338,8 +341,7 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: An
     key, words = _words_of_transforms(state, key, share)
     if state.spec.sampler.takes_out:
         index, all_windows = _draw_of_index(state, key, size, beta, in_place)
-        shard = torch.tensor(state.rank, dtype=torch.int32, device=index.counters.device)
-        selection = local.own_windows(ops, dealing, all_windows, shard)
+        selection = local.own_windows(ops, dealing, all_windows, _shard_number(state, index.counters))
     else:
         selection = execute.read_by(state.index, _draw_local, state, key, share, beta)
         if share and not bool((selection.handles >= 0).any()) and not int(state.index.counters[counters.SIZE]):
@@ -357,11 +359,10 @@ def _draw_local(
 ) -> Any:
     """What this process draws of the index."""
     draft = Draft.of(arrays, spec.plan)
-    device = draft.counters.ends.sizes.device
-    numbers = library.numbers(key, local.draw_shape(state.dealing, share), device)
-    shard = torch.tensor(state.rank, dtype=torch.int32, device=device)
-    level = torch.as_tensor(beta, dtype=torch.float32, device=device)
-    return local.draw(ops, state.dealing, draft, numbers, level, share, shard)[1]
+    sizes = draft.counters.ends.sizes
+    numbers = library.numbers(key, local.draw_shape(state.dealing, share), sizes.device)
+    level = torch.as_tensor(beta, dtype=torch.float32, device=sizes.device)
+    return local.draw(ops, state.dealing, draft, numbers, level, share, _shard_number(state, sizes))[1]
 
 
 def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any, torch.Tensor | None]:
@@ -375,8 +376,7 @@ def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any
 def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own."""
     slots = torch.where(real, handles % state.spec.capacity, torch.zeros_like(handles))
-    shard = torch.tensor(state.rank, dtype=torch.int32, device=slots.device)
-    local_slots, own = deal.own_slots(ops, state.dealing, slots, shard)
+    local_slots, own = deal.own_slots(ops, state.dealing, slots, _shard_number(state, slots))
     return local_slots, own & real
 
 

@@ -226,11 +226,15 @@ def ends_of_shard(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> 
     return RingState(ends.cursors, ops.where(own, ends.sizes, ops.full_like(ends.sizes, 0)))
 
 
+def by_shard(ops: Ops, dealing: Dealing, of_lanes: Array) -> Array:
+    """Numbers int32 [lanes] as those of each shard's lanes, [D, lanes_each]; 0 of lanes that there are not."""
+    padding = ops.full_like(ops.arange(dealing.shards * dealing.lanes_each - dealing.lanes, like=of_lanes), 0)
+    return ops.concat([of_lanes, padding], 0).reshape(dealing.shards, dealing.lanes_each)
+
+
 def sizes_of_shards(ops: Ops, dealing: Dealing, ends: RingState) -> Array:
     """How many items each shard holds, int32 [D]."""
-    padding = ops.full_like(ops.arange(dealing.shards * dealing.lanes_each - dealing.lanes, like=ends.sizes), 0)
-    padded = ops.concat([ends.sizes, padding], 0).reshape(dealing.shards, dealing.lanes_each)
-    return ops.cumsum(padded)[:, -1]
+    return ops.cumsum(by_shard(ops, dealing, ends.sizes))[:, -1]
 
 
 def check_batch(rows: int, shards: int, what: str = "batch_size") -> None:

@@ -14,6 +14,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array, Ops
+from functional_rb.scale import deal
 from functional_rb.scale.deal import Dealing
 from functional_rb.structures import ring
 from functional_rb.structures.frame_ring import Chain
@@ -83,8 +84,7 @@ def emptied(ops: Ops, dealing: Dealing, index: Array, part: Array, shard: Array)
     """The counters of a part, with as many items in each lane as the index has, by the counters of both."""
     plan = dealing.part.plan
     sizes = counters.read(dealing.index.plan, index).ends.sizes
-    missing = ops.full_like(ops.arange(dealing.shards * dealing.lanes_each - dealing.lanes, like=sizes), 0)
-    own = ops.arange(dealing.lanes_each, like=sizes) + shard * dealing.lanes_each
+    own = ops.take(deal.by_shard(ops, dealing, sizes), shard.reshape(1)).reshape(-1)
     numbers = counters.read(plan, part)
-    ends = RingState(numbers.ends.cursors, ops.take(ops.concat([sizes, missing], 0), own))
+    ends = RingState(numbers.ends.cursors, own)
     return counters.write(ops, plan, numbers.replace(ends=ends))

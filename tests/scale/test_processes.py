@@ -16,9 +16,11 @@ import torch.distributed as dist
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.core import counters
 from functional_rb.core.draft import Draft
+from functional_rb.ops import numpy_ops
 from functional_rb.scale import local
-from functional_rb.scale.deal import deal
+from functional_rb.scale.deal import by_shard, deal
 from tests.support.effort import effort
 from tests.support.process_group import ProcessGroup
 from torch_backend import ops as torch_ops
@@ -142,6 +144,12 @@ def takes_priorities(spec: frb.BufferSpec) -> bool:
     return spec.sampler.has_priorities and not any(transform.delays for transform in spec.transforms)
 
 
+def assert_part_has_what_the_index_says(state: Any) -> None:
+    """Each lane as many items, which `rb.size(state.part)` tells and checkpoints ask for."""
+    index, part = (counters.read(x.spec.plan, x.counters.numpy()).ends.sizes for x in (state.index, state.part))
+    assert part.tolist() == by_shard(numpy_ops, state.dealing, index)[state.rank].tolist()
+
+
 def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
     add, update = (rb.add_, rb.update_) if in_place else (rb.add, rb.update)
     sharded, whole = rb.init(spec, sharding=group), rb.init(spec)
@@ -166,6 +174,7 @@ def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
         assert int(rb.size(sharded)) == int(rb.size(whole))
         assert list(map(int, rb.counts(sharded))) == list(map(int, rb.counts(whole)))
         assert bool(rb.can_sample(sharded, 9)) == bool(rb.can_sample(whole, 9))
+        assert_part_has_what_the_index_says(sharded)
     handles = found.indices.reshape(-1)
     read, wanted = rb.get(sharded, handles), rb.get(whole, handles)
     assert torch.equal(read["x"], wanted["x"])
@@ -263,7 +272,10 @@ def queue_taken(group: Any) -> None:
         items, mask, _ = steps(spec, turn)
         state = rb.add(state, own_lanes(group, spec, items), own_lanes(group, spec, mask))
         whole = rb.add(whole, items, mask)
+        older = state
         state, found = take(state, rb.key(0), 16, draw="local")
+        if take is rb.sample:
+            assert_part_has_what_the_index_says(older)  # which stays
         whole, expected = take(whole, rb.key(0), 16)
         own = torch.arange(16) % 4 * size // 4 == rank
         real = expected.mask[own]
@@ -273,6 +285,7 @@ def queue_taken(group: Any) -> None:
         assert torch.equal(found.weights, expected.weights[own])
         assert torch.equal(found.items["image"][real], expected.items["image"][own][real])
         assert list(map(int, rb.counts(state))) == list(map(int, rb.counts(whole)))
+        assert_part_has_what_the_index_says(state)
     items = steps(spec, 2)[0]
     assert_same_draws(group, rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items), 0, False)
 

@@ -94,7 +94,7 @@ class FaultyTransport:
             raise call.error
         return call.value
 
-    def ready(self, calls: Sequence[Call], timeout: float | None, all_of_them: bool = False) -> set[int]:
+    def ready(self, calls: Sequence[Call]) -> set[int]:
         for call in calls:
             while not call.done:
                 self._step(call.shard)

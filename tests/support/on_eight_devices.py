@@ -20,6 +20,9 @@ from jax.sharding import PartitionSpec as P
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.base import extras
+from functional_rb.core import counters
+from functional_rb.ops import numpy_ops
+from functional_rb.scale.deal import by_shard
 from jax_backend import compat
 from jax_backend.sharded_state import ShardedState
 from tests.support.effort import effort
@@ -154,12 +157,22 @@ def sharding_of(shards: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
     return NamedSharding(mesh, P("d"))
 
 
+def assert_parts_have_what_the_index_says(state: ShardedState) -> None:
+    """Each lane as many items, which `rb.size` of a part tells and checkpoints ask for."""
+    dealing = state.dealing
+    sizes = counters.read(dealing.index.plan, np.asarray(state.counters)).ends.sizes
+    vectors = np.asarray(state.part.counters).reshape(dealing.shards, -1)
+    found = [counters.read(dealing.part.plan, vector).ends.sizes.tolist() for vector in vectors]
+    assert found == by_shard(numpy_ops, dealing, sizes).tolist()
+
+
 def check(after: Any, name: str) -> None:
     state, samples = after
     expected, drawn = alone(name)
     assert_same_bits(samples, drawn)
     assert_same_bits(rb.unshard(state), expected)
     if isinstance(state, ShardedState):
+        assert_parts_have_what_the_index_says(state)
         assert not np.asarray(state.part.rows)[state.spec.capacity :].any(), "lanes that are not there are not written"
 
 
@@ -333,20 +346,21 @@ def test_weights_of_a_uniform_local_draw_correct_for_uneven_shards() -> None:
 
 
 def test_each_device_takes_the_windows_of_its_own_lanes_out_of_a_queue() -> None:
-    shards = 2
+    shards, batch = 2, 8  # two windows of each lane
     state, whole = filled("queue", shards, 3), filled("queue", 1, 3)
     for turn in range(2):  # of which the second finds fewer in some lanes
-        state, got = rb.sample(state, rb.key(0), 4, draw="local")
-        whole, expected = rb.sample(whole, rb.key(0), 4, draw="local")
-        by_shard = jax.tree.map(
+        state, got = rb.sample(state, rb.key(0), batch, draw="local")
+        whole, expected = rb.sample(whole, rb.key(0), batch, draw="local")
+        of_shards = jax.tree.map(
             lambda x: np.moveaxis(np.asarray(x).reshape(-1, shards, 4 // shards, *x.shape[1:]), 1, 0).reshape(x.shape),
             expected,
         )
         real = np.asarray(got.indices) >= 0
         assert real.any(), turn
-        assert_same_bits(got.indices, by_shard.indices)
-        assert_same_bits(got.weights, by_shard.weights)
-        assert (np.asarray(got.items["reward"])[real] == by_shard.items["reward"][real]).all()
+        assert_same_bits(got.indices, of_shards.indices)
+        assert_same_bits(got.weights, of_shards.weights)
+        assert_parts_have_what_the_index_says(state)
+        assert (np.asarray(got.items["reward"])[real] == of_shards.items["reward"][real]).all()
     assert_same_bits(rb.unshard(state), whole)
 
 

@@ -245,15 +245,14 @@ class RayTransport:
             self._row_bytes = found.block.nbytes / found.rows
         return found
 
-    def ready(self, calls: Sequence[Any], timeout: float | None, all_of_them: bool = False) -> set[int]:
+    def ready(self, calls: Sequence[Any]) -> set[int]:
         """The positions of calls that are done."""
         done = {k for k, call in enumerate(calls) if isinstance(call, Exception)}
         # All that a call returns comes at once.
         firsts = [call[0] if isinstance(call, list) else call for call in calls]
         waiting = [call for call in firsts if not isinstance(call, Exception)]
         if waiting:
-            count = len(waiting) if all_of_them else 1
-            found, _ = _ray().wait(waiting, num_returns=count, timeout=timeout, fetch_local=False)
+            found, _ = _ray().wait(waiting, num_returns=len(waiting), timeout=0.0, fetch_local=False)
             found = set(found)
             done |= {k for k, call in enumerate(firsts) if not isinstance(call, Exception) and call in found}
         return done

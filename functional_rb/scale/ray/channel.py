@@ -128,12 +128,8 @@ class Channel:
         for sent in together:
             sent.call = call
 
-    def first_call(self) -> Any:
-        """The call that is to be waited for; None if none is under way."""
-        return self._pending[0].call if self._pending else None
-
     def collect(self, timeout: float | None) -> Wrote | None:
-        """Take the answer to the oldest call, `first_call`; None if the shard asked for more again.
+        """Take the answer to the oldest call; None if the shard asked for more again.
 
         Raises:
             ShardDiedError: if the shard has died: then the channel is not alive.

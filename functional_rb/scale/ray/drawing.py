@@ -155,7 +155,7 @@ class Drawing:
     def _described(self, k: int) -> nest.Structure:
         """How items of samples look that a function of items has made."""
         call = self._watch.transport.call(k, "description")
-        found: nest.Structure = self._watch.transport.result(call, self._watch.options.timeout).structure
+        found: nest.Structure = self._watch.transport.result(call, self._watch.options.timeout)
         return found
 
 

@@ -114,10 +114,6 @@ class Limiter:
         """Take back that items would be drawn."""
         self.sampled -= items
 
-    def counts(self) -> dict[str, int]:
-        """How many items were added and drawn by all that asked."""
-        return {"inserted": self.inserted, "sampled": self.sampled}
-
     def _judge(self, kind: str, items: int) -> Answer:
         limit, ratio = self.limit, self.limit.samples_per_insert
         if kind == "sample" and self.inserted < limit.min_size:

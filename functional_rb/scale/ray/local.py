@@ -44,7 +44,7 @@ class LocalTransport:
             raise error
         return value
 
-    def ready(self, calls: Sequence[Any], timeout: float | None, all_of_them: bool = False) -> set[int]:
+    def ready(self, calls: Sequence[Any]) -> set[int]:
         """All of them."""
         return set(range(len(calls)))
 

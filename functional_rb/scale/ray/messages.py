@@ -111,13 +111,3 @@ class Drawn(NamedTuple):
     names: tuple[str, ...]
     extras: tuple[str, ...]
     standing: Standing
-
-
-class Description(NamedTuple):
-    """How items of samples look, where a function of items makes others of them.
-
-    Attributes:
-        structure: of the items.
-    """
-
-    structure: Any

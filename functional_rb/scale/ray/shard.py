@@ -24,7 +24,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import Prioritized
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.ledger import Ledger
-from functional_rb.scale.ray.messages import Description, Drawn, Standing, Welcome, Write, Wrote
+from functional_rb.scale.ray.messages import Drawn, Standing, Welcome, Write, Wrote
 from functional_rb.scale.ray.options import Checkpoints
 from functional_rb.scale.ray.trajectories import cut
 from functional_rb.specs import Unbounded
@@ -157,9 +157,9 @@ class Shard:
         self._standing = self._standing and self._standing._replace(sampled=self._ledger.sampled)
         return Drawn(batch, block, tuple(arrays), tuple(extras), standing)
 
-    def description(self) -> Description:
-        """How the items of the last draw look."""
-        return Description(self._structure)
+    def description(self) -> nest.Structure | None:
+        """How the items of the last draw look, where a function of items makes others of them."""
+        return self._structure
 
     def standing(self) -> Standing:
         """How it stands."""

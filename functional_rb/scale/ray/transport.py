@@ -35,8 +35,8 @@ class Transport(Protocol):
             Exception: what the method raised.
         """
 
-    def ready(self, calls: Sequence[Any], timeout: float | None, all_of_them: bool = False) -> set[int]:
-        """The positions of calls that are done, whatever came of them; waits until one is, or all are, or the time."""
+    def ready(self, calls: Sequence[Any]) -> set[int]:
+        """The positions of calls that are done, whatever came of them; it waits for none."""
 
     def sleep(self, seconds: float) -> None:
         """Let time pass, as between two tries."""

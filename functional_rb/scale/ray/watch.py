@@ -95,7 +95,7 @@ class Watch:
         if not self._probes:
             return
         asked = list(self._probes)
-        for position in self.transport.ready([self._probes[k] for k in asked], 0.0):
+        for position in self.transport.ready([self._probes[k] for k in asked]):
             self._answered(asked[position])
 
     def _answered(self, k: int) -> None:

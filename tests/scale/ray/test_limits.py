@@ -47,7 +47,7 @@ def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, r
         assert answer.granted == may
         if may:
             inserted, sampled = (inserted + n, sampled) if kind == "insert" else (inserted, sampled + n)
-        assert limiter.counts() == {"inserted": inserted, "sampled": sampled}
+        assert (limiter.inserted, limiter.sampled) == (inserted, sampled)
         # Somebody can always go on.
         free = [limiter._judge(other, 1).granted for other in ("insert", "sample")]
         assert any(free)
@@ -58,7 +58,7 @@ def test_a_question_that_is_asked_twice_counts_once():
     assert limiter.ask("a", 1, "insert", 5).granted
     assert limiter.ask("a", 1, "insert", 5).granted
     assert limiter.ask("b", 1, "insert", 2).granted
-    assert limiter.counts() == {"inserted": 7, "sampled": 0}
+    assert (limiter.inserted, limiter.sampled) == (7, 0)
 
 
 def test_nothing_is_drawn_before_there_are_enough():
