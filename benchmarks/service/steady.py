@@ -159,7 +159,7 @@ def main() -> None:
     one.add_argument("--capacities", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
     one.add_argument("--shards", nargs="*", type=int, default=[2, 4])
     one.add_argument("--rounds", type=int, default=5)
-    one.add_argument("--seconds", type=float, default=1.0)
+    one.add_argument("--seconds", type=float, default=0.4)
     given = parser.parse_args()
     given.measure(given)
 

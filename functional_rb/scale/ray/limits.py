@@ -14,7 +14,7 @@ from functional_rb.base.dtypes import checked_count
 
 KINDS = ("insert", "sample")
 MOST_CLIENTS = 10_000
-"""Of so many connections the last ticket is remembered; then that is forgotten which asked first."""
+"""Of so many connections the last ticket is remembered; then that is forgotten which has not asked for longest."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -92,7 +92,6 @@ class Outbox:
     def wait_for(self, receipt: Receipt, timeout: float | None) -> None:
         """Wait until a write is acknowledged."""
         deadline = self._watch.deadline(timeout)
-        self._watch.channels[receipt.shard].post()
         while not receipt.done():
             self._watch.advance(self._watch.channels[receipt.shard], deadline, "result")
 

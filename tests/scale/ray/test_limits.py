@@ -30,7 +30,7 @@ def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0) -> Client:
 @given(
     ratio=st.sampled_from([0.25, 1.0, 3.0]),
     least=st.integers(1, 40),
-    room=st.integers(20, 60),
+    room=st.integers(10, 60),  # less than the largest add counts, but not than half of it
     asked=st.lists(st.tuples(st.sampled_from(["insert", "sample"]), st.integers(1, 6)), max_size=80),
 )
 def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, room, asked):
@@ -118,6 +118,15 @@ def test_prefetching_stops_at_the_limit_and_takes_nothing_that_it_does_not_use()
     limiter = client._watch.transport.limiter
     assert limiter.sampled == given_out == math.floor((12 - 1 + 12) / 4) * 4
     assert client.counts().sampled == given_out
+
+
+def test_a_permit_to_draw_from_shards_that_are_empty_is_given_back():
+    client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0))
+    client.add(items(range(8))).result()
+    client.clear()
+    client.flush()
+    assert not client.iterate(0, 4, prefetch=1)._ask(wait=False)
+    assert client._watch.transport.limiter.sampled == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""Where a client's writes go, which errors it is told, and of how many clients a shard and a limit keep account."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import functional_rb as frb
+from functional_rb.scale.ray import ledger, limits
+from functional_rb.scale.ray.channel import Receipt
+from functional_rb.scale.ray.client import About, Client
+from functional_rb.scale.ray.ledger import Ledger
+from functional_rb.scale.ray.limits import Limiter
+from functional_rb.scale.ray.options import Clients
+from functional_rb.scale.ray.outbox import Content
+from tests.support.faulty_shards import SPEC, items, transport_at
+
+pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
+
+
+def client_of(transport: Any, **settings: Any) -> Client:
+    """Whose next add goes to the first of two shards."""
+    client = Client(transport, About(SPEC, Clients(mass_age=1e9, **settings)))
+    client._outbox.turn = 0
+    return client
+
+
+def test_an_add_goes_to_a_shard_that_has_room_before_its_turn() -> None:
+    client = client_of(transport_at(None), in_flight=1)
+    client.update(np.array([[0, 0]], np.int32), np.ones(1, np.float32))
+    assert client.add(items([1.0])).shard == 1
+    assert [channel.waiting for channel in client._watch.channels] == [1, 1], "nothing was waited for"
+
+
+def test_an_add_waits_for_a_busy_shard_rather_than_for_a_dead_one() -> None:
+    transport = transport_at(None, down=10**9)
+    client = client_of(transport, in_flight=1)
+    transport.kill(0)
+    assert client.size() == 0
+    assert [client.add(items([k])).shard for k in range(3)] == [1, 1, 1]
+
+
+def test_a_client_that_only_adds_finds_a_shard_that_is_back() -> None:
+    transport = transport_at(None)
+    client = client_of(transport)
+    transport.kill(0)
+    client.size()
+    assert not client._watch.channels[0].alive
+    for k in range(10):
+        transport.sleep(1.0)
+        client.add(items([k])).result()
+    assert client._watch.channels[0].alive
+
+
+def refused(client: Client) -> Receipt:
+    """A write that the first shard has refused, which the client has heard."""
+    bad = Content("update", {7: np.zeros((1, 3))}, {"indices": np.zeros((1, 2), np.int32)})
+    receipt = client._outbox.send(client._watch.channels[0], bad)
+    while not receipt.done():
+        client._watch.advance(client._watch.channels[0], 1e9, "test")
+    return receipt
+
+
+def test_an_error_that_nobody_asked_for_is_raised_once_however_many_writes_follow() -> None:
+    client = client_of(transport_at(None))
+    refused(client)
+    for k in range(4):
+        client.add(items([k])).result()
+    with pytest.raises(RuntimeError, match="shard 0: IndexError"):
+        client.flush()
+    client.flush()
+
+
+def test_an_error_that_a_receipt_has_told_is_not_raised_again() -> None:
+    client = client_of(transport_at(None))
+    receipt = refused(client)
+    with pytest.raises(RuntimeError, match="shard 0: IndexError"):
+        receipt.result()
+    client.flush()
+
+
+def test_receipts_of_acknowledged_writes_are_not_kept() -> None:
+    client = client_of(transport_at(None))
+    for k in range(20):
+        client.add(items([k])).result()
+    assert len(client._outbox._unasked) <= 1
+
+
+def test_the_limit_forgets_who_has_not_asked_for_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_CLIENTS", 2)
+    limiter = Limiter(frb.ray.RateLimit())
+    for client, ticket in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
+        limiter.ask(client, ticket, "insert", 1)
+    limiter.ask("a", 2, "insert", 1)
+    assert limiter.inserted == 4, "it is known, and counts once"
+    limiter.ask("b", 1, "insert", 1)
+    assert limiter.inserted == 5
+
+
+def test_a_shard_forgets_who_has_not_written_for_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MOST_CLIENTS", 2)
+    known = Ledger()
+    for client, sequence in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
+        known.apply(client, 1, sequence, adds=1, items=3)
+    assert [known.of(client).applied for client in "abc"] == [2, 0, 1]
+    assert known.inserted == 12
+    again = Ledger.decode(known.encode())
+    assert [again.of(client) for client in "abc"] == [known.of(client) for client in "abc"]
