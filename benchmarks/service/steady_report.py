@@ -49,7 +49,8 @@ def of_hour(found: dict[str, Any]) -> list[str]:
         f"{found['capacity']:,}, which was filled {wraps:.0f} times. A writer adds 64 items and waits, a learner draws "
         f"256, waits, and sets their priorities, each {found['rate']:.0f} times a second. Medians of ten windows: "
         f"items a second; p50 and p99 of a call in ms; the processor's time of a call in ms, of the shards together "
-        f"for an add, a draw and an update; and the memory that each process has of its own."
+        f"for an add, a draw and an update; and the memory that each process has of its own. Shards died "
+        f"{windows[-1]['deaths']} times."
     )
     header = ["windows", "in", "out", "add", "draw and update", "writer", "learner", "shards", *names, "load"]
     return [f"## {len(windows)} windows of {seconds:.0f} s", how, table(header, rows)]
