@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import functional_rb as frb
@@ -33,6 +33,7 @@ def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0) -> Client:
     room=st.integers(10, 60),  # less than the largest add counts, but not than half of it
     asked=st.lists(st.tuples(st.sampled_from(["insert", "sample"]), st.integers(1, 6)), max_size=80),
 )
+@example(3.0, 10, 10, [("insert", 5), ("insert", 4), ("insert", 6)])  # the last goes over min_size, and out of range
 def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, room, asked):
     limiter = Limiter(frb.ray.RateLimit(ratio, least, room))
     inserted = sampled = 0
