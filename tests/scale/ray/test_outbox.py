@@ -15,7 +15,7 @@ from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.outbox import Content
-from tests.support.faulty_shards import SPEC, items, transport_at
+from tests.support.faulty_shards import SPEC, items, stored, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
@@ -108,3 +108,35 @@ def test_a_shard_forgets_who_has_not_written_for_the_longest_time(monkeypatch: p
     assert known.inserted == 12
     again = Ledger.decode(known.encode())
     assert [again.of(client) for client in "abc"] == [known.of(client) for client in "abc"]
+
+
+def test_writes_that_are_sent_again_go_together_too() -> None:
+    transport = transport_at(None)
+    client = client_of(transport, in_flight=8, per_call=4)
+    client._outbox.spread = False
+    for k in range(6):
+        client.add(items([k]))
+    transport.kill(0)
+    sent, call = [], transport.call
+
+    def noted(shard: int, method: str, *args: Any) -> Any:
+        if method == "write":
+            sent.append(len(args[0]))
+        return call(shard, method, *args)
+
+    transport.call = noted  # type: ignore[method-assign]
+    client.flush()
+    assert sent[-2:] == [4, 2]
+    assert stored(transport.alive[0]) == list(range(6))
+
+
+def test_each_death_of_a_shard_counts() -> None:
+    transport = transport_at(None)
+    client = client_of(transport)
+    for deaths in (1, 2):
+        transport.kill(0)
+        client.size()
+        for k in range(10):
+            transport.sleep(1.0)
+            client.add(items([k])).result()
+        assert client.counts().deaths == deaths
