@@ -185,9 +185,9 @@ def of_reading(name: str, work: TreeWorkload, backend: Backend) -> Calls:
     tree = rb.forests.tree(forest, root, compact=True)
     calls = {
         "tree": lambda: rb.forests.tree(forest, root, compact=True),
-        "paths": lambda: list(frb.trees.valid_paths(tree)),
-        "vertices": lambda: dict(frb.trees.vertices(tree, key_type="id").items()),
-        "edges": lambda: frb.trees.edges(tree).tolist(),
+        "paths": lambda: list(tree.valid_paths()),
+        "vertices": lambda: dict(tree.vertices(key_type="id").items()),
+        "edges": lambda: tree.edges().tolist(),
     }
     return Calls(name, backend, "reading", calls)
 

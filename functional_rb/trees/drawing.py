@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base.dtypes import checked_count
 from functional_rb.base.extras import imported
-from functional_rb.trees import reading
+from functional_rb.trees.nodes_in_order import Bools, Ints, Nodes
 from functional_rb.trees.spec import INT32_MAX
-from functional_rb.trees.view import Bools, Ints, TreeView, view
 
 MOST = 5000
 """Nodes that a page shows: deeper levels are folded."""
@@ -22,26 +21,8 @@ LINE = "#b8bec8"
 """The colour of edges."""
 
 
-def to_string(tree: Any, node_format: Callable[[Any, int], str] | None = None, max_nodes: int = 200) -> str:
-    """A tree as lines of text, a node a line, indented by its depth.
-
-    Args:
-        tree: to read.
-        node_format: makes the text of a node, of the tree and its number; by default action, visits and value.
-        max_nodes: how many lines to make; what is left out is said in the last one.
-
-    Example:
-        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
-        >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
-        >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
-        >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))
-        >>> print(frb.trees.to_string(tree))
-        0: visits 2, value 1.5
-        |-- 1 by 0: visits 1, value 1
-        |   `-- 2 by 1: visits 1, value 0
-        `-- 3 by 1: visits 1, value 0
-    """
-    seen = view(tree)
+def to_string(seen: Nodes, node_format: Callable[[Any, int], str] | None, max_nodes: int) -> str:
+    """The text of `TreeView.to_string`."""
     max_nodes = checked_count("trees.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
     order = seen.in_preorder[:max_nodes]
@@ -58,13 +39,13 @@ def to_string(tree: Any, node_format: Callable[[Any, int], str] | None = None, m
     return "\n".join(lines)
 
 
-def _described(seen: TreeView, node: int) -> str:
-    by = "" if node == 0 else f" by {_short(reading.branching_action(seen, node))}"
+def _described(seen: Nodes, node: int) -> str:
+    by = "" if node == 0 else f" by {_short(seen.branching_action(node))}"
     more = "".join(f", {word}" for word, holds in _remarks(seen, node) if holds)
     return f"{seen.vertex[node]}{by}: visits {seen.visits[node]}, value {seen.value[node]:.3g}{more}"
 
 
-def _remarks(seen: TreeView, node: int) -> list[tuple[str, bool]]:
+def _remarks(seen: Nodes, node: int) -> list[tuple[str, bool]]:
     return [("terminal", seen.terminal[node]), ("repeats", seen.repeats[node]), ("cut off", seen.cut[node])]
 
 
@@ -78,17 +59,16 @@ def _short(value: Any) -> str:
     return text.replace("\n", " ")
 
 
-def layout(tree: Any, shown: Bools | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+def layout(seen: Nodes, shown: Bools | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Where the nodes of a picture stand from left to right, float64 [n]: leaves a step apart, parents in the middle.
 
     In O(n): leaves are numbered from left to right, and a parent stands in the middle between its first and its last
     child. So no two edges cross, and no two nodes of a level are closer than a step.
 
     Args:
-        tree: to read.
+        seen: to draw.
         shown: bool [n], which nodes have a place, with all that are above them; all if None.
     """
-    seen = view(tree)
     shown = np.ones(len(seen), bool) if shown is None else shown
     has_below = np.zeros(len(seen), bool)
     has_below[seen.parent[1:][shown[1:]]] = True
@@ -104,7 +84,7 @@ def layout(tree: Any, shown: Bools | None = None) -> np.ndarray[Any, np.dtype[np
     return x
 
 
-def folded(seen: TreeView, most: int) -> Bools:
+def folded(seen: Nodes, most: int) -> Bools:
     """Which nodes a picture shows: whole levels, as many as there is room for, and of the next the most visited."""
     shown = np.zeros(len(seen), bool)
     deepest = int(np.searchsorted(seen.levels[1:], most, "right"))
@@ -117,38 +97,20 @@ def folded(seen: TreeView, most: int) -> Bools:
 
 
 def plot(
-    tree: Any,
-    path: str | Path | None = None,
-    *,
-    labels: Callable[[Any, int], str] | None = None,
-    max_nodes: int = MOST,
+    seen: Nodes,
+    path: str | PathLike[str] | None,
+    labels: Callable[[Any, int], str] | None,
+    max_nodes: int,
 ) -> Any:
-    """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.
-
-    A text shows where the pointer rests on a node. Of the first level for which there is no room the most visited nodes
-    are shown, and the rest is folded: the node above is a square, and tells how many nodes are below.
-
-    Args:
-        tree: to read.
-        path: of an HTML page to write, which needs nothing else; None for none.
-        labels: makes the text of a node, of the tree and its number; by default what is known of it.
-        max_nodes: how many nodes to show at most.
-
-    Returns:
-        The figure, of `plotly.graph_objects`.
-
-    Raises:
-        ImportError: if plotly is not installed.
-    """
-    made = imported("plotly.graph_objects", "trees.plot").Figure(figure(tree, labels, max_nodes))
+    """The figure of `TreeView.plot`."""
+    made = imported("plotly.graph_objects", "trees.plot").Figure(figure(seen, labels, max_nodes))
     if path is not None:
         made.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})
     return made
 
 
-def figure(tree: Any, labels: Callable[[Any, int], str] | None = None, max_nodes: int = MOST) -> dict[str, Any]:
+def figure(seen: Nodes, labels: Callable[[Any, int], str] | None = None, max_nodes: int = MOST) -> dict[str, Any]:
     """The figure of `plot` as plotly's JSON describes it, with arrays: `data` and `layout`."""
-    seen = view(tree)
     shown = folded(seen, checked_count("trees.plot: max_nodes", max_nodes, 1, INT32_MAX))
     x, y = layout(seen, shown), -seen.depth.astype(np.float64)
     nodes = np.flatnonzero(shown)
@@ -165,14 +127,14 @@ def figure(tree: Any, labels: Callable[[Any, int], str] | None = None, max_nodes
     return {"data": [{"type": "scatter", **x} for x in traces], "layout": {**plain, "margin": margin, **axes}}
 
 
-def _actions(seen: TreeView, below: Ints, x: Any, y: Any) -> dict[str, Any]:
+def _actions(seen: Nodes, below: Ints, x: Any, y: Any) -> dict[str, Any]:
     """The actions in the middle of the edges: as text where there are few, else where the pointer rests."""
     up = seen.parent[below]
     return {
         "x": (x[up] + x[below]) / 2,
         "y": (y[up] + y[below]) / 2,
         "mode": "text" if len(below) <= FEW else "markers",
-        "text": [_short(reading.branching_action(seen, node)) for node in below.tolist()],
+        "text": [_short(seen.branching_action(node)) for node in below.tolist()],
         "textposition": "middle right",
         "textfont": {"size": 11, "color": "#5b6472"},
         "marker": {"size": 4, "color": LINE},
@@ -180,7 +142,7 @@ def _actions(seen: TreeView, below: Ints, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def _nodes(seen: TreeView, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, Any]:
+def _nodes(seen: Nodes, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, Any]:
     nodes = np.flatnonzero(shown)
     hidden = _hidden(seen, shown)[nodes]
     texts = [describe(seen, node) for node in nodes.tolist()]
@@ -203,7 +165,7 @@ def _nodes(seen: TreeView, shown: Bools, x: Any, y: Any, describe: Callable[[Any
     }
 
 
-def _hidden(seen: TreeView, shown: Bools) -> Ints:
+def _hidden(seen: Nodes, shown: Bools) -> Ints:
     """How many nodes below each are not shown, and have no other shown node between."""
     counts = np.zeros(len(seen), np.int64)
     top = np.flatnonzero(~shown)
@@ -219,14 +181,14 @@ def _sizes(visits: Ints, count: int) -> Any:
     return np.maximum(largest * share, 5.0 if count <= 1000 else 3.0)
 
 
-def _describe(seen: TreeView, node: int) -> str:
+def _describe(seen: Nodes, node: int) -> str:
     """What is known of a node."""
     lines = [f"node {node}, id {seen.vertex[node]}", f"visits {seen.visits[node]}, value {seen.value[node]:.4g}"]
     if node:
         steps = slice(seen.first_step[node], seen.first_step[node + 1])
         reward = seen.steps.reward[steps]
-        lines.append(f"action {_short(reading.branching_action(seen, node))}, reward {reward.sum():.4g}")
+        lines.append(f"action {_short(seen.branching_action(node))}, reward {reward.sum():.4g}")
         if len(reward) > 1:
             lines.append(f"{len(reward)} steps")
-    lines += [f"{name} {_short(x)}" for name, x in reading.node_observations(seen, node).items()]
+    lines += [f"{name} {_short(x)}" for name, x in seen.node_observations(node).items()]
     return "<br>".join([*lines, *(word for word, holds in _remarks(seen, node) if holds)])

@@ -11,7 +11,8 @@ from functional_rb.ops import numpy_ops
 from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
 from functional_rb.trees.forest import Forest, check_forest, lookup, problem_of_links
-from functional_rb.trees.view import NONE, Bools, Ints, Steps, TreeView, children_of
+from functional_rb.trees.nodes_in_order import NONE, Bools, Ints, Steps, children_of
+from functional_rb.trees.view import TreeView
 from functional_rb.trees.ways import Ways
 
 NAMES: Final = ("count", "extend", "extend_", "init", "lookup", "merge", "refused", "size", "tree", "with_spec")
@@ -26,7 +27,7 @@ def tree(
     max_nodes: int = 100_000,
     compact: bool = False,
 ) -> TreeView:
-    """The tree of what was seen after an observation, read on the host, for the functions of `frb.trees`.
+    """The tree of what was seen after an observation, read on the host.
 
     A node's children are the results of its edges, in the order in which those came first. A vertex that is reached in
     several ways is a node for each; one that lies on the way to itself is a leaf there (`repeats`), so that a forest
@@ -52,7 +53,7 @@ def tree(
         >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
         >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
         >>> tree = rb.forests.tree(forest, np.int32(0))
-        >>> frb.trees.edges(tree).tolist(), list(frb.trees.valid_paths(tree))
+        >>> tree.edges().tolist(), list(tree.valid_paths())
         ([[0, 1], [0, 2], [1, 0]], [(0, 0), (1,)])
     """
     check_forest(lib, forest, "forests.tree")

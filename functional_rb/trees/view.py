@@ -1,232 +1,229 @@
-"""A tree on the host, as what reads trees sees it: NumPy arrays in which siblings lie side by side."""
+"""A tree as it is read on the host: of a forest, or of a search tree."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import weakref
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any, Literal
 
 import numpy as np
 
-from functional_rb.base import nest
-from functional_rb.base.dtypes import whole_number
+from functional_rb.base.steps import FLAGS, OBSERVATION
 from functional_rb.ops import numpy_ops
-from functional_rb.specs.values import Outline
+from functional_rb.specs import Binary, Categorical, Unbounded, cardinality
 from functional_rb.structures import row_layout
-from functional_rb.trees import soundness
+from functional_rb.trees import drawing, soundness
+from functional_rb.trees.forest_spec import ForestSpec
+from functional_rb.trees.nodes_in_order import NONE, Ints, Nodes, Path, Steps, children_of, host
+from functional_rb.trees.reading import NodesByPath, Vertices, hashes, in_ted
 from functional_rb.trees.spec import Content
 from functional_rb.trees.state import Tree
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-NONE: Final = -1
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Steps:
-    """Steps, one after another.
+class TreeView(Nodes):
+    """A tree that can be read: of `rb.forests.tree`, or of a search tree, by `frb.trees.view`.
 
-    Attributes:
-        start: int64 [S], the vertex where each begins.
-        end: int64 [S], the vertex where it leads.
-        edge: int64 [S], the number of its edge; steps of one vertex with equal actions have the same.
-        reward: float32 [S], its mean reward.
-        terminated: bool [S], whether it ended an episode by its rules, at least once.
+    A node is named by its number: nodes are numbered level by level, the root is 0, and siblings follow on each other.
+    An *id* is the number of a node's vertex in its forest, or of a search tree's node in storage; several nodes may
+    have one. What a number says of each node is an array of NumPy, such as `parent`, `num_children`, `visits` and
+    `value`, see `Nodes`.
+
+    Example:
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+        >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
+        >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
+        >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))
+        >>> tree.parent.tolist(), list(tree.children(0)), list(tree.valid_paths()), np.int32(3) in tree
+        ([-1, 0, 0, 1], [1, 2], [(0, 0), (1,)], True)
     """
-
-    start: Ints
-    end: Ints
-    edge: Ints
-    reward: Floats
-    terminated: Bools
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class TreeView:
-    """A tree that can be read: n nodes, the root first, then level by level, siblings side by side.
-
-    A *vertex* is an observation, or what else a node stands for. Where a tree was read from a forest, several nodes may
-    be of one vertex: it was met on several ways from the root.
-
-    Attributes:
-        vertex: int64 [n], the number of each node's vertex in the forest, or of the node in a search tree.
-        parent: int64 [n], -1 of the root.
-        slot: int64 [n], which of its parent's children a node is, from 0 on; -1 of the root.
-        depth: int64 [n], how many edges lie between the root and a node.
-        visits: int64 [n], how often a node was reached from its parent; of the root, how many steps began there.
-        value: float32 [n], the value of a search tree's node. Of a forest's the mean of the sum of rewards below it.
-        terminal: bool [n], whether an episode ended here by its rules.
-        repeats: bool [n], whether a node's vertex lies above it too, so that its children are not repeated.
-        cut: bool [n], whether children of a node were left out, as the tree would be too deep or too large.
-        first_child: int64 [n], the first of a node's children, if it has some.
-        num_children: int64 [n], how many it has.
-        steps: the steps between nodes; those that lead to node k are `first_step[k]` to `first_step[k + 1] - 1`.
-        first_step: int64 [n + 1].
-        spec: the description of the forest, or of the search tree, that this was read from.
-        observations: the nest of what a vertex holds.
-        actions: the nest of what an edge holds; None if that is the number of a slot.
-        observe: the leaves of observations int64 [m] -> [m, *shape].
-        act: the leaves of the actions of steps int64 [m] -> [m, *shape].
-    """
-
-    vertex: Ints
-    parent: Ints
-    slot: Ints
-    depth: Ints
-    visits: Ints
-    value: Floats
-    terminal: Bools
-    repeats: Bools
-    cut: Bools
-    first_child: Ints
-    num_children: Ints
-    steps: Steps
-    first_step: Ints
-    spec: Any
-    observations: Outline
-    actions: Outline | None
-    observe: Callable[[Ints], list[Any]]
-    act: Callable[[Ints], list[Any]]
-
-    def __len__(self) -> int:
-        """How many nodes there are."""
-        return len(self.vertex)
 
     def __repr__(self) -> str:
         """How large it is."""
-        return f"TreeView({len(self)} nodes, {len(self.levels) - 2} deep)"
+        return f"TreeView({len(self)} nodes, {self.max_length} deep)"
 
-    def __contains__(self, observation: Any) -> bool:
-        """Whether a node has an observation, which is compared as a whole.
+    def fully_expanded(self, node: int = 0, actions: Any = None) -> bool:
+        """Whether each action was taken in a node.
+
+        Args:
+            node: the node.
+            actions: how many actions there are, or their spec; that of the tree if None.
 
         Raises:
-            ValueError: for another structure than that of the observations, or another shape, naming the leaf.
+            ValueError: if there are infinitely many actions.
         """
-        given = nest.flatten_as(self.observations.structure, observation)
-        which = self.unique
-        found = np.ones(len(which), bool)
-        for have, one, name in zip(self.observe(which), given, self.observations.names, strict=True):
-            one = host(one)
-            if one.shape != have.shape[1:]:
-                shape = list(have.shape[1:])
-                raise ValueError(f"trees: observation: leaf {name!r}: expected shape {shape}, got {list(one.shape)}")
-            same = have == one
-            if have.dtype.kind in "fc":
-                same |= (have != have) & (one != one)
-            found &= same.reshape(len(which), -1).all(1)
-        return bool(found.any())
+        node = self._checked(node, "fully_expanded")
+        spec = self.full_specs["action"] if actions is None else actions
+        most = spec if isinstance(spec, int) else cardinality(spec)
+        if most == float("inf"):
+            raise ValueError("trees.fully_expanded: there are infinitely many actions; give how many count, actions=n")
+        return len(np.unique(self.steps.edge[self.first_step[self.children(node)]])) == most
 
-    @functools.cached_property
-    def levels(self) -> Ints:
-        """Where each level begins, and where the last one ends, int64 [depth + 2]."""
-        return np.searchsorted(self.depth, np.arange(int(self.depth[-1]) + 2))
+    def edges(self, *, dense: bool = False) -> Ints:
+        """The ids of parent and child of each edge, level by level, int64 [nodes - 1, 2].
 
-    @functools.cached_property
-    def unique(self) -> Ints:
-        """The vertices, each once, ascending."""
-        return np.unique(self.vertex)
+        Args:
+            dense: in place of ids, which of the tree's vertices it is, `dense`: 0 to `num_vertices - 1`, as arrays of
+                vertices and programs for graphs number them. A compact tree has few of a forest's ids.
+        """
+        numbers = self.dense if dense else self.vertex
+        return np.stack([numbers[self.parent[1:]], numbers[1:]], 1)
 
-    @functools.cached_property
-    def first_nodes(self) -> Ints:
-        """The first node of each vertex, in the order of `unique`."""
-        return np.unique(self.vertex, return_index=True)[1]
+    def vertices(self, *, key_type: Literal["id", "hash", "path"] = "hash") -> Mapping[Any, int]:
+        """Nodes by a key; of a vertex that is several nodes, the first.
 
-    @functools.cached_property
-    def dense(self) -> Ints:
-        """The number of each node's vertex among those of the tree, in the order of their coming, int64 [n]."""
-        order = np.argsort(self.first_nodes)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        return rank[np.searchsorted(self.unique, self.vertex)]
+        Args:
+            key_type: "id" for the ids, "hash" for the hash of the observation, "path" for the slots from the root, by
+                which each node has a key of its own.
 
-    @functools.cached_property
-    def below(self) -> Ints:
-        """How many nodes are below each, itself included."""
-        sizes = np.ones(len(self), np.int64)
-        for level in range(len(self.levels) - 2, 0, -1):
-            part = slice(self.levels[level], self.levels[level + 1])
-            np.add.at(sizes, self.parent[part], sizes[part])
-        return sizes
-
-    @functools.cached_property
-    def preorder(self) -> Ints:
-        """When each node is met if one goes down before going on to the right."""
-        before = np.cumsum(self.below) - self.below
-        rank = np.zeros(len(self), np.int64)
-        for level in range(1, len(self.levels) - 1):
-            part = slice(self.levels[level], self.levels[level + 1])
-            up = self.parent[part]
-            rank[part] = rank[up] + 1 + before[part] - before[self.first_child[up]]
-        return rank
-
-    @functools.cached_property
-    def in_preorder(self) -> Ints:
-        """The nodes in that order."""
-        return np.argsort(self.preorder)
-
-    def path(self, node: int) -> tuple[int, ...]:
-        """The slots that lead from the root to a node."""
-        slots = []
-        while self.parent[node] >= 0:
-            slots.append(int(self.slot[node]))
-            node = int(self.parent[node])
-        return tuple(reversed(slots))
-
-    def node_at(self, path: Any) -> int:
-        """The node that slots lead to from the root.
+        Returns:
+            A mapping that finds its answers when it is asked.
 
         Raises:
-            KeyError: if there is none.
+            ValueError: for another type of key, or if two observations have one hash (of 60 bits).
+        """
+        if key_type == "path":
+            return NodesByPath(self)
+        if key_type == "id":
+            return Vertices(self, self.unique, self.first_nodes)
+        if key_type != "hash":
+            raise ValueError(f"trees.vertices: expected key_type 'id', 'hash' or 'path', got {key_type!r}")
+        keys = hashes(self, self.unique)
+        order = np.argsort(keys, kind="stable")
+        if (np.diff(keys[order]) == 0).any():
+            raise ValueError("trees.vertices: two observations have the same hash; ask by key_type='id'")
+        return Vertices(self, keys[order], self.first_nodes[order])
+
+    def node_hash(self, node: int = 0) -> int:
+        """The hash of a node's observation: the same for equal observations, in each tree and process."""
+        node = self._checked(node, "node_hash")
+        return int(hashes(self, self.vertex[node : node + 1])[0])
+
+    def rollout_from_path(self, path: Path) -> dict[str, Any] | None:
+        """The steps on a way from the root, in TED.
+
+        Args:
+            path: the slots to take, from the root on.
+
+        Returns:
+            Steps, leaves [T, *shape]; None for a way of no steps. A reward is the mean of an edge that was taken
+            several times; a step is terminated if an episode ever ended where it led.
+
+        Raises:
+            KeyError: if there is no such way.
             TypeError: for what is no sequence of slots.
+
+        Example:
+            >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+            >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
+            >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
+            >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0), compact=True)
+            >>> rollout = tree.rollout_from_path((0,))
+            >>> rollout["action"].tolist(), rollout["next"]["observation"].tolist()
+            ([0, 1], [1, 2])
         """
-        if isinstance(path, str | bytes) or not hasattr(path, "__iter__"):
-            raise TypeError(f"trees: expected a path, the slots that lead from the root to a node, got {path!r}")
-        node = 0
-        for given in path:
-            slot = whole_number(given, "trees: path", "the number of a slot")
-            if not 0 <= slot < self.num_children[node]:
-                raise KeyError(path)
-            node = int(self.first_child[node]) + slot
-        return node
+        node = self.node_at(path)
+        nodes = []
+        while node:
+            nodes.append(node)
+            node = int(self.parent[node])
+        if not nodes:
+            return None
+        spans = [np.arange(self.first_step[k], self.first_step[k + 1]) for k in reversed(nodes)]
+        return in_ted(self, np.concatenate(spans))
+
+    @property
+    def full_specs(self) -> dict[str, Any]:
+        """The specs of what a tree stores of each step, by what it is.
+
+        Returns:
+            A dict of "observation", the specs of `node_observations` by name; "action", of a search tree without
+            actions that of the number of a slot; "reward", float32; "done", those of the flags by name; and "state",
+            those of what a step holds besides: none.
+        """
+        spec = self.spec
+        observation = spec.observation if isinstance(spec, ForestSpec) else spec.node
+        return {
+            "observation": dict(observation) if isinstance(observation, Mapping) else {OBSERVATION: observation},
+            "action": Categorical(spec.children) if spec.action is None else spec.action,
+            "reward": Unbounded(()),
+            "done": {name: Binary(()) for name in FLAGS},
+            "state": {},
+        }
+
+    def to_string(self, node_format: Callable[[Any, int], str] | None = None, max_nodes: int = 200) -> str:
+        """A tree as lines of text, a node a line, indented by its depth.
+
+        Args:
+            node_format: makes the text of a node, of the tree and its number; by default action, visits and value.
+            max_nodes: how many lines to make; what is left out is said in the last one.
+
+        Example:
+            >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
+            >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
+            >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
+            >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))
+            >>> print(tree.to_string())
+            0: visits 2, value 1.5
+            |-- 1 by 0: visits 1, value 1
+            |   `-- 2 by 1: visits 1, value 0
+            `-- 3 by 1: visits 1, value 0
+        """
+        return drawing.to_string(self, node_format, max_nodes)
+
+    def plot(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        labels: Callable[[Any, int], str] | None = None,
+        max_nodes: int = drawing.MOST,
+    ) -> Any:
+        """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.
+
+        A text shows where the pointer rests on a node. Of the first level for which there is no room the most visited
+        nodes are shown, and the rest is folded: the node above is a square, and tells how many nodes are below.
+
+        Args:
+            path: of an HTML page to write, which needs nothing else; None for none.
+            labels: makes the text of a node, of the tree and its number; by default what is known of it.
+            max_nodes: how many nodes to show at most.
+
+        Returns:
+            The figure, of `plotly.graph_objects`.
+
+        Raises:
+            ImportError: if plotly is not installed.
+        """
+        return drawing.plot(self, path, labels, max_nodes)
 
 
-def children_of(parent: Ints, n: int) -> tuple[Ints, Ints]:
-    """The first child and the number of children of each node, of the parents of nodes whose siblings lie together."""
-    num = np.bincount(parent[1:], minlength=n).astype(np.int64)
-    return 1 + np.cumsum(num) - num, num
+def view(tree: Tree) -> TreeView:
+    """A search tree as it is read on the host, its nodes level by level.
 
-
-def host(array: Any) -> Any:
-    """An array of any library in NumPy."""
-    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
-
-
-_VIEWS: weakref.WeakKeyDictionary[Tree, TreeView] = weakref.WeakKeyDictionary()
-"""The views of search trees that are alive."""
-
-
-def view(tree: Any) -> TreeView:
-    """A tree as it is read; of a search tree, the nodes are put in order once.
+    Args:
+        tree: one tree, `tree.at(0)` of a batch. (`rb.forests.tree` gives a `TreeView` already.)
 
     Raises:
-        TypeError: for what is no tree.
+        TypeError: for what is no tree of `rb.trees`.
         ValueError: for a batch of trees.
+
+    Example:
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
+        >>> tree = rb.trees.init(spec, frb.trees.Expansion((value + 5,), prior, value))
+        >>> frb.trees.view(tree.at(0)).node_observation()[0].item()
+        5.0
     """
-    if isinstance(tree, TreeView):
-        return tree
-    if not isinstance(tree, Tree):
+    given: object = tree  # users give anything
+    if not isinstance(given, Tree):
         raise TypeError(
-            f"frb.trees: expected a tree of rb.forests.tree or of rb.trees, got {type(tree).__name__}; "
+            f"trees.view: expected a tree of rb.trees, got {type(given).__name__}; "
             f"of a forest, read one by rb.forests.tree(forest, observation)"
         )
     if tree.batch:
-        raise ValueError(f"frb.trees: expected one tree, got a batch {tree.batch}; read tree.at(0), and so on")
-    if tree not in _VIEWS:
-        _VIEWS[tree] = _of_search(tree)
-    return _VIEWS[tree]
+        raise ValueError(f"trees.view: expected one tree, got a batch {tree.batch}; give tree.at(0), and so on")
+    return _of_search(tree)
 
 
 def _of_search(tree: Tree) -> TreeView:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.trees.view import Bools, Ints
+from functional_rb.trees.nodes_in_order import Bools, Ints
 
 BITS = 6
 """Numbers of one mask: 2^6."""

@@ -88,7 +88,7 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
     assert inserted.ids.tolist() == [2, 1]
     assert int(other.hash_maps.size(seen)) == 3
     trees = other.forests.tree(found["forest"], np.int32(0)), rb.forests.tree(made["forest"], np.int32(0))
-    assert frb.trees.to_string(trees[0]) == frb.trees.to_string(trees[1])
+    assert trees[0].to_string() == trees[1].to_string()
 
 
 def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
     frb.save(tree, tmp_path)
     found = frb.load(tmp_path, rb)
     assert found.spec == spec
-    assert frb.trees.node_observation(found.at(0)).tolist() == [1.0, 1.0]
+    assert frb.trees.view(found.at(0)).node_observation().tolist() == [1.0, 1.0]
 
 
 def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:

@@ -298,11 +298,10 @@ BOUND = (
     "functional_rb.text.api",
     "functional_rb.text.preferences",
     "functional_rb.trees.api",
-    "functional_rb.trees.drawing",
     "functional_rb.trees.forest",
     "functional_rb.trees.forest_growth",
     "functional_rb.trees.forest_tree",
-    "functional_rb.trees.reading",
+    "functional_rb.trees.view",
 )
 """The functions that backends bind: their examples need one."""
 SAID_THERE = ("functional_rb.public.buffers",)

@@ -131,10 +131,10 @@ def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, ke
         for before, node in law.nodes.items():
             tree = forests.tree(forest, {"at": np.int32(before), "sign": np.bool_(before > 2)}, max_depth=3)
             paths = law.unrolled(node, 3)
-            found = frb.trees.vertices(tree, key_type="path")
+            found = tree.vertices(key_type="path")
             assert {path: int(tree.vertex[k]) for path, k in found.items()} == paths
-            assert frb.trees.num_vertices(tree, count_repeat=True) == len(paths)
-            assert frb.trees.num_vertices(tree) == len(set(paths.values()))
+            assert len(tree) == len(paths)
+            assert tree.num_vertices == len(set(paths.values()))
 
     with frb.kernels(kernels):
         check()
@@ -261,13 +261,13 @@ def test_a_random_edge_has_several_results_with_their_counts(library: Backend) -
     rows = np.array([[0, 0, 2, 1, 0]] * 3 + [[0, 0, 6, 2, 1]], np.int32)
     forest = rb.forests.extend(rb.forests.init(ROOMY), steps_of(rows))
     tree = rb.forests.tree(forest, {"at": np.int32(0), "sign": np.bool_(False)})
-    assert [frb.trees.visits(tree, k) for k in range(3)] == [4, 3, 1]
+    assert [tree.visits[k] for k in range(3)] == [4, 3, 1]
     assert tree.steps.reward.tolist() == [2.0, 6.0]
     assert tree.value[0] == 3.0
     assert tree.terminal.tolist() == [False, False, True]
-    assert frb.trees.selected_actions(tree).tolist() == [0, 0]
-    assert frb.trees.fully_expanded(tree, actions=1)
-    assert not frb.trees.fully_expanded(tree)
+    assert tree.selected_actions().tolist() == [0, 0]
+    assert tree.fully_expanded(actions=1)
+    assert not tree.fully_expanded()
 
 
 def test_forests_consume_and_refuse(library: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Functions that read trees, against trees written out and against each other."""
+"""What trees tell that are read on the host, against trees written out and against each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb import trees
 from functional_rb.trees import drawing
 from functional_rb.trees.state import FIELDS
 from functional_rb.trees.ways import Ways
@@ -46,7 +45,7 @@ def tree_of(shape: str, compact: bool = False) -> Any:
 
 
 def vertices_at(tree: Any) -> dict[tuple[int, ...], int]:
-    return {path: int(tree.vertex[k]) for path, k in trees.vertices(tree, key_type="path").items()}
+    return {path: int(tree.vertex[k]) for path, k in tree.vertices(key_type="path").items()}
 
 
 def test_circles_end_where_they_begin() -> None:
@@ -55,7 +54,7 @@ def test_circles_end_where_they_begin() -> None:
     assert vertices_at(tree_of("self-loop")) == {(): 0, (0,): 0, (1,): 1}
     compact = tree_of("cycle", compact=True)
     assert vertices_at(compact) == {(): 0, (0,): 0}
-    assert trees.rollout_from_path(compact, (0,))["observation"].tolist() == [0, 1, 2]
+    assert compact.rollout_from_path((0,))["observation"].tolist() == [0, 1, 2]
 
 
 def test_a_diamond_is_met_on_both_ways() -> None:
@@ -69,101 +68,98 @@ def test_a_diamond_is_met_on_both_ways() -> None:
         (0, 0, 0): 4,
         (1, 0, 0): 4,
     }
-    assert (trees.num_vertices(tree), trees.num_vertices(tree, count_repeat=True)) == (5, 7)
-    assert list(trees.valid_paths(tree)) == [(0, 0, 0), (1, 0, 0)]
-    assert trees.edges(tree).tolist() == [[0, 1], [0, 2], [1, 3], [2, 3], [3, 4], [3, 4]]
-    assert trees.max_length(tree) == 3
+    assert (tree.num_vertices, len(tree)) == (5, 7)
+    assert list(tree.valid_paths()) == [(0, 0, 0), (1, 0, 0)]
+    assert tree.edges().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3], [3, 4], [3, 4]]
+    assert tree.max_length == 3
 
 
 def test_a_tree_of_one_node() -> None:
     tree = rb.forests.tree(forest_of([(0, 0, 1)]), np.int32(1))
-    assert len(tree) == trees.num_vertices(tree) == 1
-    assert list(trees.valid_paths(tree)) == [()]
-    assert trees.edges(tree).shape == (0, 2)
-    assert trees.max_length(tree) == 0
-    assert trees.rollout_from_path(tree, ()) is None
-    assert (trees.parent(tree, 0), trees.branching_action(tree), trees.selected_actions(tree)) == (None, None, None)
-    assert trees.is_terminal(tree)
-    assert trees.to_string(tree) == "1: visits 0, value 0"
+    assert len(tree) == tree.num_vertices == 1
+    assert list(tree.valid_paths()) == [()]
+    assert tree.edges().shape == (0, 2)
+    assert tree.max_length == 0
+    assert tree.rollout_from_path(()) is None
+    assert (tree.parent[0], tree.branching_action(), tree.selected_actions()) == (-1, None, None)
+    assert tree.num_children[0] == 0
+    assert tree.to_string() == "1: visits 0, value 0"
     assert len(drawing.figure(tree)["data"][2]["x"]) == 1
     assert len(rb.forests.tree(forest_of(SHAPES["cycle"]), np.int32(0), max_depth=0, compact=True)) == 1
 
 
 def test_what_each_function_tells() -> None:
     tree = tree_of("fork")
-    by_path = trees.vertices(tree, key_type="path")
+    by_path = tree.vertices(key_type="path")
     node = by_path[0, 0, 1]
-    assert (trees.parent(tree, node), list(trees.children(tree, 2))) == (2, [3, 4])
-    assert (trees.num_children(tree, 2), trees.visits(tree, 2)) == (2, 1)
-    assert trees.node_observation(tree, node) == 4
-    assert trees.node_observations(tree, node) == {"observation": 4}
-    assert trees.selected_actions(tree, 2).tolist() == [0, 1]
-    assert trees.branching_action(tree, node) == trees.prev_action(tree, node) == 1
-    assert trees.get_vertex_by_id(tree, 4) == node
-    assert trees.get_vertex_by_hash(tree, trees.node_hash(tree, node)) == node
-    assert not trees.is_terminal(tree, node)
-    assert trees.contains(tree, np.int32(6))
+    assert (tree.parent[node], list(tree.children(2))) == (2, [3, 4])
+    assert (tree.num_children[2], tree.visits[2]) == (2, 1)
+    assert tree.node_observation(node) == 4
+    assert tree.node_observations(node) == {"observation": 4}
+    assert tree.selected_actions(2).tolist() == [0, 1]
+    assert tree.branching_action(node) == tree.prev_action(node) == 1
+    assert tree.vertices(key_type="id")[4] == node
+    assert tree.vertices(key_type="hash")[tree.node_hash(node)] == node
+    assert tree.num_children[node] == 1
+    assert np.int32(6) in tree
     assert np.int32(7) not in tree
     compact = tree_of("fork", compact=True)
     assert vertices_at(compact) == {(): 0, (0,): 2, (0, 0): 3, (0, 1): 6}
-    last = trees.vertices(compact, key_type="path")[0, 1]
-    assert (trees.branching_action(compact, last), trees.prev_action(compact, last)) == (1, 2)
+    last = compact.vertices(key_type="path")[0, 1]
+    assert (compact.branching_action(last), compact.prev_action(last)) == (1, 2)
     for missing in ((1,), (0, 2), (-1,)):
         with pytest.raises(KeyError):
             by_path[missing]
     for key_type in ("id", "hash"):
         with pytest.raises(KeyError):
-            trees.vertices(tree, key_type=key_type)[999]
+            tree.vertices(key_type=key_type)[999]
     with pytest.raises(ValueError, match="expected key_type"):
-        trees.vertices(tree, key_type="name")
+        tree.vertices(key_type="name")
 
 
 OF_NODES = (
-    trees.parent,
-    trees.children,
-    trees.num_children,
-    trees.is_terminal,
-    trees.visits,
-    trees.fully_expanded,
-    trees.branching_action,
-    trees.prev_action,
-    trees.selected_actions,
-    trees.node_observation,
-    trees.node_observations,
-    trees.node_hash,
+    "children",
+    "fully_expanded",
+    "branching_action",
+    "prev_action",
+    "selected_actions",
+    "node_observation",
+    "node_observations",
+    "node_hash",
 )
 
 
-@pytest.mark.parametrize("function", OF_NODES, ids=lambda function: function.__name__)
-def test_a_node_is_one_that_the_tree_has(function: Any) -> None:
+@pytest.mark.parametrize("name", OF_NODES)
+def test_a_node_is_one_that_the_tree_has(name: str) -> None:
     tree = tree_of("fork")
+    method = getattr(tree, name)
     for node in (-1, len(tree), 2**70):
-        with pytest.raises(ValueError, match=rf"trees\.\w+: expected a node from 0 to 6, got {node}"):
-            function(tree, node)
+        with pytest.raises(ValueError, match=rf"trees\.{name}: expected a node from 0 to 6, got {node}"):
+            method(node)
     for node in (1.5, "x", None, True, np.array([1, 2])):
-        with pytest.raises(TypeError, match=r"trees\.\w+: expected the number of a node, got"):
-            function(tree, node)
-    function(tree, np.int32(0))
+        with pytest.raises(TypeError, match=rf"trees\.{name}: expected the number of a node, got"):
+            method(node)
+    method(np.int32(0))
 
 
 def test_keys_and_paths_and_observations_of_another_kind() -> None:
     tree = tree_of("fork")
     for key in ("x", None, 1.5, True, (1,), 10**30):
         for key_type in ("id", "hash", "path"):
-            assert key == (1,) or key not in trees.vertices(tree, key_type=key_type)
+            assert key == (1,) or key not in tree.vertices(key_type=key_type)
     for path in (5, "01", None, (0.5,), ("a",), (True,)):
         with pytest.raises(TypeError, match=r"trees: (expected a path|path: expected the number of a slot)"):
-            trees.rollout_from_path(tree, path)
+            tree.rollout_from_path(path)
     with pytest.raises(ValueError, match=r"observation.*expected shape \[\], got \[1\]"):
-        trees.contains(tree, np.array([4], np.int32))
+        assert np.array([4], np.int32) in tree
     with pytest.raises(ValueError, match=r"trees\.to_string: max_nodes: expected 1 to"):
-        trees.to_string(tree, max_nodes=-1)
+        tree.to_string(max_nodes=-1)
     with pytest.raises(TypeError, match=r"trees\.plot: max_nodes: expected an int, got 'x'"):
         drawing.figure(tree, max_nodes="x")
 
 
 def test_rollouts_are_steps_in_ted() -> None:
-    rollout = trees.rollout_from_path(tree_of("fork"), (0, 0, 1, 0, 0))
+    rollout = tree_of("fork").rollout_from_path((0, 0, 1, 0, 0))
     frb.ted.check(rollout, time_axis=0)
     assert rollout["observation"].tolist() == [0, 1, 2, 4, 5]
     assert rollout["action"].tolist() == [0, 0, 1, 0, 2]
@@ -172,7 +168,7 @@ def test_rollouts_are_steps_in_ted() -> None:
 
 def test_specs_of_what_is_stored() -> None:
     tree = tree_of("fork")
-    specs = trees.full_specs(tree)
+    specs = tree.full_specs
     assert specs["observation"] == {"observation": SPEC.observation}
     assert specs["action"] == SPEC.action
     assert specs["reward"] == frb.Unbounded(())
@@ -191,26 +187,26 @@ def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int,
     tree = rb.forests.tree(forest, root, max_depth=depth, max_nodes=room)
     n = len(tree)
     assert n <= room
-    assert trees.max_length(tree) <= depth
-    by_path = trees.vertices(tree, key_type="path")
+    assert tree.max_length <= depth
+    by_path = tree.vertices(key_type="path")
     assert [by_path[path] for path in by_path] == list(by_path.values()) == [k for _, k in by_path.items()]
     assert sorted(by_path.values()) == list(range(n))
     assert all(tree.path(k) == path for path, k in by_path.items())
-    assert list(trees.valid_paths(tree)) == sorted(p for p, k in by_path.items() if trees.is_terminal(tree, k))
+    assert list(tree.valid_paths()) == sorted(p for p, k in by_path.items() if tree.num_children[k] == 0)
     assert list(by_path) == sorted(by_path)
     # An id and a hash name the same vertex, whatever the order in which they are kept.
-    for key, node in trees.vertices(tree, key_type="id").items():
+    for key, node in tree.vertices(key_type="id").items():
         assert tree.vertex[node] == key
-        assert trees.get_vertex_by_hash(tree, trees.node_hash(tree, node)) == node == tree.vertex.tolist().index(key)
-    assert len(trees.vertices(tree)) == trees.num_vertices(tree) == len(set(tree.vertex.tolist()))
+        assert tree.vertices(key_type="hash")[tree.node_hash(node)] == node == tree.vertex.tolist().index(key)
+    assert len(tree.vertices()) == tree.num_vertices == len(set(tree.vertex.tolist()))
     whole = rb.forests.tree(forest, root, max_depth=depth, max_nodes=10**6)
     left = len(whole) > n or whole.cut.any()
     assert bool(tree.cut.any()) == left
     # Compact, each way is the same, and no node but the root has one child.
     compact = rb.forests.tree(forest, root, max_depth=depth, max_nodes=room, compact=True)
     assert (compact.num_children[1:] != 1).all()
-    for ours, theirs in zip(trees.valid_paths(compact), trees.valid_paths(tree), strict=True):
-        one, other = trees.rollout_from_path(compact, ours), trees.rollout_from_path(tree, theirs)
+    for ours, theirs in zip(compact.valid_paths(), tree.valid_paths(), strict=True):
+        one, other = compact.rollout_from_path(ours), tree.rollout_from_path(theirs)
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
@@ -232,7 +228,7 @@ def calls_to_read(n: int) -> int:
         tree = rb.forests.tree(forest, np.int32(0))
     finally:
         sys.setprofile(None)
-    assert (len(tree), tree.repeats.sum(), trees.max_length(tree)) == (2 * n + 1, n, n + 1)
+    assert (len(tree), tree.repeats.sum(), tree.max_length) == (2 * n + 1, n, n + 1)
     return calls
 
 
@@ -258,11 +254,11 @@ def test_sets_that_share_what_they_have_alike_are_sets(n: int, data: st.DataObje
 
 def test_dense_numbers_are_those_of_the_tree_alone() -> None:
     tree = tree_of("fork", compact=True)
-    assert trees.edges(tree).tolist() == [[0, 2], [2, 3], [2, 6]]
-    assert trees.edges(tree, dense=True).tolist() == [[0, 1], [1, 2], [1, 3]]
+    assert tree.edges().tolist() == [[0, 2], [2, 3], [2, 6]]
+    assert tree.edges(dense=True).tolist() == [[0, 1], [1, 2], [1, 3]]
     diamond = tree_of("diamond")
     assert diamond.dense.tolist() == [0, 1, 2, 3, 3, 4, 4]
-    assert trees.num_vertices(diamond) == diamond.dense.max() + 1
+    assert diamond.num_vertices == diamond.dense.max() + 1
 
 
 def test_a_long_way_is_read_in_no_recursion() -> None:
@@ -273,11 +269,11 @@ def test_a_long_way_is_read_in_no_recursion() -> None:
     transitions = frb.ted.from_transitions(numbers, numbers % 2, np.ones(n, np.float32), numbers + 1, done)
     forest = rb.forests.extend(rb.forests.init(spec), transitions)
     tree = rb.forests.tree(forest, np.int32(0))
-    assert (trees.max_length(tree), tree.value[0]) == (n, n)
+    assert (tree.max_length, tree.value[0]) == (n, n)
     compact = rb.forests.tree(forest, np.int32(0), compact=True)
     assert len(compact) == 2
-    assert trees.rollout_from_path(compact, (0,))["action"].tolist() == (numbers % 2).tolist()
-    assert len(trees.to_string(tree, max_nodes=3).splitlines()) == 4
+    assert compact.rollout_from_path((0,))["action"].tolist() == (numbers % 2).tolist()
+    assert len(tree.to_string(max_nodes=3).splitlines()) == 4
 
 
 # --- search trees ---------------------------------------------------------------------------------------------------
@@ -315,53 +311,52 @@ def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
 @hypothesis.given(st.lists(st.integers(0, 11), max_size=11))
 def test_search_trees_are_read_level_by_level(parents: list[int]) -> None:
     tree = search_tree(parents)
-    seen, size = trees.view(tree), int(tree.size)
-    assert trees.view(tree) is seen
+    seen, size = frb.trees.view(tree), int(tree.size)
     assert sorted(seen.vertex.tolist()) == list(range(size))
     assert (np.diff(seen.depth) >= 0).all()
     for node in range(size):
         own = int(seen.vertex[node])
-        below = trees.children(seen, node)
+        below = seen.children(node)
         stored = [k for k in range(1, size) if tree.parent[k] == own]
         assert [int(seen.vertex[k]) for k in below] == sorted(stored, key=lambda k: tree.slot[k])
-        assert trees.node_observation(seen, node).tolist() == [2 * own, 2 * own + 1]
+        assert seen.node_observation(node).tolist() == [2 * own, 2 * own + 1]
         if node:
-            assert trees.branching_action(seen, node) == tree.slot[own]
+            assert seen.branching_action(node) == tree.slot[own]
             assert seen.steps.reward[node - 1] == tree.reward[tree.parent[own], tree.slot[own]]
-            assert seen.vertex[trees.parent(seen, node)] == tree.parent[own]
-    assert trees.full_specs(tree)["action"] == frb.Categorical(4)
-    assert trees.fully_expanded(tree) == (trees.num_children(tree) == 4)
+            assert seen.vertex[seen.parent[node]] == tree.parent[own]
+    assert seen.full_specs["action"] == frb.Categorical(4)
+    assert seen.fully_expanded() == (seen.num_children[0] == 4)
 
 
 def test_a_tree_that_was_read_does_not_outlive_its_last_user() -> None:
     tree = search_tree([0, 0, 1])
-    alive, seen = weakref.ref(tree), trees.view(tree)
+    alive, seen = weakref.ref(tree), frb.trees.view(tree)
     del tree
     gc.collect()
     assert alive() is None
-    assert trees.branching_action(seen, 1) == 2
+    assert seen.branching_action(1) == 2
 
 
 def test_what_is_no_tree_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"expected a tree of rb\.forests\.tree or of rb\.trees, got Forest"):
-        trees.view(forest_of([(0, 0, 1)]))
+    with pytest.raises(TypeError, match=r"trees\.view: expected a tree of rb\.trees, got Forest"):
+        frb.trees.view(forest_of([(0, 0, 1)]))
     tree = search_tree([0, 1])
     batch = frb.trees.Tree(
         *(jax.tree.map(lambda x: np.stack([x] * 2), getattr(tree, name)) for name in FIELDS), tree.spec
     )
-    with pytest.raises(ValueError, match=r"got a batch \(2,\); read tree\.at\(0\)"):
-        trees.view(batch)
+    with pytest.raises(ValueError, match=r"got a batch \(2,\); give tree\.at\(0\)"):
+        frb.trees.view(batch)
 
 
 # --- text and pictures ----------------------------------------------------------------------------------------------
 
 
 def test_text_shows_the_shape() -> None:
-    assert trees.to_string(tree_of("fork"), lambda tree, node: str(tree.vertex[node])).splitlines() == [
+    assert tree_of("fork").to_string(lambda tree, node: str(tree.vertex[node])).splitlines() == [
         *("0", "`-- 1", "    `-- 2", "        |-- 3", "        `-- 4", "            `-- 5", "                `-- 6"),
     ]
-    assert trees.to_string(tree_of("fork"), max_nodes=2).splitlines()[-1] == "... and 5 nodes more"
-    assert trees.to_string(tree_of("cycle")).splitlines()[-1].endswith("0 by 0: visits 1, value 0, repeats")
+    assert tree_of("fork").to_string(max_nodes=2).splitlines()[-1] == "... and 5 nodes more"
+    assert tree_of("cycle").to_string().splitlines()[-1].endswith("0 by 0: visits 1, value 0, repeats")
 
 
 @hypothesis.settings(max_examples=effort(30, 500))
@@ -375,10 +370,10 @@ def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> Non
     x = drawing.layout(tree, shown)
     assert np.isnan(x).tolist() == (~shown).tolist()
     for node in np.flatnonzero(shown):
-        below = [k for k in trees.children(tree, node) if shown[k]]
+        below = [k for k in tree.children(node) if shown[k]]
         if below:
             assert x[node] == (x[below[0]] + x[below[-1]]) / 2
-    for level in range(trees.max_length(tree) + 1):
+    for level in range(tree.max_length + 1):
         own = x[(tree.depth == level) & shown]
         assert (np.diff(own) >= 1).all()
     hidden = drawing._hidden(tree, shown)
@@ -411,7 +406,7 @@ def test_of_a_wide_level_the_most_visited_are_shown() -> None:
 
 
 def test_a_page_is_written(tmp_path: Any) -> None:
-    figure = trees.plot(tree_of("fork"), tmp_path / "tree.html", labels=lambda tree, node: f"mine {node}")
+    figure = tree_of("fork").plot(tmp_path / "tree.html", labels=lambda tree, node: f"mine {node}")
     assert figure.data[2].text[6] == "mine 6"
     assert "mine 6" in (tmp_path / "tree.html").read_text()
 
@@ -419,4 +414,4 @@ def test_a_page_is_written(tmp_path: Any) -> None:
 def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     with pytest.raises(ImportError, match=r"needs plotly: pip install '\.\[trees\]' in a checkout"):
-        trees.plot(tree_of("fork"))
+        tree_of("fork").plot()
