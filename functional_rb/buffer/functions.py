@@ -55,17 +55,19 @@ def add(
     if batch:
         for transform in spec.inner:
             leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
-        batch = spec.rows(batch)
-        write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
-        if spec.plan.boundaries is not None:
-            episodes.note(ops, draft, write, leaves, batch)
-        spec.sampler.added(ops, draft, write, leaves, priorities)
-        draft.store(ops, write.slots, write.source, write.live, leaves)
-        draft.counters = draft.counters.replace(ends=write.after)
-        if spec.plan.frames is not None:
-            removal = frame_store.added(ops, draft, spec.plan.frames, write, leaves)
-            spec.sampler.removed(ops, draft, removal)
-            draft.counters = draft.counters.replace(ends=removal.after)
+        _write(ops, draft, spec, leaves, mask, priorities, draws)
+    return draft.finish(ops)
+
+
+def cut(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
+    """Let the next step of each lane begin a trajectory; steps that wait for others are written with what they have."""
+    draft = Draft.of(state, spec.plan)
+    if spec.plan.boundaries is not None:
+        episodes.clear(ops, draft)
+    for transform in spec.inner:
+        if transform.carried():
+            leaves, mask = transform.interrupted(ops, draft)
+            _write(ops, draft, spec, leaves, mask, None, None)
     return draft.finish(ops)
 
 
@@ -188,6 +190,29 @@ def update(
     stale = ring.saturating_add(ops, draft.counters.stale, ops.count(~live & (wanted != NOTHING)))
     draft.counters = draft.counters.replace(stale=stale)
     return draft.finish(ops)
+
+
+def _write(
+    ops: Ops,
+    draft: Draft,
+    spec: BufferSpec,
+    leaves: Sequence[Array],
+    mask: Array | None,
+    priorities: Array | None,
+    draws: Array | None,
+) -> None:
+    """Write rows that have been through all transforms; see `add`."""
+    batch = leaves[0].shape[0]
+    write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
+    if spec.plan.boundaries is not None:
+        episodes.note(ops, draft, write, leaves, batch)
+    spec.sampler.added(ops, draft, write, leaves, priorities)
+    draft.store(ops, write.slots, write.source, write.live, leaves)
+    draft.counters = draft.counters.replace(ends=write.after)
+    if spec.plan.frames is not None:
+        removal = frame_store.added(ops, draft, spec.plan.frames, write, leaves)
+        spec.sampler.removed(ops, draft, removal)
+        draft.counters = draft.counters.replace(ends=removal.after)
 
 
 def _rewrite(ops: Ops, draft: Draft, spec: BufferSpec, batch: Batch, replacements: Mapping[int, Array]) -> None:

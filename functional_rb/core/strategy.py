@@ -111,6 +111,14 @@ class Transform:
         """The rows that are written for a batch of added ones, and which are real."""
         return leaves, mask
 
+    def interrupted(self, ops: Ops, draft: Draft) -> tuple[Sequence[Array], Array | None]:
+        """What waits, as rows to be written now that every lane's trajectory stops, and which rows are real.
+
+        It is asked of transforms that carry items from one add to the next. There are as many rows as `rows` says of
+        one step of each lane.
+        """
+        raise NotImplementedError
+
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Forget what waits to be written, in new arrays."""
 

@@ -17,7 +17,7 @@ from functional_rb.specs import ArraySpec, Binary, Unbounded
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms.returns import NONTERMINAL, STEPS, NStep, StepReturns
-from functional_rb.transforms.step_queue import plan_line
+from functional_rb.transforms.step_queue import Line, plan_line
 
 if TYPE_CHECKING:
     from functional_rb.core.draft import Draft
@@ -114,29 +114,32 @@ class NStepOfAdded(NStep):
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None
     ) -> tuple[Sequence[Array], Array | None]:
         """Put new steps behind the waiting ones, and write those whose n steps, or whose trajectory, are complete."""
-        plan, packed = draft.plan, self.packed
+        plan = draft.plan
         every = ops.arange(self.rows(plan, batch), like=draft.origin[1])
-        steps = row_layout.pack(ops, packed, leaves, like=every[:batch])
+        steps = row_layout.pack(ops, self.packed, leaves, like=every[:batch])
         arrays = [steps[0], *steps[1]]
         if self.n > 1:
-            waiting = [draft.auxiliary[name] for name in self._names]
-            arrays = [ops.concat(pair, 0) for pair in zip(waiting, arrays, strict=True)]
-
-        def read(rows: Array, wanted: Sequence[int]) -> dict[int, Array]:
-            chosen = tuple(sorted(set(wanted)))
-            found = row_layout.read_part(ops, packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
-            return dict(zip(chosen, found, strict=True))
-
+            arrays = [ops.concat(pair, 0) for pair in zip(self._waiting(draft), arrays, strict=True)]
+        read = self._reader(ops, arrays)
         ended, ids = self._marked(ops, plan, leaves, every, read)
         line = plan_line(ops, draft.counters.more[PENDING], ended, ids, mask, self.n)
-        found, info = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
             places = every[: line.waiting.shape[0]]
             for name, array in zip(self._names, arrays, strict=True):
                 draft.auxiliary[name] = ops.set_at(draft.auxiliary[name], places, ops.take(array, line.waiting))
-        beside = info.steps, *info.originals, info.nonterminal
-        return [*(found[k] for k in range(len(plan.leaves))), *beside], line.complete
+        return self._complete(ops, plan, line, read)
+
+    def interrupted(self, ops: Ops, draft: Draft) -> tuple[Sequence[Array], Array | None]:
+        """All steps that wait, over the steps that there are: as if one of another trajectory followed in each lane."""
+        lanes, pending = draft.plan.ring.lanes, draft.counters.more[PENDING]
+        waiting = self._waiting(draft)
+        arrays = [ops.concat([array, array[:lanes]], 0) for array in waiting]  # what is in that step is never read
+        every = ops.arange(lanes * self.n, like=pending)
+        of_others = ops.cast(every >= lanes * (self.n - 1), "int32")[:, None]
+        line = plan_line(ops, pending, every[:lanes] < 0, of_others, None, self.n)
+        self.cleared(ops, draft)
+        return self._complete(ops, draft.plan, line, self._reader(ops, arrays))
 
     def ends(self, plan: Plan) -> list[int]:
         """The positions of the leaves that mark ends of trajectories."""
@@ -160,6 +163,26 @@ class NStepOfAdded(NStep):
         found = read(own, places)
         steps, *originals, nonterminal = (found[k] for k in places)
         return read, self.info(ops, plan, StepReturns(steps, tuple(originals), nonterminal))
+
+    def _waiting(self, draft: Draft) -> list[Array]:
+        """The steps that wait, as arrays of packed steps."""
+        return [draft.auxiliary[name] for name in self._names]
+
+    def _reader(self, ops: Ops, arrays: Sequence[Array]) -> Reader:
+        """Reads leaves of packed steps."""
+
+        def read(rows: Array, wanted: Sequence[int]) -> dict[int, Array]:
+            chosen = tuple(sorted(set(wanted)))
+            found = row_layout.read_part(ops, self.packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
+            return dict(zip(chosen, found, strict=True))
+
+        return read
+
+    def _complete(self, ops: Ops, plan: Plan, line: Line, read: Reader) -> tuple[Sequence[Array], Array]:
+        """The rows over n steps that are written, and which of a line's are."""
+        found, info = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
+        beside = info.steps, *info.originals, info.nonterminal
+        return [*(found[k] for k in range(len(plan.leaves))), *beside], line.complete
 
     @property
     def _names(self) -> list[str]:

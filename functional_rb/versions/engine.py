@@ -99,16 +99,24 @@ class Engine:
 
             return next_state(state, version, write, None if stored else past_of(state), consume)
 
-    def write_by(self, state: Any, function: Callable[..., Any], *given: Any, consume: bool = False) -> Any:
-        """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own; no row is another."""
+    def write_by(
+        self, state: Any, function: Callable[..., Any], *given: Any, rows: int = 0, consume: bool = False
+    ) -> Any:
+        """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own.
+
+        No row is another, but for those that adding so many rows would write.
+        """
         spec, counters = state.spec, state._counters
         version = self._writable(state, "write_by", consume)
         with self.library.lock(version):
+            memory = version.own()
+            if rows and memory.files is not None:
+                self.library.make_room(memory, spec, counters, rows)
 
             def write(target: Memory, saved: Saved | None) -> Array:
                 return self._carry_out(function, target, saved, counters, spec, *given).counters
 
-            return next_state(state, version, write, past_of(state), consume)
+            return next_state(state, version, write, past_of(state, rows), consume)
 
     def sample(
         self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None, consume: bool = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,8 @@ class Shard:
         self._structure: nest.Structure | None = None
         self._line: tuple[str, int] | None = None
         """The connection whose steps came last; None if what comes next does not follow on these."""
+        self._line_version = 0
+        """Of these steps, what `Write.version` said."""
         state = self._restored()
         if state is None:
             state = self._rb.init(spec)
@@ -219,21 +222,29 @@ class Shard:
     def _add(self, write: Write) -> int:
         line, self._line = self._line, None
         if line != (write.client, write.session):
-            self._state = cut(self._engine(self._state), self._state)
+            with self._noting(self._line_version):  # steps that waited are stored now
+                self._state = cut(self._engine(self._state), self._state)
         arrays = blocks.unpack(write.block)
         count, structure = len(write.leaves), self.spec.added.structure
         items = nest.unflatten(structure, arrays[:count], _as_dict)
         named = dict(zip(write.names, arrays[count:], strict=True))
         self._versioned |= write.version != 0
-        noted = self._versioned or self._ledger.epoch > 0  # before a restart all items are of the first life
-        before = self._rb.cursor(self._state) if noted else None
-        self._state = self._rb.add(self._state, items, **named)
-        if noted:
-            slots = self._new_slots(before)
-            self._written_in[slots] = self._ledger.epoch
-            self._versions[slots] = write.version
-        self._line = write.client, write.session
+        with self._noting(write.version):
+            self._state = self._rb.add(self._state, items, **named)
+        self._line, self._line_version = (write.client, write.session), write.version
         return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, arrays[:count])
+
+    @contextlib.contextmanager
+    def _noting(self, version: int) -> Iterator[None]:
+        """Note of all items that are stored meanwhile by which version, and in which life of this shard."""
+        if not self._versioned and not self._ledger.epoch:  # before a restart all items are of the first life
+            yield
+            return
+        before = self._rb.cursor(self._state)
+        yield
+        slots = self._new_slots(before)
+        self._written_in[slots] = self._ledger.epoch
+        self._versions[slots] = version
 
     def _new_slots(self, before: Array) -> Array:
         """The slots between two cursors; all of them where more lie between than there are."""

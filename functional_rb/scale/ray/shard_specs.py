@@ -26,11 +26,6 @@ def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
         )
     _check_sampler(spec)
     _check_writer(spec)
-    if any(transform.delays for transform in spec.transforms):
-        raise ValueError(
-            "BufferSpec.transforms: n_step(at='add') keeps the last steps until others follow on them, which in a "
-            "shard those of another client might, or those behind what a crash took; give n_step(at='sample')"
-        )
     if isinstance(spec.storage, Memmap) and (spec.storage.path is not None or spec.storage.shared):
         raise ValueError(
             f"BufferSpec.storage: {spec.storage} names files that all shards would write to; give frb.Memmap() without "

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import State
-from functional_rb.core import episodes
-from functional_rb.core.draft import Draft
-from functional_rb.ops.protocol import Array, Ops
-from functional_rb.versions.state import readable
+from functional_rb.buffer import functions
 
 
-def cut(engine: Any, state: Any) -> State:
+def cut(engine: Any, state: Any) -> Any:
     """The same items, where the next step of each lane begins a trajectory; those stored last are truncated.
+
+    Steps that wait for others to follow, as with `n_step(at="add")`, are stored with the returns over what there is.
 
     Args:
         engine: of the backend, for such states.
         state: of one buffer.
     """
-    if state.spec.plan.boundaries is None:
+    plan, waits = state.spec.plan, any(transform.carried() for transform in state.spec.inner)
+    if plan.boundaries is None and not waits:
         return state
-    counters = engine.look(state, _cut)
-    made: State = type(state)(readable(state), counters, state.spec, state._save_history, state._target)
-    return made
-
-
-def _cut(ops: Ops, state: Any, spec: BufferSpec) -> Array:
-    draft = Draft.of(state, spec.plan)
-    episodes.clear(ops, draft)
-    return draft.finish(ops).counters
+    return engine.write_by(state, functions.cut, rows=plan.ring.lanes if waits else 0)
