@@ -117,7 +117,7 @@ class Lib(Generic[A]):
         )
         return self.around(public)
 
-    def _told(self, annotation: Any) -> Any:
+    def _told(self, annotation: object) -> Any:
         """An annotation, a text, with the backend's name of its arrays."""
         if not isinstance(annotation, str):
             return annotation
@@ -125,7 +125,7 @@ class Lib(Generic[A]):
         return " ".join(words)
 
 
-def documented_by(core: Callable[..., Any]) -> Callable[[F], F]:
+def documented_by(core: Callable[..., object]) -> Callable[[F], F]:
     """Give a function the docstring of the one to which it hands its calls on."""
 
     def attach(function: F) -> F:

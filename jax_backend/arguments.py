@@ -10,7 +10,7 @@ Static = tuple[tuple[int | str, type, Any], ...]
 """Static arguments by position or name, each with its type, as 1 and True are equal."""
 
 
-def parameters_of(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+def parameters_of(function: Callable[..., object]) -> Sequence[inspect.Parameter]:
     """Those of a function; none where Python cannot tell."""
     try:
         return list(inspect.signature(function).parameters.values())
@@ -33,7 +33,7 @@ class Given(NamedTuple):
     places: tuple[int, ...]
     static: Static
 
-    def together(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def together(self, args: Sequence[object], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Others in place of those that are not static, and the static ones: by position, and by name."""
         by_place = dict(zip(self.places, args, strict=True))
         by_place |= {where: x for where, _, x in self.static if isinstance(where, int)}

@@ -21,7 +21,11 @@ _consuming = jax.jit(_traced, static_argnames=_STATIC, donate_argnums=0)
 
 
 def carry_out(
-    function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: tuple[Any, str] | None = None
+    function: Callable[..., object],
+    static: object,
+    owned: object,
+    *given: object,
+    consume: tuple[object, str] | None = None,
 ) -> Any:
     """`function(ops, static, owned, *given)`; where nothing is traced, arrays that are consumed are donated."""
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, given)))

@@ -53,7 +53,7 @@ def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) ->
     of(changed)
 
 
-def varying_axes(x: Any) -> frozenset[str]:
+def varying_axes(x: object) -> frozenset[str]:
     """The axes of a mesh along which an array of `jax.shard_map` varies: JAX 0.10 moved the field `vma`."""
     kind = jax.typeof(x)
     where = getattr(kind, "manual_axis_type", None)
@@ -73,7 +73,7 @@ def made_varying(x: jax.Array, axes: Sequence[str]) -> jax.Array:
     return found
 
 
-def explicit_axes(mesh: Any) -> tuple[Any, ...]:
+def explicit_axes(mesh: object) -> tuple[Any, ...]:
     """The names of a mesh's explicit axes, of which JAX tells enough from 0.7.2 on: `jax.sharding.use_abstract_mesh`.
 
     Raises:
@@ -150,7 +150,7 @@ def is_aligned(address: int, platform: str) -> bool:
     return platform == "cpu" or address % 16 == 0
 
 
-def tree_of(registry: Any, node: tuple[Any, Any], children: Sequence[Any]) -> Any:
+def tree_of(registry: object, node: tuple[object, object], children: Sequence[object]) -> Any:
     """The structure of a node and its children: JAX 0.7 renamed the function, and gave it a name before."""
     kind: Any = jax.tree_util.PyTreeDef
     if hasattr(kind, "from_node_data_and_children"):

@@ -40,7 +40,7 @@ def use_kernels() -> bool:
     return HAVE_KERNELS and switch.on
 
 
-def _declared(declaration: Callable[..., Kernel | None], *given: Any) -> Kernel | None:
+def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
     """What is declared of a kernel; where none are in force there may be nobody to tell it to."""
     return declaration(*given) if part_kernels.in_force() else None
 
@@ -69,7 +69,7 @@ def program(function: F, by_row: bool = False) -> F:
     """
 
     @functools.wraps(function)
-    def traced(*args: Any, kernels: bool = False, **others: Any) -> Any:
+    def traced(*args: object, kernels: bool = False, **others: object) -> Any:
         with rules.promoting_ranks(), part_kernels.using(table(kernels)):
             return rules.in_automatic_mode(function, args, others, by_row)
 
@@ -115,12 +115,12 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
     return numbers
 
 
-def _bits(data: jax.Array, kind: Any, batch: int, words: int) -> jax.Array:
+def _bits(data: jax.Array, kind: object, batch: int, words: int) -> jax.Array:
     bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
     return (bits >> 1).astype(jnp.int32)
 
 
-def _is_default(kind: Any) -> bool:
+def _is_default(kind: object) -> bool:
     """Whether kernels know the random bits of a kind of keys."""
     partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
     return str(kind) == "threefry2x32" and partitionable
@@ -154,7 +154,7 @@ def draw(
         leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
         return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
 
-    def core(arrays: Arrays, draws: Any, beta: Any, wanted: Any) -> Any:
+    def core(arrays: Arrays, draws: object, beta: object, wanted: object) -> Any:
         leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
         return [leaves[k] for k in spec.plan.stored], selection
 

@@ -17,7 +17,7 @@ _LEAF = jax.tree.structure(0)
 class _Trees:
     """Containers that are registered with jax.tree_util."""
 
-    def apart(self, x: Any) -> Apart | None:
+    def apart(self, x: object) -> Apart | None:
         """A container, taken apart by one level."""
         if _REGISTRY.flatten_one_level(x) is None:
             return None
@@ -30,7 +30,7 @@ class _Trees:
         assert found is not None
         return tuple(found[0]), found[1]
 
-    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+    def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
         """A container of this class, made of its parts."""
         treedef = compat.tree_of(_REGISTRY, (kind, static), [_LEAF] * len(names))
         return treedef.unflatten([parts[name] for name in names])

@@ -19,7 +19,7 @@ NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 
 
-def convert(leaf: Any, expected: ArraySpec, name: str) -> jax.Array:
+def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array:
     """Arrays of JAX as they are, NumPy's by a copy to the device, Python numbers for scalar leaves."""
     if isinstance(leaf, jax.Array):
         checks.check_dtype(name, leaf, expected.dtype)
@@ -86,7 +86,7 @@ def _whole_priorities(array: Any) -> Any:
     return array.astype(np.float32)
 
 
-def value_of(scalar: Any) -> float | None:
+def value_of(scalar: object) -> float | None:
     """The number in a scalar array, None while tracing."""
     if isinstance(scalar, jax.core.Tracer) or not getattr(scalar, "is_fully_addressable", True):
         return None
@@ -98,7 +98,7 @@ def number(beta: Any) -> Any:
     return jnp.asarray(beta, jnp.float32) if isinstance(beta, jax.Array) else np.float32(beta)
 
 
-def _refuse_torch(array: Any, what: str) -> None:
+def _refuse_torch(array: object, what: str) -> None:
     if type(array).__module__.split(".")[0] == "torch":
         raise TypeError(
             f"{what}: expected a JAX or NumPy array, got a torch tensor; bring it over by rb.from_dlpack(...)"

@@ -30,7 +30,7 @@ from jax_backend import compat, gpus, rules
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
-def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
+def choose(kernel: Kernel | None, core: Callable[..., object], *args: object) -> Any:
     """The kernel where kernels are in force and there is one for what is compiled, else the core, with none in force.
 
     No derivative goes through either. Where an accelerator is the default only its own kernels are taken: few programs
@@ -47,7 +47,7 @@ def choose(kernel: Kernel | None, core: Callable[..., Any], *args: Any) -> Any:
     for k in places:  # what is being traced must not outlive this
         leaves[k] = None
 
-    def rebuilt(arrays: Sequence[Any]) -> Any:
+    def rebuilt(arrays: Sequence[object]) -> Any:
         filled = dict(enumerate(leaves)) | dict(zip(places, arrays, strict=True))
         with part_kernels.using(part_kernels.NONE):
             return core(*jax.tree.unflatten(outline, filled.values()))
@@ -111,7 +111,7 @@ def _on_cpu() -> bool:
     return bool(part_kernels.in_force()) and jax.default_backend() == "cpu"
 
 
-def _is_none(x: Any) -> bool:
+def _is_none(x: object) -> bool:
     return x is None
 
 
@@ -141,12 +141,12 @@ class Batch:
     batched: tuple[tuple[bool, ...], ...]
 
 
-def _carry_out(*operands: jax.Array, **params: Any) -> Any:
+def _carry_out(*operands: jax.Array, **params: object) -> Any:
     """Outside of any program: in one of its own."""
     return jax.jit(functools.partial(_work.bind, **params))(*operands)
 
 
-def _results(*operands: Any, kernel: Kernel, batch: Batch, **others: Any) -> list[Any]:
+def _results(*operands: object, kernel: Kernel, batch: Batch, **others: object) -> list[Any]:
     results = [x for x in kernel.in_order if x is not ABSENT]
     return [_like(operands, (*batch.sizes, *x.shape), jnp.dtype(x.dtype)) for x in results]
 
@@ -187,7 +187,7 @@ def _lower_to_core(ctx: Any, *operands: Any, core: Any, batch: Batch, **others: 
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 
 
-def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: Any) -> Any:
+def _lower_on_cpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core: object) -> Any:
     """As a custom call, where each device does its own work."""
     if not kernel.name or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
@@ -201,7 +201,7 @@ def _lower_on_cpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: 
     return [x for x, wanted in zip(found, kernel.in_order, strict=True) if wanted is not ABSENT]
 
 
-def lower_on_gpu(ctx: Any, *operands: Any, kernel: Kernel, batch: Batch, core: Any) -> Any:
+def lower_on_gpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core: object) -> Any:
     """As a custom call of what launches a kernel, which has the records as attributes, and memory for its own use."""
     if not gpu.fits(kernel) or not gpus.ready() or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
@@ -293,7 +293,7 @@ def _encode_batch(
     return np.asarray(vector, np.int64)
 
 
-def _undivided(context: Any) -> bool:
+def _undivided(context: object) -> bool:
     """Whether a program is for one device, or for one device's part: XLA would copy what it divides to each call."""
     if isinstance(context, mlir.SPMDAxisContext):
         return all(size == 1 for name, size in context.mesh.shape.items() if name not in context.manual_axes)
@@ -313,16 +313,16 @@ mlir.register_lowering(_work, lower_on_gpu, platform="cuda")
 # --- the barrier ----------------------------------------------------------------------------------------------------
 
 
-def _behind(*arrays: Any, count: int) -> Any:
+def _behind(*arrays: object, count: int) -> Any:
     """The first `count` arrays, or their types, which the barrier lets through."""
     return list(arrays[:count])
 
 
-def _behind_batched(arrays: Sequence[Any], dims: Sequence[Any], *, count: int) -> tuple[Any, Any]:
+def _behind_batched(arrays: Sequence[object], dims: Sequence[object], *, count: int) -> tuple[Any, Any]:
     return _barrier.bind(*arrays, count=count), dims[:count]
 
 
-def _lower_to_nothing(ctx: Any, *arrays: Any, count: int) -> Any:
+def _lower_to_nothing(ctx: object, *arrays: object, count: int) -> Any:
     return arrays[:count]
 
 

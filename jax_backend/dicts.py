@@ -64,7 +64,7 @@ def _bytes_of(text: str) -> jax.Array:
 
 
 @rules.transfers
-def load_state_dict(target: AnyTarget, given: Any, device: Any = None) -> Any:
+def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any:
     """The state that a dict from `state_dict` tells.
 
     Args:
@@ -125,7 +125,7 @@ def load_state_dict(target: AnyTarget, given: Any, device: Any = None) -> Any:
     return execute.to_state(core.as_arrays(spec, given, take, _in_numpy), spec)
 
 
-def _is_hosted(state: Any, function: str) -> bool:
+def _is_hosted(state: object, function: str) -> bool:
     """Whether a state lies in the memory of the host; what is none of JAX's is refused."""
     core.check_whole(state, function)
     if isinstance(state, HostState):
@@ -135,11 +135,11 @@ def _is_hosted(state: Any, function: str) -> bool:
     return False
 
 
-def _copied(name: str, array: Any) -> Any:
+def _copied(name: str, array: object) -> Any:
     return np.array(_in_numpy(name, array), order="C")
 
 
-def _in_numpy(name: str, array: Any) -> Any:
+def _in_numpy(name: str, array: object) -> Any:
     if isinstance(array, jax.Array):
         _check_at_hand(name, array)
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

@@ -18,7 +18,7 @@ from jax_backend import compat, convert, hosted, lent, rules
 
 
 @rules.transfers
-def from_dlpack(tree: Any, copy: bool = False) -> Any:
+def from_dlpack(tree: object, copy: bool = False) -> Any:
     """Take arrays and states of torch (or NumPy) over, in the same memory.
 
     Args:
@@ -66,7 +66,7 @@ def _check_dtype(name: str, array: Any) -> None:
         )
 
 
-def _shared(name: str, array: Any) -> jax.Array:
+def _shared(name: str, array: object) -> jax.Array:
     if isinstance(array, jax.Array):
         return array
     _check_dtype(name, array)
@@ -88,11 +88,11 @@ def _on_host(name: str, array: Any) -> np.ndarray[Any, Any]:
         raise dlpack.refusal(name, array, error) from error
 
 
-def _copied_to_host(name: str, array: Any) -> np.ndarray[Any, Any]:
+def _copied_to_host(name: str, array: object) -> np.ndarray[Any, Any]:
     return np.array(_copied(name, array))
 
 
-def _copied(name: str, array: Any) -> jax.Array:
+def _copied(name: str, array: object) -> jax.Array:
     if isinstance(array, jax.Array):
         return jnp.array(array, copy=True)
     _check_dtype(name, array)

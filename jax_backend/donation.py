@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
@@ -34,14 +34,14 @@ _LEFT_TO_JAX = object()
 
 
 @overload
-def jit(function: Callable[P, R], /, **options: Any) -> Jitted[P, R]: ...
+def jit(function: Callable[P, R], /, **options: object) -> Jitted[P, R]: ...
 
 
 @overload
-def jit(function: None = None, /, **options: Any) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+def jit(function: None = None, /, **options: object) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
-def jit(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
+def jit(function: Callable[P, R] | None = None, /, **options: object) -> Any:
     """Compile a function of states that returns them, so that it writes in place: `jax.jit`, with donation.
 
     The states among its arguments are donated, also those inside of dicts, tuples, dataclasses and other pytrees, and
@@ -157,7 +157,7 @@ class Jitted(Generic[P, R]):
             raise consumed()
         return call, leaves
 
-    def _planned(self, given: Given, outline: Any) -> Regrouped | None:
+    def _planned(self, given: Given, outline: object) -> Regrouped | None:
         count = len(given.places) + sum(isinstance(where, int) for where, *_ in given.static)
         leaves: list[Leaf] = []
         states: list[Any] = []
@@ -202,7 +202,7 @@ class Jitted(Generic[P, R]):
         spread = jax.tree.leaves(jax.tree.broadcast(prefix, args))
         return [None if x is _LEFT_TO_JAX else x for x in spread]
 
-    def _without_duplicates(self, call: Regrouped, leaves: list[Any], key: Hashable) -> Regrouped:
+    def _without_duplicates(self, call: Regrouped, leaves: Sequence[object], key: Hashable) -> Regrouped:
         """How to call it where an array that is donated comes again, in another state or beside it."""
         first = {id(leaves[k]): k for k in reversed(call.donatable.places) if isinstance(leaves[k], jax.Array)}
         same = {k: first[id(x)] for k, x in enumerate(leaves) if first.get(id(x), k) != k}
@@ -245,7 +245,7 @@ def _check_traceable(state: State) -> None:
         )
 
 
-def _weakly(function: Callable[..., Any]) -> Callable[[], Any]:
+def _weakly(function: Callable[..., object]) -> Callable[[], Any]:
     """A way to a function that does not keep it: what was compiled of it is kept only for as long as it lives."""
     try:
         return weakref.ref(function)
@@ -253,7 +253,7 @@ def _weakly(function: Callable[..., Any]) -> Callable[[], Any]:
         return lambda: function
 
 
-def _calls_of(function: Callable[..., Any], options: Mapping[str, Any]) -> Calls:
+def _calls_of(function: Callable[..., object], options: Mapping[str, object]) -> Calls:
     """Those of all functions that were made with the same options; of its own, where these cannot be compared."""
     try:
         given = tuple(sorted((name, tuple(x) if isinstance(x, list) else x) for name, x in options.items()))

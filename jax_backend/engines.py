@@ -19,12 +19,12 @@ def of(state: Any) -> Any:
     return execute if type(state) is State else _ENGINES.get(type(state), execute)
 
 
-def in_place(engine: Any) -> Any:
+def in_place(engine: object) -> Any:
     """What carries out in-place writes on the states of an engine."""
     return inplace if engine is execute else engine
 
 
-def for_spec(spec: Any) -> Any:
+def for_spec(spec: object) -> Any:
     """The engine that makes a state of a spec."""
     if not isinstance(spec, BufferSpec) or not spec.storage.on_host:
         return execute

@@ -40,7 +40,7 @@ jax.tree_util.register_dataclass(
 )
 
 
-def check_state(state: Any, function: str) -> None:
+def check_state(state: object, function: str) -> None:
     """Refuse what is no state of JAX."""
     checks.check_state(state, function)
     if type(state) is not State:
@@ -62,13 +62,13 @@ def to_state(arrays: Arrays, spec: BufferSpec) -> State:
     return State(*arrays, spec)
 
 
-def device_of(spec: BufferSpec, device: Any) -> Any:
+def device_of(spec: BufferSpec, device: object) -> Any:
     """Where the arrays of a state lie: on the device that is given, else on that of the storage."""
     named = spec.storage.device if isinstance(spec.storage, Device) else None
     return devices.resolve(named if device is None else device)
 
 
-def init(spec: BufferSpec, device: Any = None) -> State:
+def init(spec: BufferSpec, device: object = None) -> State:
     """An empty state of a spec, on its device."""
     where = device_of(spec, device)
     if isinstance(where, jax.sharding.NamedSharding):

@@ -46,7 +46,7 @@ SMALL = 2**17
 one more to a jitted function a few, and copying so many bytes 10."""
 
 
-def convert(leaf: Any, expected: ArraySpec, name: str) -> Vector:
+def convert(leaf: object, expected: ArraySpec, name: str) -> Vector:
     """Arrays of JAX and NumPy as NumPy has them, Python numbers for scalar leaves."""
     if isinstance(leaf, jax.Array):
         checks.check_dtype(name, leaf, expected.dtype)
@@ -88,7 +88,7 @@ def check_state(state: Any, function: str) -> None:
     state.check_alive()
 
 
-def as_vector(array: Any, name: str) -> Any:
+def as_vector(array: object, name: str) -> Any:
     """Masks, priorities and indices as NumPy has them."""
     if isinstance(array, jax.Array):
         return exactly(_in_numpy(array), name)
@@ -110,7 +110,7 @@ def check_leaves(spec: BufferSpec) -> None:
             raise TypeError(f"leaf {spec.plan.names[k]!r}: dtype object {execute.unsupported('object')}")
 
 
-def init(spec: BufferSpec, device: Any) -> HostState:
+def init(spec: BufferSpec, device: object) -> HostState:
     """An empty state; what is sampled goes to the device."""
     refuse_tracing()
     check_leaves(spec)
@@ -155,7 +155,7 @@ def add_(
     return added
 
 
-def _bits_to_add(spec: BufferSpec, batch: int, key: Any) -> Vector | None:
+def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
     """The random bits for a writer that takes any."""
     if key is None:
         return None
@@ -184,13 +184,13 @@ def sample_(state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., A
     return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
 
 
-def _bits_to_draw(spec: BufferSpec, batch: int, key: Any) -> Bits:
+def _bits_to_draw(spec: BufferSpec, batch: int, key: object) -> Bits:
     """The random bits for the sampler, and for transforms."""
     extra = spec.extra_shape(batch) if spec.plan.extra_words else None
     return Bits(*draws(key, spec.draw_shape(batch), extra))
 
 
-def _sent(state: HostState, leaves: list[Any], selection: Selection) -> tuple[HostState, list[Any], Selection]:
+def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> tuple[HostState, list[Any], Selection]:
     """What was drawn as JAX has it."""
     info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     made = out(state, [*leaves, *info.values(), *selection.extras.values()])
@@ -227,7 +227,7 @@ def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
     return state.counters, mask
 
 
-def inside(outline: Outline, leaves: Sequence[Any]) -> list[Vector]:
+def inside(outline: Outline, leaves: Sequence[object]) -> list[Vector]:
     """Whether values lie in the domain of each unit."""
     nothing = np.zeros(0, np.bool_)
     return [np.asarray(x) for x in execute.inside(outline, [nothing if is_object_array(x) else x for x in leaves])]
@@ -261,22 +261,24 @@ def items(state: Any) -> list[Any]:
     return out(state, _engine.items(state))
 
 
-def is_live(state: Any, handles: Vector) -> jax.Array:
+def is_live(state: object, handles: Vector) -> jax.Array:
     """Whether handles name stored items."""
     return out(state, [_engine.is_live(state, handles)])[0]
 
 
-def counter(state: Any, place: int) -> Vector:
+def counter(state: object, place: int) -> Vector:
     """One of the counters."""
     return _engine.counter(state, place)
 
 
-def drawable(state: Any, n: int) -> jax.Array:
+def drawable(state: object, n: int) -> jax.Array:
     """Whether n items can be drawn from the state now."""
     return out(state, [np.asarray(_engine.drawable(state, n))])[0]
 
 
-def look(state: Any, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None) -> jax.Array:
+def look(
+    state: object, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None
+) -> jax.Array:
     """What a function of `buffer` reads off a state."""
     return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
 
@@ -310,7 +312,7 @@ def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device
     return HostState(version, arrays.counters, spec, None, device)
 
 
-def _is_known(x: Any) -> bool:
+def _is_known(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 
 

@@ -26,7 +26,7 @@ _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnu
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
 
 
-def _is_traced(*arrays: Any) -> bool:
+def _is_traced(*arrays: object) -> bool:
     return any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 
@@ -48,7 +48,7 @@ def add_(
     return after
 
 
-def sample_(state: State, key: jax.Array, batch: int, beta: Any, finish: Finish) -> tuple[State, AnySample[Any]]:
+def sample_(state: State, key: jax.Array, batch: int, beta: object, finish: Finish) -> tuple[State, AnySample[Any]]:
     """Draw items. Where nothing can be drawn, or a function of items fails, that is an error before all else."""
     if _is_traced(state.counters, key, beta):
         state, leaves, selection = execute.sample(state, key, batch, beta)

@@ -34,11 +34,11 @@ def held(array: jax.Array) -> jax.Array:
     return array
 
 
-def _dropped(capsule: Any) -> None:
+def _dropped(capsule: object) -> None:
     """The end of a hold."""
 
 
-def called(program: Callable[..., Any], donated: Collection[int], *args: Any, **static: Any) -> Any:
+def called(program: Callable[..., object], donated: Collection[int], *args: object, **static: object) -> Any:
     """What a compiled function gives, with copies of the arguments that it donates where these cannot be donated."""
     try:
         return program(*args, **static)
@@ -48,5 +48,5 @@ def called(program: Callable[..., Any], donated: Collection[int], *args: Any, **
     return program(*[jax.tree.map(_copied, x) if k in donated else x for k, x in enumerate(args)], **static)
 
 
-def _copied(x: Any) -> Any:
+def _copied(x: object) -> Any:
     return jnp.array(x, copy=True) if isinstance(x, jax.Array) else x

@@ -15,11 +15,11 @@ from jax_backend import carried, engines, execute, hosted, mixtures, ops, restor
 from jax_backend.shared import SharedState, chain
 
 
-def _as_array(x: Any, like: Any) -> jax.Array:
+def _as_array(x: object, like: object) -> jax.Array:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
-def _not_here(*given: Any) -> Any:
+def _not_here(*given: object) -> Any:
     return NotImplemented
 
 

@@ -53,13 +53,13 @@ def sampled(
     return _given(spec.on_sample, leaves, lead, key if spec.on_sample.draws else None, mask)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, jax.Array)
 
 
 def _given(
     transform: MapItems,
-    leaves: Sequence[Any],
+    leaves: Sequence[object],
     lead: Lead,
     key: jax.Array | None,
     mask: jax.Array | None,
@@ -77,7 +77,7 @@ def _given(
     return found, _Static(structure)
 
 
-def _called_back(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tuple[list[Any], _Static]:
+def _called_back(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[Any], _Static]:
     """What a function on the host gives, as a program that is compiled asks it."""
     after = mapping.known_of_host(transform)
 
@@ -97,7 +97,7 @@ def _mapped(
 
 
 def map_items(
-    spec: BufferSpec, at: str, leaves: Sequence[Any], lead: Lead, key: jax.Array | None, mask: jax.Array | None
+    spec: BufferSpec, at: str, leaves: Sequence[object], lead: Lead, key: jax.Array | None, mask: jax.Array | None
 ) -> Any:
     """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
     if isinstance(leaves, Mapped):

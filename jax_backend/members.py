@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from functional_rb.base.arrays import NumpyArray
+
 
 class Members:
     """The processes whose devices a mesh has, each of which has the shards of its own devices."""
@@ -45,7 +47,7 @@ class Members:
         firsts = [of_devices.index(process) for process in self._processes]
         return [everyones[k][: sizes[k]].tobytes().decode() for k in firsts]
 
-    def _gathered(self, numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _gathered(self, numbers: NumpyArray) -> np.ndarray[Any, Any]:
         """An array of each process as those of all devices."""
         mesh = Mesh(self._devices, ("all",))
         divided, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("all"), PartitionSpec()))

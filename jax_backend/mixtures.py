@@ -49,7 +49,7 @@ class _Traced(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*drawing.status(ops, state, state.spec))
 
-    def floats(self, p: Any, like: jax.Array) -> jax.Array:
+    def floats(self, p: object, like: jax.Array) -> jax.Array:
         return jnp.asarray(p, jnp.float32)
 
     def settled(self, plan: Assignment) -> Assignment:
@@ -192,7 +192,7 @@ def draw(
 
 
 def _draw_on_host(
-    mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any
+    mixture: Mixture, layout: Layout, key: object, batch: int, p: object, beta: object
 ) -> tuple[Mixture, Drawn, jax.Array]:
     after, drawn, weights = drawing.known_batch(_Hosted(batch), mixture, layout, key, batch, p, beta)
     host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
@@ -212,14 +212,14 @@ def rows_of(indices: jax.Array, paths: Sequence[Place]) -> None:
     """None: programs are compiled for a number of rows."""
 
 
-def stacked(numbers: Sequence[Any]) -> Any:
+def stacked(numbers: Sequence[object]) -> Any:
     """Numbers, some of which may be traced, as an array."""
     if not any(isinstance(x, jax.Array) for x in numbers):
         return np.asarray(numbers, np.float32)
     return jnp.stack([jnp.asarray(x, jnp.float32) for x in numbers])
 
 
-def numbers_of(p: Any) -> Sequence[float] | None:
+def numbers_of(p: object) -> Sequence[float] | None:
     """The numbers in an array that is at hand."""
     return None if isinstance(p, jax.core.Tracer) else np.asarray(p).tolist()
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from functional_rb.base.arrays import Array
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import TABLES
 from functional_rb.ops.protocol import Carry, T
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         return x  # the type checker compares them
 
 
-def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> jax.Array:
+def zeros(shape: Sequence[int], dtype: str, device: object = None) -> jax.Array:
     return jnp.zeros(tuple(shape), dtype, device=device)
 
 
@@ -332,7 +332,7 @@ MOST_ADDED = 16
 """So many elements of a row are added up one by one: a matrix product takes as long for many more."""
 
 
-def resampled(x: jax.Array, weights: np.ndarray[Any, Any], axis: int) -> jax.Array:
+def resampled(x: jax.Array, weights: NumpyArray, axis: int) -> jax.Array:
     """Lines along an axis times a matrix, by the few elements of each of its rows that are not 0.
 
     XLA puts the sums of those together with what comes before and after: a fifth of the time of a matrix product.

@@ -43,7 +43,7 @@ def by_kernel(function: Any, declaration: Declaration) -> Callable[..., Any]:
     core = functools.partial(function.core, ops)
     signature = inspect.signature(core)
 
-    def work(*args: Any, **named: Any) -> Any:
+    def work(*args: object, **named: object) -> Any:
         bound = signature.bind(*args, **named)
         bound.apply_defaults()
         return choose(declaration(*bound.args), core, *bound.args)

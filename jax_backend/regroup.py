@@ -23,7 +23,7 @@ class Named:
 
     __slots__ = ("leaves", "names")
 
-    def __init__(self, names: tuple[str, ...], leaves: Sequence[Any]) -> None:
+    def __init__(self, names: tuple[str, ...], leaves: Sequence[object]) -> None:
         """One name for each."""
         self.names, self.leaves = names, leaves
 
@@ -60,7 +60,7 @@ class _Taken:
         self.places = tuple(places)
         self._get = operator.itemgetter(*self.places) if len(self.places) > 1 else None
 
-    def __call__(self, of: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(self, of: Sequence[object]) -> tuple[Any, ...]:
         return tuple(of[k] for k in self.places) if self._get is None else self._get(of)
 
 
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
     options: Mapping[str, Any]
 
 
-def _operands(arguments: Any, donated: Any, *states: Any) -> None:
+def _operands(arguments: object, donated: object, *states: object) -> None:
     """By whose parameters JAX names the operands in its errors."""
 
 
@@ -129,7 +129,7 @@ class Regrouped:
         """The leaves that may not be donated, and the groups of those that may."""
         return Named(self._names, self.undonated(leaves)), *[group(leaves) for group in self._groups]
 
-    def __call__(self, arguments: Named, *groups: Sequence[Any]) -> Any:
+    def __call__(self, arguments: Named, *groups: Sequence[object]) -> Any:
         """Call the user's function: this is what is traced."""
         leaves: list[Any] = [None] * len(self._plan.leaves)
         for taken, group in zip((self.undonated, *self._groups), (arguments.leaves, *groups), strict=True):
@@ -139,7 +139,7 @@ class Regrouped:
             leaves[k] = leaves[first]
         return self._plan.call(leaves)
 
-    def compiled(self, leaves: Sequence[Any]) -> Any:
+    def compiled(self, leaves: Sequence[object]) -> Any:
         """The jitted function of operands, to which the states are donated that it returns."""
         if self._compiled is None:
             options = dict(self._plan.options)
@@ -151,7 +151,7 @@ class Regrouped:
             self._compiled = jax.jit(self, donate_argnums=(1, *donated), **options)
         return self._compiled
 
-    def _returned(self, leaves: Sequence[Any], result: Any) -> list[int]:
+    def _returned(self, leaves: Sequence[object], result: object) -> list[int]:
         """Which states come back, by number: only their memory is of use for the result; the others are not lost."""
         nodes = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, State))
         back = Counter(_kind(jax.tree.structure(x), jax.tree.leaves(x)) for x in nodes if isinstance(x, State))

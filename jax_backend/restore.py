@@ -56,9 +56,9 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
 def restore(
     spec: BufferSpec,
     arrays: Arrays,
-    device: Any = None,
+    device: object = None,
     *,
-    objects: Mapping[int, Any] | None = None,
+    objects: Mapping[int, object] | None = None,
     stamp: str | None = None,
     files: MappedFiles | None = None,
 ) -> State:

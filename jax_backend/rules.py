@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -94,7 +94,9 @@ def explicit_transfers() -> Iterator[None]:
 # --- meshes ---------------------------------------------------------------------------------------------------------
 
 
-def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], others: dict[str, Any], by_row: bool) -> Any:
+def in_automatic_mode(
+    function: Callable[..., object], args: tuple[Any, ...], others: Mapping[str, object], by_row: bool
+) -> Any:
     """What a function returns of arguments whose first may be a state.
 
     By row, if what it gives is divided along the first axis as the rows of the state are, or else as the first array
@@ -117,7 +119,7 @@ def in_automatic_mode(function: Callable[..., Any], args: tuple[Any, ...], other
         return _whole(out) if state is None else _like_state(out, state)
 
 
-def _told(out: Any, state: State) -> Any:
+def _told(out: object, state: State) -> Any:
     """On automatic axes XLA divides what comes out; an older JAX is to be able to name how."""
     if isinstance(out, State | dict):
         return compat.told(out, state, is_state=True)
@@ -126,7 +128,7 @@ def _told(out: Any, state: State) -> Any:
     return compat.told(out, state, is_state=False)
 
 
-def _mesh(arrays: Any) -> Any:
+def _mesh(arrays: object) -> Any:
     """The mesh that is set, or else that of the arrays."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -135,20 +137,20 @@ def _mesh(arrays: Any) -> Any:
     return mesh
 
 
-def _placed(x: Any, spec: P) -> Any:
+def _placed(x: object, spec: P) -> Any:
     return jax.sharding.reshard(x, spec) if isinstance(x, jax.Array) else x
 
 
-def _whole(tree: Any) -> Any:
+def _whole(tree: object) -> Any:
     return jax.tree.map(lambda x: _placed(x, P()), tree)
 
 
-def _by_row(tree: Any, like: jax.Array) -> Any:
+def _by_row(tree: object, like: jax.Array) -> Any:
     rows = jax.typeof(like).sharding.spec
     return jax.tree.map(lambda x: _placed(x, P(*rows[:1])), tree)
 
 
-def _like_state(out: Any, state: State) -> Any:
+def _like_state(out: object, state: State) -> Any:
     """A new state, or a tuple of what is new of it by field and others: with the shardings that it had."""
     if isinstance(out, State):
         return jax.tree.map(_placed_like, out, state)
@@ -161,7 +163,7 @@ def _like_state(out: Any, state: State) -> Any:
     return _whole(out)
 
 
-def _like(part: Any, before: Any) -> Any:
+def _like(part: object, before: object) -> Any:
     """Arrays with the shardings of those before; whole, where there were none."""
     structure: Any = jax.tree.structure(part)
     same = structure == jax.tree.structure(before)

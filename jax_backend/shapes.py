@@ -16,7 +16,7 @@ from jax_backend.convert import build_mapping, unsupported
 WHO = "shape_dtype_struct"
 
 
-def shape_dtype_struct(spec: Any, batch: Any = ()) -> Any:
+def shape_dtype_struct(spec: object, batch: object = ()) -> Any:
     """The shapes and dtypes of a spec's values, as `jax.eval_shape` returns them.
 
     Args:

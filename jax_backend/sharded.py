@@ -69,7 +69,7 @@ def _refuse(function: str, remedy: str) -> NoReturn:
     raise ValueError(f"{function}: a sharded buffer has no such function; {remedy}")
 
 
-def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> State:
+def init(spec: Any, device: object, items: Any, validate: bool, sharding: Any) -> State:
     """What `init` makes with a sharding."""
     if device is not None:
         raise ValueError(
@@ -91,7 +91,9 @@ def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> S
 # --- mapping over the devices ---------------------------------------------------------------------------------------
 
 
-def _mapped(state: ShardedState, body: Callable[..., Any], args: Sequence[Any], specs: Sequence[Any], out: Any) -> Any:
+def _mapped(
+    state: ShardedState, body: Callable[..., object], args: Sequence[object], specs: Sequence[object], out: object
+) -> Any:
     """What a function of the state and arrays gives, carried out on each device.
 
     Args:
@@ -123,11 +125,11 @@ def _using(kernels: bool) -> AbstractContextManager[None]:
     return part_kernels.using(compile.table(kernels))
 
 
-def _body(function: Callable[..., Any]) -> Callable[..., Any]:
+def _body(function: Callable[..., object]) -> Callable[..., Any]:
     """A function of a device's state, traced with the kernels in force that are so where it is called."""
 
     @functools.wraps(function)
-    def traced(*args: Any, **others: Any) -> Any:
+    def traced(*args: object, **others: object) -> Any:
         with rules.promoting_ranks():
             return function(*args, **others)
 
@@ -139,7 +141,14 @@ def _body(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_body
 def _added(
-    state: ShardedState, items: Any, mask: Any, priorities: Any, key: Any, validate: bool, function: str, major: bool
+    state: ShardedState,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: Any,
+    validate: bool,
+    function: str,
+    major: bool,
 ) -> ShardedState:
     """Write what came of a device's own lanes to its part, and note it in the index, which all have."""
     dealing = state.dealing
@@ -173,7 +182,7 @@ def _write_alike(state: ShardedState, leaves: list[jax.Array], batch: int, mask:
     return state.with_index(index).with_own(own)
 
 
-def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any) -> ShardedState:
+def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: object) -> ShardedState:
     """Write to the part, which makes other items of the rows, and these to the index."""
     dealing = state.dealing
     steps = dealing.part.rows(batch) // dealing.lanes_each
@@ -189,7 +198,7 @@ def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int,
     return following.with_index(index)
 
 
-def _real(state: ShardedState, steps: int, mask: Any) -> Any:
+def _real(state: ShardedState, steps: int, mask: object) -> Any:
     """Which rows of a device's lanes are written: a mask, but for lanes that the buffer does not have."""
     dealing = state.dealing
     if dealing.is_even:
@@ -215,13 +224,13 @@ def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.
 
 def add_items(
     state: ShardedState,
-    items: Any,
-    mask: Any,
-    priorities: Any,
-    key: Any,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: object,
     validate: bool,
     time_major: bool,
-    to: Any,
+    to: object,
     function: str = "add",
 ) -> SameState:
     """What `add` does with a sharded buffer, and, named so, `add_`."""
@@ -234,10 +243,10 @@ def add_items(
 
 def _written(
     state: ShardedState,
-    items: Any,
-    mask: Any,
-    priorities: Any,
-    key: Any,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: object,
     validate: bool,
     time_major: bool,
     function: str,
@@ -291,9 +300,9 @@ def _axes_before_lanes(spec: BufferSpec, leaves: Sequence[Any], mask: Any, prior
 def _add_program(
     state: ShardedState,
     leaves: list[jax.Array],
-    mask: Any,
-    priorities: Any,
-    key: Any,
+    mask: object,
+    priorities: object,
+    key: object,
     validate: bool,
     function: str,
     axes: int,
@@ -307,7 +316,7 @@ def _add_program(
         widths = [(0, missing if k == at else 0) for k in range(x.ndim)]
         return jax.numpy.pad(x, widths) if missing else x
 
-    def body(state: ShardedState, leaves: list[Any], mask: Any, priorities: Any, key: Any) -> ShardedState:
+    def body(state: ShardedState, leaves: list[Any], mask: object, priorities: object, key: object) -> ShardedState:
         lead = leaves[0].shape[: max(at, -axes) + 1] if leaves else ()
         items = nest.unflatten(state.spec.added.structure, leaves, build_mapping, lead)
         return _added(state, items, mask, priorities, key, validate, function, axes >= 0)
@@ -335,7 +344,7 @@ def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
 
 @_body
 def _drawn(
-    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str
+    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     """A device's share of a batch: what changes of the state, the leaves, and their selection."""
     dealing, spec, shard = state.dealing, state.spec, shard_number(state)
@@ -406,8 +415,8 @@ def sample_items(
     key: Any,
     batch_size: int | None,
     beta: Any,
-    p: Any,
-    axis_name: Any,
+    p: object,
+    axis_name: object,
     draw: str,
     function: str = "sample",
 ) -> tuple[SameState, AnySample[Any]]:
@@ -457,7 +466,7 @@ def _names(axis: Any) -> tuple[str, ...]:
     return (axis,) if isinstance(axis, str) else tuple(axis)
 
 
-def _check_axis(state: ShardedState, axis_name: Any, function: str) -> None:
+def _check_axis(state: ShardedState, axis_name: object, function: str) -> None:
     """Refuse the name of another axis than that of the state."""
     if axis_name is not None and _names(axis_name) != _names(state.axis):
         raise ValueError(
@@ -466,7 +475,7 @@ def _check_axis(state: ShardedState, axis_name: Any, function: str) -> None:
         )
 
 
-def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str) -> None:
+def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
     """Refuse what has no meaning for a buffer that is not sharded; on a single device, everything has.
 
     Raises:
@@ -493,11 +502,11 @@ def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str
 
 
 def _sample_program(
-    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     """Draw a batch that is divided along the shards."""
 
-    def body(state: ShardedState, key: jax.Array, beta: Any) -> Any:
+    def body(state: ShardedState, key: jax.Array, beta: object) -> Any:
         changed, leaves, selection = _drawn(state, key, beta, batch, how)
         part = changed.pop("part")
         return changed, part, leaves, selection
@@ -510,7 +519,7 @@ def _sample_program(
 
 
 def _sampled_program(
-    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     changed, leaves, selection = _sample_program(state, key, beta, batch, how, kernels)
     return _changed_by(state, changed), leaves, selection
@@ -544,7 +553,7 @@ def _updated(
 
 @_body
 def _updated_by_all(
-    state: ShardedState, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]
+    state: ShardedState, handles: jax.Array, priorities: object, replacements: dict[int, jax.Array]
 ) -> ShardedState:
     """The same of what each device has of a batch."""
     arrays, outline = jax.tree.flatten((handles, priorities, replacements))
@@ -556,7 +565,7 @@ def _updated_by_all(
 
 
 def _update_program(
-    state: ShardedState, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array], kernels: bool
+    state: ShardedState, handles: jax.Array, priorities: object, replacements: dict[int, jax.Array], kernels: bool
 ) -> ShardedState:
     with _using(kernels):
         given = (handles, priorities, replacements)
@@ -567,7 +576,7 @@ _update = jax.jit(_update_program, static_argnames="kernels", inline=True)
 _update_in_place = jax.jit(_update_program, static_argnames="kernels", donate_argnums=0)
 
 
-def _prioritize_program(state: ShardedState, handles: jax.Array, priorities: Any, kernels: bool) -> Arrays:
+def _prioritize_program(state: ShardedState, handles: jax.Array, priorities: object, kernels: bool) -> Arrays:
     """The index alone: what is handed through a program is copied."""
     after = _update_program(state, handles, priorities, {}, kernels)
     return Arrays(after.rows, after.wide, after.tree, after.counters, after.auxiliary)
@@ -577,7 +586,7 @@ _prioritize = jax.jit(_prioritize_program, static_argnames="kernels")
 
 
 def update(
-    state: ShardedState, handles: jax.Array, priorities: Any, replacements: Mapping[int, jax.Array]
+    state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
     """Set priorities and rewrite leaves."""
     kernels = compile.use_kernels()
@@ -591,14 +600,14 @@ def update(
     return state.with_index(_prioritize(state, handles, priorities, kernels=kernels))
 
 
-def update_items(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
+def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
     """What `update` does with a sharded buffer, and, named so, `update_`."""
     write = update if function == "update" else update_
     return write(state, *api.check_update(_ENGINE, state, indices, priorities, items, function))
 
 
 def update_(
-    state: ShardedState, handles: jax.Array, priorities: Any, replacements: Mapping[int, jax.Array]
+    state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
     """The same in place."""
     given = state.counters, handles, priorities, *replacements.values()

@@ -25,7 +25,7 @@ def group_of(sharding: Any) -> Members:
     return Members(sharding, sharded_state.shards_of(sharding), once=False)
 
 
-def restore(content: Content, sharding: Any, device: Any) -> State:
+def restore(content: Content, sharding: Any, device: object) -> State:
     """A buffer over the devices of a mesh; over a single one an ordinary one.
 
     Args:

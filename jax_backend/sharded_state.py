@@ -127,7 +127,7 @@ def shards_of(sharding: NamedSharding) -> int:
     return count
 
 
-def check_sharding(sharding: Any) -> None:
+def check_sharding(sharding: object) -> None:
     """Refuse what names no axis of a mesh.
 
     Raises:
@@ -194,10 +194,10 @@ def _maker(spec: BufferSpec, sharding: NamedSharding) -> Callable[[], State]:
     return _placed(make, sharding)
 
 
-def _placed(make: Callable[..., Any], sharding: NamedSharding) -> Callable[..., Any]:
+def _placed(make: Callable[..., object], sharding: NamedSharding) -> Callable[..., Any]:
     """A program whose results lie where those of a dealt buffer belong."""
 
-    def program(*given: Any) -> Any:
+    def program(*given: object) -> Any:
         specs = partition_specs(jax.eval_shape(make, *given))
         places = jax.tree.map(lambda spec: NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind), specs)
         return jax.jit(make, out_shardings=places)(*given)

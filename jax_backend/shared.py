@@ -27,7 +27,7 @@ class _Library(Library):
     check_state = staticmethod(checks.check_state)
     check_key = staticmethod(execute.check_key)
 
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Any:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Any:
         if isinstance(leaf, np.ndarray):
             checks.check_numpy(name, leaf)
             checks.check_dtype(name, leaf, expected.dtype)
@@ -38,7 +38,7 @@ class _Library(Library):
         hosted.refuse_tracing()
         return devices.resolve(device)
 
-    def to_numpy(self, array: Any) -> Vector:
+    def to_numpy(self, array: object) -> Vector:
         _refuse_traced(array)
         return np.asarray(array, order="C")
 
@@ -54,7 +54,7 @@ class _Library(Library):
         return execute.to_state(arrays, spec)
 
 
-def _refuse_traced(array: Any) -> None:
+def _refuse_traced(array: object) -> None:
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
             "a buffer that other processes write is used outside of jax.jit, vmap and scan: what a compiled function "

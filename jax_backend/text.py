@@ -44,7 +44,7 @@ class _Backend:
         """JAX remembers nothing."""
         return contextlib.nullcontext()
 
-    def number(self, x: Any, dtype: str, like: jax.Array) -> Any:
+    def number(self, x: object, dtype: str, like: jax.Array) -> Any:
         """A scalar."""
         return jnp.asarray(x, dtype) if isinstance(x, jax.Array) else np.dtype(dtype).type(x)
 
@@ -55,7 +55,7 @@ class _Backend:
     def generate(
         self,
         step: Step,
-        params: Any,
+        params: object,
         cache: EmptyCache | None,
         prompts: jax.Array,
         mask: jax.Array,
@@ -70,7 +70,7 @@ class _Backend:
     def log_probs(
         self,
         step: Step,
-        params: Any,
+        params: object,
         ids: jax.Array,
         mask: jax.Array,
         rows_at_once: int | None,
@@ -87,7 +87,7 @@ class _Backend:
         return _run(given, function=function, static=static)
 
 
-def _of(compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any, **static: Any) -> Any:
+def _of(compiled: Callable[..., object], plain: Callable[..., object], *given: object, **static: object) -> Any:
     """While tracing nothing is compiled by itself: the model may use what is being traced."""
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
     if not traced:
@@ -97,7 +97,7 @@ def _of(compiled: Callable[..., Any], plain: Callable[..., Any], *given: Any, **
 
 @compile.program
 def _generated(
-    params: Any,
+    params: object,
     prompts: jax.Array,
     mask: jax.Array,
     key: jax.Array,
@@ -113,7 +113,7 @@ def _generated(
     return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
 
 
-def _copied(cache: Any, rows: jax.Array) -> Any:
+def _copied(cache: object, rows: jax.Array) -> Any:
     return jax.tree.map(lambda x: x[rows] if x.ndim else x, cache)
 
 
@@ -122,7 +122,7 @@ _generate = jax.jit(_generated, static_argnames=("step", "cache", "settings"))
 
 @compile.program
 def _told_log_probs(
-    params: Any,
+    params: object,
     ids: jax.Array,
     mask: jax.Array,
     *,
@@ -141,7 +141,7 @@ _log_probs = jax.jit(_told_log_probs, static_argnames=("step", "rows_at_once", "
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
 @compile.program
-def _run(given: tuple[Any, ...], function: Callable[..., Any], static: tuple[Any, ...]) -> Any:
+def _run(given: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Any:
     return function(ops, *given, *static)
 
 

@@ -16,11 +16,11 @@ class Transfer:
 
     build_mapping = staticmethod(convert.build_mapping)
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: object) -> None:
         """To a `jax.Device`, a `jax.sharding.Sharding`, or a device by name."""
         self._device = devices.resolve(device)
 
-    def send(self, leaves: Sequence[Any]) -> list[Any]:
+    def send(self, leaves: Sequence[object]) -> list[Any]:
         """Begin to copy; Python objects stay as they are."""
         arrays = iter(jax.device_put([leaf for leaf in leaves if not is_object_array(leaf)], self._device))
         return [leaf if is_object_array(leaf) else next(arrays) for leaf in leaves]

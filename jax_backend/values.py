@@ -55,7 +55,7 @@ def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
     return made
 
 
-def is_traced(leaf: Any) -> bool:
+def is_traced(leaf: object) -> bool:
     """Whether a leaf is a tracer."""
     return isinstance(leaf, jax.core.Tracer)
 

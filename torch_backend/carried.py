@@ -43,7 +43,11 @@ _CALLS: list[_Call] = []
 
 
 def carry_out(
-    function: Callable[..., Any], static: Any, owned: Any, *given: Any, consume: tuple[Any, str] | None = None
+    function: Callable[..., object],
+    static: object,
+    owned: object,
+    *given: object,
+    consume: tuple[object, str] | None = None,
 ) -> Any:
     """`function(ops, static, owned, *given)`, by kernels on the CPU."""
     tensors: list[torch.Tensor] = []
@@ -90,7 +94,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _each(owned: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The nest with what a function makes of each tensor."""
     tensors: list[torch.Tensor] = []
     template = _apart(owned, tensors)

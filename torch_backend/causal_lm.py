@@ -134,7 +134,7 @@ class _Step:
         self.model = model
         self._takes = wrapped_models.taken_by(model)
 
-    def bound(self, params: Any) -> Any:
+    def bound(self, params: object) -> Any:
         """The module that parameters mean: one to call as often as wanted, while they stay the same."""
         if isinstance(params, torch.nn.Module):
             return params
@@ -147,7 +147,7 @@ class _Step:
         same = model is self.model or torch.compiler.is_compiling()
         return self._takes if same else wrapped_models.taken_by(model)
 
-    def __call__(self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor) -> Any:
+    def __call__(self, params: object, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor) -> Any:
         """Logits [B, T, V] of what follows each token, and the cache with these tokens."""
         order = _order(positions, cache is None)
         if order is None:
@@ -156,7 +156,9 @@ class _Step:
         back = order.argsort(1)[:, :, None].expand_as(logits)
         return logits.gather(1, back), cache
 
-    def prefill(self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor) -> _Cache | None:
+    def prefill(
+        self, params: object, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor
+    ) -> _Cache | None:
         """The cache with these tokens; of the logits as few are computed as the model can."""
         order = _order(positions, False)
         if order is not None:

@@ -95,7 +95,7 @@ def check_mapped(function: str) -> None:
         )
 
 
-def all_gather_single(into: torch.Tensor, tensor: torch.Tensor, group: Any) -> None:
+def all_gather_single(into: torch.Tensor, tensor: torch.Tensor, group: object) -> None:
     """Put the tensors of all processes of a group one behind the other. By this name from torch 2.13 on."""
     gather = getattr(torch.distributed, "all_gather_single", None) or torch.distributed.all_gather_into_tensor
     gather(into, tensor, group=group)

@@ -19,14 +19,14 @@ _OF_TRACING = ("donate_argnames", "donate_argnums", "inline", "keep_unused", "st
 
 
 @overload
-def jit(function: Callable[P, R], /, **options: Any) -> Callable[P, R]: ...
+def jit(function: Callable[P, R], /, **options: object) -> Callable[P, R]: ...
 
 
 @overload
-def jit(function: None = None, /, **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def jit(function: None = None, /, **options: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def jit(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
+def jit(function: Callable[P, R] | None = None, /, **options: object) -> Any:
     """A function that consumes the states which it is given and returns, as `jit` of `jax_backend` does.
 
     On JAX that compiles the function, and donates it the states among its arguments. On torch states are written in
@@ -92,7 +92,7 @@ def _consume(given: dict[int, State], returned: list[State]) -> None:
             state.consume()
 
 
-def _states_in(nest: Any) -> Iterable[State]:
+def _states_in(nest: object) -> Iterable[State]:
     """The states of a nest; a container that is met again is not searched again."""
     todo, seen = [nest], set()
     while todo:

@@ -13,7 +13,7 @@ from functional_rb.base.containers import Apart, add_library, names_of, of_field
 class _Trees:
     """Containers that are registered with torch.utils._pytree."""
 
-    def apart(self, x: Any) -> Apart | None:
+    def apart(self, x: object) -> Apart | None:
         """A container, taken apart by one level."""
         node = pytree.SUPPORTED_NODES.get(type(x))
         if node is None:
@@ -29,19 +29,19 @@ class _Trees:
         parts, static = pytree.SUPPORTED_NODES[type(x)].flatten_fn(x)
         return tuple(parts), static
 
-    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+    def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
         """A container of this class, made of its parts."""
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([parts[name] for name in names], static)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
         """Let torch's pytrees take a record apart. Fields that are None are no leaves, as on JAX."""
 
-        def flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        def flatten_with_keys(x: object) -> tuple[list[tuple[Any, Any]], Any]:
             fields = {name: getattr(x, name) for name in (*names, *static)}
             kept = [(pytree.GetAttrKey(name), fields.pop(name)) for name in names if fields[name] is not None]
             return kept, tuple(fields.items())
 
-        def flatten(x: Any) -> tuple[list[Any], Any]:
+        def flatten(x: object) -> tuple[list[Any], Any]:
             kept, rest = flatten_with_keys(x)
             return [part for _, part in kept], rest
 

@@ -30,7 +30,7 @@ _DTYPES, _STRIDED, _compiling = ops.DTYPES, torch.strided, torch.compiler.is_com
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def convert(leaf: Any, expected: ArraySpec, name: str) -> torch.Tensor:
+def convert(leaf: object, expected: ArraySpec, name: str) -> torch.Tensor:
     """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
     if isinstance(leaf, torch.Tensor):
         if leaf.layout is not _STRIDED or type(leaf) is not torch.Tensor:
@@ -92,7 +92,7 @@ def from_numpy(array: Any) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
 
 
-def is_batched(value: Any) -> bool:
+def is_batched(value: object) -> bool:
     """Whether `torch.func.vmap` hands many values in as one."""
     return isinstance(value, torch.Tensor) and not _compiling() and _wrapped(value)
 
@@ -154,7 +154,7 @@ def value_of(scalar: Any) -> float | None:
     return float(scalar)
 
 
-def _refuse_jax(array: Any, what: str) -> None:
+def _refuse_jax(array: object, what: str) -> None:
     if type(array).__module__.split(".")[0] in ("jax", "jaxlib"):
         raise TypeError(
             f"{what}: expected a torch or NumPy array, got a JAX array; bring it over by rb.from_dlpack(...)"

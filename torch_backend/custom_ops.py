@@ -208,11 +208,11 @@ SYMBOLS: Final = {"batch", "steps"}
 
 
 def _by_operation(
-    function: Callable[..., Any], declaration: Declaration, core: Callable[..., Any], on_gpu: bool = False
+    function: Callable[..., object], declaration: Declaration, core: Callable[..., object], on_gpu: bool = False
 ) -> Any:
     _OF[function] = declaration, core
 
-    def work(*args: Any, **named: Any) -> Any:
+    def work(*args: object, **named: object) -> Any:
         operands: list[Any] = []
         static: list[Any] = []
         template = _apart((args, named), operands, static)
@@ -295,11 +295,11 @@ def _number(*key: Any) -> int:
     return _NUMBERS[key]
 
 
-def _outline_of(kernel: Kernel, operands: Sequence[Any]) -> Any:
+def _outline_of(kernel: Kernel, operands: Sequence[object]) -> Any:
     made = [x for x in kernel.in_order if isinstance(x, Made)]
     numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(made)}
 
-    def outline(nested: Any) -> Any:
+    def outline(nested: object) -> Any:
         if isinstance(nested, dict):
             return "dict", tuple((key, outline(part)) for key, part in nested.items())
         if isinstance(nested, (tuple, list)):
@@ -340,7 +340,7 @@ def _call(number: int, *operands: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _declared(
-    function: Any, on_gpu: bool, template: Any, operands: Sequence[Any], static: Sequence[Any]
+    function: Any, on_gpu: bool, template: object, operands: Sequence[object], static: Sequence[object]
 ) -> Kernel | None:
     args, named = _together(template, operands, static)
     declaration = _OF[function][0]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-def resolve(device: Any) -> torch.device | None:
+def resolve(device: object) -> torch.device | None:
     """A device of torch that is there, with its number: "cuda" means the current one; None for no device.
 
     Raises:

@@ -52,7 +52,7 @@ def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
     return core.named(arrays, state.spec.plan) | {core.SPEC: text}
 
 
-def load_state_dict(target: CoreState | Mixture | BufferSpec, given: Any, device: Any = None) -> Any:
+def load_state_dict(target: CoreState | Mixture | BufferSpec, given: object, device: object = None) -> Any:
     """The state that a dict from `state_dict` tells.
 
     Args:
@@ -115,12 +115,12 @@ def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
     ]
 
 
-def _copied(name: str, array: Any) -> np.ndarray[Any, Any]:
+def _copied(name: str, array: object) -> np.ndarray[Any, Any]:
     """An array of NumPy that nobody else holds."""
     return np.array(_taken(name, array).cpu().numpy(), order="C")
 
 
-def _taken(name: str, array: Any) -> torch.Tensor:
+def _taken(name: str, array: object) -> torch.Tensor:
     if not isinstance(array, torch.Tensor):
         return from_numpy(np.asarray(array))
     if not torch.compiler.is_compiling() and not _has_values(array):
@@ -138,7 +138,7 @@ def _has_values(tensor: torch.Tensor) -> bool:
     return not (strange or batched or tensor.is_meta) and tensor.layout is torch.strided
 
 
-def _values(name: str, array: Any) -> np.ndarray[Any, Any]:
+def _values(name: str, array: object) -> np.ndarray[Any, Any]:
     """The values of a tensor, which are only to be read."""
     found: np.ndarray[Any, Any] = _taken(name, array).cpu().numpy()
     return found

@@ -66,7 +66,7 @@ def _take_state(state: CoreState, take: TakeLeaf) -> State:
     return State.of_arrays(Arrays(**dlpack.state_arrays(state, take)), state.spec)
 
 
-def _shared(name: str, array: Any) -> torch.Tensor:
+def _shared(name: str, array: object) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array
     dlpack.check_shareable(name, array)
@@ -76,7 +76,7 @@ def _shared(name: str, array: Any) -> torch.Tensor:
         raise dlpack.refusal(name, array, error) from error
 
 
-def _lent(array: Any, tensor: torch.Tensor) -> torch.Tensor:
+def _lent(array: object, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in the memory of another library's array, which that keeps for as long as torch's stream reads it.
 
     On a GPU a tensor may die before the work that reads it has been done, and its owner, whose streams are others,
@@ -91,7 +91,7 @@ _READ: deque[tuple[torch.cuda.Event, Any]] = deque()
 """Arrays whose tensors are gone, each with the event that ends what was given to the stream before."""
 
 
-def _let_go(array: Any, device: torch.device) -> None:
+def _let_go(array: object, device: torch.device) -> None:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
     _READ.append((event, array))
@@ -99,7 +99,7 @@ def _let_go(array: Any, device: torch.device) -> None:
         _READ.popleft()
 
 
-def _copied(name: str, array: Any) -> torch.Tensor:
+def _copied(name: str, array: object) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
         return array.clone()
     try:

@@ -16,6 +16,6 @@ def of(state: Any) -> Any:
     return shared.engine if isinstance(state, shared.SharedState) else execute
 
 
-def for_spec(spec: Any) -> Any:
+def for_spec(spec: object) -> Any:
     """The engine that makes a state of a spec."""
     return shared.engine if isinstance(spec, BufferSpec) and spec.storage.shared else execute

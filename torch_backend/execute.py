@@ -105,7 +105,7 @@ def own_state(state: CoreState, function: str) -> State:
     return state
 
 
-def init(spec: BufferSpec, device: Any = None) -> State:
+def init(spec: BufferSpec, device: object = None) -> State:
     """An empty state of a spec, on its device."""
     with modes.outside_inference():
         device, target, files = placement.begin(spec, device)

@@ -18,13 +18,13 @@ if HAVE_KERNELS:
     TORCH.chain, TORCH.kernels, TORCH.operations = CHAIN, cpu_kernels, custom_ops
 
 
-def _as_array(x: Any, like: torch.Tensor | None) -> torch.Tensor:
+def _as_array(x: object, like: torch.Tensor | None) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         return x
     return torch.as_tensor(x, device=None if like is None else like.device)
 
 
-def _as_it_is(x: Any) -> Any:
+def _as_it_is(x: object) -> Any:
     return x
 
 

@@ -74,16 +74,16 @@ class Torch(Library):
         table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
         return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
 
-    def by_chain(self, function: str, *given: Any) -> Any:
+    def by_chain(self, function: str, *given: object) -> Any:
         """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
         chain = self.chain_now()
         return NotImplemented if chain is None else getattr(chain, function)(*given)
 
-    def chain_now(self, state: Any = None) -> Any:
+    def chain_now(self, state: object = None) -> Any:
         """The version chain; None where there is none, and while somebody traces, or maps."""
         return None if _compiling() or _transforms() is not None else self.chain
 
-    def natively(self, function: str, *given: Any) -> Any:
+    def natively(self, function: str, *given: object) -> Any:
         """By the version chain."""
         return self.by_chain(function, *given)
 
@@ -95,13 +95,13 @@ class Torch(Library):
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
         return numbers(key, shape, memory.rows.device)
 
-    def number(self, beta: Any, memory: versioned.Memory) -> torch.Tensor:
+    def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
         """A float32 scalar on the memory's device, where a number is filled in: copying it there would wait."""
         if isinstance(beta, float):
             return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
         return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
 
-    def received(self, array: Any, memory: versioned.Memory, target: torch.device | None) -> Any:
+    def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> Any:
         """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""
         if not isinstance(array, torch.Tensor) or not (array.device == target or array.device.type == "cpu"):
             return array

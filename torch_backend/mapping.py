@@ -25,7 +25,7 @@ from torch_backend.tracing import constant
 _compiling = torch.compiler.is_compiling
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, torch.Tensor)
 
 

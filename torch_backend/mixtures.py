@@ -92,7 +92,7 @@ class _Known(drawing.Carrier):
             found.append(drawing.take(ops, [x.to(device) for x in pieces], orders[device]))
         return found
 
-    def weights(self, chances: Any, least: Any, beta: Any) -> Any:
+    def weights(self, chances: object, least: object, beta: object) -> Any:
         with using(_kernels() if HAVE_KERNELS and switch.on else NONE):
             return super().weights(chances, least, beta)
 
@@ -108,7 +108,7 @@ class _Traced(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*engine(state).look(state, drawing.status).unbind())
 
-    def floats(self, p: Any, like: torch.Tensor) -> torch.Tensor:
+    def floats(self, p: object, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(p, dtype=torch.float32, device=like.device)
 
     def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
@@ -154,7 +154,7 @@ def _kernels() -> Table:
     return table
 
 
-def _is_batched(mixture: Mixture, *given: Any) -> bool:
+def _is_batched(mixture: Mixture, *given: object) -> bool:
     """Whether a function of torch's maps over any of the arrays that a draw reads."""
     return any(map(is_batched, (*given, mixture.p, *[state.counters for state in mixture.buffers])))
 
@@ -178,17 +178,17 @@ def draw(
         return after, drawn, drawing.weights(carrier, drawn, looked.status.least, exponent)
 
 
-def in_place(engine: Any) -> Any:
+def in_place(engine: object) -> Any:
     """An engine carries out in-place writes too."""
     return engine
 
 
-def carry_out(function: Callable[..., Any], static: Any, *arrays: Any) -> Any:
+def carry_out(function: Callable[..., object], static: object, *arrays: object) -> Any:
     """A function of the core, as it is; what a buffer on the host gives goes where the others are."""
     return function(ops, static, *(arrays if is_compiling() else _on_one_device(arrays)))
 
 
-def _on_one_device(arrays: tuple[Any, ...]) -> Any:
+def _on_one_device(arrays: tuple[object, ...]) -> Any:
     devices = set[torch.device]()
     _find_devices(arrays, devices)
     if len(devices) < 2:
@@ -204,7 +204,7 @@ def _find_devices(nested: Any, found: set[torch.device]) -> None:
             _find_devices(part, found)
 
 
-def _moved(nested: Any, device: torch.device) -> Any:
+def _moved(nested: object, device: torch.device) -> Any:
     if isinstance(nested, list | tuple):
         return [_moved(part, device) for part in nested]
     return nested.to(device) if isinstance(nested, torch.Tensor) else nested
@@ -217,7 +217,7 @@ def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Ten
     return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 
 
-def stacked(numbers: Sequence[Any]) -> Any:
+def stacked(numbers: Sequence[object]) -> Any:
     """Numbers as an array where the first array among them is; while tracing, floats may be traced as well."""
     device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)
     if device is None and not is_compiling():

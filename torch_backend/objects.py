@@ -16,7 +16,7 @@ class Table(object_table.Table):
 
     __slots__ = ()
 
-    def check_readable(self, array: Any) -> None:
+    def check_readable(self, array: object) -> None:
         """Refuse what `torch.func.vmap` has batched; a mapped state may have anything in its place."""
         if isinstance(array, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(array):
             raise TypeError(
@@ -28,7 +28,7 @@ class Table(object_table.Table):
         """Fresh tokens of the objects of a leaf, on the device of another tensor."""
         return torch.from_numpy(self.tokens(leaf)).to(like.device)
 
-    def cells(self, rows: Any, columns: Sequence[slice]) -> list[Tokens]:
+    def cells(self, rows: object, columns: Sequence[slice]) -> list[Tokens]:
         """The tokens in rows int32 [..., words]; none in what a mapped state may have in their place."""
         if not isinstance(rows, torch.Tensor) or rows.dtype != torch.int32 or not columns or not rows.numel():
             return []

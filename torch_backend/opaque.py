@@ -34,7 +34,7 @@ def traceable(outline: Outline) -> Outline:
     return dataclasses.replace(outline, members=tuple(members))
 
 
-def traceable_unit(unit: Any) -> Any:
+def traceable_unit(unit: object) -> Any:
     """The same unit; while tracing one that can be called."""
     return Opaque(unit) if torch.compiler.is_compiling() else unit
 
@@ -42,7 +42,7 @@ def traceable_unit(unit: Any) -> Any:
 class Opaque:
     """A unit of a spec whose methods take and return tensors while torch traces them."""
 
-    def __init__(self, unit: Any) -> None:
+    def __init__(self, unit: object) -> None:
         """Take a unit, and give it a number."""
         self.number = _number(unit)
         self.words, self.words_among = _words(unit), _words_among(unit)
@@ -52,23 +52,23 @@ class Opaque:
         """Draw a value as `ArraySpec.draw` does."""
         return self._nested(_call(self.number, "draw", words))
 
-    def draw_among(self, ops: Any, words: Array, mask: Array) -> Any:
+    def draw_among(self, ops: object, words: Array, mask: Array) -> Any:
         """Draw one of the values that a mask allows, as `Categorical.draw_among` does."""
         return _call(self.number, "draw_among", words, mask)[0]
 
-    def inside(self, ops: Any, x: Any) -> Array:
+    def inside(self, ops: object, x: object) -> Array:
         """Whether values are inside of the spec, as `ArraySpec.inside` tells."""
         return _call(self.number, "inside", *nest.flatten_as(self.structure, x))[0]
 
-    def nearest(self, ops: Any, x: Any) -> Any:
+    def nearest(self, ops: object, x: object) -> Any:
         """The nearest values inside of the spec, as `ArraySpec.nearest` computes them."""
         return self._nested(_call(self.number, "nearest", *nest.flatten_as(self.structure, x)))
 
-    def encoded(self, ops: Any, value: Array) -> Array:
+    def encoded(self, ops: object, value: Array) -> Array:
         """The encoded value, as `ArraySpec.encoded` computes it."""
         return _call(self.number, "encoded", value)[0]
 
-    def decoded(self, ops: Any, x: Array) -> Array:
+    def decoded(self, ops: object, x: Array) -> Array:
         """The decoded value, as `ArraySpec.decoded` computes it."""
         return _call(self.number, "decoded", x)[0]
 
@@ -77,7 +77,7 @@ class Opaque:
 
 
 @constant
-def _number(unit: Any) -> int:
+def _number(unit: object) -> int:
     # Only here, where torch is compiling: it imports the compiler. Once is enough, and more do no harm.
     torch.compiler.allow_in_graph(_call)
     if unit not in _UNITS:
@@ -91,7 +91,7 @@ def _words(unit: Any) -> int:
 
 
 @constant
-def _words_among(unit: Any) -> int:
+def _words_among(unit: object) -> int:
     return int(unit.words_among) if isinstance(unit, Categorical | OneHot) else 0  # `rand` has masks for these
 
 
@@ -104,5 +104,5 @@ def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tenso
     return tuple(nest.flatten_as(structure, made)) if method in ("draw", "nearest") else (made,)
 
 
-def _as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+def _as_dict(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
     return parts

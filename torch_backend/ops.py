@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from functional_rb.base.arrays import Array
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, T
@@ -273,7 +273,7 @@ def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
     return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)
 
 
-def resampled(x: torch.Tensor, weights: np.ndarray[Any, Any], axis: int) -> torch.Tensor:
+def resampled(x: torch.Tensor, weights: NumpyArray, axis: int) -> torch.Tensor:
     """Lines along an axis times a matrix: one product for all of them."""
     made = torch.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
     return moveaxis(made, -1, axis)

@@ -24,7 +24,7 @@ def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, torch.dev
     return torch.device("cpu"), target, files
 
 
-def device_of(spec: BufferSpec, device: Any) -> torch.device:
+def device_of(spec: BufferSpec, device: object) -> torch.device:
     """Where the arrays of a state lie: on the device that is given, else on that of the storage, else by default."""
     named = spec.storage.device if isinstance(spec.storage, Device) else None
     return devices.resolve(named if device is None else device) or torch.get_default_device()

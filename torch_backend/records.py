@@ -27,7 +27,7 @@ unbind = _lib.bind(records.unbind)
 load_state_dict = _lib.bind(records.load_state_dict)
 
 
-def to_tensordict(data: Any, batch_size: Any = None, into: Any = None) -> Any:
+def to_tensordict(data: object, batch_size: object = None, into: Any = None) -> Any:
     """A record as a TensorDict, the records in it as TensorDicts in that.
 
     Args:
@@ -48,7 +48,7 @@ def to_tensordict(data: Any, batch_size: Any = None, into: Any = None) -> Any:
     """
     tensordict = imported("tensordict", "records.to_tensordict")
 
-    def as_dict(part: Any) -> Any:
+    def as_dict(part: object) -> Any:
         found = None if isinstance(part, torch.Tensor) else nest.parts_of(part)
         if found is None:
             return part

@@ -54,9 +54,9 @@ def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
 def restore(
     spec: BufferSpec,
     arrays: Arrays,
-    device: Any = None,
+    device: object = None,
     *,
-    objects: Mapping[int, Any] | None = None,
+    objects: Mapping[int, object] | None = None,
     stamp: str | None = None,
     files: MappedFiles | None = None,
 ) -> core.State:

@@ -7,7 +7,7 @@ of them gives the steps of its own lanes, and gets its own share of a batch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -38,7 +38,7 @@ from torch_backend.state import State
 Replacements = Mapping[int, Array]
 
 
-def init(spec: Any, device: Any, items: Any, validate: bool, sharding: Any) -> CoreState:
+def init(spec: Any, device: Any, items: Any, validate: bool, sharding: object) -> CoreState:
     """What `init` makes with a process group; with a group of one process an ordinary buffer."""
     checks.check_spec(spec)
     checks.leaves_for_backend(spec, unsupported)
@@ -80,13 +80,13 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any]:
 
 def add_items(
     state: ShardedState,
-    items: Any,
-    mask: Any,
-    priorities: Any,
-    key: Any,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: object,
     validate: bool,
     time_major: bool,
-    to: Any,
+    to: object,
     function: str,
 ) -> SameState:
     """Write the steps of this process's own lanes to its part, and note those of all in the index."""
@@ -119,7 +119,7 @@ def add_items(
 
 
 def _write_alike(
-    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, in_place: bool
+    state: ShardedState, leaves: Sequence[object], batch: int, mask: object, priorities: object, in_place: bool
 ) -> tuple[State, State]:
     """Write the same rows to the index, of all lanes, and to the part; returns both."""
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
@@ -131,7 +131,7 @@ def _write_alike(
 
 
 def _write_later_items(
-    state: ShardedState, leaves: list[Any], batch: int, mask: Any, in_place: bool
+    state: ShardedState, leaves: Sequence[object], batch: int, mask: object, in_place: bool
 ) -> tuple[State, State]:
     """Write to the part, which makes other items of the rows, and these to the index; returns both."""
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
@@ -175,7 +175,7 @@ def _of_all_lanes(state: ShardedState, tensors: list[Any]) -> list[Any]:
     return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
 
 
-def update_items(state: ShardedState, indices: Any, priorities: Any, items: Any, function: str) -> SameState:
+def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
     """Set the priorities that all processes give, and rewrite leaves where their items lie."""
     check_state(state, function)
     handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
@@ -239,7 +239,7 @@ def sample_items(
     key: Any,
     batch_size: int | None,
     beta: Any,
-    p: Any,
+    p: object,
     axis_name: None,
     draw: str,
     function: str,
@@ -275,7 +275,7 @@ def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing,
     return arrays._replace(counters=follow.emptied(ops, dealing, index, arrays.counters, shard))
 
 
-def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str) -> None:
+def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
     """Refuse another group than that of the buffer, and a local draw where there is no such thing.
 
     Raises:
@@ -304,7 +304,7 @@ def check_asked(state: Any, axis_name: Any, group: Any, draw: Any, function: str
 Drawn = tuple[State, list[torch.Tensor], Selection]
 
 
-def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool) -> Drawn:
+def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
     """This process's share of the batch that a buffer that is not sharded draws: index, leaves, selection."""
     dealing, spec = state.dealing, state.spec
     key, words = _words_of_transforms(state, key, size)
@@ -324,7 +324,7 @@ def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: An
 
 
 def _draw_of_index(
-    state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool
+    state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool
 ) -> tuple[State, Selection]:
     """The index after a draw of the batch of all processes, and what was drawn."""
     if in_place:
@@ -334,7 +334,7 @@ def _draw_of_index(
     return index, selection
 
 
-def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: Any, in_place: bool) -> Drawn:
+def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
     """What this process draws among its own items: it asks nobody."""
     dealing, share = state.dealing, size // state.dealing.shards
     key = random.split(key, dealing.shards)[state.rank]
@@ -355,7 +355,7 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: An
 
 
 def _draw_local(
-    ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: Any
+    ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: object
 ) -> Any:
     """What this process draws of the index."""
     draft = Draft.of(arrays, spec.plan)
@@ -380,7 +380,7 @@ def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -
     return local_slots, own & real
 
 
-def _read_own(state: ShardedState, slots: Any, handles: Any, words: Any) -> tuple[list[Any], dict[str, Any]]:
+def _read_own(state: ShardedState, slots: Any, handles: object, words: Any) -> tuple[list[Any], dict[str, Any]]:
     """The leaves in slots of the part, as transforms have them, and what these tell."""
     words = None if words is None else words.to(slots.device)
     found: tuple[list[Any], dict[str, Any]] = execute.read_by(state.part, _read_drawn, slots, handles, words)

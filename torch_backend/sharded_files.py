@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.checkpoint.loading import Content
 from functional_rb.scale import regroup as dealer
@@ -16,12 +14,12 @@ from torch_backend.state import State
 __all__ = ["dealer", "group_of", "restore"]
 
 
-def group_of(sharding: Any) -> Members:
+def group_of(sharding: object) -> Members:
     """The processes of a group, or of a mesh of one axis."""
     return Members(process_group_of(sharding))
 
 
-def restore(content: Content, sharding: Any, device: Any) -> CoreState:
+def restore(content: Content, sharding: object, device: object) -> CoreState:
     """What this process has of a buffer; with a group of one process an ordinary one.
 
     Args:

@@ -98,7 +98,7 @@ class ShardedState(CoreState):
         self.check_alive()
         return Dealt(self.spec, self.index, {self.rank: self.part}, Members(self.group))
 
-    def reader(self, *_: Any, **__: Any) -> NoReturn:
+    def reader(self, *_: object, **__: object) -> NoReturn:
         """Refuse to be read as one.
 
         Raises:

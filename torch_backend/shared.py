@@ -26,7 +26,7 @@ class _Library(Library):
     convert = staticmethod(execute.convert)
     check_key = staticmethod(random.check_key)
 
-    def check_state(self, state: Any, function: str) -> None:
+    def check_state(self, state: object, function: str) -> None:
         """Refuse to trace, too: what a compiled function did once, it would not do again."""
         checks.check_state(state, function)
         if torch.compiler.is_compiling():
@@ -38,7 +38,7 @@ class _Library(Library):
     def place(self, device: Any) -> torch.device | None:
         return devices.resolve(device) or devices.target(None)
 
-    def to_numpy(self, array: Any) -> Vector:
+    def to_numpy(self, array: object) -> Vector:
         if not isinstance(array, torch.Tensor):
             return np.asarray(array)
         array = array.detach().to(CPU).contiguous()

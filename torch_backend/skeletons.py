@@ -18,7 +18,7 @@ _NEUTRAL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 _TENSORS = ("_parameters", "_buffers")
 
 
-def with_tensors(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.nn.Module:
+def with_tensors(module: torch.nn.Module, tensors: Mapping[str, object]) -> torch.nn.Module:
     """A module like another one, of the same tensors but for those that are given by their names.
 
     Memory is taken for the objects alone. Programs compiled by torch.compile, which know the module's own tensors, are
@@ -117,7 +117,7 @@ def _rebound(value: Any, made: Mapping[int, torch.nn.Module], depth: int = 4) ->
     return value
 
 
-def _closed(function: Any, again: Any) -> Any:
+def _closed(function: Any, again: object) -> Any:
     """A function over other cells, where these have modules in them."""
     cells = function.__closure__ or ()
     new = [_cell(cell, again) for cell in cells]

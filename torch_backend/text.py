@@ -47,7 +47,7 @@ class _Backend:
         """`torch.no_grad()`."""
         return modes.without_gradients()
 
-    def number(self, x: Any, dtype: str, like: torch.Tensor) -> torch.Tensor:
+    def number(self, x: object, dtype: str, like: torch.Tensor) -> torch.Tensor:
         """A scalar."""
         return torch.as_tensor(x, dtype=ops.DTYPES[dtype], device=like.device)
 
@@ -58,7 +58,7 @@ class _Backend:
     def generate(
         self,
         step: Step,
-        params: Any,
+        params: object,
         cache: EmptyCache | None,
         prompts: torch.Tensor,
         mask: torch.Tensor,
@@ -78,7 +78,7 @@ class _Backend:
     def log_probs(
         self,
         step: Step,
-        params: Any,
+        params: object,
         ids: torch.Tensor,
         mask: torch.Tensor,
         rows_at_once: int | None,
@@ -95,13 +95,13 @@ class _Backend:
         return function(ops, *given, *static)
 
 
-def _bound(step: Step, params: Any) -> Any:
+def _bound(step: Step, params: object) -> Any:
     """The parameters as a model is called with them: what it makes of them beforehand, if it does."""
     return step.bound(params) if hasattr(step, "bound") else params
 
 
-def _copied(cache: Any, rows: torch.Tensor) -> Any:
-    def copy(x: Any) -> Any:
+def _copied(cache: object, rows: torch.Tensor) -> Any:
+    def copy(x: object) -> Any:
         if isinstance(x, (int, float)):
             return x
         if isinstance(x, torch.Tensor):

@@ -19,14 +19,14 @@ class Transfer:
 
     build_mapping = staticmethod(build_mapping)
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: object) -> None:
         """To a device as torch takes it."""
         found = devices.resolve(device)
         assert found is not None
         self._device = found
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
-    def send(self, leaves: Sequence[Any]) -> Sent:
+    def send(self, leaves: Sequence[object]) -> Sent:
         """Begin to copy; what is no tensor (Python objects) stays as it is."""
         if self._stream is None:
             return [leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], None

@@ -16,7 +16,7 @@ from torch_backend.execute import numbers
 from torch_backend.opaque import traceable, traceable_unit
 
 
-def outline(spec: Any, who: str) -> Outline:
+def outline(spec: object, who: str) -> Outline:
     """Do what `Outline.of` does, cached; made anew while tracing, where the id of an object is not known."""
     return Outline.of(spec, who) if torch.compiler.is_compiling() else values.cached_outline(spec, who)
 

@@ -11,7 +11,7 @@ DIGEST = 16
 """Bytes of a checksum."""
 
 
-def digest(content: Any) -> bytes:
+def digest(content: object) -> bytes:
     """The checksum xxh3-128 of a buffer, in its canonical (big-endian) form."""
     return hasher()(content)
 

@@ -35,13 +35,13 @@ class Apart(NamedTuple):
 class Library(Protocol):
     """A library with which containers are registered."""
 
-    def apart(self, x: Any) -> Apart | None:
+    def apart(self, x: object) -> Apart | None:
         """A container, taken apart; None if it is no container, or not registered with this library."""
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
         """The parts of a container that is registered, and what makes it up besides them."""
 
-    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+    def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
         """A container of this class, made of its parts: the inverse of `apart`."""
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
@@ -182,7 +182,7 @@ def _shown_part(part: object) -> str:
 class _Records:
     """The dataclasses of this library that hold arrays and a spec: the same, whatever backend is in use."""
 
-    def apart(self, x: Any) -> Apart | None:
+    def apart(self, x: object) -> Apart | None:
         fields = RECORDS.get(type(x))
         return None if fields is None else Apart(fields.parts, *self.parts(x))
 
@@ -190,7 +190,7 @@ class _Records:
         fields = RECORDS[type(x)]
         return [getattr(x, name) for name in fields.parts], x.spec if fields.static else None
 
-    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+    def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
         return of_fields(kind, {**parts, "spec": static} if RECORDS[kind].static else parts)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
@@ -255,13 +255,13 @@ class Registered:
             )
         return dict(zip(self.names, parts, strict=True))
 
-    def together(self, parts: Mapping[str, Any]) -> Any:
+    def together(self, parts: Mapping[str, object]) -> Any:
         """A value made of its parts; a dict of them where the library is not in use."""
         library = LIBRARIES.get(self.library)
         return dict(parts) if library is None else library.together(self.type, self.static, self.names, parts)
 
 
-def apart(x: Any) -> tuple[Registered, Sequence[Any]] | None:
+def apart(x: object) -> tuple[Registered, Sequence[Any]] | None:
     """The kind of a container, and its parts; None for what no library has registered, or what needs no library.
 
     Dicts, tuples, lists, NamedTuples and the containers of tensordict need none.
@@ -281,7 +281,7 @@ def apart(x: Any) -> tuple[Registered, Sequence[Any]] | None:
 _OWN = frozenset({dict, tuple, list})
 
 
-def names_of(keys: Sequence[Any]) -> tuple[str, ...]:
+def names_of(keys: Sequence[object]) -> tuple[str, ...]:
     """The names of parts, from their keys in jax or torch; their positions where the keys are not distinct."""
     names = tuple(map(_name_of, keys))
     return names if len(set(names)) == len(names) else tuple(str(k) for k in range(len(names)))
@@ -301,7 +301,7 @@ def check_depth(depth: int) -> None:
         )
 
 
-def of_fields(kind: type, fields: Mapping[str, Any]) -> Any:
+def of_fields(kind: type, fields: Mapping[str, object]) -> Any:
     """A dataclass made of its fields as a copy or a pickle makes one, without a call of `__init__` or `__post_init__`.
 
     These expect the fields' own values, and would refuse or change specs, or a batch of items, in their place.

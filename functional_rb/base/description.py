@@ -40,7 +40,7 @@ class Description(abc.ABC):
         super().__init_subclass__()
         register_static(cls)
 
-    def _put(self, **fields: Any) -> None:
+    def _put(self, **fields: object) -> None:
         """Set fields, while the description is made."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)

@@ -172,7 +172,7 @@ def _checked_key(key: Any) -> Key:
     return key[0] if isinstance(key, tuple) and len(key) == 1 and isinstance(key[0], str) else key
 
 
-def _are_names(parts: Sequence[Any]) -> bool:
+def _are_names(parts: Sequence[object]) -> bool:
     return all(isinstance(part, str | int) for part in parts)
 
 
@@ -382,7 +382,7 @@ def unflatten(
 
 
 def _build(
-    structure: Structure, remaining: Iterator[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
+    structure: Structure, remaining: Iterator[object], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
 ) -> Any:
     """`unflatten`, recursively. A closure that calls itself would keep the leaves until the next garbage collection."""
     if structure.kind == "leaf":

@@ -5,7 +5,7 @@ A buffer stores an integer token in place of each object; the backend keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 Objects = np.ndarray[Any, np.dtype[np.object_]]
 
 
-def array_of(values: list[Any], shape: tuple[int, ...]) -> Objects:
+def array_of(values: Sequence[object], shape: tuple[int, ...]) -> Objects:
     """Objects in an array, each as it is: NumPy's own constructor would take lists and arrays among them apart.
 
     Example:

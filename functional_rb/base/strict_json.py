@@ -23,7 +23,7 @@ def parse(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> Json:
+def _distinct(pairs: list[tuple[str, object]]) -> Json:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a name comes twice")

@@ -80,11 +80,11 @@ def add(
     state: S,
     items: Nest,
     mask: ArrayLike = None,
-    priorities: Any = None,
+    priorities: ArrayLike = None,
     key: PRNGKey = None,
     validate: bool = False,
     time_major: bool = True,
-    to: Any = None,
+    to: object = None,
 ) -> S:
     """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
@@ -135,7 +135,7 @@ def check_add(
     state: State,
     items: Nest,
     mask: ArrayLike,
-    priorities: Any,
+    priorities: ArrayLike,
     key: PRNGKey,
     validate: bool,
     function: str,
@@ -238,7 +238,7 @@ def sample(
     return state, as_sample(backend, state.spec, size, key, leaves, selection)
 
 
-def check_sample(backend: Backend, state: State, batch_size: Any, beta: Any, function: str) -> tuple[int, Any]:
+def check_sample(backend: Backend, state: State, batch_size: object, beta: ArrayLike, function: str) -> tuple[int, Any]:
     """The checked arguments of `sample`: how many to draw, and beta."""
     check_one(backend, state, function)
     spec = state.spec
@@ -272,7 +272,7 @@ def as_sample(
     return slices
 
 
-def update(backend: Backend, state: S, indices: Any, priorities: Any = None, items: Nest = None) -> S:
+def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None) -> S:
     """Set priorities, rewrite stored leaves, or both.
 
     Args:
@@ -305,7 +305,7 @@ def update(backend: Backend, state: S, indices: Any, priorities: Any = None, ite
 
 
 def check_update(
-    backend: Backend, state: State, indices: Any, priorities: Any, items: Nest, function: str
+    backend: Backend, state: State, indices: Any, priorities: ArrayLike, items: Nest, function: str
 ) -> tuple[Array, Array | None, dict[int, Array]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     check_one(backend, state, function)

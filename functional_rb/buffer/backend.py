@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from functional_rb.base.arrays import DeviceLike, PRNGKey
+from functional_rb.base.arrays import ArrayLike, DeviceLike, PRNGKey
 from functional_rb.base.containers import Registered
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -50,7 +50,7 @@ class Backend(mapping.Mapper, Protocol):
     ) -> SameState:
         """Write a batch of checked items; returns the new state."""
 
-    def value_of(self, scalar: Any) -> float | None:
+    def value_of(self, scalar: object) -> float | None:
         """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
 
     def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
@@ -112,7 +112,7 @@ def check_one(backend: Backend, state: State, function: str) -> None:
         raise checks.not_one(state.axes, function)
 
 
-def handles_of(backend: Backend, indices: Any) -> Array:
+def handles_of(backend: Backend, indices: ArrayLike) -> Array:
     """Handles int32 [B] as an array of the backend."""
     indices = backend.as_vector(indices, "indices")
     checks.handles(indices)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest, object_arrays
-from functional_rb.base.arrays import Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, Sample, SliceSample, State, StateHolder
 from functional_rb.core.counters import BASE, read
@@ -122,7 +122,7 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
     return gathered, convert_arrays
 
 
-def _listed(spec: BufferSpec, leaves: Sequence[Any], time_major: bool) -> list[tuple[int, ...]]:
+def _listed(spec: BufferSpec, leaves: Sequence[object], time_major: bool) -> list[tuple[int, ...]]:
     """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T]."""
     if any(leaf.shape for leaf in spec.added.leaves) or not isinstance(leaves[0], list):
         return []
@@ -366,7 +366,7 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
     return made
 
 
-def new_priorities(spec: BufferSpec, priorities: Any, size: int) -> Any:
+def new_priorities(spec: BufferSpec, priorities: ArrayLike, size: int) -> Any:
     """The priorities that `update` sets, see `one_for_each`; None if none are given."""
     if priorities is None:
         return None
@@ -446,7 +446,7 @@ def rows_of_sample(spec: BufferSpec, size: int) -> None:
         )
 
 
-def check_beta(spec: BufferSpec, beta: Any, value_of: Callable[[Any], float | None]) -> None:
+def check_beta(spec: BufferSpec, beta: ArrayLike, value_of: Callable[[Any], float | None]) -> None:
     """Refuse a beta where there are no weights, one that is no scalar, and a known one that is out of range.
 
     Args:
@@ -490,7 +490,7 @@ def check_epochs(spec: BufferSpec, given: object) -> None:
         raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 
-def crop(names: Sequence[str], arrays: Sequence[Any], length: Any, unsupported: Callable[[str], str | None]) -> int:
+def crop(names: Sequence[str], arrays: Sequence[Any], length: object, unsupported: Callable[[str], str | None]) -> int:
     """Check trajectories [B, T, ...] and the length of pieces; returns B."""
     if not arrays:
         raise ValueError("random_crop: expected at least one leaf; give the items of a sample, say")
@@ -558,7 +558,7 @@ def fits_at_first(spec: BufferSpec, rows: int) -> None:
         )
 
 
-def holds_all(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
+def holds_all(spec: BufferSpec, rows: int, known: tuple[object, object] | None) -> None:
     """Refuse a dataset that has lost items for want of room for their observations, where that is known."""
     chain = spec.plan.frames
     if chain is None or spec.writer.overwrites or known is None:
@@ -585,7 +585,7 @@ def check_writable(spec: BufferSpec) -> None:
         )
 
 
-def check_timely(spec: BufferSpec, priorities: Any) -> None:
+def check_timely(spec: BufferSpec, priorities: ArrayLike) -> None:
     """Refuse priorities for items that are not yet written."""
     if priorities is not None and any(transform.delays for transform in spec.transforms):
         raise ValueError(

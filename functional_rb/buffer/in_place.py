@@ -35,7 +35,7 @@ class InPlace(Protocol):
         """Write a batch of items in place, and consume the state."""
 
     def sample_(
-        self, state: State, key: Array, batch: int, beta: Any, finish: Finish
+        self, state: State, key: Array, batch: int, beta: ArrayLike, finish: Finish
     ) -> tuple[SameState, AnySample[Any]]:
         """Draw a batch of items, finish the sample, and consume the state: what `finish` raises leaves it as it was."""
 
@@ -54,11 +54,11 @@ def add_(
     state: S,
     items: Nest,
     mask: ArrayLike = None,
-    priorities: Any = None,
+    priorities: ArrayLike = None,
     key: PRNGKey = None,
     validate: bool = False,
     time_major: bool = True,
-    to: Any = None,
+    to: object = None,
 ) -> S:
     """`add`, in place.
 
@@ -93,8 +93,8 @@ def sample_(
     state: S,
     key: PRNGKey,
     batch_size: int | None = None,
-    beta: Any = None,
-    p: Any = None,
+    beta: ArrayLike = None,
+    p: object = None,
 ) -> tuple[S, AnySample[Any]]:
     """`sample`, in place.
 
@@ -119,7 +119,7 @@ def sample_(
 
 
 def update_(
-    backend: Backend, in_place: InPlace, state: S, indices: Any, priorities: Any = None, items: Nest = None
+    backend: Backend, in_place: InPlace, state: S, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None
 ) -> S:
     """`update`, in place.
 

@@ -59,12 +59,12 @@ def draws_items(sampler: Any) -> bool:
     return type(sampler) in (Uniform, Prioritized) and sampler.max_times_sampled is None
 
 
-def is_ring(writer: Any) -> bool:
+def is_ring(writer: object) -> bool:
     """Whether a writer writes around a ring, or once."""
     return type(writer) in (RoundRobin, Immutable)
 
 
-def keeps_of_new_items(plan: Plan, sampler: Any) -> bool:
+def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
     """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
     slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
     if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, *slices):

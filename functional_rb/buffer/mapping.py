@@ -106,7 +106,7 @@ def carried_out(
     return found
 
 
-def on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> tuple[list[Any], Structure]:
+def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[Any], Structure]:
     """What a `HostFunction` gives of a batch: arrays of NumPy, checked, and their structure.
 
     Args:
@@ -236,7 +236,7 @@ def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Calla
             )
 
 
-def _kinds(leaves: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _kinds(leaves: Sequence[object]) -> list[tuple[Any, Any]]:
     """Shapes and dtypes, those of a library; None of what has none."""
     return [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
 

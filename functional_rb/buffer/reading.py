@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import checks, functions
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.state import Counts, State
@@ -64,7 +65,7 @@ def items(backend: Backend, state: State) -> Any:
     return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (state.spec.capacity,))
 
 
-def is_live(backend: Backend, state: State, indices: Any) -> Array:
+def is_live(backend: Backend, state: State, indices: ArrayLike) -> Array:
     """Whether the items that handles name are still stored.
 
     Args:
@@ -84,7 +85,7 @@ def is_live(backend: Backend, state: State, indices: Any) -> Array:
     return backend.is_live(state, handles_of(backend, indices))
 
 
-def priorities(backend: Backend, state: State, indices: Any) -> Array:
+def priorities(backend: Backend, state: State, indices: ArrayLike) -> Array:
     """Read priorities, before alpha: as `update` takes them.
 
     Given back to `update` they change nothing, bit for bit. What is kept is the priority to the power alpha, so what is
@@ -112,7 +113,7 @@ def priorities(backend: Backend, state: State, indices: Any) -> Array:
     return backend.look(state, functions.priorities, handles_of(backend, indices))
 
 
-def probabilities(backend: Backend, state: State, indices: Any) -> Array:
+def probabilities(backend: Backend, state: State, indices: ArrayLike) -> Array:
     """The probability with which the next draw gives each of some items.
 
     That is of one draw, the first of the next sample; of slices, that the first begins with this step. Over all items

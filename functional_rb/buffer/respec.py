@@ -304,7 +304,7 @@ class _Change:
         """Whether the steps in their episodes are known, and go by the same boundaries."""
         return self.old.plan.boundaries is not None and self.new.plan.boundaries == self.old.plan.boundaries
 
-    def plan_write(self, leaves: Sequence[Any]) -> None:
+    def plan_write(self, leaves: Sequence[object]) -> None:
         """Where the items go, with handles that are either their own or nobody's."""
         ops, before, after, items, new = self.ops, self.before, self.after, self.items, self.new.plan
         writer, ends = self.new.writer, before.counters.ends
@@ -352,7 +352,7 @@ class _Change:
         turn, again = ((ops.cummax(x)[-1] * old.capacity - 1) // new.capacity + 1 for x in (turns, begun))
         return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
 
-    def carry_steps(self, leaves: Sequence[Any]) -> None:
+    def carry_steps(self, leaves: Sequence[object]) -> None:
         """The steps in their episodes: kept, or else found by what marks the ends."""
         if self.new.plan.boundaries is None:
             return

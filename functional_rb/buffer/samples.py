@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
 from functional_rb.buffer import api, checks, mapping, reading
 from functional_rb.buffer.backend import Backend, check_one
 from functional_rb.buffer.spec import BufferSpec
@@ -79,8 +79,8 @@ def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> Any
 
 def map_spec(
     backend: mapping.Mapper,
-    fn: Callable[..., Any] | ItemFunction,
-    item: Any,
+    fn: Callable[..., object] | ItemFunction,
+    item: object,
     keyed: bool = False,
     masked: bool = False,
 ) -> Any:
@@ -138,7 +138,7 @@ def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | Non
     return with_lead(one, lambda shape: (*lead, *shape))
 
 
-def random_crop(backend: Backend, items: Nest, key: PRNGKey, length: int, lengths: Any = None) -> Crop[Any]:
+def random_crop(backend: Backend, items: Nest, key: PRNGKey, length: int, lengths: ArrayLike = None) -> Crop[Any]:
     """Cut a random piece out of each of a batch of trajectories, for buffers whose items are whole trajectories.
 
     Args:

@@ -32,7 +32,7 @@ class Group(Protocol):
         """What each process tells, in their order: all of them call it."""
 
 
-def agreed(group: Group, who: str, work: Callable[[], Any]) -> list[Any]:
+def agreed(group: Group, who: str, work: Callable[[], object]) -> list[Any]:
     """What a piece of work gives in each process, as JSON has it.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Any
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.checkpoint import queue
@@ -105,7 +104,7 @@ class Saving:
 
 
 def save_async(
-    state: Any,
+    state: object,
     path: str | os.PathLike[str],
     *,
     incremental: bool = False,

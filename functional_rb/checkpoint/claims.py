@@ -18,12 +18,12 @@ from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 LARGEST = 1 << 60
 
 
-def spec_of(manifest: Manifest, known: Iterable[Any], path: str) -> BufferSpec:
+def spec_of(manifest: Manifest, known: Iterable[object], path: str) -> BufferSpec:
     """The spec that a manifest tells, of a buffer that is dealt to shards that of the whole."""
     return spec_in(manifest.spec if manifest.shards is None else manifest.shards.spec, known, path)
 
 
-def spec_in(text: str, known: Iterable[Any], path: str) -> BufferSpec:
+def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
     """The spec that a text in a manifest tells.
 
     Raises:

@@ -309,7 +309,7 @@ def _count(value: Any) -> int:
     return int(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     _expect(isinstance(value, str), f"expected a text, got {value!r:.40}")
     return str(value)
 

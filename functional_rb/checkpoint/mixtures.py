@@ -51,7 +51,7 @@ def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, in
     return counts
 
 
-def record_of(numbers: Sequence[int], spec: MixtureSpec, p: Any) -> dict[str, Any]:
+def record_of(numbers: Sequence[int], spec: MixtureSpec, p: object) -> dict[str, Any]:
     """The nest that is saved of a mixture: the numbers of its buffers' checkpoints, what is static, and the shares."""
     told = {"checkpoints": list(numbers), "spec": dataclasses.asdict(spec)}
     record: dict[str, Any] = {"told": np.frombuffer(json.dumps(told).encode(), np.uint8)}
@@ -71,12 +71,12 @@ def _told(record: Any) -> dict[str, Any] | None:
         return None
 
 
-def _on_host(array: Any) -> NumpyArray:
+def _on_host(array: object) -> NumpyArray:
     """An array that was loaded: a tensor of torch goes where samples go, and NumPy reads the host's memory only."""
     return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
-def is_record(found: Any) -> bool:
+def is_record(found: object) -> bool:
     """Whether a nest that was loaded, or its specs, stand for a mixture."""
     return isinstance(found, Mapping) and set(found) == {NAME}
 
@@ -90,7 +90,7 @@ def is_there(directory: str) -> bool:
 Load = Callable[[str, int | None, Any], tuple[Any, int]]
 
 
-def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int | None = None) -> Any:
+def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: int | None = None) -> Any:
     """What a directory holds: of a mixture all of its buffers, as they were at one save.
 
     Args:
@@ -124,7 +124,7 @@ def loaded(directory: str, load: Load, specs: Any, fall_back: bool, number: int 
             wanted = older
 
 
-def _together(record: Any, directory: str, load: Load, specs: Any) -> Mixture:
+def _together(record: Any, directory: str, load: Load, specs: object) -> Mixture:
     told = _told(record)
     if told is None:
         raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")

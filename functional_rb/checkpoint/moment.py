@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from typing import Any, Protocol
+from typing import Protocol
 
 from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
@@ -48,7 +48,7 @@ class How:
     lasting: bool
 
 
-def hold(value: Any, path: Any, how: How) -> Moment:
+def hold(value: object, path: object, how: How) -> Moment:
     """Check what a save is given, and hold it, before anything is touched."""
     if isinstance(value, Mixture):
         return OfMixture(value, os.path.abspath(as_path(path, how.who)), how)
@@ -66,7 +66,7 @@ def hold(value: Any, path: Any, how: How) -> Moment:
 class OfState:
     """A moment of a state, or of what stands for a nest."""
 
-    def __init__(self, state: State, path: Any, how: How) -> None:
+    def __init__(self, state: State, path: object, how: How) -> None:
         self.asked: Request = request(state, path, how.incremental, how.keep, how.progress, how.who)
         self._state = state
         self._reader = self._read(lasting=True) if how.lasting else None
@@ -136,7 +136,7 @@ class OfMixture:
 
 
 def save(
-    state: Any,
+    state: object,
     path: str | os.PathLike[str],
     *,
     incremental: bool = False,

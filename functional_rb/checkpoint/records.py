@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ NAMES: Final = ("value",)
 register_record(Record, NAMES)
 
 
-def as_state(value: Any, who: str) -> State:
+def as_state(value: object, who: str) -> State:
     """A state, or a nest of arrays as the state of a buffer that has it as its only item."""
     if isinstance(value, State):
         return value
@@ -78,13 +79,13 @@ def described(spec: BufferSpec) -> Any:
 def problem(spec: BufferSpec, arrays: Arrays) -> str | None:
     """Why what a checkpoint has of a nest's containers (maps, trees, moments) cannot be those, naming one; or None."""
 
-    def build(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+    def build(container: object, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
         return container.together(parts) if isinstance(container, Registered) else parts
 
     return _problem_of(nest.unflatten(spec.plan.structure, _leaves(spec, arrays), build))
 
 
-def _problem_of(value: Any) -> str | None:
+def _problem_of(value: object) -> str | None:
     """By the rule of a container, or of one in it."""
     rule, apart = RULES.get(type(value)), nest.parts_of(value)
     if rule is not None and (told := rule(value)):

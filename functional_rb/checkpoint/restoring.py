@@ -40,8 +40,8 @@ def load(
     *,
     device: DeviceLike = None,
     storage: Storage | None = None,
-    spec: Description | Sequence[Any] | None = None,
-    sharding: Any = None,
+    spec: Description | Sequence[object] | None = None,
+    sharding: object = None,
 ) -> Any:
     """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
 
@@ -114,7 +114,7 @@ def load(
     return mixtures.loaded(directory, one, spec, reading.fall_back)
 
 
-def _one_spec(spec: Any) -> BufferSpec | None:
+def _one_spec(spec: object) -> BufferSpec | None:
     """The other spec of a buffer that is to be dealt."""
     if spec is not None and not isinstance(spec, BufferSpec):
         raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
@@ -128,7 +128,7 @@ def _load_dealt(
     device: DeviceLike,
     storage: Storage | None,
     wanted: BufferSpec | None,
-    sharding: Any,
+    sharding: object,
 ) -> Any:
     """What `load` gives of a buffer that is to be dealt: all processes find the same checkpoint, or none does."""
     module = lazy.imported(f"{backend_name(backend)}_backend.sharded_files")
@@ -186,7 +186,7 @@ def _parts_for(
     return found._replace(spec=spec, arrays=index, parts=parts, stamp="")
 
 
-def _with_spec(value: Any, spec: Description, backend: ModuleType | str) -> Any:
+def _with_spec(value: object, spec: Description, backend: ModuleType | str) -> Any:
     """A map or a forest with another spec."""
     kind = type(getattr(value, "spec", None))
     if kind is not type(spec) or spec.part is None:
@@ -281,7 +281,7 @@ class _NumPy:
         return container.together(parts) if isinstance(container, Registered) else parts
 
 
-def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
+def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Any:
     """What the newest checkpoint in a directory holds: shapes and dtypes, without reading any of its arrays.
 
     Args:
@@ -321,7 +321,7 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Any:
     raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
 
 
-def _spec_at(directory: str, number: int, known: tuple[Any, ...]) -> Any:
+def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Any:
     name = os.path.join(directory, manifests.name_of(number))
     try:
         described = records.described(spec_of(read_manifest(directory, number), known, name))

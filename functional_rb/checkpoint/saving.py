@@ -81,7 +81,7 @@ class Request:
     shards: manifests.Shards | None = None
 
 
-def request(state: State, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
+def request(state: State, path: object, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
     """Check what `save` is given, before anything is touched."""
     check_keep(keep, who)
     hasher()

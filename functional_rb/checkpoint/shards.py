@@ -57,7 +57,9 @@ class Dealt:
 class OfShards:
     """A moment of a buffer that is dealt to shards: of the index, and of this process's parts."""
 
-    def __init__(self, dealt: Dealt, path: Any, incremental: bool, keep: int, progress: bool | None, who: str) -> None:
+    def __init__(
+        self, dealt: Dealt, path: object, incremental: bool, keep: int, progress: bool | None, who: str
+    ) -> None:
         self._dealt, self._who = dealt, who
 
         def check() -> list[Any]:
@@ -188,16 +190,16 @@ class Dealer(Protocol):
     def split(self, spec: BufferSpec, whole: Any) -> tuple[Any, Any]:
         """The index, and the part with all lanes, of arrays of NumPy."""
 
-    def join(self, spec: BufferSpec, index: Any, part: Any) -> Any:
+    def join(self, spec: BufferSpec, index: object, part: object) -> Any:
         """The inverse."""
 
-    def sources(self, old: Any, new: Any, shard: int) -> Iterable[int]:
+    def sources(self, old: object, new: object, shard: int) -> Iterable[int]:
         """The shards in which a shard's lanes lay."""
 
-    def regrouped(self, old: Any, index: Any, parts: Mapping[int, Any], new: Any, shard: int) -> Any:
+    def regrouped(self, old: object, index: object, parts: Mapping[int, object], new: object, shard: int) -> Any:
         """The part of a shard."""
 
-    def misfit(self, dealing: Any, index: Any, part: Any, shard: int) -> str | None:
+    def misfit(self, dealing: object, index: object, part: object, shard: int) -> str | None:
         """Why a part does not belong to an index; or None."""
 
 
@@ -248,7 +250,7 @@ def regrouped(
 
 
 def of_whole(
-    dealer: Dealer, spec: BufferSpec, whole: Any, shards: int, own: Iterable[int]
+    dealer: Dealer, spec: BufferSpec, whole: object, shards: int, own: Iterable[int]
 ) -> tuple[Any, dict[int, Part]]:
     """The index, and the parts of a process's own shards, of a buffer that is not dealt."""
     index, part = dealer.split(spec, whole)

@@ -28,7 +28,7 @@ FROM: Final = "from_dm_env"
 TO: Final = "to_dm_env"
 
 
-def from_dm_env(spec: Any, narrow: bool = False) -> Any:
+def from_dm_env(spec: object, narrow: bool = False) -> Any:
     """The spec of what a dm_env spec describes.
 
     | dm_env | spec |
@@ -56,7 +56,7 @@ def from_dm_env(spec: Any, narrow: bool = False) -> Any:
     return _read(imported("dm_env.specs", FROM), spec, narrow, ())
 
 
-def to_dm_env(spec: Any) -> Any:
+def to_dm_env(spec: object) -> Any:
     """The dm_env spec of a spec's values, whose name is the leaf's path.
 
     `from_dm_env` gives the spec back, apart from those without one of their own: an `ArraySpec` comes back as
@@ -143,7 +143,7 @@ def _name(path: Path) -> str | None:
     return "/".join(map(str, path)) or None
 
 
-def _remedy(spec: Any) -> str:
+def _remedy(spec: object) -> str:
     if isinstance(spec, OneHot | MultiOneHot):
         return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
     if isinstance(spec, Text):

@@ -85,7 +85,7 @@ class ItemFunction(abc.ABC):
             mask: bool [*lead], which items are real; None if all are.
         """
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """What makes items again of what the function gives of them: with `at="add"` it stores what this one reads.
 
         Args:
@@ -122,7 +122,7 @@ class HostFunction(abc.ABC):
         """
 
 
-def item_after(function: ItemFunction, item: Any, lead: int = 1) -> Any:
+def item_after(function: ItemFunction, item: object, lead: int = 1) -> Any:
     """The spec of the items that a function gives of items of a spec, in their containers.
 
     Example:

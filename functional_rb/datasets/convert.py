@@ -86,7 +86,7 @@ def convert(
     path: str | os.PathLike[str],
     conversion: Conversion | None = None,
     *,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, object] | None = None,
 ) -> Description:
     """Write the episodes of a reader as a buffer in mapped files, which `datasets.load` opens at once.
 

@@ -148,7 +148,7 @@ class D4rl:
             file=self._path,
         )
 
-    def _found_stops(self, file: Any, observations: Any, following: Any) -> list[int]:
+    def _found_stops(self, file: object, observations: Any, following: object) -> list[int]:
         ends, n = self._terminals.copy(), len(observations)
         if self._quirks.jump is not None:
             ends |= _jumps(observations, self._quirks.jump, self._path)
@@ -205,14 +205,14 @@ def found(rest: str, root: str | None) -> str:
     )
 
 
-def _info(infos: Mapping[str, Any], name: str, n: int, path: str) -> Any:
+def _info(infos: Mapping[str, object], name: str, n: int, path: str) -> Any:
     """The values of an info, None if there are none for each row."""
     part = hdf5.member(infos, name, path)
     is_numbers = hasattr(part, "shape") and part.ndim and can_be_stored(part.dtype)
     return hdf5.data(infos, name, path) if is_numbers and len(part) == n else None
 
 
-def _flags(file: Any, name: str, n: int, path: str) -> Array:
+def _flags(file: object, name: str, n: int, path: str) -> Array:
     """Which rows are marked, bool [n]; none if there are no marks of that name."""
     if not hdf5.has(file, name, path):
         return np.zeros(n, bool)
@@ -234,7 +234,7 @@ def _jumps(observations: Any, most: float, path: str) -> Array:
     return found
 
 
-def _next_observations(file: Any, observations: Any, path: str) -> Any:
+def _next_observations(file: object, observations: Any, path: str) -> Any:
     """What each row has led to, if the file tells: a data set as that of the observations; else None."""
     if not hdf5.has(file, NEXT, path):
         return None
@@ -248,7 +248,7 @@ def _next_observations(file: Any, observations: Any, path: str) -> Any:
     return found
 
 
-def _breaks(observations: Any, following: Any, path: str) -> Array:
+def _breaks(observations: Any, following: object, path: str) -> Array:
     """After which rows the next one does not begin from what they have led to, bool [n].
 
     Returns:

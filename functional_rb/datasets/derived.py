@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
@@ -241,7 +242,7 @@ class _Mapped:
         return made
 
 
-def _specs(old: Any, values: Any) -> Any:
+def _specs(old: object, values: ArrayLike) -> Any:
     """The specs of what a function gives: those before, where shape and dtype are the same."""
     outline = None if old is None else Outline.of(old, "datasets.map")
     known = {} if outline is None else dict(zip(outline.structure.paths, outline.leaves, strict=True))

@@ -102,7 +102,7 @@ def member(group: Any, name: str, where: str) -> Any:
     return found
 
 
-def data(group: Any, name: str, where: str) -> Any:
+def data(group: object, name: str, where: str) -> Any:
     """A data set in a group, that may be read.
 
     Raises:
@@ -159,7 +159,7 @@ class Members:
 class Blocks:
     """Rows of data sets that are read in their order, many at a time: each reading takes as long as many rows do."""
 
-    def __init__(self, group: Any, rows_at_once: int) -> None:
+    def __init__(self, group: object, rows_at_once: int) -> None:
         self._group, self._count = group, rows_at_once
         self._there: dict[str, tuple[Any, int, Array]] = {}
 

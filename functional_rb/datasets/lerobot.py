@@ -100,7 +100,7 @@ class Lerobot:
         return lerobot_videos.decoding(self._video, [kind for _, kind in self._features.values()].count("video"))
 
     def _episode(
-        self, place: Place, rows: Rows, about: Mapping[str, Any], decode: lerobot_videos.Decode | None
+        self, place: Place, rows: Rows, about: Mapping[str, object], decode: lerobot_videos.Decode | None
     ) -> Whole:
         def read(name: str) -> Read:
             return lambda first, stop: self._read(name, rows, place, first, stop, decode)

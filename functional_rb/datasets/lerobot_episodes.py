@@ -136,7 +136,7 @@ def _first_rows(rows: list[Json], data: list[str], folder: str) -> list[int]:
     return [row[FROM] - begins[file] for row, file in zip(rows, data, strict=True)]
 
 
-def _path(folder: str, template: str, values: Mapping[str, Any]) -> str:
+def _path(folder: str, template: str, values: Mapping[str, object]) -> str:
     """The path that a template such as "data/chunk-{chunk_index:03d}/file.parquet" stands for."""
 
     def filled(match: re.Match[str]) -> str:

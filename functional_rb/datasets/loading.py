@@ -31,11 +31,11 @@ def load(
     *,
     root: str | os.PathLike[str] | None = None,
     sampler: SamplerBase | None = None,
-    transforms: Any = (),
+    transforms: object = (),
     batch_size: int | None = None,
     device: DeviceLike = None,
     conversion: Conversion | None = None,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """A dataset as an immutable buffer of steps in TED, in mapped files.
 

@@ -122,7 +122,7 @@ def found(rest: str, root: str | None) -> str:
     )
 
 
-def _space_of(text: Any, where: str) -> Any:
+def _space_of(text: object, where: str) -> Any:
     """The space of Gymnasium that a text describes."""
     spaces = imported("gymnasium", WHO).spaces
     if not isinstance(text, str):
@@ -172,7 +172,7 @@ def _count(metadata: Json, name: str, where: str) -> int:
     return number
 
 
-def _leaves(*spaces: Any) -> Iterator[Any]:
+def _leaves(*spaces: object) -> Iterator[Any]:
     for space in spaces:
         parts = getattr(space, "spaces", None)
         if parts is None:

@@ -36,7 +36,7 @@ def opened(
     description: Description,
     backend: ModuleType | str,
     sampler: SamplerBase | None,
-    transforms: Any,
+    transforms: object,
     batch_size: int | None,
     device: DeviceLike,
 ) -> Any:

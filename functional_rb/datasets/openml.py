@@ -14,7 +14,6 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -221,7 +220,7 @@ class Parquet:
         self._names = [*kinds]
         self.columns = [self._column(name, kind) for name, kind in kinds.items()]
 
-    def _column(self, name: str, kind: Any) -> Column | None:
+    def _column(self, name: str, kind: object) -> Column | None:
         if self._types.is_integer(kind) or self._types.is_floating(kind):
             return Column(name)
         is_words = self._types.is_dictionary(kind) or self._types.is_string(kind) or self._types.is_large_string(kind)

@@ -45,7 +45,7 @@ def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:
 class Lazy(Mapping[str, Any]):
     """What is read when it is asked for, by name."""
 
-    def __init__(self, names: Iterable[str], read: Callable[[str], Any]) -> None:
+    def __init__(self, names: Iterable[str], read: Callable[[str], object]) -> None:
         self._names, self._read = tuple(names), read
 
     def __getitem__(self, name: str) -> Any:
@@ -82,7 +82,7 @@ def kind_of_rows(array: Any, where: str) -> tuple[tuple[int, ...], Any]:
     return tuple(array.shape[1:]), array.dtype
 
 
-def can_be_stored(dtype: Any) -> bool:
+def can_be_stored(dtype: object) -> bool:
     """Whether values of a dtype are numbers of a kind that buffers have."""
     try:
         stored_dtype(dtype, True)

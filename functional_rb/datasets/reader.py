@@ -121,7 +121,7 @@ def folder_of(root: str | os.PathLike[str] | None, who: str) -> str:
     return os.path.abspath(as_path(root, who))
 
 
-def split_name(name: Any) -> tuple[str, str]:
+def split_name(name: object) -> tuple[str, str]:
     """The prefix of a dataset's name, and the rest."""
     if not isinstance(name, str):
         raise TypeError(f"datasets: expected a name such as 'minari:D4RL/door/human-v2', got {name!r}")
@@ -134,7 +134,7 @@ def split_name(name: Any) -> tuple[str, str]:
     return prefix, rest
 
 
-def open_reader(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Reader:
+def open_reader(name: str, root: str | os.PathLike[str] | None = None, **options: object) -> Reader:
     """The reader of a dataset.
 
     Args:

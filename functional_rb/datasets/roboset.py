@@ -87,7 +87,7 @@ class Roboset:
 Leaves = Mapping[tuple[str, ...], tuple[tuple[int, ...], Any]]
 
 
-def _leaves(group: Any, name: str, where: str, depth: int = 0) -> dict[tuple[str, ...], tuple[tuple[int, ...], Any]]:
+def _leaves(group: object, name: str, where: str, depth: int = 0) -> dict[tuple[str, ...], tuple[tuple[int, ...], Any]]:
     """The data sets in a group, those that hold numbers for each row; or the one of that name, at ()."""
     part = hdf5.member(group, name, where)
     if hasattr(part, "shape"):
@@ -104,11 +104,11 @@ def _specs(leaves: Leaves, narrow: bool) -> Any:
     return nested_spec({path: spec_of_values(*kind, narrow) for path, kind in leaves.items()})
 
 
-def _nest(name: str, leaves: Leaves, group: Any, n: int, where: str) -> Read:
+def _nest(name: str, leaves: Leaves, group: object, n: int, where: str) -> Read:
     return nested_read({path: _rows(group, (name, *path), n, where) for path in leaves})
 
 
-def _rows(group: Any, path: tuple[str, ...], n: int, where: str) -> Read:
+def _rows(group: object, path: tuple[str, ...], n: int, where: str) -> Read:
     """What reads rows of a data set, which has to have so many."""
     for name in path[:-1]:
         group = hdf5.member(group, name, where)

@@ -60,7 +60,7 @@ class Steps(NamedTuple):
 class Part:
     """A part of steps: of which field of an episode it is made, and what it has to be."""
 
-    def __init__(self, spec: Any, field: str, prefix: Path, is_encoded: bool) -> None:
+    def __init__(self, spec: object, field: str, prefix: Path, is_encoded: bool) -> None:
         """Take its spec apart once.
 
         Args:
@@ -206,13 +206,13 @@ def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> Bu
     return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)
 
 
-def is_large(observation: Any) -> bool:
+def is_large(observation: object) -> bool:
     """Whether an observation takes so many bytes that storing it once is worth more than it costs to find it."""
     leaves = Outline.of(observation, WHO).leaves
     return sum(math.prod(leaf.shape) * ITEMSIZE[leaf.dtype] for leaf in leaves) >= LARGE
 
 
-def infos_named(infos: Any, who: str) -> bool | list[str]:
+def infos_named(infos: object, who: str) -> bool | list[str]:
     """The names of infos, sorted; a single name stands for a list of it, True for all of them, False for none."""
     if isinstance(infos, bool):
         return infos

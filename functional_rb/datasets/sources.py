@@ -87,7 +87,7 @@ def source_of(name: str) -> Source:
     return Source(**{key: _filled(value, name) for key, value in told.items()} | {"names": name})
 
 
-def _filled(value: Any, name: str) -> Any:
+def _filled(value: object, name: str) -> Any:
     """A value with the dataset's name in its texts."""
     rest = name.partition(":")[2]
     head, _, tail = rest.partition("/")

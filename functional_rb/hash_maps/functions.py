@@ -111,7 +111,7 @@ def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
     return HashMap(*hash_map.init(lib.ops, spec.plan, device), spec)
 
 
-def insert(lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
+def insert(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Put keys into a map; the result is that of putting them in one by one, in their order.
 
     Two keys are equal if all their elements are, bit for bit, but that -0.0 equals 0.0 and NaN equals NaN.
@@ -137,7 +137,7 @@ def insert(lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike = None) -> tupl
     return _insert(lib, map, keys, mask, None)
 
 
-def insert_(lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
+def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Do what `insert` does, in the map's own memory: the map that is given is consumed.
 
     Args:
@@ -162,7 +162,7 @@ def insert_(lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike = None) -> tup
 
 
 def _insert(
-    lib: Lib[A], map: HashMap, keys: Any, mask: ArrayLike, consume: tuple[HashMap, str] | None
+    lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
     check_map(lib, map, "hash_maps.insert")
     check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.insert")
@@ -218,7 +218,7 @@ def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
     return HashMap(*made, spec)
 
 
-def _moved(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable) -> HashTable:
+def _moved(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable) -> HashTable:
     return hash_map.moved(ops, spec.plan, arrays)
 
 
@@ -227,7 +227,7 @@ def known_size(lib: Lib[A], counters: Array, most: int) -> int:
     return most if lib.is_traced(counters) else int(lib.to_numpy(counters)[SIZE])
 
 
-def lookup(lib: Lib[A], map: HashMap, keys: Any) -> A:
+def lookup(lib: Lib[A], map: HashMap, keys: object) -> A:
     """The numbers of keys.
 
     Args:
@@ -251,7 +251,7 @@ def lookup(lib: Lib[A], map: HashMap, keys: Any) -> A:
     return ids.reshape(lead)
 
 
-def _looked_up(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable, rows: Array) -> Array:
+def _looked_up(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, rows: Array) -> Array:
     return hash_map.lookup(ops, spec.plan, arrays, rows)
 
 
@@ -280,7 +280,7 @@ def count(lib: Lib[A], map: HashMap, keys: Any) -> A:
     return counts.reshape(lead)
 
 
-def _counted(ops: Ops, spec: HashMapSpec, owned: Any, arrays: HashTable, rows: Array) -> Array:
+def _counted(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, rows: Array) -> Array:
     ids = hash_map.lookup(ops, spec.plan, arrays, rows)
     nothing = ops.full_like(ids, 0)
     return ops.where(ids < 0, nothing, ops.take(arrays.counts, ops.maximum(ids, nothing)))
@@ -313,7 +313,7 @@ def keys(lib: Lib[A], map: HashMap) -> Any:
     return unpacked(lib, spec.outline, spec.rows, map.keys)
 
 
-def check_map(lib: Lib[A], map: Any, who: str) -> None:
+def check_map(lib: Lib[A], map: object, who: str) -> None:
     """Refuse what is no map of the backend, or was consumed.
 
     Raises:
@@ -325,7 +325,7 @@ def check_map(lib: Lib[A], map: Any, who: str) -> None:
     check_arrays(lib, map.counters, who, "map")
 
 
-def check_arrays(lib: Lib[A], array: Any, who: str, what: str) -> None:
+def check_arrays(lib: Lib[A], array: object, who: str, what: str) -> None:
     """Refuse a record, by one of its arrays, that is another backend's, or whose memory has passed on.
 
     Raises:
@@ -359,7 +359,7 @@ def packed(lib: Lib[A], outline: Outline, keys: KeyRows, value: object) -> tuple
     return lib.carry_out(_packed, keys, (), leaves), lead
 
 
-def _packed(ops: Ops, keys: KeyRows, owned: Any, leaves: list[Array]) -> Array:
+def _packed(ops: Ops, keys: KeyRows, owned: object, leaves: list[Array]) -> Array:
     first = leaves[keys.layout.packed[0]]  # of those that have elements
     like = ops.cast(ops.bitcast(first.reshape(first.shape[0], -1), "uint8")[:, 0], "int32")
     return key_rows.pack(ops, keys, leaves, like)
@@ -371,7 +371,7 @@ def unpacked(lib: Lib[A], outline: Outline, keys: KeyRows, rows: Array) -> Any:
     return built(lib, outline, dict(enumerate(leaves)), (rows.shape[0],))
 
 
-def _unpacked(ops: Ops, keys: KeyRows, owned: Any, rows: Array) -> list[Array]:
+def _unpacked(ops: Ops, keys: KeyRows, owned: object, rows: Array) -> list[Array]:
     return key_rows.unpack(ops, keys, rows)
 
 

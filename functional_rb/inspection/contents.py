@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -80,7 +79,7 @@ def manifest_of(directory: str, generation: int, files: Files) -> Manifest | Non
     return manifest
 
 
-def spec_in(directory: str, manifest: Manifest, known: Iterable[Any], files: Files) -> BufferSpec | str | None:
+def spec_in(directory: str, manifest: Manifest, known: Iterable[object], files: Files) -> BufferSpec | str | None:
     """The spec of a manifest; a text if it cannot be made, which says why; None if it is damaged."""
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from functional_rb.base import nest
@@ -60,7 +58,7 @@ def _frames(reader: Stored) -> list[tuple[int, Array]]:
     return [(slot, _shown(row)) for slot, row in zip(slots, rows, strict=True)]
 
 
-def _is_image(spec: Any) -> bool:
+def _is_image(spec: object) -> bool:
     """Whether arrays are images, or some of them one after the other."""
     return (
         isinstance(spec, ArraySpec)

@@ -26,7 +26,7 @@ BINS = 10
 Report = dict[str, Any]
 
 
-def inspect(path: str | os.PathLike[str], known: Iterable[Any] = ()) -> Report:
+def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Report:
     """Look at the checkpoints of a directory: the newest that is whole in detail, and every byte of all their files.
 
     Args:
@@ -88,7 +88,7 @@ def is_whole(report: Report) -> bool:
 
 
 def _of_checkpoint(
-    directory: str, manifest: Manifest, known: tuple[Any, ...], files: Files, in_detail: bool
+    directory: str, manifest: Manifest, known: tuple[object, ...], files: Files, in_detail: bool
 ) -> tuple[bool, Report]:
     found = spec_in(directory, manifest, known, files)
     if found is None:

@@ -18,7 +18,7 @@ TakeLeaf = Callable[[str, Any], Array]
 
 
 def take_over(
-    tree: Any, take_leaf: TakeLeaf, take_state: Callable[[State, TakeLeaf], State], build_mapping: BuildMapping
+    tree: object, take_leaf: TakeLeaf, take_state: Callable[[State, TakeLeaf], State], build_mapping: BuildMapping
 ) -> Any:
     """Take every array and every state of a nest over.
 

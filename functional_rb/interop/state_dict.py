@@ -83,7 +83,7 @@ def text_of(spec: BufferSpec) -> str:
 
 
 def as_arrays(
-    spec: BufferSpec, given: object, take: Callable[[str, Any], Array], look: Callable[[str, Any], Values]
+    spec: BufferSpec, given: object, take: Callable[[str, object], Array], look: Callable[[str, object], Values]
 ) -> Arrays:
     """The arrays of a state out of a dict of them.
 
@@ -135,7 +135,7 @@ def _check_array(name: str, array: object, shape: tuple[int, ...], dtype: str) -
         )
 
 
-def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[str, Any], Values]) -> None:
+def _check_values(spec: BufferSpec, given: Mapping[str, object], look: Callable[[str, object], Values]) -> None:
     """Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at."""
     vector = look("counters", given["counters"])
     _expect_sound("counters", soundness.problem_of_counters(spec.plan, vector))
@@ -148,7 +148,9 @@ def _check_values(spec: BufferSpec, given: Mapping[str, Any], look: Callable[[st
         _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
 
 
-def of_mixture(mixture: Mixture, one: Callable[[Any], dict[str, Any]], text: Callable[[str], Any]) -> dict[str, Any]:
+def of_mixture(
+    mixture: Mixture, one: Callable[[Any], Mapping[str, object]], text: Callable[[str], object]
+) -> dict[str, Any]:
     """The dicts of a mixture's buffers, named "0", "1" and so on, and how they are mixed, named "mixture" and "p".
 
     Args:
@@ -212,7 +214,7 @@ def _expect_sound(name: str, problem: str | None) -> None:
         )
 
 
-def _check_spec(spec: BufferSpec, info: Any) -> None:
+def _check_spec(spec: BufferSpec, info: object) -> None:
     """Refuse what was made of another spec; where the rows lie, and the order of names, make none of it."""
     if info is None:
         raise ValueError(

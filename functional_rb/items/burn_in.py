@@ -48,7 +48,7 @@ class BurnIn(InSlices):
         marked = (first == 0) & (ops.arange(lead[1], like=first)[None, :] < self.n)
         return leaves | {path_of(self.out): marked if mask is None else marked & mask}
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """Without that leaf."""
         return Select((self.out,), left_out=True)
 

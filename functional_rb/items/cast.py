@@ -38,7 +38,7 @@ class Cast(Leafwise):
         """Convert values."""
         return ops.cast(x, self.dtype)
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The dtypes that the leaves had."""
         leaves = leaves_of(item)
         return Recast(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))

@@ -54,7 +54,7 @@ class OneHotted(Leafwise):
         ones = x[..., None] == ops.cast(ops.arange(self.n, like=x), dtype)
         return ones if self.dtype == "bool" else ops.cast(ones, self.dtype)
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The numbers again."""
         leaves = leaves_of(item)
         return Numbered(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
@@ -135,7 +135,7 @@ class ActionDiscretize(Leafwise):
         low, high = np.asarray(self.space.low, np.float64), np.asarray(self.space.high, np.float64)
         return low, high - low, np.asarray(self.bins, np.float64)
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """Actions again."""
         leaves = leaves_of(item)
         return Undiscretized(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, item_after
 from functional_rb.ops.protocol import Array, ItemOps
@@ -44,7 +43,7 @@ class Compose(ItemFunction):
             leaves, start = function.apply(ops, leaves, lead, own, mask), start + words
         return leaves
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The inverses, the last function's first."""
         backwards: list[ItemFunction] = []
         for function in self.functions:

@@ -77,7 +77,7 @@ class Discounted(InSlices):
             made[to] = ops.cast(discounted(ops, x, factors), shown(x.dtype)).reshape(leaves[origin].shape)
         return leaves | made
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """Without the sums, where they have a leaf of their own."""
         return super().inverse(item) if self.out is None else Select((self.out,), left_out=True)
 

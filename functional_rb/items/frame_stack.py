@@ -89,7 +89,7 @@ class FrameStack(InSlices):
             made[path] = joined.reshape(*lead, *joined.shape[1:])
         return leaves | made
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The newest alone."""
         leaves = leaves_of(item)
         return Newest(tuple((path, leaves[path]) for path in self._chosen(leaves)), self.n, self.axis)

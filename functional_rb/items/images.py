@@ -126,7 +126,7 @@ def to_bytes(ops: ItemOps, x: Array) -> Array:
     return ops.cast(ops.rounded(bounded), "uint8")
 
 
-def check_per(per: Any, who: str) -> None:
+def check_per(per: object, who: str) -> None:
     """Refuse what is no `Per`."""
     if per not in ("slice", "step"):
         raise ValueError(f"{who}: expected per as 'slice' or 'step', got {per!r}")
@@ -145,7 +145,7 @@ def repeated(ops: Ops, x: Array, times: int) -> Array:
     return x if times == 1 else ops.take(x, ops.arange(x.shape[0] * times, like=x) // times)
 
 
-def pair(size: Any, who: str) -> tuple[int, int]:
+def pair(size: object, who: str) -> tuple[int, int]:
     """Rows and columns, of two numbers or of one for both.
 
     Raises:

@@ -76,7 +76,7 @@ class Cat(ItemFunction):
         rest = {path: leaf for path, leaf in leaves.items() if path not in paths}
         return rest | {path_of(self.out): ops.concat(parts, axis)}
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The leaves again, out of the one."""
         leaves = leaves_of(item)
         paths = chosen(leaves, self.keys, "cat", ANY)
@@ -135,7 +135,7 @@ class Flatten(Leafwise):
         """All axes but those in front as one."""
         return x.reshape(*lead, math.prod(x.shape[len(lead) :]))
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The shapes again."""
         leaves = leaves_of(item)
         return Reshape(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))

@@ -51,7 +51,7 @@ class Rename(ItemFunction):
         """The leaves under their new names."""
         return self._renamed(leaves)
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """The old names again."""
         return Rename(tuple((new, old) for old, new in self.pairs))
 

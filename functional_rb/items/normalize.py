@@ -71,7 +71,7 @@ class Normalize(Leafwise):
         """Shift and scale."""
         return (x - _table(ops, self.loc, x)) / _table(ops, self.scale, x)
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """Scale and shift back."""
         leaves = leaves_of(item)
         return Denormalize(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self.loc, self.scale)
@@ -96,7 +96,7 @@ def _table(ops: ItemOps, values: Table, like: Array) -> Array:
     return ops.table(np.asarray(values), shown(like.dtype), like)
 
 
-def normalize(loc: Any, scale: Any, keys: Key | Sequence[Key] | None = None) -> Normalize:
+def normalize(loc: object, scale: object, keys: Key | Sequence[Key] | None = None) -> Normalize:
     """`(x - loc) / scale` of leaves of floats, for `frb.map_items`; the inverse is `x * scale + loc`.
 
     Bounds become those of the new numbers, further apart by a few roundings of the dtype where they are not whole.

@@ -32,7 +32,7 @@ class ToImage(ImageFunction):
         where = self.where(tuple(x.shape[len(lead) :]))
         return ops.cast(channels_first(ops, x, where), "float32") / 255.0
 
-    def inverse(self, item: Any) -> ItemFunction:
+    def inverse(self, item: object) -> ItemFunction:
         """Images of bytes again."""
         leaves = leaves_of(item)
         return FromImage(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self.channels)

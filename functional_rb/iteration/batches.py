@@ -8,7 +8,7 @@ import importlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -216,7 +216,7 @@ class Batches(Iterator[AnySample[Any]]):
         self._check(state)
         self._in_turn(self._exchange, state)
 
-    def apply(self, function: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def apply(self, function: Callable[Concatenate[Any, P], object], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Exchange the newest state, as one step: `Cell.apply`, from any thread, beside one that iterates.
 
         The new state is drawn from as one that is assigned to `state`. What was drawn ahead is so thrown away, unless
@@ -301,7 +301,7 @@ class Batches(Iterator[AnySample[Any]]):
         self._turns.refuse_nested()
         self._newest._refuse_nested()
 
-    def _in_turn(self, function: Callable[..., R], *args: Any) -> R:
+    def _in_turn(self, function: Callable[..., R], *args: object) -> R:
         try:
             return self._turns.take(function, *args)
         except Exception:
@@ -413,7 +413,7 @@ class Batches(Iterator[AnySample[Any]]):
         self._give(state)
         self._seen.exchanges = self._exchanges
 
-    def _apply(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         def checked(state: State) -> tuple[State, tuple[State, Any]]:
             following, result = parted(function(state, *args, **kwargs), "iterate, apply")
             self._check(following)

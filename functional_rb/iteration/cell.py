@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from functional_rb.base import forks
@@ -79,7 +79,7 @@ class Cell(StateHolder):
         """
         return self._turns.take(self._whole)
 
-    def apply(self, function: Callable[Concatenate[Any, P], Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def apply(self, function: Callable[Concatenate[Any, P], object], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Exchange the newest state, as one step that no other thread sees half of.
 
         Args:
@@ -129,7 +129,7 @@ class Cell(StateHolder):
         """
         return self._turns.take(self._read, function, args, kwargs)
 
-    def wait_for(self, predicate: Callable[[Any], Any], timeout: float | None = None) -> None:
+    def wait_for(self, predicate: Callable[[Any], object], timeout: float | None = None) -> None:
         """Wait until something holds of the newest state.
 
         Args:
@@ -175,7 +175,7 @@ class Cell(StateHolder):
         """The description, not the arrays."""
         return f"Cell({self._state!r})"
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be pickled or copied: what others add would be missing in the copy.
 
         Raises:
@@ -202,17 +202,17 @@ class Cell(StateHolder):
         """Refuse what would wait for a function that the cell has called in this thread."""
         self._turns.refuse_nested()
 
-    def _apply(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         following, result = self._call(lambda state: parted(function(state, *args, **kwargs), "Cell.apply"))
         self._exchange(following)
         return result
 
-    def _read(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _read(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         result = self._call(lambda state: function(state, *args, **kwargs))
         self._note_if_consumed("was only to read it")
         return result
 
-    def _test(self, predicate: Callable[[State], Any]) -> tuple[int, bool]:
+    def _test(self, predicate: Callable[[State], object]) -> tuple[int, bool]:
         return self._changes, bool(self._read(predicate, (), {}))
 
     def _has_changed(self, seen: int) -> bool:
@@ -247,7 +247,7 @@ class Cell(StateHolder):
         self._changed = threading.Condition()
 
 
-def parted(returned: Any, who: str) -> tuple[Any, Any]:
+def parted(returned: object, who: str) -> tuple[Any, Any]:
     """What a function returned that was to be applied: the state, and the result if there is one.
 
     Raises:

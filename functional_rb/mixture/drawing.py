@@ -133,7 +133,7 @@ class Carrier(abc.ABC):
         """Of each leaf the rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
         return [take(self.ops, pieces, order) for pieces in leaves]
 
-    def floats(self, p: Any, like: Array) -> Array:
+    def floats(self, p: object, like: Array) -> Array:
         """Shares that are numbers or an array as float32 where another array is; what is known stays as it is."""
         return p
 
@@ -177,7 +177,7 @@ def look(carrier: Carrier, node: State | Mixture, p: Any = None) -> Looked:
     return Looked(node, of_all, members, found)
 
 
-def _shares(ops: Ops, p: Any, statuses: Sequence[Status]) -> tuple[Array, Status]:
+def _shares(ops: Ops, p: object, statuses: Sequence[Status]) -> tuple[Array, Status]:
     """The shares of buffers float32 [K], by an array, numbers, or what is stored; and the status of all together."""
     drawable, sizes, least = (ops.stack(parts) for parts in zip(*statuses, strict=True))
     if p is None:
@@ -247,7 +247,7 @@ def draw(
 
 
 def _from_buffer(
-    carrier: Carrier, looked: Looked, layout: Layout, key: Any, batch: int, wanted: Any
+    carrier: Carrier, looked: Looked, layout: Layout, key: object, batch: int, wanted: object
 ) -> tuple[Any, Drawn]:
     """The rows that a buffer draws, as its function of items gives them."""
     spec: BufferSpec = looked.node.spec  # type: ignore[assignment]  # as it is no mixture
@@ -297,7 +297,12 @@ def steps_of(spec: BufferSpec) -> int | None:
 
 
 def _from_buffers(
-    carrier: Carrier, looked: Looked, layout: Layout, keys: Sequence[Any], sizes: Sequence[int], counts: Sequence[Any]
+    carrier: Carrier,
+    looked: Looked,
+    layout: Layout,
+    keys: Sequence[object],
+    sizes: Sequence[int],
+    counts: Sequence[object],
 ) -> tuple[Sequence[Any], list[Drawn]]:
     """The buffers of a mixture after they have drawn so many rows each, and the rows of those that gave any."""
     states: Sequence[Any] = looked.node.states  # type: ignore[union-attr]  # as it is a mixture
@@ -401,7 +406,7 @@ def lifted(drawn: Drawn, weights: Array, lift: Callable[[Any], Array]) -> tuple[
 
 
 def known_batch(
-    carrier: Carrier, mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any
+    carrier: Carrier, mixture: Mixture, layout: Layout, key: object, batch: int, p: object, beta: Any
 ) -> tuple[Any, Drawn, Array]:
     """Draw a batch where the numbers are known; the mixture afterwards, the rows, and their weights.
 

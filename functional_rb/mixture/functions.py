@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
@@ -63,13 +64,13 @@ class Backend(Protocol):
             ValueError: if nothing can be drawn, and that is known.
         """
 
-    def carry_out(self, function: Callable[..., Any], static: Any, arrays: Any, /, *more: Any) -> Any:
+    def carry_out(self, function: Callable[..., object], static: object, arrays: object, /, *more: object) -> Any:
         """`function(ops, static, arrays, *more)`, in one program where it is compiled; what is static can be hashed."""
 
     def rows_of(self, indices: Array, paths: Sequence[Place]) -> Sequence[Array] | None:
         """The rows of handles [B, columns] that each buffer has, int32 [m] each; None where m cannot be known."""
 
-    def stacked(self, numbers: Sequence[Any]) -> Array:
+    def stacked(self, numbers: Sequence[object]) -> Array:
         """Numbers, some of which may be scalar arrays, or traced, as an array float32."""
 
     def numbers_of(self, p: Array) -> Sequence[float] | None:
@@ -89,7 +90,7 @@ def check_buffers(backend: Backend, mixture: Mixture, function: str) -> tuple[St
     return buffers
 
 
-def add(write: Callable[..., Any], mixture: M, to: Any, *args: Any, **named: Any) -> M:
+def add(write: Callable[..., object], mixture: M, to: object, *args: object, **named: object) -> M:
     """Write items by `write` to the buffer `to`; of a mixture in a mixture it is a tuple of numbers."""
     if to is None:
         raise ValueError("add: a mixture has several buffers; give the number of one, rb.add(mixture, items, to=k)")
@@ -100,14 +101,14 @@ def add(write: Callable[..., Any], mixture: M, to: Any, *args: Any, **named: Any
     return mixture.with_states([write(one, *args, **named) if j == k else one for j, one in enumerate(mixture.states)])
 
 
-def with_spec(change: Callable[[Any, Any], Any], mixture: M, specs: Any) -> M:
+def with_spec(change: Callable[[Any, Any], object], mixture: M, specs: object) -> M:
     """Give the buffers other specs by `change`, one for each, or None; see `api.with_spec`."""
     given = specs_of_buffers(len(mixture), specs, "with_spec")
     changed = [one if spec is None else change(one, spec) for one, spec in zip(mixture.states, given, strict=True)]
     return mixture.with_states(changed)
 
 
-def update(backend: Backend, mixture: M, indices: Any, priorities: Any, items: Any, function: str) -> M:
+def update(backend: Backend, mixture: M, indices: Any, priorities: ArrayLike, items: object, function: str) -> M:
     """Set priorities and rewrite leaves of what handles [B, columns] name; see `api.update`."""
     buffers = check_buffers(backend, mixture, function)
     engines = [backend.engine(state) for state in buffers]
@@ -138,7 +139,7 @@ def _once(convert: Callable[..., Array]) -> Callable[..., Array]:
     """The same for the leaves of one nest: what is for several buffers is converted, and maybe copied, once."""
     made: dict[Any, Array] = {}
 
-    def converted(leaf: Any, expected: ArraySpec, name: str) -> Array:
+    def converted(leaf: object, expected: ArraySpec, name: str) -> Array:
         key = name, expected.dtype, expected.shape
         if key not in made:
             made[key] = convert(leaf, expected, name)
@@ -159,7 +160,7 @@ def _indices(engine: Engine, mixture: Mixture, indices: Any) -> Array:
     return indices
 
 
-def either(core: Callable[..., Any], of_mixture: Callable[..., Any]) -> Callable[..., Any]:
+def either(core: Callable[..., object], of_mixture: Callable[..., object]) -> Callable[..., Any]:
     """A function of the core for states, and for mixtures another; it has the signature of the first."""
 
     @functools.wraps(core)
@@ -183,7 +184,7 @@ def get(backend: Backend, mixture: Mixture, indices: Any) -> Any:
     )
 
 
-def is_live(backend: Backend, mixture: Mixture, indices: Any) -> Array:
+def is_live(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
     """Which of handles [B, columns] name stored items, bool [B]."""
 
     def found(engine: Engine, state: State, handles: Array) -> list[Array]:
@@ -192,7 +193,7 @@ def is_live(backend: Backend, mixture: Mixture, indices: Any) -> Array:
     return _read(backend, mixture, indices, "is_live", found)[1][0]
 
 
-def priorities(backend: Backend, mixture: Mixture, indices: Any) -> Array:
+def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
     """Priorities of what handles [B, columns] name, float32 [B], 0 in buffers without any."""
     if not any(state.spec.sampler.has_priorities for state in mixture.buffers):
         checks.need_priorities(mixture.buffers[0].spec, "priorities")
@@ -206,7 +207,7 @@ def priorities(backend: Backend, mixture: Mixture, indices: Any) -> Array:
 
 
 def _read(
-    backend: Backend, mixture: Mixture, indices: Any, function: str, found: Callable[..., list[Array]]
+    backend: Backend, mixture: Mixture, indices: ArrayLike, function: str, found: Callable[..., list[Array]]
 ) -> tuple[Array, list[Array]]:
     """What is found in each buffer of those that handles name, put together; and the handles."""
     check_buffers(backend, mixture, function)
@@ -323,7 +324,7 @@ def with_buffers(mixture: M, buffers: Sequence[State]) -> M:
     """The same mixture of other buffers that are no mixtures, as many."""
     rest = iter(buffers)
 
-    def again(node: Any) -> Any:
+    def again(node: object) -> Any:
         return node.with_states([again(one) for one in node.states]) if isinstance(node, Mixture) else next(rest)
 
     made: M = again(mixture)

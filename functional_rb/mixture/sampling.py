@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.spec import BufferSpec
@@ -134,7 +135,7 @@ def _identity(mixture: Mixture) -> tuple[Any, ...]:
     return mixture.spec, *[_identity(one) if isinstance(one, Mixture) else id(one.spec) for one in mixture.states]
 
 
-def _facts_of(form: Form, mapper: Any) -> Facts:
+def _facts_of(form: Form, mapper: object) -> Facts:
     specs = specs_of(form)
     _check_n_step(specs)
     steps, flat, _ = _kind(specs[0])
@@ -168,7 +169,7 @@ def given_size(batch_size: int | None) -> int:
     return checks.count("sample", "batch_size", batch_size)
 
 
-def _shares(backend: Backend, engine: Engine, p: Any, count: int) -> Any:
+def _shares(backend: Backend, engine: Engine, p: object, count: int) -> Any:
     """Shares that are given with a call, as an array."""
     if not hasattr(p, "dtype"):
         p = _of_numbers(backend, p, count)
@@ -225,7 +226,7 @@ def _kind(spec: BufferSpec) -> tuple[int | None, bool, bool]:
     return steps, steps is not None and len(spec.sampler.leading_shape(1)) == 1, isinstance(spec.sampler, Trajectories)
 
 
-def _beta(engine: Engine, facts: Facts, beta: Any) -> Any:
+def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> Any:
     """The beta that holds; None where all weights are 1."""
     if beta is None:
         if len(facts.betas) > 1:

@@ -27,7 +27,7 @@ def register_array(kind: type, read: Callable[[Any], Sequence[float] | None]) ->
     _readers[kind] = read
 
 
-def numbers_at_hand(array: Any) -> Sequence[float] | None:
+def numbers_at_hand(array: object) -> Sequence[float] | None:
     """The numbers of an array; None where they cannot be known yet."""
     for kind, read in _readers.items():
         if isinstance(array, kind):
@@ -80,7 +80,7 @@ class Mixture(StateHolder):
     def __init__(
         self,
         states: Sequence[State | Mixture],
-        p: Any = None,
+        p: object = None,
         how: How = "exact",
         *,
         leaves: Key | Sequence[Key] | None = None,
@@ -154,7 +154,7 @@ class Mixture(StateHolder):
         if not alike or (made.parts, made.leaves) != (spec.parts, spec.leaves):
             raise ValueError(f"Mixture: expected {made}, got {spec}")
 
-    def _set(self, states: Any, p: Any, spec: MixtureSpec) -> None:
+    def _set(self, states: object, p: object, spec: MixtureSpec) -> None:
         for name, value in (("states", states), ("p", p), ("spec", spec)):
             object.__setattr__(self, name, value)
 
@@ -240,7 +240,7 @@ FIELDS: Final = ("states", "p")
 register_record(Mixture, FIELDS)
 
 
-def _checked_states(states: Any) -> tuple[State | Mixture, ...]:
+def _checked_states(states: object) -> tuple[State | Mixture, ...]:
     if isinstance(states, State | Mixture) or not isinstance(states, Sequence):
         raise TypeError(f"Mixture: expected a list of states, got {type(states).__name__}; write frb.Mixture([a, b])")
     if not states:
@@ -253,14 +253,14 @@ def _checked_states(states: Any) -> tuple[State | Mixture, ...]:
     return tuple(states)
 
 
-def _checked_leaves(leaves: Any) -> tuple[str, ...]:
+def _checked_leaves(leaves: object) -> tuple[str, ...]:
     named = tuple(show_key(key) for key in checked_keys(leaves, "leaves", "Mixture") or ())
     if not named or len(set(named)) < len(named):
         raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
     return named
 
 
-def specs_of_buffers(count: int, specs: Any, who: str) -> Sequence[Any]:
+def specs_of_buffers(count: int, specs: object, who: str) -> Sequence[Any]:
     """Other specs for the buffers of a mixture, one for each, or None for those that stay as they are.
 
     Raises:
@@ -277,7 +277,7 @@ def specs_of_buffers(count: int, specs: Any, who: str) -> Sequence[Any]:
     return tuple(specs)
 
 
-def as_floats(p: Any) -> Any:
+def as_floats(p: object) -> Any:
     """Shares as they were given, but for whole numbers in an array of NumPy, which a list may have as well."""
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 

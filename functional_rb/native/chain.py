@@ -189,7 +189,7 @@ def _part(version: Version, memory: Memory) -> None:
     versions.part_with_oldest(memory)
 
 
-def _apart(spec: BufferSpec, items: Any) -> list[Any]:
+def _apart(spec: BufferSpec, items: object) -> list[Any]:
     checks.check_unpacked(items, "add")
     return nest.flatten_as(spec.added.structure, items)
 
@@ -208,10 +208,10 @@ class Chains:
     def make(
         self,
         state: type[VersionedState],
-        arrays: Sequence[Any],
+        arrays: Sequence[object],
         has_exchange: bool = True,
         shared: type | None = None,
-        on_gpu: Sequence[Any] = (None,) * 6,
+        on_gpu: Sequence[object] = (None,) * 6,
     ) -> _native.Chain:
         """The chain of a library's states.
 
@@ -255,5 +255,5 @@ class Chains:
             memory.place = place
         return place
 
-    def _together(self, spec: BufferSpec, leaves: list[Any], lead: tuple[int, ...]) -> Any:
+    def _together(self, spec: BufferSpec, leaves: Sequence[object], lead: tuple[int, ...]) -> Any:
         return nest.unflatten(spec.plan.structure, leaves, self._build_mapping, lead)

@@ -107,11 +107,11 @@ class Kernel:
         lent = [places.get(id(x.over if isinstance(x, Made) else x)) for x in self.in_order]
         return {k: place for place, k in enumerate(lent) if k is not None}
 
-    def described(self, describe: Callable[[Array], Any]) -> Kernel:
+    def described(self, describe: Callable[[Array], object]) -> Kernel:
         """The same call, which holds no arrays: of each operand there is a description."""
         found = {id(x): None if x is None else describe(x) for x in self.operands}
 
-        def change(x: Any) -> Any:
+        def change(x: object) -> Any:
             return Made(x.shape, x.dtype, found.get(id(x.over))) if isinstance(x, Made) else found.get(id(x), x)
 
         outputs = [change(x) for x in self.in_order]
@@ -139,7 +139,7 @@ def stands_in_for(
     return declared
 
 
-def rebuilt(results: Any, change: Callable[[Any], Any]) -> Any:
+def rebuilt(results: object, change: Callable[[Any], object]) -> Any:
     """Results with what a function makes of each, in their order."""
     if isinstance(results, dict):
         return {name: rebuilt(x, change) for name, x in results.items()}

@@ -197,7 +197,7 @@ def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
     return (product >> 31).astype(np.int32), (product & MASK).astype(np.int32)
 
 
-def while_loop(condition: Callable[..., Any], body: Callable[..., Carry], carry: Carry) -> Carry:
+def while_loop(condition: Callable[..., object], body: Callable[..., Carry], carry: Carry) -> Carry:
     """A loop in Python."""
     while condition(*carry):
         carry = body(*carry)

@@ -55,7 +55,7 @@ class using:
         _in_force.table = self._before
 
 
-def carried_out(table: Table, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+def carried_out(table: Table, function: Callable[..., R], *args: object, **kwargs: object) -> R:
     """Call a function with the kernels of a table in force, in this thread, whatever interrupts it."""
     before = _in_force.table
     _in_force.table = table
@@ -97,7 +97,7 @@ def replaceable(function: Callable[Concatenate[Ops, P], R]) -> Replaceable[P, R]
     return replaced
 
 
-def call_users(ops: Ops, function: Callable[..., Any], *arrays: Any) -> Any:
+def call_users(ops: Ops, function: Callable[..., object], *arrays: object) -> Any:
     """Call a function of the user's, with no kernels in force: it may call public functions on other states."""
     if not _in_force.table:
         return ops.call(function, *arrays)

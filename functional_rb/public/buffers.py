@@ -81,7 +81,7 @@ def init(
     device: DeviceLike = None,
     items: Nest = None,
     validate: bool = False,
-    sharding: Any = None,
+    sharding: object = None,
 ) -> State:
     if sharding is not None:
         return lib.sharded.init(spec, device, items, validate, sharding)
@@ -95,11 +95,11 @@ def add(
     state: AnyState,
     items: Nest,
     mask: ArrayLike = None,
-    priorities: Any = None,
+    priorities: ArrayLike = None,
     key: A | None = None,
     validate: bool = False,
     time_major: bool = True,
-    to: Any = None,
+    to: object = None,
 ) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
@@ -115,11 +115,11 @@ def add_(
     state: AnyState,
     items: Nest,
     mask: ArrayLike = None,
-    priorities: Any = None,
+    priorities: ArrayLike = None,
     key: A | None = None,
     validate: bool = False,
     time_major: bool = True,
-    to: Any = None,
+    to: object = None,
 ) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
@@ -172,11 +172,11 @@ def sample_(
     state: AnyState,
     key: A,
     batch_size: int | None = None,
-    beta: Any = None,
-    p: Any = None,
+    beta: ArrayLike = None,
+    p: object = None,
     *,
-    axis_name: Any = None,
-    group: Any = None,
+    axis_name: object = None,
+    group: object = None,
     draw: Literal["global", "local"] = "global",
 ) -> tuple[AnyState, AnySample[Any]]:
     if axis_name is not None or group is not None or draw != "global":
@@ -189,7 +189,7 @@ def sample_(
     return _sample(lib, "sample_", state, key, batch_size, beta, p, axis_name, draw)
 
 
-def _sample(lib: Lib[Any], function: str, state: Any, key: Any, size: Any, beta: Any, p: Any, *shared: Any) -> Any:
+def _sample(lib: Lib[Any], function: str, state: Any, key: Any, size: Any, beta: Any, p: Any, *shared: object) -> Any:
     """The plain way of both."""
     if isinstance(state, Mixture):
         return sampling.sample(lib.mixtures, state, key, size, beta, p, function)
@@ -202,7 +202,9 @@ def _sample(lib: Lib[Any], function: str, state: Any, key: Any, size: Any, beta:
 
 
 @documented_by(api.update)
-def update(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Nest = None) -> AnyState:
+def update(
+    lib: Lib[A], state: AnyState, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None
+) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
         made = chain.update(state, indices, priorities, items)
@@ -212,7 +214,9 @@ def update(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, i
 
 
 @documented_by(in_place.update_)
-def update_(lib: Lib[A], state: AnyState, indices: Any, priorities: Any = None, items: Nest = None) -> AnyState:
+def update_(
+    lib: Lib[A], state: AnyState, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None
+) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
         made = chain.update_(state, indices, priorities, items)
@@ -245,7 +249,7 @@ def clear_(lib: Lib[A], state: State) -> State:
 
 
 @documented_by(api.with_spec)
-def with_spec(lib: Lib[A], state: AnyState, spec: BufferSpec | Sequence[Any]) -> AnyState:
+def with_spec(lib: Lib[A], state: AnyState, spec: BufferSpec | Sequence[object]) -> AnyState:
     if isinstance(state, Mixture):
         return mixed.with_spec(lambda one, new: with_spec(lib, one, new), state, spec)
     return api.with_spec(lib.engine(state), state, spec, lib.elsewhere)
@@ -265,17 +269,17 @@ def items(lib: Lib[A], state: State) -> Any:
 
 
 @documented_by(reading.is_live)
-def is_live(lib: Lib[A], state: State | Mixture, indices: Any) -> A:
+def is_live(lib: Lib[A], state: State | Mixture, indices: ArrayLike) -> A:
     return lib.as_array(_read(lib, reading.is_live, mixed.is_live, state, indices), None)
 
 
 @documented_by(reading.priorities)
-def priorities(lib: Lib[A], state: State | Mixture, indices: Any) -> A:
+def priorities(lib: Lib[A], state: State | Mixture, indices: ArrayLike) -> A:
     return lib.as_array(_read(lib, reading.priorities, mixed.priorities, state, indices), None)
 
 
 @documented_by(reading.probabilities)
-def probabilities(lib: Lib[A], state: State, indices: Any) -> A:
+def probabilities(lib: Lib[A], state: State, indices: ArrayLike) -> A:
     return lib.as_array(reading.probabilities(lib.engine(state), state, indices), None)
 
 
@@ -305,7 +309,12 @@ def counts(lib: Lib[A], state: State | Mixture) -> Counts:
 
 
 def _read(
-    lib: Lib[Any], single: Callable[..., Any], of_mixture: Callable[..., Any], state: Any, *args: Any, **named: Any
+    lib: Lib[Any],
+    single: Callable[..., object],
+    of_mixture: Callable[..., object],
+    state: object,
+    *args: object,
+    **named: object,
 ) -> Any:
     """What the one function reads of a single buffer, and the other of a mixture."""
     if isinstance(state, Mixture):
@@ -325,7 +334,7 @@ def epochs(
 
 @documented_by(samples.map_spec)
 def map_spec(
-    lib: Lib[A], fn: Callable[..., Any] | ItemFunction, item: Any, keyed: bool = False, masked: bool = False
+    lib: Lib[A], fn: Callable[..., object] | ItemFunction, item: object, keyed: bool = False, masked: bool = False
 ) -> Any:
     return samples.map_spec(lib.mapper, fn, item, keyed, masked)
 
@@ -336,5 +345,5 @@ def sample_spec(lib: Lib[A], spec: BufferSpec, batch_size: int | None = None) ->
 
 
 @documented_by(samples.random_crop)
-def random_crop(lib: Lib[A], items: Any, key: A, length: int, lengths: Any = None) -> Crop[Any]:
+def random_crop(lib: Lib[A], items: object, key: A, length: int, lengths: ArrayLike = None) -> Crop[Any]:
     return samples.random_crop(lib.host, items, key, length, lengths)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.items import moments as core
 from functional_rb.items.moments import Moments
 from functional_rb.lib import A, Lib, documented_by
@@ -13,7 +14,7 @@ NAMES: Final = ("init", "merge", "normalize", "update")
 
 
 @documented_by(core.init)
-def init(lib: Lib[A], shape: Sequence[int] = (), device: Any = None) -> Moments:
+def init(lib: Lib[A], shape: Sequence[int] = (), device: object = None) -> Moments:
     return core.init(lib.ops, shape, device)
 
 
@@ -23,12 +24,12 @@ def merge(lib: Lib[A], one: Moments, other: Moments) -> Moments:
 
 
 @documented_by(core.update)
-def update(lib: Lib[A], moments: Moments, x: Any, mask: Any = None) -> Moments:
+def update(lib: Lib[A], moments: Moments, x: object, mask: ArrayLike = None) -> Moments:
     where = moments.count
     given = lib.as_array(x, where), None if mask is None else lib.as_array(mask, where)
     return core.update(lib.ops, moments, *given)
 
 
 @documented_by(core.apply)
-def normalize(lib: Lib[A], moments: Moments, x: Any, eps: float = 1e-4) -> A:
+def normalize(lib: Lib[A], moments: Moments, x: object, eps: float = 1e-4) -> A:
     return core.apply(lib.ops, moments, lib.as_array(x, moments.count), eps)

@@ -145,7 +145,7 @@ def unbind(lib: Lib[A], data: T, axis: int = 0) -> tuple[T, ...]:
     return tuple(at(lib, data, (*(slice(None),) * axis, k)) for k in range(shared[axis]))
 
 
-def state_dict(data: Any) -> dict[str, Any]:
+def state_dict(data: object) -> dict[str, Any]:
     """A record as a flat dict of its arrays, for the checkpoints of others; `frb.save` needs none.
 
     Args:
@@ -166,7 +166,7 @@ def state_dict(data: Any) -> dict[str, Any]:
     return dict(zip(_names(structure), leaves, strict=True))
 
 
-def load_state_dict(lib: Lib[A], like: T, given: Mapping[str, Any]) -> T:
+def load_state_dict(lib: Lib[A], like: T, given: Mapping[str, object]) -> T:
     """The record that a dict from `state_dict` tells.
 
     Args:
@@ -202,7 +202,7 @@ def load_state_dict(lib: Lib[A], like: T, given: Mapping[str, Any]) -> T:
     return _together(lib, structure, taken)
 
 
-def _apart(data: Any, who: str) -> tuple[list[Array], Structure]:
+def _apart(data: object, who: str) -> tuple[list[Array], Structure]:
     """The leaves of a nest, and its structure."""
     leaves, structure = nest.flatten(data, lambda x: isinstance(x, State) or _is_array(x))
     if not leaves:
@@ -229,7 +229,7 @@ def _names(structure: Structure) -> list[str]:
     return [nest.show(path) for path in structure.paths]
 
 
-def _columns(lib: Lib[A], many: Iterable[Any], axis: int, who: str) -> tuple[Structure, list[list[Array]]]:
+def _columns(lib: Lib[A], many: Iterable[object], axis: int, who: str) -> tuple[Structure, list[list[Array]]]:
     """The structure of several nests, and for each of its leaves those of all nests."""
     nests = list(many)
     if not nests:
@@ -254,7 +254,7 @@ def _columns(lib: Lib[A], many: Iterable[Any], axis: int, who: str) -> tuple[Str
     return structure, [_converted(lib, column, name) for name, column in zip(_names(structure), columns, strict=True)]
 
 
-def _converted(lib: Lib[A], leaves: Iterable[Any], name: str) -> list[Array]:
+def _converted(lib: Lib[A], leaves: Iterable[object], name: str) -> list[Array]:
     """Arrays of NumPy as those of the backend, those of the other backend refused."""
     return [lib.convert(leaf, _spec(leaf), name) for leaf in leaves]
 

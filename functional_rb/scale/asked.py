@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import State
@@ -14,7 +15,7 @@ from functional_rb.scale.deal import Dealing
 DRAWS = ("global", "local")
 
 
-def check_draw(draw: Any, function: str) -> None:
+def check_draw(draw: object, function: str) -> None:
     """Refuse another word for where items are drawn.
 
     Raises:
@@ -25,7 +26,7 @@ def check_draw(draw: Any, function: str) -> None:
 
 
 def check_sample(
-    backend: Backend, state: State, batch_size: Any, beta: Any, draw: Any, function: str
+    backend: Backend, state: State, batch_size: object, beta: ArrayLike, draw: object, function: str
 ) -> tuple[int, Any]:
     """The checked batch size and beta; a local draw has weights for samplers that have none otherwise."""
     check_draw(draw, function)

@@ -224,7 +224,7 @@ class SharedBuffer(_native.Shared):
         """Whether the items that handles int32 [B] name are still stored, bool [B]."""
         return self._fetch(handles, [])
 
-    def look(self, function: Callable[..., Array], *given: Any) -> Array:
+    def look(self, function: Callable[..., Array], *given: object) -> Array:
         """What a function of `functional_rb.buffer.functions` reads from the counters and the tree of one moment."""
         found = self.files
         tree = None if self.spec.plan.tree_shape is None else found.tree

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer.known import draws_items, is_ring
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -36,12 +37,12 @@ class Engine:
         self.build_mapping, self.random_crop = backend.build_mapping, backend.random_crop
         self.map_items, self.evaluated = backend.map_items, backend.evaluated
 
-    def init(self, spec: BufferSpec, device: Any = None) -> SharedState:
+    def init(self, spec: BufferSpec, device: object = None) -> SharedState:
         """A handle of the buffer that the spec names; the device is where samples go."""
         check_spec(spec)
         return self.state_type.opened(spec, self._library.place(device))
 
-    def restored(self, spec: BufferSpec, arrays: Arrays, device: Any) -> SharedState:
+    def restored(self, spec: BufferSpec, arrays: Arrays, device: object) -> SharedState:
         """A handle of a buffer that has had nothing in it so far, with the content of some arrays of NumPy."""
         state = self.init(spec, device)
         state.buffer.fill(arrays)
@@ -53,7 +54,7 @@ class Engine:
         return self.state_type.attached(spec, state.directory, state.device)
 
     def add(
-        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: Any
+        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: object
     ) -> Any:
         """Write a batch."""
         if key is not None:
@@ -90,7 +91,13 @@ class Engine:
     add_, update_, clear_ = add, update, clear  # in place as all is, and a handle stays one
 
     def sample_(
-        self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
+        self,
+        state: object,
+        key: object,
+        batch: int,
+        beta: ArrayLike,
+        finish: Callable[..., object],
+        wanted: Array | None = None,
     ) -> tuple[Any, Any]:
         """Draw items, and finish the sample."""
         return state, finish(*self.sample(state, key, batch, beta)[1:])

@@ -354,7 +354,7 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
             )
 
 
-def _difference(expected: Any, found: Any, where: str) -> str | None:
+def _difference(expected: object, found: object, where: str) -> str | None:
     """Where two values from JSON differ first, or None; names in objects may be in any order."""
     if isinstance(expected, dict) and isinstance(found, dict) and expected.get("type") == found.get("type"):
         if expected.keys() == found.keys():

@@ -28,15 +28,15 @@ class Library(Protocol):
     backend: Backend
     ops: Ops
 
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
         """`Backend.convert`, of an array of NumPy without a copy."""
         ...
 
-    def check_state(self, state: Any, function: str) -> None:
+    def check_state(self, state: object, function: str) -> None:
         """Refuse what is no state, and to trace where that can be seen by now."""
         ...
 
-    def check_key(self, key: Any) -> Any:
+    def check_key(self, key: object) -> Any:
         """Refuse what is no key."""
         ...
 
@@ -44,7 +44,7 @@ class Library(Protocol):
         """Where the arrays of a state that is made now go; None for the library's default."""
         ...
 
-    def to_numpy(self, array: Any) -> Vector:
+    def to_numpy(self, array: object) -> Vector:
         """An array or a number as a contiguous array of NumPy, of the dtype as stored.
 
         Raises:

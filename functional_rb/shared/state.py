@@ -34,20 +34,20 @@ class SharedState(State):
     buffer: SharedBuffer
     device: Any
 
-    def __init__(self, buffer: SharedBuffer, device: Any = None) -> None:
+    def __init__(self, buffer: SharedBuffer, device: object = None) -> None:
         """Name a buffer, whose dtypes the backend must have: it may be one that another has made."""
         checks.leaves_for_backend(buffer.spec, self.library.backend.unsupported)
         self.__dict__.update(spec=buffer.spec, buffer=buffer, device=device)
 
     @classmethod
-    def opened(cls, spec: BufferSpec, device: Any) -> Self:
+    def opened(cls, spec: BufferSpec, device: object) -> Self:
         """A handle of the buffer that a spec names, made by whoever comes first."""
         from functional_rb.shared.buffer import SharedBuffer
 
         return cls(SharedBuffer.open(spec), device)
 
     @classmethod
-    def attached(cls, spec: BufferSpec, directory: str, device: Any) -> Self:
+    def attached(cls, spec: BufferSpec, directory: str, device: object) -> Self:
         """A handle of the buffer in a directory, which is there."""
         from functional_rb.shared.buffer import SharedBuffer
 

@@ -61,7 +61,7 @@ class Spec(abc.ABC):
     def changed(self, k: int, change: Change) -> Any:
         """The spec of a value after a change of its first k axes."""
 
-    def expand(self, *shape: Any) -> Self:
+    def expand(self, *shape: object) -> Self:
         """Repeat along new leading axes, and along axes of size 1.
 
         Args:
@@ -325,7 +325,7 @@ def index_parts(spec: Spec, index: object) -> tuple[tuple[Any, ...], int]:
     return parts, left
 
 
-def without_ellipsis(parts: tuple[Any, ...], left: int) -> tuple[Any, ...]:
+def without_ellipsis(parts: tuple[object, ...], left: int) -> tuple[Any, ...]:
     """The parts of an index with a slice for each of the `left` axes that an Ellipsis stands for."""
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
     return parts if at is None else (*parts[:at], *[slice(None)] * left, *parts[at + 1 :])

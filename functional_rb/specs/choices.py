@@ -305,7 +305,7 @@ class Vectors(Choices):
             raise TypeError(f"{type(self).__name__}: expected a real dtype, got {self.dtype}; write dtype='float32'")
 
 
-def check_range(who: str, dtype: str, counts: Any, starts: Any) -> None:
+def check_range(who: str, dtype: str, counts: object, starts: object) -> None:
     """Refuse fewer than 1 choice, and choices whose numbers the dtype does not hold exactly."""
     if dtypes.kind_of(dtype) not in ("int", "float"):
         raise TypeError(f"{who}: expected a dtype of integers or floats, as choices are numbered, got {dtype}")

@@ -89,7 +89,7 @@ class Composite(Mapping[str, Any], Spec):
     def like(
         cls,
         container: type | Registered | None,
-        parts: Mapping[str, Any],
+        parts: Mapping[str, object],
         batch_shape: tuple[int, ...] = (),
         names: Sequence[str | None] = (),
         device: bool = False,
@@ -121,7 +121,7 @@ class Composite(Mapping[str, Any], Spec):
             object.__setattr__(composite, "_container", container)
         return composite
 
-    def with_parts(self, parts: Mapping[str, Any], batch_shape: tuple[int, ...] | None = None) -> Composite:
+    def with_parts(self, parts: Mapping[str, object], batch_shape: tuple[int, ...] | None = None) -> Composite:
         """Other parts in the same kind of container. If a batch shape is given, its axes have no names."""
         kind, _, names, device = self._like
         if batch_shape is not None:
@@ -292,7 +292,7 @@ def _shown(path: tuple[str | int, ...]) -> str:
     return repr("/".join(map(str, path)) or "the item")
 
 
-def map_members(nest: SpecNest, function: Callable[[Any], Any]) -> Any:
+def map_members(nest: SpecNest, function: Callable[[Any], object]) -> Any:
     """A nest in which a function replaces every spec, those in tuples, lists and dataclasses included."""
     if nest is None:
         return None

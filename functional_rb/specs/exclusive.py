@@ -106,7 +106,7 @@ def _alike(side_by_side: list[Any]) -> list[Any]:
     return [one.with_parts({name: columns[name][i] for name in columns}) for i, one in enumerate(side_by_side)]
 
 
-def _empty(part: Any, k: int, batch_shape: tuple[int, ...]) -> Any:
+def _empty(part: object, k: int, batch_shape: tuple[int, ...]) -> Any:
     """A part without elements, modelled on one that has k batch axes."""
 
     def emptied(leaf: Any) -> Any:

@@ -380,7 +380,7 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
     return len(shape) >= len(end) and shape[len(shape) - len(end) :] == end
 
 
-def as_batch(lib: Lib[A], outline: Outline, leaves: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+def as_batch(lib: Lib[A], outline: Outline, leaves: Sequence[object]) -> tuple[list[Any], tuple[int, ...]]:
     """Leaves as arrays [N, *shape] of the backend, None for objects, and the batch axes whose product N is."""
     lead: tuple[int, ...] | None = None
     made: list[Any] = [None] * len(leaves)
@@ -411,7 +411,7 @@ def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Arra
     return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
 
 
-def built(lib: Lib[A], outline: Outline, leaves: Mapping[int, Any], lead: tuple[int, ...]) -> Any:
+def built(lib: Lib[A], outline: Outline, leaves: Mapping[int, object], lead: tuple[int, ...]) -> Any:
     """The nest of leaves [*lead, *shape] by position; those that are missing are of objects, and None."""
     whole = [leaves[k] if k in leaves else _no_objects((*lead, *spec.shape)) for k, spec in enumerate(outline.leaves)]
     return nest.unflatten(outline.structure, whole, lib.build_mapping, lead)

@@ -207,7 +207,7 @@ class MultiOneHot(Vectors):
         """The number of values of each choice."""
         return self.nvec
 
-    def to_categorical(self, dtype: object = "int32", start: Any = 0) -> MultiCategorical:
+    def to_categorical(self, dtype: object = "int32", start: object = 0) -> MultiCategorical:
         """The spec of the same choices as numbers.
 
         Example:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.base import SpecNest
@@ -81,7 +82,7 @@ def all_of(ops: SpecOps, found: Array, many: int) -> Array:
     return ops.all_rows(found.reshape(found.shape[0], many))
 
 
-def read_lengths(lengths: Any, low: int, high: int, what: str, remedy: str) -> tuple[NumpyArray, NumpyArray]:
+def read_lengths(lengths: ArrayLike, low: int, high: int, what: str, remedy: str) -> tuple[NumpyArray, NumpyArray]:
     """Lengths int32 [M], checked against their range, and which rows they make real, bool [M, high]."""
     length = np.asarray(lengths, np.int32)
     wrong = length[(length < low) | (length > high)]
@@ -91,7 +92,7 @@ def read_lengths(lengths: Any, low: int, high: int, what: str, remedy: str) -> t
 
 
 def read_padded(
-    nest: SpecNest, values: list[Any], low: int, high: int, what: str, lead: tuple[int, ...]
+    nest: SpecNest, values: Sequence[object], low: int, high: int, what: str, lead: tuple[int, ...]
 ) -> tuple[Any, NumpyArray]:
     """Stacked values as [*lead, high, ...], with zeros behind each, and how many rows each has, int32 [*lead]."""
     length, real = read_lengths([rows.count(nest, one) for one in values], low, high, what, f"max_{what}")

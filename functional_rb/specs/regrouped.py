@@ -21,7 +21,7 @@ def leaves_of(spec: SpecNest) -> dict[Path, Any]:
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def regrouped(spec: SpecNest, leaves: Mapping[Path, Any]) -> Any:
+def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> Any:
     """A nest of the given leaves, in the containers of another nest.
 
     A container stays what it is as long as it can hold what is in it: dicts and TensorDicts take any names, tuples and
@@ -69,7 +69,7 @@ def regrouped(spec: SpecNest, leaves: Mapping[Path, Any]) -> Any:
     return Composite(named)
 
 
-def _like(spec: Composite, parts: dict[str, Any], same: bool) -> Composite:
+def _like(spec: Composite, parts: Mapping[str, object], same: bool) -> Composite:
     """Parts in the container of another composite, if it can hold them: batch axes go where a part lacks them."""
     kind, batch, names, device = spec._like
     if not same and not (isinstance(kind, type) and not hasattr(kind, "_is_tensorclass")):
@@ -79,7 +79,7 @@ def _like(spec: Composite, parts: dict[str, Any], same: bool) -> Composite:
     return Composite.like(kind, parts, batch, names, device)
 
 
-def with_lead(spec: Any, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Any:
+def with_lead(spec: object, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Any:
     """A nest of specs whose leaves are arrays of other shapes, with nothing said about their values.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
 from functional_rb.base.containers import of_fields
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import numpy_ops
@@ -99,7 +99,7 @@ def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Any:
     return each(lambda unit, part: unit.nearest(ops, part), nest, value)
 
 
-def each_array(function: Callable[..., Any], nest: SpecNest, *values: Any) -> Any:
+def each_array(function: Callable[..., Any], nest: SpecNest, *values: ArrayLike) -> Any:
     """`each`, down to the arrays that units are stored as."""
 
     def below(unit: Any, *parts: Any) -> Any:
@@ -156,12 +156,12 @@ def each_part(nest: SpecNest, value: Nest) -> list[Any]:
     return found
 
 
-def to_host(nest: SpecNest, rows: Any) -> Any:
+def to_host(nest: SpecNest, rows: object) -> Any:
     """Rows as an environment has them, in one stacked value."""
     return each(lambda unit, part: unit.to_host(part), nest, rows)
 
 
-def to_values(nest: SpecNest, rows: Any, count: int) -> list[Any]:
+def to_values(nest: SpecNest, rows: object, count: int) -> list[Any]:
     """Rows as an environment has them, in one value for each row."""
     stacked = to_host(nest, rows)
 
@@ -171,7 +171,7 @@ def to_values(nest: SpecNest, rows: Any, count: int) -> list[Any]:
     return [at(i) for i in range(count)]
 
 
-def scattered(nest: SpecNest, rows: Any, real: NumpyArray) -> Any:
+def scattered(nest: SpecNest, rows: object, real: NumpyArray) -> Any:
     """Rows [R, ...] put one after the other where bool [*lead] is True, and zeros elsewhere."""
     return each_array(lambda leaf, x: placed(x, real), nest, rows)
 

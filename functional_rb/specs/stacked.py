@@ -146,7 +146,7 @@ class Stacked(Spec):
         made = tuple(member.changed(k, change) for member in self.members)
         return Stacked(made, self.axis + len(made[0].axes) - len(self.members[0].axes))
 
-    def expand(self, *shape: Any) -> Stacked:
+    def expand(self, *shape: object) -> Stacked:
         """Repeat along new leading axes, and along the axes of size 1; -1 keeps one."""
         given, axes = sizes_of(shape), self.axes
         axis = self.axis + len(given) - len(axes)

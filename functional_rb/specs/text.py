@@ -142,7 +142,7 @@ class Text(ArraySpec):
                 raise ValueError(f"expected code points of characters, got {row}; rb.project makes some") from None
         return texts.reshape(x.shape[:-1]).tolist()
 
-    def _encoded_text(self, text: Any) -> NumpyArray:
+    def _encoded_text(self, text: object) -> NumpyArray:
         if not isinstance(text, str):
             raise TypeError(f"expected a str, got {type(text).__name__}")
         if not self.min_length <= len(text) <= self.max_length:

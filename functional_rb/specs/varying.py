@@ -45,7 +45,7 @@ class Varying(Spec):
         """The hash of the parts, as the containers of nests (a list) may have none."""
         return hash((type(self), self.parts))
 
-    def _check(self, **counts: Any) -> None:
+    def _check(self, **counts: object) -> None:
         """Check the nests, the shape and some counts, freeze them, and make the parts."""
         who = type(self).__name__
         for name in self.nests:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from functional_rb.base import files, nest
@@ -115,7 +115,7 @@ class Directory:
             with explained(self.path):
                 self._write(wanted)
 
-    def _write(self, wanted: dict[str, Any]) -> None:
+    def _write(self, wanted: Mapping[str, object]) -> None:
         """Written aside and renamed, so that half of it is never there."""
         self._made.append(DESCRIPTION)
         with files.aside(self.path) as scratch:
@@ -177,7 +177,7 @@ class _Removal:
                 os.rmdir(self.directory)
 
 
-def check_layout(path: str, wanted: dict[str, Any]) -> None:
+def check_layout(path: str, wanted: Mapping[str, object]) -> None:
     """Refuse the files in a directory if they are of another buffer."""
     description = os.path.join(path, DESCRIPTION)
     found = read_description(description)
@@ -207,7 +207,7 @@ def read_description(path: str) -> dict[str, Any]:
     return found
 
 
-def _difference(wanted: Any, found: object) -> tuple[Any, Any]:
+def _difference(wanted: object, found: object) -> tuple[Any, Any]:
     """The parts of two values that differ."""
     if not (isinstance(wanted, dict) and isinstance(found, dict)):
         return wanted, found

@@ -70,7 +70,7 @@ class NumPy(Library):
         """Imported when first used."""
         return importlib.import_module("functional_rb.storage.host_chain").made(self)
 
-    def natively(self, function: str, *given: Any) -> Any:
+    def natively(self, function: str, *given: object) -> Any:
         """So, where there are kernels; random bits stand in for keys."""
         if not self.may_use_kernels:
             return NotImplemented

@@ -10,10 +10,10 @@ import mmap
 import os
 import sys
 import weakref
-from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.errors import StorageLayoutError
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
@@ -94,7 +94,7 @@ class PrivateFiles(MappedFiles):
         """There is room; from now on pages may be other than the file's."""
         self.touched = True
 
-    def prepare_slots(self, slots: Any) -> None:
+    def prepare_slots(self, slots: ArrayLike) -> None:
         """Likewise."""
         self.touched = True
 

@@ -8,7 +8,7 @@ filled before anything is replaced; what pads a level's last row has the highest
 from __future__ import annotations
 
 import itertools
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -128,7 +128,7 @@ def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
     return nodes, keys
 
 
-def problem(tree: Any, capacity: int) -> str | None:
+def problem(tree: object, capacity: int) -> str | None:
     """Why a tree of NumPy's cannot be one of its leaves; or None."""
     slots = np.arange(capacity, dtype=np.int32)
     made = pad(numpy_ops, np.full_like(tree, EMPTY), capacity)

@@ -92,7 +92,7 @@ def to_form(source: State | Form, form: Literal["flat", "nested"] = "flat", *, r
 
 def from_form(
     form: Form,
-    backend: Any = None,
+    backend: object = None,
     spec: BufferSpec | None = None,
     device: DeviceLike = None,
     order: Literal["slots", "time"] = "slots",
@@ -126,7 +126,7 @@ def from_form(
     return as_nest(steps if order == "time" else {path: _in_slots(x, flat.lanes) for path, x in steps.items()})
 
 
-def _flat(state: Any, reward_key: Key, who: str = "ted.to_form") -> Flat:
+def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
     if not isinstance(state, State):
         raise TypeError(f"{who}: expected a State, or what is in a form, got {type(state).__name__}")
     spec, reward = state.spec, path_of(reward_key)

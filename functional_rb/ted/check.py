@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.base.steps import FLAGS, NEXT
@@ -19,10 +20,10 @@ Leaves = dict[Path, Any]
 
 
 def check(
-    steps: Any,
+    steps: object,
     *,
     time_axis: int | None = None,
-    mask: Any = None,
+    mask: ArrayLike = None,
     action_key: Key = "action",
     reward_key: Key = "reward",
 ) -> None:
@@ -77,7 +78,7 @@ def below(path: Path, prefix: Path) -> bool:
     return path[: len(prefix)] == prefix
 
 
-def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any]:
+def named_parts(steps: object, who: str, where: str = "the steps") -> dict[str, Any]:
     """The parts of a nest by their names."""
     if isinstance(steps, BufferSpec):
         steps = steps.item
@@ -93,19 +94,19 @@ def named_parts(steps: Any, who: str, where: str = "the steps") -> dict[str, Any
     return dict(zip(map(str, parts[0].keys), parts[1], strict=True))
 
 
-def is_leaf(x: Any) -> bool:
+def is_leaf(x: object) -> bool:
     """Whether a value is an array or the spec of one; nests of specs and TensorDicts have dtypes too."""
     if isinstance(x, (Varying, Stacked)):  # no union: torch.compile of torch 2.8 traces none
         return False
     return hasattr(x, "dtype") and not hasattr(x, "keys") and not hasattr(x, "batch_size")
 
 
-def as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
+def as_dict(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
     """Mappings of steps are dicts: for `nest.unflatten`."""
     return parts
 
 
-def leaves_of(steps: Any, who: str) -> Leaves:
+def leaves_of(steps: object, who: str) -> Leaves:
     """All leaves by their path."""
     parts = named_parts(steps, who)
     if NEXT not in parts:
@@ -185,7 +186,7 @@ def _check_place(leaves: Leaves, right: Path, wrong: Path, where: str, who: str)
         raise ValueError(f"{who}: leaf {nest.show(wrong)!r} is out of place: expected {name!r}, {where}; move it there")
 
 
-def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: Any) -> None:
+def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: ArrayLike) -> None:
     following = tuple(leaves[(NEXT, "done")].shape)
     if time_axis is not None:
         _check_time(leaves, time_axis)

@@ -119,7 +119,7 @@ class _Roll:
         action: a nest; None if actions are not looked at.
     """
 
-    def __init__(self, env: Any, lead: tuple[int, ...], item: Any) -> None:
+    def __init__(self, env: Any, lead: tuple[int, ...], item: object) -> None:
         self.env, self.lead, self.findings = env, lead, _Findings()
         # Of a vector environment; with others of its class it may share the mode in its metadata.
         mode = (getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")) if lead else None
@@ -169,14 +169,14 @@ class _Roll:
             return True
         return self.reset(options={"reset_mask": done}) if self.lead else self.reset()
 
-    def _observation(self, value: Any, name: str, lead: tuple[int, ...]) -> None:
+    def _observation(self, value: object, name: str, lead: tuple[int, ...]) -> None:
         if self.item is None:
             self._compare(self.observation, value, (name,), lead)
             return
         specs, alone = observation_parts(self.item, value, None, WHO)
         self._compare(specs[alone] if alone else Composite(specs), value, (name,), lead)
 
-    def _final(self, infos: Any) -> None:
+    def _final(self, infos: object) -> None:
         """The last observations of environments that were reset within the step."""
         final = infos.get("final_obs") if isinstance(infos, dict) else None
         if final is None:
@@ -188,7 +188,7 @@ class _Roll:
             if last is not None:
                 self._observation(last, "final_obs", ())
 
-    def _compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+    def _compare(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
         _Comparison(self.findings, self.strict).compare(spec, value, path, lead)
 
 
@@ -198,7 +198,7 @@ class _Comparison:
     def __init__(self, findings: _Findings, strict: bool) -> None:
         self.findings, self.strict = findings, strict
 
-    def compare(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+    def compare(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
         if isinstance(spec, NonTensor):
             return
         if isinstance(spec, Varying | Text) and lead:
@@ -216,7 +216,7 @@ class _Comparison:
         else:
             self._parts(spec, value, path, lead)
 
-    def _parts(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+    def _parts(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
         outline, specs = nest.parts_of(spec) or (nest.LEAF, [])
         given = None if hasattr(value, "dtype") else nest.parts_of(value)
         if given is None:
@@ -233,7 +233,7 @@ class _Comparison:
             if key not in outline.keys:
                 self.findings.add((*path, key), "extra", f"not expected, got {_shown(values[key])}")
 
-    def _each(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+    def _each(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
         """Compare values that are no arrays, which come one by one."""
         if not isinstance(value, tuple | list | np.ndarray) or len(value) != lead[0]:
             message = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
@@ -242,7 +242,7 @@ class _Comparison:
         for one in value:
             self.compare(spec, one, path, lead[1:])
 
-    def _array(self, spec: ArraySpec, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+    def _array(self, spec: ArraySpec, value: object, path: Path, lead: tuple[int, ...]) -> None:
         number = isinstance(value, bool | int | float) and not isinstance(value, np.generic)
         if not number and not isinstance(value, np.ndarray | np.generic):
             self.findings.add(path, "kind", f"expected an array, got {_shown(value)}")
@@ -279,7 +279,7 @@ class _Comparison:
             return
         self._inside(spec, array, path)
 
-    def _sequence(self, spec: Sequence, value: Any, path: Path) -> None:
+    def _sequence(self, spec: Sequence, value: object, path: Path) -> None:
         inner = (*path, "elements")
         if spec.stack:
             first = next(_arrays(value), None)
@@ -335,7 +335,7 @@ def _arrays(value: Any) -> Iterator[NumpyArray]:
     return (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         return f"an array {value.dtype} {value.shape}"
     return f"{type(value).__name__} {value!r:.60}"

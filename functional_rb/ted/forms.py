@@ -218,13 +218,13 @@ def ends_of(done: Array, sizes: tuple[int, ...]) -> Array:
     return ends
 
 
-def leaves_of_form(data: Mapping[str, Any]) -> Leaves:
+def leaves_of_form(data: Mapping[str, object]) -> Leaves:
     """The arrays of nested dicts by path."""
     leaves, structure = nest.flatten(data, lambda x: isinstance(x, np.ndarray))
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def as_nest(leaves: Mapping[Path, Any]) -> dict[str, Any]:
+def as_nest(leaves: Mapping[Path, object]) -> dict[str, Any]:
     """Nested dicts of leaves by path."""
     made: dict[Any, Any] = {}
     for path, leaf in leaves.items():
@@ -271,6 +271,6 @@ def _place(row: int, lanes: Lanes) -> tuple[int, int]:
     return lane, row - sum(lanes.sizes[:lane])
 
 
-def _shown(data: Mapping[str, Any]) -> str:
+def _shown(data: Mapping[str, object]) -> str:
     show: Callable[[Path], str] = nest.show
     return ", ".join(f"{show(path)} {leaf.shape}" for path, leaf in leaves_of_form(data).items())

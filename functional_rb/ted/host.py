@@ -20,23 +20,23 @@ from functional_rb.specs.values import Outline
 from functional_rb.ted.check import as_dict, named_parts
 
 
-def encoding_item(item: Any) -> Composite | None:
+def encoding_item(item: object) -> Composite | None:
     """The item, if some of its leaves have another form in environments; else None."""
     spec = freeze(item_of(item))
     return spec if isinstance(spec, Composite) and is_encoding(spec) else None
 
 
-def item_of(item: Any) -> Any:
+def item_of(item: object) -> Any:
     """The item of a `BufferSpec`; an item as it is."""
     return item.item if isinstance(item, BufferSpec) else item
 
 
-def is_encoding(spec: Any) -> bool:
+def is_encoding(spec: object) -> bool:
     """Whether a nest of specs has a unit that is encoded."""
     return any(map(_is_encoded, (member.spec for member in _outline(spec).members)))
 
 
-def encoded(spec: Any, value: Any, batch: tuple[int, ...], prefix: str, who: str) -> Any:
+def encoded(spec: object, value: object, batch: tuple[int, ...], prefix: str, who: str) -> Any:
     """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
 
     Args:
@@ -65,7 +65,7 @@ def encoded(spec: Any, value: Any, batch: tuple[int, ...], prefix: str, who: str
 
 
 def encoded_observation(
-    item: Composite, observation: Any, key: str | None, batch: tuple[int, ...], who: str
+    item: Composite, observation: object, key: str | None, batch: tuple[int, ...], who: str
 ) -> dict[str, Any]:
     """An observation by the names that an item has for it, encoded."""
     specs, alone = observation_parts(item, observation, key, who)
@@ -74,7 +74,7 @@ def encoded_observation(
     return made
 
 
-def observation_parts(item: Any, observation: Any, key: str | None, who: str) -> tuple[dict[str, Any], str | None]:
+def observation_parts(item: Any, observation: object, key: str | None, who: str) -> tuple[dict[str, Any], str | None]:
     """The specs that an item has for an observation, by name; and the name of the observation, if it is one of them."""
     following = named_parts(item[NEXT], who)
     specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
@@ -109,7 +109,7 @@ def cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
     return made
 
 
-def _is_encoded(unit: Any) -> bool:
+def _is_encoded(unit: object) -> bool:
     return isinstance(unit, Varying | Text | OneHot | MultiOneHot)
 
 

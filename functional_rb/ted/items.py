@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.convert.common import stored_dtype
@@ -16,7 +16,7 @@ Layout = Literal["ted", "flat"]
 
 
 def item_from_env(
-    env: Any,
+    env: object,
     narrow: bool = True,
     observation_key: str | None = None,
     max_length: int | None = None,
@@ -77,7 +77,9 @@ def item_from_env(
     return Composite(item | ends)
 
 
-def item_of_specs(observation: Any, action: Any, reward: Any, observation_key: str | None, who: str) -> Composite:
+def item_of_specs(
+    observation: object, action: object, reward: object, observation_key: str | None, who: str
+) -> Composite:
     """A step in TED with specs as leaves, of the specs of its parts."""
     named = by_name(observation, observation_key, who)
     flags = dict.fromkeys(FLAGS, Binary())

@@ -74,7 +74,9 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
         os.replace(made, target)
 
 
-def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known: Iterable[Any] = ()) -> Flat | Nested:
+def load(
+    directory: str | os.PathLike[str], *, reward_key: Key = "reward", known: Iterable[object] = ()
+) -> Flat | Nested:
     """Read what `save` wrote, or TorchRL: the form that lies there.
 
     Args:
@@ -94,7 +96,7 @@ def load(directory: str | os.PathLike[str], *, reward_key: Key = "reward", known
         return _read(root, reward, known)
 
 
-def _read(root: File, reward: Path, known: Iterable[Any]) -> Flat | Nested:
+def _read(root: File, reward: Path, known: Iterable[object]) -> Flat | Nested:
     leaves = _Directory(root)
     header = reading.checked(
         Header(_value(root, "is_full", bool), _value(root, "shift", int), _storage_shape(root)), str(root)
@@ -168,7 +170,7 @@ def _encoded(name: str | int) -> str:
     return "".join(f"%{ord(c):02X}" if c in UNSAFE else c for c in text)
 
 
-def _dump(file: File, value: Any) -> None:
+def _dump(file: File, value: object) -> None:
     file.write_text(json.dumps(value))
 
 
@@ -304,7 +306,7 @@ def _row_bytes(file_leaf: FileLeaf) -> int:
     return math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype]
 
 
-def _file_leaf(place: File, path: Path, meta: dict[str, Any]) -> FileLeaf:
+def _file_leaf(place: File, path: Path, meta: Mapping[str, object]) -> FileLeaf:
     dtype = str(meta["dtype"]).removeprefix("torch.")
     shape = meta.get("shape")
     if not (isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < reading.LARGEST for n in shape)):

@@ -189,7 +189,7 @@ def _flags(source: Source) -> Array:
 
 
 def _extra(
-    header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[Any]
+    header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[object]
 ) -> tuple[Lanes, Path, BufferSpec | None]:
     """What a file says besides its leaves: lanes, the path of the reward, and the spec; see `Form`."""
     if extra is None:
@@ -213,7 +213,7 @@ def _extra(
     return lanes, reward, None if spec is None else _spec(spec, where, known)
 
 
-def _spec(spec: Any, where: str, known: Iterable[Any]) -> BufferSpec:
+def _spec(spec: object, where: str, known: Iterable[object]) -> BufferSpec:
     try:
         made = from_json(json.dumps(spec), known)
     except KnownError as error:

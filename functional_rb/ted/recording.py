@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
 from functional_rb.base.steps import ACTION
@@ -62,11 +63,11 @@ def begin(observation: Any) -> Carry:
 
 def from_gymnasium(
     carry: Carry,
-    action: Any,
+    action: object,
     step: GymnasiumStep,
-    autoreset_mode: Any,
+    autoreset_mode: object,
     *,
-    item: Any = None,
+    item: object = None,
     observation_key: str | None = None,
 ) -> tuple[Carry, dict[str, Any], Any]:
     """What one call of `env.step` recorded, as steps in TED.
@@ -201,7 +202,7 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
     return carry._replace(observation=nest.unflatten(structure, merged, as_dict), ended=carry.ended & ~mask)
 
 
-def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
+def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
     """The arguments from which `from_gymnasium` makes these steps: its inverse.
 
     Args:
@@ -231,7 +232,7 @@ def to_gymnasium(steps: Any, *, observation_key: str | None = None) -> tuple[Car
 
 
 def _encoded_before(
-    carry: Carry, action: Any, item: Composite, key: str | None, lead: tuple[int, ...], who: str
+    carry: Carry, action: object, item: Composite, key: str | None, lead: tuple[int, ...], who: str
 ) -> tuple[Carry, Any]:
     """The carry with its observation encoded, unless it is already, and the action encoded."""
     if carry.item is None:
@@ -242,7 +243,7 @@ def _encoded_before(
 
 
 def _encoded_final(
-    infos: Mapping[str, Any], item: Composite, key: str | None, lead: tuple[int, ...], who: str
+    infos: Mapping[str, object], item: Composite, key: str | None, lead: tuple[int, ...], who: str
 ) -> Mapping[str, Any]:
     """Infos with their final observations encoded, which are an object array with some None, or a batch."""
     final = infos.get("final_obs")
@@ -256,7 +257,7 @@ def _encoded_final(
     return {**infos, "final_obs": made}
 
 
-def _with_final(observation: Any, done: Any, infos: Mapping[str, Any], who: str) -> Any:
+def _with_final(observation: object, done: ArrayLike, infos: Mapping[str, object], who: str) -> Any:
     """The observations after the step, with the final ones of environments that were reset within it."""
     leaves, structure = nest.flatten(observation, is_leaf)
     final = infos.get("final_obs")
@@ -297,7 +298,7 @@ def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
     return last
 
 
-def _check_lead(items: dict[str, Any], lead: tuple[int, ...], who: str) -> None:
+def _check_lead(items: Mapping[str, object], lead: tuple[int, ...], who: str) -> None:
     for path, leaf in leaves_of(items, who).items():
         if tuple(leaf.shape)[: len(lead)] != lead:
             raise ValueError(
@@ -306,7 +307,7 @@ def _check_lead(items: dict[str, Any], lead: tuple[int, ...], who: str) -> None:
             )
 
 
-def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
+def _converted(items: Mapping[str, object], item: object, who: str) -> dict[str, Any]:
     """NumPy leaves in the dtypes of an item's spec."""
     specs = leaves_of(item, who)
     leaves, structure = nest.flatten(items, is_leaf)
@@ -322,7 +323,7 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
     return nest.unflatten(structure, made, as_dict)
 
 
-def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
+def _leaves_as(structure: Structure, given: object, what: str) -> list[Any]:
     try:
         leaves = nest.flatten_as(structure, given)
         fits = all(is_leaf(leaf) or nest.parts_of(leaf) is None for leaf in leaves)
@@ -336,7 +337,7 @@ def _leaves_as(structure: Structure, given: Any, what: str) -> list[Any]:
     return leaves
 
 
-def _map(function: Callable[[Any], Any], tree: Any) -> Any:
+def _map(function: Callable[[Any], object], tree: object) -> Any:
     leaves, structure = nest.flatten(tree, is_leaf)
     return nest.unflatten(structure, [function(leaf) for leaf in leaves], as_dict)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.nest import Key, Path
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, OBSERVATION, REWARD
 from functional_rb.specs import Composite, Varying
@@ -41,14 +43,14 @@ class Transition(NamedTuple):
 
 
 def from_transitions(
-    observation: Any,
-    action: Any,
-    reward: Any,
-    next_observation: Any,
-    terminated: Any = None,
-    truncated: Any = None,
+    observation: object,
+    action: object,
+    reward: object,
+    next_observation: object,
+    terminated: ArrayLike = None,
+    truncated: ArrayLike = None,
     *,
-    done: Any = None,
+    done: ArrayLike = None,
     observation_key: str | None = None,
 ) -> dict[str, Any]:
     """Make steps in TED of rows; nothing is copied, and no dtype changes.
@@ -102,12 +104,12 @@ def assemble(rows: Transition, done: Any, observation_key: str | None, who: str)
     }
 
 
-def check_rows(steps: Any, who: str) -> None:
+def check_rows(steps: object, who: str) -> None:
     """Check the shapes and dtypes of steps under TED's default names."""
     check_static(leaves_of(steps, who), (ACTION,), (REWARD,), who)
 
 
-def to_transitions(steps: Any, *, observation_key: str | None = None) -> Transition:
+def to_transitions(steps: object, *, observation_key: str | None = None) -> Transition:
     """The rows of steps in TED; the inverse of `from_transitions`.
 
     Args:
@@ -142,7 +144,7 @@ def to_transitions(steps: Any, *, observation_key: str | None = None) -> Transit
 
 
 def step_mdp(
-    step: Any,
+    step: object,
     *,
     keep_other: bool = True,
     exclude_reward: bool = True,
@@ -195,7 +197,7 @@ def step_mdp(
     return _like(step, merged)
 
 
-def as_array(leaf: Any) -> Any:
+def as_array(leaf: object) -> Any:
     """A Python number as an array; all else as it is."""
     return np.asarray(leaf) if isinstance(leaf, (bool, int, float)) else leaf  # no union, as in `check.is_leaf`
 
@@ -243,12 +245,12 @@ def by_name(observation: Any, key: str | None, who: str) -> dict[str, Any]:
     return named
 
 
-def _is_mapping(x: Any) -> bool:
+def _is_mapping(x: object) -> bool:
     parts = None if is_leaf(x) else nest.parts_of(x)
     return parts is not None and parts[0].kind == "mapping"
 
 
-def _filtered(part: Any, path: Path, left_out: list[Path]) -> dict[str, Any]:
+def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, Any]:
     """The parts of a mapping, without those that lie at some paths below it."""
     made = {}
     for name, value in named_parts(part, "ted.step_mdp").items():
@@ -260,7 +262,7 @@ def _filtered(part: Any, path: Path, left_out: list[Path]) -> dict[str, Any]:
     return made
 
 
-def _only(parts: dict[str, Any], path: Path) -> dict[str, Any]:
+def _only(parts: Mapping[str, object], path: Path) -> dict[str, Any]:
     """The part at a path, inside the mappings that the path leads through."""
     if path[0] not in parts:
         return {}
@@ -270,7 +272,7 @@ def _only(parts: dict[str, Any], path: Path) -> dict[str, Any]:
     return {str(path[0]): value}
 
 
-def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, Any]:
     """The parts of two mappings, merged mapping by mapping; of leaves that both have, the new one counts."""
     made = dict(old)
     for name, value in new.items():
@@ -282,7 +284,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _like(mapping: Any, parts: dict[str, Any]) -> Any:
+def _like(mapping: object, parts: Mapping[str, object]) -> Any:
     if isinstance(mapping, Composite):
         return mapping.with_parts(parts, ())
     if hasattr(mapping, "batch_size") and hasattr(mapping, "empty") and not hasattr(type(mapping), "_is_tensorclass"):

@@ -21,7 +21,7 @@ from functional_rb.ops import numpy_ops
 IN_PLACE, VALUES = "the core on NumPy, in place", "the core on NumPy, whose arrays are values"
 
 
-def mapped(function: Callable[[Any], Any], nest: Nest) -> Any:
+def mapped(function: Callable[[Any], object], nest: Nest) -> Any:
     """A nest of tuples, lists and dicts in which each leaf is what a function makes of it."""
     if isinstance(nest, tuple | list):
         parts = [mapped(function, part) for part in nest]

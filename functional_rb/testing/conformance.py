@@ -173,7 +173,7 @@ def check_transform(
 # --- before anything is run ------------------------------------------------------------------------------------------
 
 
-def _check_strategy(strategy: Any, base: type, kind: str, name: str) -> str:
+def _check_strategy(strategy: object, base: type, kind: str, name: str) -> str:
     """Refuse what cannot be part of a spec; returns the name to tell."""
     who = type(strategy).__name__
     expect(
@@ -207,7 +207,7 @@ def _check_strategy(strategy: Any, base: type, kind: str, name: str) -> str:
     return who
 
 
-def _with_id(item: Any) -> dict[str, Any]:
+def _with_id(item: object) -> dict[str, Any]:
     item = ITEM if item is None else item
     if not isinstance(item, Mapping):
         raise TypeError(f"expected item as a dict of specs, got {item!r:.80}")
@@ -264,7 +264,7 @@ def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], 
     on()
 
 
-def _check_distribution(trial: Trial, carrier: Any) -> None:
+def _check_distribution(trial: Trial, carrier: object) -> None:
     """Of a full buffer, what comes first is drawn as `probabilities` says."""
     spec = trial.spec
     if spec.lanes is not None or not spec.writer.overwrites:

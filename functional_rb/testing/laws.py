@@ -113,14 +113,14 @@ class Law:
     def follow(self, before: Step | None, step: Step) -> None:
         """Take note that a step is written after another of its lane, which may be gone."""
 
-    def added(self, model: Any) -> None:
+    def added(self, model: object) -> None:
         """Take note that a batch was written."""
 
     def drawable(self, model: Any) -> list[Any]:
         """What may be drawn now."""
         return list(model.steps())
 
-    def refuses(self, model: Any, batch: int) -> bool:
+    def refuses(self, model: object, batch: int) -> bool:
         """Whether nothing can be drawn."""
         return not self.drawable(model)
 

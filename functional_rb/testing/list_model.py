@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.testing.laws import (
     LARGEST,
@@ -102,7 +102,7 @@ class ListModel:
         rows: Sequence[Leaves],
         mask: Sequence[bool] | None = None,
         priorities: Sequence[float] | None = None,
-        bits: Any = None,
+        bits: ArrayLike = None,
     ) -> None:
         """Write items.
 

@@ -75,7 +75,7 @@ def applied(
     before: Specs,
     leaves: Leaves,
     lead: tuple[int, ...],
-    draws: Any,
+    draws: object,
     mask: ArrayLike,
 ) -> Leaves:
     """What a function gives of leaves of these specs, after a check that it gives what it says."""
@@ -119,5 +119,5 @@ def leaves_of_batch(spec: BufferSpec, size: int) -> dict[nest.Path, NumpyArray]:
     return dict(zip(spec.added.structure.paths, nest.flatten_as(spec.added.structure, items), strict=True))
 
 
-def _in_numpy(items: Any) -> Any:
+def _in_numpy(items: object) -> Any:
     return carriers.mapped(carriers.as_numpy, items)

@@ -34,7 +34,7 @@ class PublicWalk(Walk):
         self.state: Any = None
         self.older: list[tuple[Any, Any]] = []
 
-    def public(self, name: str, *arguments: Any, static: tuple[int, ...] = ()) -> Any:
+    def public(self, name: str, *arguments: object, static: tuple[int, ...] = ()) -> Any:
         """What a public function gives."""
         function = getattr(self.rb, name + "_" if self.name.endswith("-inplace") else name)
         if self.jit is not None:
@@ -72,7 +72,7 @@ class PublicWalk(Walk):
         self.follow(name, self.public(name, *given), self.spec, *arguments)
         return self.arrays
 
-    def follow(self, name: str, state: State, *arguments: Any) -> None:
+    def follow(self, name: str, state: State, *arguments: object) -> None:
         """Go on from a new state, whose arrays must be those that the core gives."""
         expected = self.call(name, self.arrays, *arguments)
         found = self.arrays_of(state)

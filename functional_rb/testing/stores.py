@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.testing.laws import Law, Leaves, Step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
@@ -50,7 +51,7 @@ class Ring:
         return True
 
     def put(
-        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: ArrayLike, ids: Sequence[int]
     ) -> dict[int, Step]:
         """Write the marked rows of a batch.
 
@@ -201,7 +202,7 @@ class Best(Chosen):
         return float(reductions[writer.reduction](numbers))
 
     def put(
-        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: ArrayLike, ids: Sequence[int]
     ) -> dict[int, Step]:
         """Write the best row over the lowest item, the second best over the second lowest, and so on, as `Ring.put`."""
         ranks = {row: self.rank(leaves) for row, leaves in enumerate(rows) if mask[row]}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.testing import carriers
@@ -48,7 +48,7 @@ class Walk(Tried):
             elif isinstance(action, Clear):
                 self.clear()
 
-    def perform(self, name: str, *arguments: Any) -> Any:
+    def perform(self, name: str, *arguments: object) -> Any:
         """The arrays after an update, or a clear."""
         return self.call(name, self.arrays, self.spec, *arguments)
 
@@ -68,7 +68,7 @@ class Walk(Tried):
             return
         check_added(self, before, [rows[row] for row in np.flatnonzero(mask)])
 
-    def noted(self, rows: list[dict[str, NumpyArray]], mask: NumpyArray, priorities: Any, bits: Any) -> None:
+    def noted(self, rows: list[dict[str, NumpyArray]], mask: NumpyArray, priorities: Any, bits: ArrayLike) -> None:
         """Let the lists take note of a batch."""
         if self.model is not None:
             given = None if priorities is None else priorities.tolist()

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.ops.protocol import Array
 from functional_rb.ted.steps import from_transitions
 from functional_rb.text import advantages, rollouts
@@ -71,12 +72,12 @@ class Advantages(NamedTuple):
 def generate(
     backend: Backend,
     step: Step,
-    params: Any,
-    prompts: Any,
-    key: Any,
+    params: object,
+    prompts: object,
+    key: object,
     decoding: Decoding | int,
     *,
-    mask: Any = None,
+    mask: ArrayLike = None,
     cache: EmptyCache | None = None,
 ) -> Generation:
     """Generate replies to prompts, token by token.
@@ -153,7 +154,7 @@ def _check_replies(backend: Backend, made: Generation, replies: int, who: str) -
         )
 
 
-def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = None, pad: int = 0) -> Joined:
+def join(backend: Backend, prompts: Any, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
     """Prompts and their replies as rows without gaps: the prompt, then the reply, then padding.
 
     Args:
@@ -195,9 +196,9 @@ def join(backend: Backend, prompts: Any, generation: Generation, mask: Any = Non
 def log_probs(
     backend: Backend,
     step: Step,
-    params: Any,
-    ids: Any,
-    mask: Any = None,
+    params: object,
+    ids: object,
+    mask: ArrayLike = None,
     *,
     rows_at_once: int | None = None,
     tokens_at_once: int | None = None,
@@ -253,12 +254,12 @@ def log_probs(
 def gae(
     backend: Backend,
     rewards: Any,
-    values: Any,
-    terminated: Any,
-    truncated: Any = None,
-    mask: Any = None,
-    gamma: Any = 1.0,
-    lam: Any = 0.95,
+    values: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike = None,
+    mask: ArrayLike = None,
+    gamma: object = 1.0,
+    lam: object = 0.95,
 ) -> Advantages:
     """Generalized advantage estimation (Schulman et al., 2016, equations 11, 12 and 16).
 
@@ -319,13 +320,13 @@ def gae(
 def rollout(
     backend: Backend,
     step: Step,
-    params: Any,
+    params: object,
     prompts: Any,
-    key: Any,
+    key: object,
     decoding: Decoding | int,
     reward: Reward | Score,
     *,
-    mask: Any = None,
+    mask: ArrayLike = None,
     cache: EmptyCache | None = None,
 ) -> Rollout:
     """Generate replies, and tell them as steps of episodes in TED.

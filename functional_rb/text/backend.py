@@ -27,11 +27,11 @@ class Backend(Protocol):
         """A context in which nothing is remembered for gradients."""
         ...
 
-    def number(self, x: Any, dtype: str, like: Array) -> Array:
+    def number(self, x: object, dtype: str, like: Array) -> Array:
         """A number as a scalar, on the device of an array."""
         ...
 
-    def convert(self, leaf: Any, expected: Any, name: str) -> Array:
+    def convert(self, leaf: object, expected: object, name: str) -> Array:
         """An array of the backend, of the dtype of a spec; that of another library is refused, naming the leaf."""
         ...
 
@@ -46,11 +46,11 @@ class Backend(Protocol):
     def generate(
         self,
         step: Step,
-        params: Any,
+        params: object,
         cache: EmptyCache | None,
         prompts: Array,
         mask: Array,
-        key: Any,
+        key: object,
         law: Law,
         settings: Settings,
     ) -> Generation:
@@ -60,7 +60,7 @@ class Backend(Protocol):
     def log_probs(
         self,
         step: Step,
-        params: Any,
+        params: object,
         ids: Array,
         mask: Array,
         rows_at_once: int | None,

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.ops.protocol import Array
 from functional_rb.text.backend import Backend
 from functional_rb.text.decoding import Decoding
@@ -19,13 +20,13 @@ def unset(ops: Any, x: Array) -> Array:
     return ops.cast(ops.full_like(x, 0), "bool")
 
 
-def check_callable(function: Any, name: str, who: str) -> None:
+def check_callable(function: object, name: str, who: str) -> None:
     """Refuse what is no function."""
     if not callable(function):
         raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
 
 
-def rows_of(backend: Backend, ids: Any, mask: Any, name: str, who: str) -> tuple[Array, Array]:
+def rows_of(backend: Backend, ids: Any, mask: ArrayLike, name: str, who: str) -> tuple[Array, Array]:
     """Rows of tokens and their mask."""
     ids = backend.array(ids, "int32", f"{who}: {name}")
     shape = tuple(int(size) for size in ids.shape)
@@ -36,7 +37,7 @@ def rows_of(backend: Backend, ids: Any, mask: Any, name: str, who: str) -> tuple
     return ids, shaped(backend, mask, "bool", shape, "mask", who)
 
 
-def shaped(backend: Backend, x: Any, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
+def shaped(backend: Backend, x: object, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
     """An array of a shape."""
     array = backend.array(x, dtype, f"{who}: {name}")
     if tuple(array.shape) != shape:

@@ -84,7 +84,7 @@ class Joined(NamedTuple):
     reply: Array
 
 
-def model_of(ops: TextOps, step: Callable[..., Any], params: Any) -> Model:
+def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:
     """A user's model with its parameters, whose logits are checked; and not asked for where it can do without."""
 
     def told(cache: Any, ids: Array, positions: Array) -> tuple[Array, Any]:
@@ -97,7 +97,7 @@ def model_of(ops: TextOps, step: Callable[..., Any], params: Any) -> Model:
             raise ValueError(f"step: logits: expected shape [{rows}, {width}, vocabulary], got {list(shape)}")
         return pair
 
-    def prefill(cache: Any, ids: Array, positions: Array) -> Any:
+    def prefill(cache: object, ids: Array, positions: Array) -> Any:
         if hasattr(step, "prefill"):
             return ops.call(step.prefill, params, cache, ids, positions)
         return told(cache, ids, positions)[1]
@@ -154,7 +154,7 @@ def no_tokens(ops: TextOps, prompts: Array, room: int) -> tuple[Array, Array, Ar
 
 
 def prepared(
-    ops: TextOps, model: Model, cache: Callable[[int, int], Any] | None, prompts: Array, n: int
+    ops: TextOps, model: Model, cache: Callable[[int, int], object] | None, prompts: Array, n: int
 ) -> tuple[Model, Any]:
     """A model with an empty cache that has room for prompts int32 [B, L] and n tokens more of each."""
     room = prompts.shape[1] + n
@@ -166,8 +166,8 @@ def prepared(
 def generate(
     ops: TextOps,
     model: Model,
-    cache: Any,
-    copied: Callable[[Any, Array], Any],
+    cache: object,
+    copied: Callable[[Any, Array], object],
     prompts: Array,
     mask: Array,
     bits: Array,
@@ -211,7 +211,7 @@ def generate(
         told = tuple(x[None] for x in _decoded(ops, model, own, token, position, bits[0], law, settings))
     else:
 
-        def turn(i: Any, told: tuple[Array, ...]) -> tuple[Array, ...]:
+        def turn(i: object, told: tuple[Array, ...]) -> tuple[Array, ...]:
             new = _decoded(ops, model, copied(cache, rows), token, position, bits[i], law, settings)
             return tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
 
@@ -237,7 +237,7 @@ def _decoded(
     n, rows = bits.shape[:2]
     pad = ops.full_like(token, settings.pad)
 
-    def unfinished(i: Array, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Array:
+    def unfinished(i: Array, cache: object, token: Array, position: Array, ended: Array, told: object) -> Array:
         return (i < n) & (ops.count(ended) < rows)
 
     def further(i: Any, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
@@ -281,7 +281,7 @@ def log_probs(
     mask: Array,
     rows_at_once: int | None = None,
     tokens_at_once: int | None = None,
-    cache: Callable[[int, int], Any] | None = None,
+    cache: Callable[[int, int], object] | None = None,
 ) -> Array:
     """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding.
 
@@ -318,7 +318,7 @@ def log_probs(
 
 
 def _of_following(
-    ops: TextOps, model: Model, cache: Any, ids: Array, positions: Array, following: Array
+    ops: TextOps, model: Model, cache: object, ids: Array, positions: Array, following: Array
 ) -> tuple[Any, Array]:
     """The cache, and the log-probability of what follows each token, float32 in their shape."""
     logits, cache = model.step(cache, ids, positions)
@@ -339,7 +339,7 @@ def _row_by_row(ops: TextOps, told: Callable[..., tuple[None, Array]], at_once: 
 def _token_by_token(
     ops: TextOps,
     model: Model,
-    cache: Callable[[int, int], Any],
+    cache: Callable[[int, int], object],
     at_once: int,
     ids: Array,
     positions: Array,

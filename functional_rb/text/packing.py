@@ -34,7 +34,7 @@ class Packed(NamedTuple):
 
 
 def pack(
-    sequences: Iterable[Any], length: int, *, too_long: Literal["error", "split"] = "error", pad: int = 0
+    sequences: Iterable[object], length: int, *, too_long: Literal["error", "split"] = "error", pad: int = 0
 ) -> Packed:
     """Pack sequences of tokens into few rows, by best fit decreasing (D. S. Johnson, 1973).
 
@@ -150,7 +150,7 @@ def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
     return row, column, count
 
 
-def _tokens(x: Any, number: int, who: str) -> Ints:
+def _tokens(x: object, number: int, who: str) -> Ints:
     tokens = np.asarray(x)
     if tokens.size == 0 and tokens.ndim == 1:
         return np.zeros(0, np.int32)

@@ -124,7 +124,7 @@ class Padded(HostFunction):
         return ValueError(f"{what}; the rows are not those that were prepared")
 
 
-def _is_int32(x: Any) -> bool:
+def _is_int32(x: object) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and -(2**31) <= int(x) < 2**31
 
 

@@ -91,10 +91,10 @@ class Example(NamedTuple):
 
 def prepare(
     options: Options,
-    given: Iterable[Any],
+    given: Iterable[object],
     source: Source | None,
-    tokenizer: Any,
-    root: Any,
+    tokenizer: object,
+    root: object,
     rows_at_once: int,
     progress: bool | None,
 ) -> Prepared:
@@ -123,7 +123,7 @@ def prepare(
         return _written(options, spooled, tokenizing, where, rows_at_once, progress)
 
 
-def _spooled(given: Iterable[Any], names: Sequence[str], path: str) -> Source:
+def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source:
     lines, count = (sources.as_line(row, names) for row in given), 0
     with writing.explained(path), open(path, "wb"):
         pass  # also of no rows there is a file
@@ -217,7 +217,7 @@ def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[
 
 
 def _examples(
-    options: Options, source: Source, tokenizing: Tokenizing, progress: writing.Progress, piece: Sequence[Any]
+    options: Options, source: Source, tokenizing: Tokenizing, progress: writing.Progress, piece: Sequence[object]
 ) -> list[Example]:
     """The examples of some rows; those that cannot be used are counted, or an error."""
     usable: list[tuple[int, Texts]] = []
@@ -247,7 +247,7 @@ def _examples(
     return examples
 
 
-def _said(options: Options, tokenizing: Tokenizing, row: Any) -> Texts | UnusableRow:
+def _said(options: Options, tokenizing: Tokenizing, row: object) -> Texts | UnusableRow:
     try:
         return rows.texts_of(row, options.columns, options.separator, tokenizing.render)
     except UnusableRow as error:

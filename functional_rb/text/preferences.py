@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import checks
 from functional_rb.ops.protocol import Array, TreeOps
@@ -20,7 +21,9 @@ from functional_rb.text.kl import KLController
 from functional_rb.text.records import PairwiseDataset, RewardData
 
 
-def bradley_terry_loss(backend: Backend, chosen: Any, rejected: Any, margin: Any = 0.0, mask: Any = None) -> Array:
+def bradley_terry_loss(
+    backend: Backend, chosen: ArrayLike, rejected: ArrayLike, margin: ArrayLike = 0.0, mask: ArrayLike = None
+) -> Array:
     """How badly the scores of whole texts tell the preferred from the others; to be minimised.
 
     The mean of `-log sigmoid(chosen - rejected - margin)` over the pairs (R. A. Bradley and M. E. Terry, "Rank Analysis
@@ -95,7 +98,7 @@ def reward_loss(backend: Backend, pairs: PairwiseDataset) -> Array:
     return loss
 
 
-def end_scores(backend: Backend, rewards: Any, mask: Any) -> Array:
+def end_scores(backend: Backend, rewards: ArrayLike, mask: ArrayLike) -> Array:
     """The score of each text: the reward of its last token.
 
     Args:
@@ -119,7 +122,9 @@ def end_scores(backend: Backend, rewards: Any, mask: Any) -> Array:
     return scores
 
 
-def pairs_of_groups(backend: Backend, items: Any, scores: Any, mask: Any = None) -> tuple[PairwiseDataset, Array]:
+def pairs_of_groups(
+    backend: Backend, items: object, scores: ArrayLike, mask: ArrayLike = None
+) -> tuple[PairwiseDataset, Array]:
     """The best and the worst item of each group as a pair, for DPO and for reward models.
 
     Args:
@@ -161,7 +166,7 @@ def pairs_of_groups(backend: Backend, items: Any, scores: Any, mask: Any = None)
 
 
 def group_advantages(
-    backend: Backend, scores: Any, mask: Any = None, scale: bool = True, epsilon: float = 1e-4
+    backend: Backend, scores: ArrayLike, mask: ArrayLike = None, scale: bool = True, epsilon: float = 1e-4
 ) -> Array:
     """How much better each item is than the others of its group, which stands for a value model in GRPO and RLOO.
 
@@ -207,7 +212,9 @@ def group_advantages(
     return advantages
 
 
-def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: Any, mask: Any = None) -> Array:
+def update_kl(
+    backend: Backend, controller: KLController, coefficient: ArrayLike, kl: ArrayLike, mask: ArrayLike = None
+) -> Array:
     """The next coefficient of the KL divergence, after some replies.
 
     Args:
@@ -246,7 +253,7 @@ def update_kl(backend: Backend, controller: KLController, coefficient: Any, kl: 
     return updated
 
 
-def _coefficient(backend: Backend, given: Any, like: Array) -> Array:
+def _coefficient(backend: Backend, given: object, like: Array) -> Array:
     """A coefficient as a scalar, refused if it is none: a negative one would reward what it is to hold back."""
     plain = isinstance(given, int | float | np.generic) and not isinstance(given, bool | np.bool_)
     if not plain and not hasattr(given, "shape"):
@@ -263,7 +270,7 @@ def _coefficient(backend: Backend, given: Any, like: Array) -> Array:
     return number
 
 
-def _checked_mask(backend: Backend, who: str, axes: int, given: list[Array], mask: Any) -> Array | None:
+def _checked_mask(backend: Backend, who: str, axes: int, given: list[Array], mask: ArrayLike) -> Array | None:
     """The mask, bool, in the one shape of the arrays; None for none."""
     real = None if mask is None else backend.array(mask, "bool", "mask")
     _check_shapes(who, axes, [*given, *([] if real is None else [real])])

@@ -20,13 +20,13 @@ TEMPLATE = ("tools", "chat_template_kwargs")
 
 
 def preference(
-    source: Any,
-    tokenizer: Any,
+    source: object,
+    tokenizer: object,
     tokenization: Tokenization | None = None,
     *,
     columns: Mapping[str, str | None] | None = None,
     scores: tuple[str, str] | None = None,
-    root: Any = None,
+    root: object = None,
     progress: bool | None = None,
 ) -> Prepared:
     """Tokenize pairs of texts, of which one is preferred, into files.
@@ -162,7 +162,7 @@ def _opened(kind: Kind, source: Any) -> tuple[Source | None, Iterable[Any]]:
 def _named(
     kind: Kind,
     source: Source | None,
-    given: Iterable[Any],
+    given: Iterable[object],
     usual: Mapping[str, Sequence[str]],
     columns: Mapping[str, str | None] | None,
     more: Sequence[str],

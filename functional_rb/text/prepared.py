@@ -66,7 +66,7 @@ class Prepared:
     scored: bool
 
     @classmethod
-    def open(cls, path: Any) -> Prepared:
+    def open(cls, path: object) -> Prepared:
         """What was prepared before, in a directory.
 
         Raises:
@@ -112,7 +112,7 @@ class Prepared:
         if not all(type(flag) is bool for flag in flags):
             raise ValueError(f"expected labelled and scored as bools, got {flags}")
 
-    def _check_file(self, name: str, size: int, written: Any) -> None:
+    def _check_file(self, name: str, size: int, written: object) -> None:
         """Refuse a file that is not as it was written.
 
         Raises:

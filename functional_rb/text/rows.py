@@ -77,7 +77,7 @@ class Texts(NamedTuple):
     scores: tuple[float, ...]
 
 
-def texts_of(row: Any, columns: Columns, separator: str, render: Render) -> Texts:
+def texts_of(row: object, columns: Columns, separator: str, render: Render) -> Texts:
     """What a row says.
 
     Args:
@@ -107,7 +107,7 @@ def texts_of(row: Any, columns: Columns, separator: str, render: Render) -> Text
     return Texts(tuple((begun, str(reply)) for reply in replies), False, scores)
 
 
-def _prompt_and_replies(row: Mapping[str, Any], columns: Columns) -> tuple[Any, list[Any]]:
+def _prompt_and_replies(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]]:
     """What the columns of prompt and replies have, or chosen and rejected texts that begin with the prompt."""
     replies = [_read(row, name) for name in columns.replies]
     if len(replies) == 2 and replies[0] == replies[1]:
@@ -120,7 +120,7 @@ def _prompt_and_replies(row: Mapping[str, Any], columns: Columns) -> tuple[Any, 
     return prompt, replies
 
 
-def _parted(row: Mapping[str, Any], columns: Columns) -> tuple[Any, list[Any]]:
+def _parted(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]]:
     """The prompt and the reply of one column."""
     name = columns.prompt
     assert name is not None
@@ -136,7 +136,7 @@ def _parted(row: Mapping[str, Any], columns: Columns) -> tuple[Any, list[Any]]:
     return said[:-1], [said[-1:]]
 
 
-def _read(row: Mapping[str, Any], name: str) -> str | list[Any]:
+def _read(row: Mapping[str, object], name: str) -> str | list[Any]:
     if name not in row:
         raise UnusableRow("no_text", name, f"expected a text or a conversation, got no such column among {list(row)}")
     value = row[name]
@@ -149,7 +149,7 @@ def _read(row: Mapping[str, Any], name: str) -> str | list[Any]:
     return [_message(message, k, name) for k, message in enumerate(value)]
 
 
-def _message(given: Any, number: int, name: str) -> dict[str, Any]:
+def _message(given: object, number: int, name: str) -> dict[str, Any]:
     message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
     for key, usual in (("from", "role"), ("value", "content")):
         if key in message:
@@ -161,7 +161,7 @@ def _message(given: Any, number: int, name: str) -> dict[str, Any]:
     return message
 
 
-def _told_to_template(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+def _told_to_template(row: Mapping[str, object], columns: Columns) -> dict[str, Any]:
     """What the template is given beside the messages."""
     told: dict[str, Any] = {}
     options = None if columns.template is None else row.get(columns.template)
@@ -185,7 +185,7 @@ def _check_utf8(text: str, name: str) -> None:
             raise UnusableRow("no_utf8", name, f"expected UTF-8, got another byte at character {error.start}") from None
 
 
-def _number(row: Mapping[str, Any], name: str) -> float:
+def _number(row: Mapping[str, object], name: str) -> float:
     value: Any = row.get(name)
     if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
         raise UnusableRow("no_number", name, f"expected a finite number, got {value!r:.40}")
@@ -209,9 +209,9 @@ def _implicit(replies: list[Any], columns: Columns) -> str | list[Any]:
 
 
 def _rendered(
-    prompt: list[Any], replies: Sequence[Any], columns: Columns, options: Mapping[str, Any], render: Render
+    prompt: list[Any], replies: Sequence[Any], columns: Columns, options: Mapping[str, object], render: Render
 ) -> tuple[tuple[str, str], ...]:
-    def write(name: str, messages: Sequence[Any], then: Then) -> str:
+    def write(name: str, messages: Sequence[object], then: Then) -> str:
         try:
             return render(messages, then, options)
         except TemplateFailed as error:

@@ -65,18 +65,18 @@ class Source(abc.ABC):
         return found.digest()
 
 
-def as_line(row: Any, names: Sequence[str]) -> bytes:
+def as_line(row: object, names: Sequence[str]) -> bytes:
     """A row's columns as one line of JSON, in ASCII: texts that are no UTF-8 (lone surrogates) go there and back."""
     told: Any = {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else _plain(row)
     return (json.dumps(told, default=_plain) + "\n").encode()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """What JSON has no form for: arrays and numbers of NumPy as Python's, anything else by its kind alone."""
     return value.tolist() if hasattr(value, "tolist") else f"<{type(value).__name__}>"
 
 
-def opened(source: Any, who: str) -> Source | None:
+def opened(source: object, who: str) -> Source | None:
     """A source that can be read again; None for an iterable that perhaps can be read once only."""
     if isinstance(source, str | os.PathLike):
         return _of_file(as_path(source, f"{who}: source"), who)
@@ -111,7 +111,7 @@ def _of_file(path: str, who: str) -> Source:
 class OfRows(Source):
     """Dicts that are there already."""
 
-    def __init__(self, rows: Sequence[Any]) -> None:
+    def __init__(self, rows: Sequence[object]) -> None:
         self._rows, self.count = rows, len(rows)
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
@@ -173,7 +173,7 @@ def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
         yield line if number else line.removeprefix(codecs.BOM_UTF8)
 
 
-def _object(row: Any) -> Any:
+def _object(row: object) -> Any:
     return row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from functional_rb.base import files
@@ -91,7 +91,7 @@ class Growing:
         paths = {name: os.path.join(self._directory, name) for name in self.progress.bytes}
         self._say(DESCRIPTION, description | {"checksums": {name: checksum(path) for name, path in paths.items()}})
 
-    def _say(self, name: str, content: dict[str, Any]) -> None:
+    def _say(self, name: str, content: Mapping[str, object]) -> None:
         path = os.path.join(self._directory, name)
         with explained(path):
             with open(f"{path}.new", "w", encoding="utf-8") as file:

@@ -79,7 +79,7 @@ class MapItems(Transform):
         object.__setattr__(self, "item_words", words)
         object.__setattr__(self, "draws", self.keyed or words > 0)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         """Pickle by the arguments, or say what cannot be pickled."""
         functions.check_picklable(self.function, "BufferSpec.transforms: map_items")
         return type(self), (self.function, self.keyed, self.masked, self.gives)
@@ -92,13 +92,13 @@ class MapItems(Transform):
         """Itself, a value; copies are not pickled."""
         return self
 
-    def spec_after(self, item: Any, lead: int) -> Any:
+    def spec_after(self, item: object, lead: int) -> Any:
         """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
         if isinstance(self.function, HostFunction):
             return self.function.gives
         return item_after(self.function, item, lead) if isinstance(self.function, ItemFunction) else self.gives
 
-    def bound(self, item: Any, given: Outline, lead: int, steps: int | None = None) -> Self:
+    def bound(self, item: object, given: Outline, lead: int, steps: int | None = None) -> Self:
         """The same for items of a spec.
 
         Args:
@@ -129,7 +129,7 @@ class MapOfAdded(MapItems):
     at = "add"
     order = -1  # before n-step returns, and before anything is stored
 
-    def spec_after(self, item: Any, lead: int) -> Any:
+    def spec_after(self, item: object, lead: int) -> Any:
         """The spec of what is stored, which must be known before any array exists."""
         if isinstance(self.function, HostFunction):
             raise ValueError(f"{self.who}: reads what lies elsewhere as items are sampled; give at='sample'")
@@ -151,12 +151,12 @@ class MapOfSampled(MapItems):
 
 
 def map_items(
-    fn: Callable[..., Any] | ItemFunction | HostFunction,
+    fn: Callable[..., object] | ItemFunction | HostFunction,
     *,
     at: At = "sample",
     keyed: bool = False,
     masked: bool = False,
-    gives: Any = None,
+    gives: object = None,
 ) -> MapItems:
     """A function of items, for `BufferSpec(transforms=...)`.
 

@@ -70,7 +70,7 @@ class Summary(NamedTuple):
 class Backend(Protocol):
     """What carries out the checked calls."""
 
-    def convert(self, leaf: Any, expected: ArraySpec, name: str) -> Array:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
         """Make an array of the backend of a leaf, refusing what would change its dtype."""
         ...
 
@@ -82,7 +82,7 @@ class Backend(Protocol):
         """Make a mapping of its parts."""
         ...
 
-    def check_tree(self, tree: Any, function: str) -> None:
+    def check_tree(self, tree: Tree, function: str) -> None:
         """Refuse what is no tree of this backend."""
         ...
 
@@ -114,11 +114,11 @@ class Backend(Protocol):
         self,
         tree: Tree,
         key: PRNGKey,
-        step: Callable[..., Any],
+        step: Callable[..., object],
         simulations: int,
         policy: Policy,
         max_depth: int,
-        chance_step: Callable[..., Any] | None,
+        chance_step: Callable[..., object] | None,
     ) -> tuple[Tree, Array, Array]:
         """Search; returns the trees, the slots proposed, and the improved policy."""
         ...
@@ -273,11 +273,11 @@ def search(
     backend: Backend,
     tree: Tree,
     key: PRNGKey,
-    step: Callable[[Any, Any, Any], Expansion],
+    step: Callable[[Any, Any, object], Expansion],
     simulations: int,
     policy: Policy | Score | None = None,
     max_depth: int | None = None,
-    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
+    chance_step: Callable[[Any, Any, object], Expansion] | None = None,
 ) -> tuple[Tree, Proposal]:
     """Search: simulations that select, expand and back up, one after the other, for a whole batch of trees.
 
@@ -352,10 +352,10 @@ def callers(
 ) -> tuple[Step, Step | None]:
     """A user's functions, asked about the leaves of nodes and of actions, with their answers checked."""
 
-    def asking(function: Callable[..., Any], name: str, chance: bool) -> Step:
+    def asking(function: Callable[..., object], name: str, chance: bool) -> Step:
         """Of what is said nothing of, whether it is a chance node."""
 
-        def ask(node: list[Array], action: Any, key: PRNGKey) -> Evaluated:
+        def ask(node: list[Array], action: object, key: PRNGKey) -> Evaluated:
             given = function(*_nests(backend, tree, node, action), key)
             if chance and isinstance(given, Expansion) and given.chance is None:
                 given = given._replace(chance=True)
@@ -388,7 +388,7 @@ def summary(backend: Backend, tree: Tree) -> Summary:
     return Summary(*backend.summary(tree))
 
 
-def subtree(backend: Backend, tree: Tree, slot: Any) -> Tree:
+def subtree(backend: Backend, tree: Tree, slot: object) -> Tree:
     """Go on from a child of each root, with all that is known of what lies below it.
 
     Args:
@@ -438,7 +438,9 @@ def reset(backend: Backend, tree: Tree, mask: Any, root: Expansion) -> Tree:
     return backend.reset(tree, mask, evaluated(backend, tree.spec, root, tree.batch, "trees.reset"))
 
 
-def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ...] | None, function: str) -> Evaluated:
+def evaluated(
+    backend: Backend, spec: TreeSpec, given: object, batch: tuple[int, ...] | None, function: str
+) -> Evaluated:
     """An `Expansion` as arrays of the backend, checked, with its defaults filled in.
 
     Args:
@@ -458,7 +460,7 @@ def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ..
     edges = (*batch, spec.children)
     prior = _numbers(backend, given.prior, FLOAT, edges, function, "prior")
 
-    def filled(name: str, value: Any, expected: ArraySpec, shape: tuple[int, ...]) -> Array:
+    def filled(name: str, value: object, expected: ArraySpec, shape: tuple[int, ...]) -> Array:
         if isinstance(value, (bool, int, float)):
             return backend.full(shape, value, expected.dtype, prior)
         return _numbers(backend, value, expected, shape, function, name)
@@ -485,7 +487,7 @@ def evaluated(backend: Backend, spec: TreeSpec, given: Any, batch: tuple[int, ..
 
 
 def _leaves(
-    backend: Backend, content: Content, given: Any, lead: tuple[int, ...], function: str, what: str
+    backend: Backend, content: Content, given: object, lead: tuple[int, ...], function: str, what: str
 ) -> list[Array]:
     """The leaves [*lead, *shape] of a nest, in the order of its spec."""
     outline = content.outline
@@ -498,7 +500,7 @@ def _leaves(
 
 
 def _array(
-    backend: Backend, value: Any, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
+    backend: Backend, value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
     """An array of the backend, of this dtype and shape."""
     array = backend.convert(value, expected, f"{function}: {name}")
@@ -508,7 +510,7 @@ def _array(
 
 
 def _numbers(
-    backend: Backend, value: Any, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
+    backend: Backend, value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
     """An array of this shape; floats of half precision, as models give them under autocast, are widened exactly."""
     given = dtypes.shown(getattr(value, "dtype", expected.dtype))
@@ -517,7 +519,7 @@ def _numbers(
     return _array(backend, value, expected, shape, function, name)
 
 
-def _leaf(backend: Backend, tree: Tree, leaf: Any, function: str) -> Leaf:
+def _leaf(backend: Backend, tree: Tree, leaf: object, function: str) -> Leaf:
     """A leaf of arrays [B] of the backend."""
     if not isinstance(leaf, Leaf):
         raise TypeError(f"{function}: expected a leaf, as rb.trees.select gives it, got {type(leaf).__name__}")
@@ -537,7 +539,7 @@ def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tupl
     )
 
 
-def _check_tree(backend: Backend, tree: Any, function: str) -> None:
+def _check_tree(backend: Backend, tree: object, function: str) -> None:
     """Refuse what is no batch of trees of the backend."""
     if not isinstance(tree, Tree):
         raise TypeError(f"{function}: expected a frb.trees.Tree, got {type(tree).__name__}; rb.trees.init makes one")
@@ -548,7 +550,7 @@ def _check_tree(backend: Backend, tree: Any, function: str) -> None:
         )
 
 
-def _score(tree: Tree, score: Any, function: str) -> Score:
+def _score(tree: Tree, score: object, function: str) -> Score:
     """A score whose statistics the spec has."""
     if not isinstance(score, Score):
         raise TypeError(f"{function}: expected a score such as frb.trees.PUCT(), got {score!r}")
@@ -561,7 +563,7 @@ def _score(tree: Tree, score: Any, function: str) -> Score:
     return score
 
 
-def _depth(max_depth: Any, function: str) -> int:
+def _depth(max_depth: object, function: str) -> int:
     if max_depth is None:
         return INT32_MAX
     if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:

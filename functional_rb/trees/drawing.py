@@ -49,7 +49,7 @@ def _remarks(seen: Nodes, node: int) -> list[tuple[str, bool]]:
     return [("terminal", seen.terminal[node]), ("repeats", seen.repeats[node]), ("cut off", seen.cut[node])]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A value in few characters."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import ArrayLike, DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
 from functional_rb.convert import json
@@ -100,7 +100,7 @@ def problem(forest: Any) -> str | None:
     return problem_of_stack(spec.arrays, arrays, lambda one: _problem_of_one(spec, one))
 
 
-def _problem_of_one(spec: ForestSpec, arrays: list[Any]) -> str | None:
+def _problem_of_one(spec: ForestSpec, arrays: Sequence[object]) -> str | None:
     maps = [HashTable(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
     for name, map in zip(MAPS, maps, strict=True):
         if problem := hash_map.problem(getattr(spec, name), map):
@@ -166,7 +166,7 @@ def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
     return Forest(ForestArrays(nodes, edges, results, visits, terminations, *rewards, zeros("int32")), spec)
 
 
-def extend(lib: Lib[A], forest: Forest, steps: Any, mask: Any = None) -> Forest:
+def extend(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
     """Take steps into a forest; the result is that of taking them in one by one, in their order.
 
     A step is refused, and counted, if its observations, its edge or its result find no room. What of them had found
@@ -197,7 +197,7 @@ def extend(lib: Lib[A], forest: Forest, steps: Any, mask: Any = None) -> Forest:
     return _extend(lib, forest, steps, mask, None)
 
 
-def extend_(lib: Lib[A], forest: Forest, steps: Any, mask: Any = None) -> Forest:
+def extend_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
     """Do what `extend` does, in the forest's own memory: the forest that is given is consumed.
 
     Args:
@@ -214,7 +214,7 @@ def extend_(lib: Lib[A], forest: Forest, steps: Any, mask: Any = None) -> Forest
     return _extend(lib, forest, steps, mask, (forest, "arrays"))
 
 
-def _extend(lib: Lib[A], forest: Forest, steps: Any, mask: Any, consume: tuple[Forest, str] | None) -> Forest:
+def _extend(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike, consume: tuple[Forest, str] | None) -> Forest:
     who = "forests.extend"
     check_forest(lib, forest, who)
     check_forest_sizes(lib, forest, who)
@@ -239,7 +239,7 @@ def _extend(lib: Lib[A], forest: Forest, steps: Any, mask: Any, consume: tuple[F
     return Forest(lib.carry_out(_extended, spec, forest.arrays, *given, consume=consume), spec)
 
 
-def _observation(spec: ForestSpec, parts: dict[str, Any], who: str) -> Any:
+def _observation(spec: ForestSpec, parts: Mapping[str, object], who: str) -> Any:
     """What of a step's root, or of its "next", is the observation."""
     structure = spec.observations.structure
     names = structure.keys if structure.kind == "mapping" else (OBSERVATION,)
@@ -313,7 +313,7 @@ def _extended(
     )
 
 
-def lookup(lib: Lib[A], forest: Forest, observation: Any) -> A:
+def lookup(lib: Lib[A], forest: Forest, observation: object) -> A:
     """The numbers of the nodes of observations.
 
     Args:
@@ -338,7 +338,7 @@ def lookup(lib: Lib[A], forest: Forest, observation: Any) -> A:
     return ids.reshape(lead)
 
 
-def _found(ops: Ops, spec: ForestSpec, owned: Any, nodes: HashTable, rows: Array) -> Array:
+def _found(ops: Ops, spec: ForestSpec, owned: object, nodes: HashTable, rows: Array) -> Array:
     return hash_map.lookup(ops, spec.nodes, nodes, rows)
 
 
@@ -370,7 +370,14 @@ def count(lib: Lib[A], forest: Forest, observation: Any, action: Any = None) -> 
 
 
 def _counted(
-    ops: Ops, spec: ForestSpec, owned: Any, nodes: HashTable, edges: HashTable, visits: Array, rows: Array, actions: Any
+    ops: Ops,
+    spec: ForestSpec,
+    owned: object,
+    nodes: HashTable,
+    edges: HashTable,
+    visits: Array,
+    rows: Array,
+    actions: object,
 ) -> Array:
     found, counts = hash_map.lookup(ops, spec.nodes, nodes, rows), visits
     if actions is not None:
@@ -392,7 +399,7 @@ def refused(lib: Lib[A], forest: Forest) -> A:
     return forest.arrays.refused
 
 
-def check_forest(lib: Lib[A], forest: Any, who: str) -> None:
+def check_forest(lib: Lib[A], forest: object, who: str) -> None:
     """Refuse what is no forest of the backend, or was consumed.
 
     Raises:

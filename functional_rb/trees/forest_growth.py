@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from functional_rb.hash_maps.functions import known_size
 from functional_rb.lib import A, Lib
@@ -98,7 +97,7 @@ def _check_alike(spec: ForestSpec, other: ForestSpec, who: str) -> None:
             raise ValueError(f"{who}: expected the same {name}, {ours!r:.200}, got {theirs!r:.200}")
 
 
-def _moved(ops: Ops, spec: ForestSpec, owned: Any, arrays: ForestArrays) -> ForestArrays:
+def _moved(ops: Ops, spec: ForestSpec, owned: object, arrays: ForestArrays) -> ForestArrays:
     return ForestArrays(
         hash_map.moved(ops, spec.nodes, arrays.nodes),
         hash_map.moved(ops, spec.edges, arrays.edges),

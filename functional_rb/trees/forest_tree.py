@@ -75,7 +75,7 @@ class _Graph:
     def __init__(self, lib: Lib[A], forest: Forest) -> None:
         """Copy what is needed to the host."""
 
-        def host(array: Any) -> Any:
+        def host(array: object) -> Any:
             return np.asarray(lib.to_numpy(array))
 
         arrays, spec = forest.arrays, forest.spec

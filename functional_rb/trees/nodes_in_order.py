@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -98,7 +98,7 @@ class Nodes:
         """How large it is."""
         return f"TreeView({len(self)} nodes, {self.max_length} deep)"
 
-    def __contains__(self, observation: Any) -> bool:
+    def __contains__(self, observation: object) -> bool:
         """Whether a node has an observation, which is compared as a whole.
 
         Raises:
@@ -152,7 +152,7 @@ class Nodes:
         """What a node stands for, always as a dict, by the names that it has in a step."""
         return by_name(self.node_observation(self._checked(node, "node_observations")))
 
-    def _checked(self, node: Any, who: str) -> int:
+    def _checked(self, node: object, who: str) -> int:
         """The number of one of the nodes.
 
         Raises:
@@ -247,7 +247,7 @@ class Nodes:
             node = int(self.parent[node])
         return tuple(reversed(slots))
 
-    def node_at(self, path: Any) -> int:
+    def node_at(self, path: object) -> int:
         """The node that slots lead to from the root.
 
         Raises:
@@ -271,7 +271,7 @@ def children_of(parent: Ints, n: int) -> tuple[Ints, Ints]:
     return 1 + np.cumsum(num) - num, num
 
 
-def in_nest(outline: Outline | None, leaves: list[Any]) -> Any:
+def in_nest(outline: Outline | None, leaves: Sequence[object]) -> Any:
     """Leaves in the containers of a spec, its mappings as dicts; without a spec there is one leaf."""
     if outline is None:
         return leaves[0]
@@ -283,6 +283,6 @@ def by_name(observation: Any) -> dict[str, Any]:
     return observation if isinstance(observation, dict) else {OBSERVATION: observation}
 
 
-def host(array: Any) -> Any:
+def host(array: object) -> Any:
     """An array of any library in NumPy."""
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

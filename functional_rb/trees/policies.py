@@ -56,7 +56,7 @@ class Policy(Protocol):
         """What is known at the root, by random bits int32 [B, A, words]."""
         ...
 
-    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: Any, simulations: int, bits: Array) -> Array:
+    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
         """The slot int32 [B] that simulation i takes at the root, by random bits int32 [B]."""
         ...
 
@@ -118,7 +118,7 @@ class MuZero:
         share = self.dirichlet_fraction
         return ops.log((1.0 - share) * ops.exp(edges.prior) + share * drawn)
 
-    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: Any, simulations: int, bits: Array) -> Array:
+    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
         """The slot that the score chooses by the noisy prior."""
         return self.score.choose(ops, edges._replace(prior=root.noise), bits)
 
@@ -180,7 +180,7 @@ class GumbelMuZero:
             return Root(edges.visits, ops.full_like(edges.prior, 0))
         return Root(edges.visits, self.scale * gumbel(ops, bits[..., 0]))
 
-    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: Any, simulations: int, bits: Array) -> Array:
+    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
         """The best of the slots that have been visited as often as sequential halving wants it of simulation i."""
         table = ops.table(visits_wanted(self.considered, simulations), "int32", edges.visits)
         valid = ops.total(edges.valid)
@@ -214,7 +214,7 @@ class MostVisited:
         """Nothing but the visits."""
         return Root(edges.visits, ops.full_like(edges.prior, 0))
 
-    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: Any, simulations: int, bits: Array) -> Array:
+    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
         """The slot that the score chooses."""
         return self.score.choose(ops, edges, bits)
 

@@ -35,7 +35,7 @@ class Vertices(Mapping[Any, int]):
         """Take keys, ascending, and the node of each."""
         self._view, self._keys, self._nodes = seen, keys, nodes
 
-    def __getitem__(self, key: Any) -> int:
+    def __getitem__(self, key: object) -> int:
         """The node of a key."""
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
             raise KeyError(key)

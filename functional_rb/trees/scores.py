@@ -162,7 +162,7 @@ def _check_scale(who: str, scale: Any) -> None:
         raise ValueError(f"{who}.scale: expected 'siblings', 'tree' or (low, high) with low < high, got {scale!r}")
 
 
-def check_number(who: str, name: str, value: Any, low: float, high: float = math.inf) -> None:
+def check_number(who: str, name: str, value: object, low: float, high: float = math.inf) -> None:
     """Refuse a setting that is no number between two others."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{who}.{name}: expected a number from {low:g} to {high:g}, got {value!r}")

@@ -364,7 +364,7 @@ def search(
     top = ops.full_like(tree.size, ROOT)
     root = policy.begin(ops, edges_of(ops, tree, top), draws.begin)
 
-    def simulate(i: Any, tree: Tree) -> Tree:
+    def simulate(i: object, tree: Tree) -> Tree:
         bits, edges = draws.ties[i], root_edges(tree)
         slot = policy.choose(ops, edges, root, i, simulations, bits)
         leaf = select(ops, tree, policy.score, _or_outcome(ops, tree, slot, top, edges, bits), bits, max_depth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class TreeView(Nodes):
         """How large it is."""
         return f"TreeView({len(self)} nodes, {self.max_length} deep)"
 
-    def fully_expanded(self, node: int = 0, actions: Any = None) -> bool:
+    def fully_expanded(self, node: int = 0, actions: object = None) -> bool:
         """Whether each action was taken in a node.
 
         Args:
@@ -289,5 +289,5 @@ def _of_search(tree: Tree) -> TreeView:
     )
 
 
-def _unpacked(content: Content, rows: Any, wide: list[Any]) -> list[Any]:
+def _unpacked(content: Content, rows: object, wide: Sequence[object]) -> list[Any]:
     return row_layout.unpack(numpy_ops, content.layout, rows, wide)

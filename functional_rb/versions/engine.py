@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
@@ -44,7 +45,7 @@ class Engine:
         batch: int,
         mask: Array | None,
         priorities: Array | None,
-        key: Any,
+        key: object,
         consume: bool = False,
     ) -> Any:
         """Write a batch of items; returns the new state."""
@@ -100,7 +101,7 @@ class Engine:
             return next_state(state, version, write, None if stored else past_of(state), consume)
 
     def write_by(
-        self, state: Any, function: Callable[..., Any], *given: Any, rows: int = 0, consume: bool = False
+        self, state: Any, function: Callable[..., object], *given: object, rows: int = 0, consume: bool = False
     ) -> Any:
         """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own.
 
@@ -145,7 +146,13 @@ class Engine:
             return after, *library.sent_sample(_with_objects(memory, leaves), selection, state._target)
 
     def sample_(
-        self, state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any], wanted: Array | None = None
+        self,
+        state: Any,
+        key: object,
+        batch: int,
+        beta: ArrayLike,
+        finish: Callable[..., object],
+        wanted: Array | None = None,
     ) -> tuple[Any, Any]:
         """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         if not state.spec.sampler.remembers or batch == 0:
@@ -175,7 +182,7 @@ class Engine:
             forget_dead(version.own())
         return after
 
-    def own_(self, state: Any) -> Any:
+    def own_(self, state: object) -> Any:
         """Make a state the only owner of its memory."""
         return self.renamed(state, self._owner(state))
 
@@ -268,7 +275,7 @@ class Engine:
         with self.library.lock(version):
             return _with_objects(version.own(), self.library.items(state))
 
-    def is_live(self, state: Any, handles: Array) -> Array:
+    def is_live(self, state: object, handles: Array) -> Array:
         """Whether handles name stored items."""
         return self.look(state, functions.is_live, handles)
 
@@ -277,7 +284,7 @@ class Engine:
         found: Array = state.counters[..., place]
         return found
 
-    def drawable(self, state: Any, n: int) -> Array:
+    def drawable(self, state: object, n: int) -> Array:
         """Whether n items can be drawn from the state now."""
         return self._read(state, functions.drawable, None, n)
 
@@ -320,10 +327,10 @@ class Engine:
         self,
         state: Any,
         version: Version,
-        key: Any,
+        key: object,
         bits: Array | None,
         batch: int,
-        beta: Any,
+        beta: ArrayLike,
         wanted: Array | None,
         consume: bool,
     ) -> tuple[Any, list[Any], Selection]:
@@ -378,7 +385,7 @@ class Engine:
             return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
 
     def _carry_out(
-        self, function: Callable[..., Any], memory: Memory, saved: Saved | None, counters: Array, *given: Any
+        self, function: Callable[..., object], memory: Memory, saved: Saved | None, counters: Array, *given: object
     ) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library, arrays = self.library, memory.state_arrays(counters)

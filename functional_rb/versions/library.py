@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE
@@ -67,7 +68,7 @@ class Library(abc.ABC):
         """What stands in for functions of the core, whole ones among them, on a memory while a program is traced."""
         return NONE
 
-    def natively(self, function: str, *given: Any) -> Any:
+    def natively(self, function: str, *given: object) -> Any:
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
@@ -78,14 +79,14 @@ class Library(abc.ABC):
         """
         return None
 
-    def is_batched(self, value: Any) -> bool:
+    def is_batched(self, value: object) -> bool:
         """Whether a value stands for many, over which a function is mapped: kernels cannot read it."""
         return False
 
     # ---------------------------------------------------------------- what comes and goes
 
     @abc.abstractmethod
-    def check_key(self, key: Any) -> Any:
+    def check_key(self, key: object) -> Any:
         """Refuse a value that is no random key of the library."""
 
     @abc.abstractmethod
@@ -97,7 +98,7 @@ class Library(abc.ABC):
         """Uniform int32 in [0, 2^31) by a key, where the memory is."""
 
     @abc.abstractmethod
-    def number(self, beta: Any, memory: Memory) -> Array:
+    def number(self, beta: ArrayLike, memory: Memory) -> Array:
         """The exponent of the importance weights as a float32 scalar."""
 
     def sent(self, array: Any, target: Any) -> Any:

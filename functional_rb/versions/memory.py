@@ -110,7 +110,7 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def taken(array: Any) -> Array:
+    def taken(array: object) -> Array:
         """An array of NumPy's as the library has it, in the same memory; one of the library itself."""
 
     @staticmethod
@@ -222,6 +222,6 @@ class Memory(abc.ABC):
                         yield entry.name, self.taken(entry.old)
 
 
-def _named(rows: Any, wide: Sequence[Any], auxiliary: Mapping[str, Any], tree: Any | None) -> dict[str, Any]:
+def _named(rows: object, wide: Sequence[object], auxiliary: Mapping[str, object], tree: object) -> dict[str, Any]:
     others = {auxiliary_name(name): array for name, array in auxiliary.items()}
     return {**stored_arrays.named(rows, wide), **others, **({} if tree is None else {TREE: tree})}

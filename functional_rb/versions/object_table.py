@@ -44,7 +44,7 @@ class Table:
 
     __slots__ = ("__weakref__", "_columns", "_limit", "_memories", "_next", "_objects", "lock", "spec")
 
-    def __init__(self, spec: BufferSpec, objects: Mapping[int, Any] | None = None) -> None:
+    def __init__(self, spec: BufferSpec, objects: Mapping[int, object] | None = None) -> None:
         """Objects by the tokens that another table gave them, if any.
 
         Fresh tokens begin somewhere at random: none is ever taken for one of another table.

@@ -46,7 +46,7 @@ class VersionedState(core.State):
         counters: Array,
         spec: BufferSpec,
         save_history: SaveHistory | None = None,
-        target: Any = None,
+        target: object = None,
     ) -> None:
         """Name a version. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec

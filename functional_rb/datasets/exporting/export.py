@@ -6,7 +6,6 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import as_path
@@ -30,7 +29,7 @@ def export(
     to: str | os.PathLike[str],
     format: str = "minari",
     *,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, object] | None = None,
 ) -> str:
     """Write a dataset in a format of others, so that they can read it.
 

@@ -24,7 +24,7 @@ Stats = Mapping[str, Json]
 class Files(Protocol):
     """How a version lays a dataset out."""
 
-    def add(self, table: Any) -> None:
+    def add(self, table: object) -> None:
         """Append rows to the episode that is being written."""
 
     def end(self, episode: Json, stats: Stats) -> None:
@@ -51,7 +51,7 @@ class Version2:
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
         self._folder, self._episode, self._table = folder, 0, _Table()
 
-    def add(self, table: Any) -> None:
+    def add(self, table: object) -> None:
         """Append rows."""
         chunk = os.path.join(self._folder, "data", f"chunk-{self._episode // CHUNK:03}")
         self._table.write(os.path.join(chunk, f"episode_{self._episode:06}.parquet"), table)
@@ -185,7 +185,7 @@ class _Table:
         self._writer = None
 
 
-def _json(path: str, told: Any) -> None:
+def _json(path: str, told: object) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(told, file, indent=4, ensure_ascii=False)

@@ -59,7 +59,7 @@ def encoded(values: Array) -> list[bytes]:
     return made
 
 
-def size_of(content: Any, where: str) -> tuple[int, int]:
+def size_of(content: object, where: str) -> tuple[int, int]:
     """Height and width of an image, which is not decoded."""
     with _opened(content, where, KINDS) as image:
         return int(image.size[1]), int(image.size[0])

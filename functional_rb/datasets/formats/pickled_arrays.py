@@ -51,7 +51,7 @@ class PickledType:
         holds_objects: whether it is that of arrays of objects, which are read as lists.
     """
 
-    def __init__(self, text: Any) -> None:
+    def __init__(self, text: object) -> None:
         self.holds_objects = text == "O8"
         if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}|O8", text, re.ASCII):
             raise RefusedError(
@@ -59,7 +59,7 @@ class PickledType:
             )
         self.dtype = np.dtype(text)
 
-    def set(self, state: Any) -> None:
+    def set(self, state: object) -> None:
         """Take the state: a version, the order of bytes, what plain values do not have, and sizes."""
         if not isinstance(state, tuple) or len(state) < 5 or state[1] not in (*"<>|=",) or any(state[2:5]):
             raise RefusedError("a dtype of another kind, expected numbers, truth values, or texts of one length")
@@ -77,7 +77,7 @@ class PendingArray:
     def __init__(self) -> None:
         self.value: Any = self
 
-    def set(self, state: Any) -> None:
+    def set(self, state: object) -> None:
         """Take the state: a version, the shape, the dtype, whether the order is Fortran's, and the bytes."""
         if not isinstance(state, tuple) or len(state) != 5:
             raise RefusedError("an array without a state")
@@ -114,7 +114,7 @@ def made(name: Any, arguments: Any) -> Any:
     raise RefusedError(f"a call of {getattr(name, 'name', name)!r:.80} as arrays are not written with")
 
 
-def _array(content: Any, kind: Any, shape: Any, order: Any) -> Array:
+def _array(content: object, kind: object, shape: object, order: object) -> Array:
     """An array of bytes, which are not copied."""
     if not isinstance(kind, PickledType) or not isinstance(content, bytes) or order not in ("C", "F"):
         raise RefusedError("an array without dtype or bytes")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 from functional_rb.datasets.episode import DatasetError
@@ -96,7 +96,7 @@ class _Machine:
             line += byte
         return line.decode("ascii", "backslashreplace")
 
-    def push(self, value: Any) -> None:
+    def push(self, value: object) -> None:
         self.stack.append(value)
 
     def several(self, n: int) -> list[Any]:
@@ -133,12 +133,12 @@ class _Machine:
         value.set(state)
         self.push(value)
 
-    def extend(self, values: list[Any]) -> None:
+    def extend(self, values: Sequence[object]) -> None:
         if type(self.stack[-1]) is not list:
             raise RefusedError(f"values that are put into a {type(self.stack[-1]).__name__}")
         self.stack[-1].extend(values)
 
-    def update(self, values: list[Any]) -> None:
+    def update(self, values: Sequence[object]) -> None:
         keys = values[::2]
         if type(self.stack[-1]) is not dict or not all(isinstance(key, str | bytes | int | float) for key in keys):
             raise RefusedError("keys of dicts that are neither texts nor numbers")
@@ -148,11 +148,11 @@ class _Machine:
         self.memo[at] = self.stack[-1]
 
 
-def _filled(root: Any) -> Any:
+def _filled(root: object) -> Any:
     """A value with the arrays in the places where they were named. Each container is gone through once."""
     done: dict[int, Any] = {}
 
-    def filled(value: Any, depth: int) -> Any:
+    def filled(value: object, depth: int) -> Any:
         if depth > 100:
             raise RefusedError("containers in more than 100 others")
         if isinstance(value, PendingArray):

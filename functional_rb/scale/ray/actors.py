@@ -185,7 +185,7 @@ def _name(name: str, k: int) -> str:
 class RayTransport:
     """Calls are tasks of actors. Handles of actors can be pickled, and with them this."""
 
-    def __init__(self, shards: list[Any], coordinator: Any) -> None:
+    def __init__(self, shards: Sequence[object], coordinator: object) -> None:
         """Take the actors."""
         self._actors, self._coordinator = shards, coordinator
         self._row_bytes = 0.0
@@ -224,7 +224,7 @@ class RayTransport:
             return actor.sample.remote(seed, batch, oldest)
         return actor.sample_in_pieces.options(num_returns=pieces + 1).remote(pieces, seed, batch, oldest)
 
-    def result(self, call: Any, timeout: float | None = None) -> Any:
+    def result(self, call: object, timeout: float | None = None) -> Any:
         """Wait for a result."""
         try:
             if isinstance(call, Exception):
@@ -245,7 +245,7 @@ class RayTransport:
             self._row_bytes = found.block.nbytes / found.rows
         return found
 
-    def ready(self, calls: Sequence[Any]) -> set[int]:
+    def ready(self, calls: Sequence[object]) -> set[int]:
         """The positions of calls that are done."""
         done = {k for k, call in enumerate(calls) if isinstance(call, Exception)}
         # All that a call returns comes at once.

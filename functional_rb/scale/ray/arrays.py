@@ -53,7 +53,7 @@ class BackendArrays(NumPyArrays):
         return self._backend.from_dlpack(array, copy=self._picky and not aligned)
 
 
-def arrays_of(backend: Any) -> NumPyArrays:
+def arrays_of(backend: object) -> NumPyArrays:
     """How a client's arrays are made.
 
     Args:
@@ -72,7 +72,7 @@ def arrays_of(backend: Any) -> NumPyArrays:
     return BackendArrays(importlib.import_module(name))
 
 
-def convert(leaf: Any, expected: ArraySpec, name: str) -> Array:
+def convert(leaf: object, expected: ArraySpec, name: str) -> Array:
     """A leaf that is to be added as an array of NumPy: of arrays of any library in the host's memory, or a number."""
     if isinstance(leaf, bool | int | float | complex) and expected.shape == ():
         dtypes.check_scalar(leaf, expected.dtype, name)
@@ -83,7 +83,7 @@ def convert(leaf: Any, expected: ArraySpec, name: str) -> Array:
     return array
 
 
-def as_numpy(array: Any, what: str) -> Array:
+def as_numpy(array: object, what: str) -> Array:
     """Any library's array as one of NumPy.
 
     Raises:
@@ -101,7 +101,7 @@ def as_numpy(array: Any, what: str) -> Array:
         raise TypeError(f"{what}: expected an array in the host's memory: {error}") from None
 
 
-def optional(array: Any, name: str, dtype: str) -> Array | None:
+def optional(array: object, name: str, dtype: str) -> Array | None:
     """Masks and priorities; numbers of another kind of float are taken if float32 has them exactly."""
     if array is None:
         return None
@@ -113,7 +113,7 @@ def optional(array: Any, name: str, dtype: str) -> Array | None:
     return found
 
 
-def words_of(key: Any) -> tuple[int, ...]:
+def words_of(key: object) -> tuple[int, ...]:
     """What a key says, as numbers: one of either backend, or a plain seed.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample
@@ -79,7 +80,7 @@ class Client:
         >>> client.update(sample.indices, np.ones(4, np.float32))
     """
 
-    def __init__(self, transport: Transport, about: About, backend: Any = None, name: str | None = None) -> None:
+    def __init__(self, transport: Transport, about: About, backend: object = None, name: str | None = None) -> None:
         """Connect to all shards."""
         self.spec, self._about = about.spec, about
         self.name = secrets.token_hex(8) if name is None else checked_name(name, "connect: name")
@@ -93,7 +94,7 @@ class Client:
 
     # ---------------------------------------------------------------- writing
 
-    def add(self, items: Any, mask: Any = None, priorities: Any = None, version: int = 0) -> Receipt:
+    def add(self, items: object, mask: ArrayLike = None, priorities: ArrayLike = None, version: int = 0) -> Receipt:
         """Add items to one of the shards; each call goes to one as a whole.
 
         Where the order of steps matters (lanes, slices, n-step returns, compact storage) all of a client's items go to
@@ -120,7 +121,7 @@ class Client:
         self._permits.ask("insert", content.items, deadline, "add")
         return self._outbox.send(self._outbox.next(deadline), content)
 
-    def update(self, indices: Any, priorities: Any = None, items: Any = None) -> None:
+    def update(self, indices: ArrayLike, priorities: ArrayLike = None, items: object = None) -> None:
         """Set priorities, rewrite stored leaves, or both, of what was sampled.
 
         Args:
@@ -201,7 +202,7 @@ class Client:
 
     def iterate(
         self,
-        key: Any,
+        key: object,
         batch_size: int | None = None,
         *,
         n: int | None = None,
@@ -331,7 +332,7 @@ class Client:
                 raise
         return tuple(found)
 
-    def for_backend(self, backend: Any, name: str | None = None) -> Client:
+    def for_backend(self, backend: object, name: str | None = None) -> Client:
         """Another client of the same buffer, whose samples are arrays of another backend; None for NumPy's."""
         return Client(self._watch.transport, self._about, backend, name)
 

@@ -95,7 +95,7 @@ class Drawing:
                 self._ask(draw, missing)
         return self._together(draw, betas)
 
-    def _take(self, draw: Draw, k: int, rows: int, call: Any, deadline: float) -> int:
+    def _take(self, draw: Draw, k: int, rows: int, call: object, deadline: float) -> int:
         """Take what one shard has drawn; how many rows are to be drawn anew, as it gave none."""
         try:
             drawn: Drawn = self._watch.transport.result(call, self._watch.left(deadline))

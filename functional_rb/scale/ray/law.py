@@ -19,7 +19,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def shares(masses: Any) -> Floats:
+def shares(masses: object) -> Floats:
     """The chance of each shard, float64 [K], in proportion to its mass; all 0 if there is none.
 
     Example:

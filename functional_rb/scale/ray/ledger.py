@@ -99,7 +99,7 @@ class Ledger:
         return np.frombuffer(json.dumps(told).encode(), np.uint8)
 
     @classmethod
-    def decode(cls, told: Any) -> Ledger:
+    def decode(cls, told: object) -> Ledger:
         """What `encode` gave.
 
         Raises:

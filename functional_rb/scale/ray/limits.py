@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from functional_rb.base.dtypes import checked_count
 
@@ -149,7 +149,7 @@ class Limiter:
         )
 
 
-def check_limit(limit: Any) -> RateLimit | None:
+def check_limit(limit: object) -> RateLimit | None:
     """What is given as a limit.
 
     Raises:

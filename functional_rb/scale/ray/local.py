@@ -44,7 +44,7 @@ class LocalTransport:
             raise error
         return value
 
-    def ready(self, calls: Sequence[Any]) -> set[int]:
+    def ready(self, calls: Sequence[object]) -> set[int]:
         """All of them."""
         return set(range(len(calls)))
 

@@ -107,7 +107,7 @@ class Actors:
             raise TypeError(f"Actors.options: expected a dict of Ray's options, got {self.options!r}")
 
 
-def checked_name(name: Any, what: str) -> str:
+def checked_name(name: object, what: str) -> str:
     """A name by which something is found.
 
     Raises:

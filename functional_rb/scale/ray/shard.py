@@ -314,7 +314,7 @@ class Shard:
             return mass, float(sum_tree.smallest(numpy_ops, root)) / mass
         return mass, float(self._look(_least))
 
-    def _look(self, function: Any) -> Array:
+    def _look(self, function: object) -> Array:
         found: Array = _numpy(self._engine(self._state).look(self._state, function))
         return found
 
@@ -385,11 +385,11 @@ def _numpy(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.numpy()
 
 
-def _as_dict(container: Any, parts: dict[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any]:
+def _as_dict(container: object, parts: dict[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any]:
     return parts
 
 
-def _nested(leaves: dict[tuple[Any, ...], Any]) -> Any:
+def _nested(leaves: dict[tuple[object, ...], Any]) -> Any:
     """A nest of dicts with leaves at their paths."""
     if () in leaves:
         return leaves[()]

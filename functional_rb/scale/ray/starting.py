@@ -78,7 +78,7 @@ def start(
     return Client(on_ray.start(part, shards, checkpoint, limited, actors, about), about, backend)
 
 
-def connect(name: str = Actors.name, *, backend: Any = None, client: str | None = None) -> Client:
+def connect(name: str = Actors.name, *, backend: object = None, client: str | None = None) -> Client:
     """Connect to a buffer that another process has started.
 
     Args:

@@ -26,7 +26,7 @@ class Transport(Protocol):
         It raises nothing: what goes wrong is raised by `result`.
         """
 
-    def result(self, call: Any, timeout: float | None = None) -> Any:
+    def result(self, call: object, timeout: float | None = None) -> Any:
         """Wait for a result.
 
         Raises:
@@ -35,7 +35,7 @@ class Transport(Protocol):
             Exception: what the method raised.
         """
 
-    def ready(self, calls: Sequence[Any]) -> set[int]:
+    def ready(self, calls: Sequence[object]) -> set[int]:
         """The positions of calls that are done, whatever came of them; it waits for none."""
 
     def sleep(self, seconds: float) -> None:

@@ -144,7 +144,7 @@ class Watch:
         calls = {k: self.transport.call(k, method) for k, channel in enumerate(self.channels) if channel.alive}
         return [self._answer(k, calls[k], deadline) if k in calls else None for k in range(len(self.channels))]
 
-    def _answer(self, k: int, call: Any, deadline: float) -> Any:
+    def _answer(self, k: int, call: object, deadline: float) -> Any:
         try:
             return self.transport.result(call, self.left(deadline))
         except ShardDiedError:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.arrays import as_numpy, convert, optional
@@ -13,7 +12,7 @@ from functional_rb.scale.ray.blocks import Array
 from functional_rb.scale.ray.outbox import Content
 
 
-def addition(spec: BufferSpec, items: Any, mask: Any, priorities: Any, version: int) -> Content:
+def addition(spec: BufferSpec, items: object, mask: ArrayLike, priorities: ArrayLike, version: int) -> Content:
     """Items that are to be added, leaves [B, *shape], with lanes [T, E, *shape]."""
     marks, ranks = optional(mask, "mask", "bool"), optional(priorities, "priorities", "float32")
     batch = checks.batch(spec, items, convert, marks, ranks)
@@ -26,7 +25,7 @@ def addition(spec: BufferSpec, items: Any, mask: Any, priorities: Any, version: 
     return Content("add", leaves, named, count, int(version))
 
 
-def change(spec: BufferSpec, handles: Array, priorities: Any, items: Any) -> Content:
+def change(spec: BufferSpec, handles: Array, priorities: ArrayLike, items: object) -> Content:
     """Priorities and leaves of stored items that are to be others, by handles int32 [B, 2]."""
     named = {"indices": handles}
     ranks = optional(priorities, "priorities", "float32")
@@ -39,7 +38,7 @@ def change(spec: BufferSpec, handles: Array, priorities: Any, items: Any) -> Con
     return Content("update", checks.replacements(spec, items, convert, len(handles)), named)
 
 
-def handles_of(indices: Any, who: str) -> Array:
+def handles_of(indices: ArrayLike, who: str) -> Array:
     """Handles of a sharded sample, int32 [B, 2].
 
     Raises:

@@ -117,7 +117,7 @@ class Law:
         return self._young(tags, groups, version)[1]
 
     def _young(
-        self, tags: Sequence[Tags], groups: Sequence[Any] | None, version: int | None
+        self, tags: Sequence[Tags], groups: Sequence[object] | None, version: int | None
     ) -> tuple[list[int], list[int]]:
         """Which rows are young enough, and which are too old; those without a version are neither."""
         everything = range(len(tags))
@@ -131,7 +131,7 @@ class Law:
             old |= {k for k in everything if groups[k] in gone}
         return [k for k in known if k not in old], sorted(old)
 
-    def _grouped(self, rows: list[int], groups: Sequence[Any], n: int) -> list[int]:
+    def _grouped(self, rows: list[int], groups: Sequence[object], n: int) -> list[int]:
         """The rows of groups, if there are enough whole ones."""
         assert isinstance(self.sampler, Groups)
         each = self.sampler.per_group
@@ -146,7 +146,7 @@ class Law:
         whole = sum(size >= each for size in sizes.values())
         return rows if whole >= n // each else []
 
-    def buffer(self, tags: Sequence[Tags], groups: Sequence[Any] | None) -> tuple[Any, Places]:
+    def buffer(self, tags: Sequence[Tags], groups: Sequence[object] | None) -> tuple[Any, Places]:
         """A buffer of rows of these tags and groups, and at which place each of its handles came."""
         rb = importlib.import_module("torch_backend")
         capacity = max(1 << (len(tags) - 1).bit_length(), LEAST_CAPACITY)
@@ -165,7 +165,7 @@ class Law:
         return state, np.concatenate([np.flatnonzero(told), np.flatnonzero(~told)])
 
     def _drawn(
-        self, tags: Sequence[Tags], groups: Sequence[Any] | None, n: int, seed: int, beta: float | None
+        self, tags: Sequence[Tags], groups: Sequence[object] | None, n: int, seed: int, beta: float | None
     ) -> Drawn:
         """Draw from a buffer of these rows."""
         rb = importlib.import_module("torch_backend")
@@ -197,7 +197,7 @@ def _spec(sampler: Groups | Prioritized, capacity: int) -> BufferSpec:
     return BufferSpec({GROUP: Unbounded((), "int32")}, capacity, sampler=sampler)
 
 
-def _priorities(found: Sequence[Any]) -> Chances:
+def _priorities(found: Sequence[object]) -> Chances:
     """Priorities float32; NaN for what is none that a buffer takes."""
     if not set(map(type, found)) <= {int, float}:
         numbers = int | float | np.number

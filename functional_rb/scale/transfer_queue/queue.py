@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import extras
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.scale.transfer_queue.samplers import PROBABILITY, WEIGHT, WHO, LawSampler
 
 OLDEST = "0.1.11"
@@ -49,7 +50,7 @@ class Queue:
         self._package, self._priority_tag = transfer_queue, priority_tag
         self.client = transfer_queue.get_client()
 
-    def put(self, items: Any, tags: Mapping[str, Any] | None = None, partition: str = PARTITION) -> Any:
+    def put(self, items: object, tags: Mapping[str, object] | None = None, partition: str = PARTITION) -> Any:
         """Add rows.
 
         Args:
@@ -118,7 +119,7 @@ class Queue:
         items = self.client.get_data(meta)
         return Batch(items, np.array(meta.global_indexes, np.int64), chances, weights, tags, meta)
 
-    def update(self, batch: Batch, priorities: Any) -> None:
+    def update(self, batch: Batch, priorities: ArrayLike) -> None:
         """Set priorities [B], before alpha, of what was drawn; of a row that came twice the last one counts.
 
         Rows must not have been removed since: TransferQueue gives their numbers to others.
@@ -210,7 +211,7 @@ def _as_tensordict(items: Any) -> Any:
     return tensordict.TensorDict(leaves, batch_size=[len(next(iter(leaves.values())))])
 
 
-def _by_row(tags: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _by_row(tags: Mapping[str, object], count: int) -> list[dict[str, Any]]:
     """Tags of each row, of Python's own numbers."""
     columns = {}
     for name, given in tags.items():
