@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.buffer.reader import Reader
-from functional_rb.checkpoint.blocks import Mask, Run, Stored, Table, bytes_of, chunks, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import Mask, Run, Stored, bytes_of, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.core import counters, handles
 from functional_rb.samplers import Queue
@@ -103,14 +103,10 @@ def _differing(reader: Reader, stored: Stored, base: Opened | None, there: Mask)
         there = there | (base.owners(stored.name) >= 0)
     differs = np.zeros(stored.count, bool)
     for chunk in chunks(runs_of(there)):
-        found = _digests(reader, stored, chunk)
+        content = bytes_of(reader.read(stored.name, *stored.span(chunk)))
+        found = np.frombuffer(stored.digests(content), np.uint8).reshape(chunk[1] - chunk[0], -1)
         differs[slice(*chunk)] = (found != table[slice(*chunk)]).any(axis=1)
     return differs
-
-
-def _digests(reader: Reader, stored: Stored, chunk: Run) -> Table:
-    content = bytes_of(reader.read(stored.name, *stored.span(chunk)))
-    return np.frombuffer(stored.digests(content), np.uint8).reshape(chunk[1] - chunk[0], -1)
 
 
 def absorb(base: Opened, masks: Masks) -> list[int]:

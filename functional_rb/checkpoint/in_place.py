@@ -20,7 +20,7 @@ from functional_rb.base.errors import CheckpointError, CheckpointWriteError, Cor
 from functional_rb.base.files import UnusableFileError, open_regular
 from functional_rb.buffer.reader import TakeSnapshot
 from functional_rb.buffer.storage_kinds import Memmap, Storage
-from functional_rb.checkpoint.blocks import Mask, Stored, bytes_of, chunks, marked, runs_of, stored_arrays
+from functional_rb.checkpoint.blocks import Mask, bytes_of, chunks, marked, runs_of, stored_arrays
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
 from functional_rb.storage import disk, mapped, undo_log
@@ -280,14 +280,12 @@ def _arrays(files: MappedFiles, group: list[str]) -> list[NumpyArray]:
 
 def _all_present(files: MappedFiles) -> Blocks:
     """Of each array that lies in files the blocks outside of which nothing was ever written."""
-    return {name: _present(files, stored_arrays(files.spec)[name], there) for name, there in names(files.spec).items()}
-
-
-def _present(files: MappedFiles, stored: Stored, name: str) -> Mask:
-    mask = np.zeros(stored.count, bool)
-    for first, stop in files.written(name):
-        mask[stored.of_rows(first, stop)] = True
-    return mask
+    arrays, present = stored_arrays(files.spec), {}
+    for name, there in names(files.spec).items():
+        present[name] = np.zeros(arrays[name].count, bool)
+        for first, stop in files.written(there):
+            present[name][arrays[name].of_rows(first, stop)] = True
+    return present
 
 
 def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:

@@ -90,7 +90,9 @@ def load(
     if not isinstance(reading, Reading):
         raise TypeError(f"load: expected reading as frb.checkpoint.Reading(...), got {reading!r:.80}")
     if sharding is not None:
-        return _load_dealt(directory, backend, reading, device, storage, _one_spec(spec), sharding)
+        if spec is not None and not isinstance(spec, BufferSpec):
+            raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
+        return _load_dealt(directory, backend, reading, device, storage, spec, sharding)
 
     def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
         if given is None or isinstance(given, BufferSpec):
@@ -112,13 +114,6 @@ def load(
     if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
         raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
     return mixtures.loaded(directory, one, spec, reading.fall_back)
-
-
-def _one_spec(spec: object) -> BufferSpec | None:
-    """The other spec of a buffer that is to be dealt."""
-    if spec is not None and not isinstance(spec, BufferSpec):
-        raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
-    return spec
 
 
 def _load_dealt(

@@ -103,7 +103,7 @@ class OfShards:
 
     def _write(self, asked: Request) -> Saved:
         group = self._dealt.group
-        agreed(group, self._who, _nothing)  # the directory is held
+        agreed(group, self._who, lambda: None)  # the directory is held
         parts = agreed(group, self._who, lambda: [self._write_part(k, asked) for k in group.own])
         of_all = sorted(part for of_process in parts for part in of_process)
         done = agreed(group, self._who, lambda: None if group.number else self._write_index(asked, of_all))
@@ -113,8 +113,10 @@ class OfShards:
         """One of the process's own: what the others have to know of it."""
         part, place = self._dealt.parts[k], place_of(self.directory, k)
         given = saving.request(part, place, asked.incremental, asked.keep, asked.progress, self._who)
-        keep = _needed(self.directory, k, asked.keep) + 1
-        saved = saving.write(part.reader(), dataclasses.replace(given, keep=keep))
+        # What the whole's older checkpoints name of this part has to stay for as long as they do.
+        named = [one.parts[k][0] for one in _kept(self.directory, asked.keep) if k < len(one.parts)]
+        needed = [number for number in there(place) if number >= min(named)] if named else []
+        saved = saving.write(part.reader(), dataclasses.replace(given, keep=len(needed) + 1))
         content = read_manifest(place, saved.generation).content
         return [k, saved.generation, content, saved.nbytes, saved.written, saved.full]
 
@@ -143,10 +145,6 @@ class OfShards:
         """Let it go, written or not."""
 
 
-def _nothing() -> None:
-    pass
-
-
 def _fail(error: BaseException) -> None:
     raise error
 
@@ -158,12 +156,6 @@ def _kept(directory: str, keep: int) -> list[Shards]:
         with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
             found.append(read_manifest(directory, number).shards)
     return [one for one in found if one is not None]
-
-
-def _needed(directory: str, k: int, keep: int) -> int:
-    """How many checkpoints of a part have to stay beside a new one."""
-    oldest = min((one.parts[k][0] for one in _kept(directory, keep) if k < len(one.parts)), default=None)
-    return 0 if oldest is None else sum(number >= oldest for number in there(place_of(directory, k)))
 
 
 def _tidy(directory: str, keep: int) -> None:

@@ -96,16 +96,12 @@ def _read(specs: Any, spec: Any, narrow: bool, path: Path) -> Any:
         if isinstance(spec, specs.DiscreteArray):
             return Categorical(spec.num_values, dtype=dtype)
         if isinstance(spec, specs.BoundedArray):
-            return _bounded(spec, dtype)
+            if dtype == "bool":
+                if spec.minimum.any() or not spec.maximum.all():
+                    raise ValueError(f"truth values that are always the same have no spec, got {spec}; leave them out")
+                return Binary(spec.shape)
+            return Bounded(*narrowed_bounds(spec.minimum, spec.maximum, dtype), spec.shape, dtype)
         return Unbounded(spec.shape, dtype)
-
-
-def _bounded(spec: Any, dtype: str) -> Any:
-    if dtype == "bool":
-        if spec.minimum.any() or not spec.maximum.all():
-            raise ValueError(f"truth values that are always the same have no spec, got {spec}; leave them out")
-        return Binary(spec.shape)
-    return Bounded(*narrowed_bounds(spec.minimum, spec.maximum, dtype), spec.shape, dtype)
 
 
 def _write(specs: Any, spec: Any, path: Path) -> Any:

@@ -228,7 +228,14 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
     }
     kind, _, names, device = spec._like
     if isinstance(kind, Registered):
-        made["container"] = _encoded_registered(kind, path)
+        name = _name_of(kind.type, path, "to_json")
+        try:
+            static = _encoded_static(kind.static, path)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"{error}; it is a static field of {name}: make it a leaf, or of numbers and texts"
+            ) from None
+        made["container"] = {"class": name, "library": kind.library, "names": list(kind.names), "static": static}
     elif kind is not None:
         made["container"] = _name_of(kind, path, "to_json")
     if names:
@@ -236,15 +243,6 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
     if device:
         made["device"] = True
     return made
-
-
-def _encoded_registered(container: Registered, path: Path) -> dict[str, Any]:
-    name = _name_of(container.type, path, "to_json")
-    try:
-        static = _encoded_static(container.static, path)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{error}; it is a static field of {name}: make it a leaf, or of numbers and texts") from None
-    return {"class": name, "library": container.library, "names": list(container.names), "static": static}
 
 
 def _encoded_static(value: Any, path: Path) -> Any:

@@ -130,7 +130,10 @@ def convert(
             raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
         part = f"{target}.part"
         disk.make_directory(part)
-        known = {"source": _source(reader), "facts": dict(reader.facts)}
+        # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
+        stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
+        source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]
+        known = {"source": source, "facts": dict(reader.facts)}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
         total = (reader.counts.steps or 0) * form.spec.item_bytes
@@ -153,15 +156,6 @@ def _if_same(there: Description, reader: Reader, options: Json, target: str) -> 
                 f"{found.get(what)!r:.80}; remove it, or give another path"
             )
     return there
-
-
-def _source(reader: Reader) -> list[list[Any]]:
-    """What tells the files of a dataset from others: names, sizes, times."""
-    found = []
-    for name in reader.files:
-        status = os.stat(name)
-        found.append([os.path.abspath(name), status.st_size, status.st_mtime_ns])
-    return found
 
 
 @dataclasses.dataclass

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -75,7 +74,12 @@ def find(spec: BufferSpec) -> EpisodeLeaves | str:
         identity = nest.position(spec.plan.names, boundaries.trajectory_key, "inspect")
     if not all(readable(spec, k) for k in (*keys, *([] if identity is None else [identity]))):
         return "the leaves that tell where they end are stored apart from the others"
-    return EpisodeLeaves(tuple(keys), identity, _reward(spec), _flags(spec))
+    inside = [name for name in spec.plan.names if name.startswith(f"{NEXT}/")]
+    prefix = f"{NEXT}/" if any(name.removeprefix(f"{NEXT}/") in FLAGS for name in inside) else ""
+    named = {flag: prefix + flag for flag in ("terminated", "truncated")}
+    where = {flag: spec.plan.names.index(name) for flag, name in named.items() if name in spec.plan.names}
+    flags = {flag: k for flag, k in where.items() if spec.plan.leaves[k].dtype == "bool" and readable(spec, k)}
+    return EpisodeLeaves(tuple(keys), identity, _reward(spec), flags)
 
 
 def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
@@ -149,11 +153,3 @@ def _reward(spec: BufferSpec) -> int | None:
             )
             return k if fits and readable(spec, k) else None
     return None
-
-
-def _flags(spec: BufferSpec) -> dict[str, int]:
-    inside = [name for name in spec.plan.names if name.startswith(f"{NEXT}/")]
-    prefix = f"{NEXT}/" if any(name.removeprefix(f"{NEXT}/") in FLAGS for name in inside) else ""
-    found: dict[str, Any] = {flag: prefix + flag for flag in ("terminated", "truncated")}
-    where = {flag: spec.plan.names.index(name) for flag, name in found.items() if name in spec.plan.names}
-    return {flag: k for flag, k in where.items() if spec.plan.leaves[k].dtype == "bool" and readable(spec, k)}

@@ -350,6 +350,8 @@ class Batches(Iterator[AnySample[Any]]):
                 self._drawing.work()
 
     def _begin(self, batch: Batch) -> None:
+        # A function of its own: among the variables of `_ask`, from which errors of draws are raised, the batch would
+        # keep its own error alive by the traceback.
         self._drawing.waiting.append(batch)
         self._ahead.append(batch)
         if self._threads is not None:

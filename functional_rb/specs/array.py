@@ -153,7 +153,6 @@ class ArraySpec(Spec):
         return self.decoded(numpy_ops, x)
 
     def _read(self, value: object) -> NumpyArray:
-        """Numbers of an environment in the dtype that `encoded` takes."""
         return dtypes.as_dtype(value, self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -236,7 +235,8 @@ class Bounded(ArraySpec):
             remedy = "write Binary(shape)" if kind == "bool" else "write Unbounded(shape, dtype)"
             raise TypeError(f"Bounded: expected a dtype of integers or real numbers, got {self.dtype}; {remedy}")
         for name, bound in (("low", low), ("high", high)):
-            object.__setattr__(self, name, self._bound(bound, name))
+            array = broadcast(bound, self.shape, "Bounded", name)
+            object.__setattr__(self, name, dtypes.canonical(self.dtype, as_table(array), f"Bounded: {name}"))
         if not np.all(self._array("low") <= self._array("high")):
             raise ValueError(
                 f"Bounded: expected low <= high everywhere, got low={low!r:.80}, high={high!r:.80}; "
@@ -259,10 +259,6 @@ class Bounded(ArraySpec):
 
     def _array(self, name: str) -> NumpyArray:
         return dtypes.as_numpy(self.dtype, getattr(self, name))
-
-    def _bound(self, bound: Any, name: str) -> Table:
-        array = broadcast(bound, self.shape, "Bounded", name)
-        return dtypes.canonical(self.dtype, as_table(array), f"Bounded: {name}")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -46,12 +45,8 @@ def cardinality(spec: SpecNest) -> int | float:
         >>> cardinality(Unbounded(())), cardinality(Unbounded((), "int8"))
         (inf, 256)
     """
-    return _product(map(of_unit, units(checked(spec, "cardinality"))))
-
-
-def _product(counts: Iterable[int | float]) -> int | float:
-    """The product of numbers of values, none of which is 0: infinite if one of them is."""
-    counts = list(counts)
+    counts = [of_unit(unit) for unit in units(checked(spec, "cardinality"))]
+    # Of integers the product is exact; infinity times a large integer would overflow.
     return math.inf if math.inf in counts else math.prod(counts)
 
 

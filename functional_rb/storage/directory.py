@@ -113,16 +113,12 @@ class Directory:
             )
         else:
             with explained(self.path):
-                self._write(wanted)
-
-    def _write(self, wanted: Mapping[str, object]) -> None:
-        """Written aside and renamed, so that half of it is never there."""
-        self._made.append(DESCRIPTION)
-        with files.aside(self.path) as scratch:
-            made = os.path.join(scratch, DESCRIPTION)
-            with open(made, "w", encoding="utf-8") as file:
-                json.dump(wanted, file, indent=1)
-            os.replace(made, self.join(DESCRIPTION))
+                self._made.append(DESCRIPTION)
+                with files.aside(self.path) as scratch:
+                    made = os.path.join(scratch, DESCRIPTION)
+                    with open(made, "w", encoding="utf-8") as file:
+                        json.dump(wanted, file, indent=1)
+                    os.replace(made, self.join(DESCRIPTION))
 
     def open(self, name: str) -> int:
         """The file of an array, made if it is missing."""
@@ -183,7 +179,10 @@ def check_layout(path: str, wanted: Mapping[str, object]) -> None:
     found = read_description(description)
     for key, value in wanted.items():
         if found.get(key) != value:
-            expected, got = _difference(value, found.get(key))
+            expected, got = value, found.get(key)
+            if isinstance(expected, dict) and isinstance(got, dict):  # only what differs, as the rest is long
+                differ = [name for name in {**expected, **got} if expected.get(name) != got.get(name)]
+                expected, got = ({name: part.get(name) for name in differ} for part in (expected, got))
             raise StorageLayoutError(
                 f"{description}: the files are of another buffer: {key}: expected {expected}, got {got}; "
                 f"give Memmap another path, or the BufferSpec that they were made with"
@@ -205,14 +204,6 @@ def read_description(path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StorageLayoutError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
     return found
-
-
-def _difference(wanted: object, found: object) -> tuple[Any, Any]:
-    """The parts of two values that differ."""
-    if not (isinstance(wanted, dict) and isinstance(found, dict)):
-        return wanted, found
-    differ = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
-    return {name: wanted.get(name) for name in differ}, {name: found.get(name) for name in differ}
 
 
 @contextlib.contextmanager

@@ -33,18 +33,15 @@ def with_spec(
     """
     files = create(new) if isinstance(new.storage, Memmap) and not new.storage.shared else None
     try:
-        made = _moved(arrays, old, new, files)
+        step = respec.step_of(new)
+        if files is None:
+            rows, wide = row_layout.allocate(numpy_ops, new.plan.layout, new.capacity)
+            made = respec.with_spec(numpy_ops, arrays, old, new, stored=(rows, wide, {}), step=step)
+        else:
+            stored, prepare = (files.rows, files.wide, files.auxiliary), (files.prepare_slots, files.prepare_places)
+            made = respec.with_spec(numpy_ops, arrays, old, new, None, stored, step, *prepare)
     except BaseException:
         if files is not None:
             files.discard()
         raise
     return separate(made, arrays, numpy_ops.copy), files
-
-
-def _moved(arrays: Arrays, old: BufferSpec, new: BufferSpec, files: MappedFiles | None) -> Arrays:
-    step = respec.step_of(new)
-    if files is None:
-        rows, wide = row_layout.allocate(numpy_ops, new.plan.layout, new.capacity)
-        return respec.with_spec(numpy_ops, arrays, old, new, stored=(rows, wide, {}), step=step)
-    stored, prepare = (files.rows, files.wide, files.auxiliary), (files.prepare_slots, files.prepare_places)
-    return respec.with_spec(numpy_ops, arrays, old, new, None, stored, step, *prepare)

@@ -288,7 +288,11 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[
     """Files that are all there, or none of those that were not there before."""
     try:
         directory.describe(spec, fresh)
-        files = MappedFiles(spec, _mapped(spec, directory), directory)
+        arrays = {
+            name: MappedArray(directory.open(name), shape, dtype, directory.join(file_name(name)))
+            for name, (shape, dtype) in shapes(spec).items()
+        }
+        files = MappedFiles(spec, arrays, directory)
         with explained(directory.path):
             logs = undo_log.any_in(directory.path)
         if logs:
@@ -297,13 +301,6 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[
     except BaseException:
         directory.undo()
         raise
-
-
-def _mapped(spec: BufferSpec, directory: Directory) -> dict[str, MappedArray]:
-    return {
-        name: MappedArray(directory.open(name), shape, dtype, directory.join(file_name(name)))
-        for name, (shape, dtype) in shapes(spec).items()
-    }
 
 
 def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFiles:

@@ -292,7 +292,12 @@ def records(path: str, arrays: Sequence[Rows], torn: list[Torn] | None = None) -
                     raise CorruptCheckpointError(path, f"the record at byte {at} is not what its checksum tells")
                 torn.append(Torn(path, at, False))  # a machine that lost its power may leave the end of a file so
                 return
-            yield _record(path, at, content, n, widths, capacity)
+            slots = _slots(path, at, content, n, capacity)
+            starts = 8 * n + n * np.cumsum([0, *widths])
+            kept = (
+                np.frombuffer(content, np.uint8, n * width, start) for start, width in zip(starts, widths, strict=False)
+            )
+            yield Record(slots, tuple(rows.reshape(n, -1) if rows.size else rows.reshape(n, 0) for rows in kept))
 
 
 def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows, int]:
@@ -340,13 +345,6 @@ def _slots(path: str, at: int, content: bytes, n: int, capacity: int) -> Rows:
     if int(slots.min()) < 0 or int(slots.max()) >= capacity:
         raise CorruptCheckpointError(path, f"the record at byte {at} names rows beyond {capacity}")
     return slots
-
-
-def _record(path: str, at: int, content: bytes, n: int, widths: list[int], capacity: int) -> Record:
-    slots = _slots(path, at, content, n, capacity)
-    starts = 8 * n + n * np.cumsum([0, *widths])
-    kept = (np.frombuffer(content, np.uint8, n * width, start) for start, width in zip(starts, widths, strict=False))
-    return Record(slots, tuple(rows.reshape(n, -1) if rows.size else rows.reshape(n, 0) for rows in kept))
 
 
 def roll_back(

@@ -236,12 +236,15 @@ def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: Any) ->
         if before is None or after is None:
             continue
         wrong = (bytes_of(before)[earlier] != bytes_of(after)[later]).any(-1)
-        rows = _in_rows(wrong, goes_on.shape)
-        if rows is None:
+        lead = goes_on.shape
+        if wrong.shape[: len(lead)] != lead and lead[-1:] == (1,):
+            lead = lead[:-1]  # TorchRL's flags have a last axis of one
+        if wrong.shape[: len(lead)] != lead:
             raise ValueError(
                 f"ted.check: leaf {nest.show(path)!r}: expected the leading axes {done.shape} of the flags, "
                 f"got shape {tuple(after.shape)}; give every leaf the same leading axes"
             )
+        rows = wrong.any(tuple(range(len(lead), wrong.ndim))).reshape(goes_on.shape)
         if (rows & goes_on).any():
             at = list(_first(rows & goes_on))
             at[axis] += 1
@@ -250,16 +253,6 @@ def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: Any) ->
                 f"step before, bit for bit, as that step is not done; give the steps of an episode in order, and mark "
                 f"the last one of an episode that was cut off as truncated"
             )
-
-
-def _in_rows(wrong: Any, rows: tuple[int, ...]) -> Any:
-    """Whether anything is wrong in each row; None if the array has no such rows."""
-    lead = rows
-    if wrong.shape[: len(lead)] != lead and lead[-1:] == (1,):
-        lead = lead[:-1]  # TorchRL's flags have a last axis of one
-    if wrong.shape[: len(lead)] != lead:
-        return None
-    return wrong.any(tuple(range(len(lead), wrong.ndim))).reshape(rows)
 
 
 def bytes_of(array: Any) -> Any:

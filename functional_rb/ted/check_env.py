@@ -202,7 +202,12 @@ class _Comparison:
         if isinstance(spec, NonTensor):
             return
         if isinstance(spec, Varying | Text) and lead:
-            self._each(spec, value, path, lead)
+            if not isinstance(value, tuple | list | np.ndarray) or len(value) != lead[0]:
+                message = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
+                self.findings.add(path, "kind", message)
+            else:
+                for one in value:
+                    self.compare(spec, one, path, lead[1:])
         elif isinstance(spec, Sequence):
             self._sequence(spec, value, path)
         elif isinstance(spec, Graph):
@@ -233,16 +238,7 @@ class _Comparison:
             if key not in outline.keys:
                 self.findings.add((*path, key), "extra", f"not expected, got {_shown(values[key])}")
 
-    def _each(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
-        """Compare values that are no arrays, which come one by one."""
-        if not isinstance(value, tuple | list | np.ndarray) or len(value) != lead[0]:
-            message = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
-            self.findings.add(path, "kind", message)
-            return
-        for one in value:
-            self.compare(spec, one, path, lead[1:])
-
-    def _array(self, spec: ArraySpec, value: object, path: Path, lead: tuple[int, ...]) -> None:
+    def _array(self, spec: ArraySpec, value: Any, path: Path, lead: tuple[int, ...]) -> None:
         number = isinstance(value, bool | int | float) and not isinstance(value, np.generic)
         if not number and not isinstance(value, np.ndarray | np.generic):
             self.findings.add(path, "kind", f"expected an array, got {_shown(value)}")

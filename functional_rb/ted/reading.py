@@ -127,7 +127,12 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
         raise DamagedError(f"{where}: expected a leaf 'done', bool ({total},) or ({total}, 1), got {got}; not in TED")
     source.expect_held(LANE_BYTES * header.count, f"{header.count} lanes")
     lanes, reward, spec = _extra(header, extra, reward, where, known)
-    rows = _Rows(header, np.array(lanes.sizes, np.int64), _flags(source))
+    found = [np.empty(0, np.int64)]
+    for start, stop in source.written(DONE):
+        for first in range(start, stop, PIECE):
+            flags = source.rows(DONE, [(first, min(first + PIECE, stop))])
+            found.append(first + np.flatnonzero(flags))
+    rows = _Rows(header, np.array(lanes.sizes, np.int64), np.concatenate(found))
     source.expect_held(rows.bytes_of(source.file_leaves), f"{len(rows.sizes)} lanes with {rows.sizes.sum()} steps")
     shared, made = set(), {}
     for path, file_leaf in source.file_leaves.items():
@@ -176,16 +181,6 @@ class _Rows:
     def bytes_of(self, file_leaves: Mapping[Path, FileLeaf]) -> int:
         row = sum(math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype] for file_leaf in file_leaves.values())
         return row * int(self._shared_sizes.sum())
-
-
-def _flags(source: Source) -> Array:
-    """The rows that are done, int64 [n], ascending."""
-    found = [np.empty(0, np.int64)]
-    for start, stop in source.written(DONE):
-        for first in range(start, stop, PIECE):
-            flags = source.rows(DONE, [(first, min(first + PIECE, stop))])
-            found.append(first + np.flatnonzero(flags))
-    return np.concatenate(found)
 
 
 def _extra(

@@ -132,7 +132,10 @@ def from_gymnasium(
     spec = None if item is None else encoding_item(item)
     if spec is not None:
         lead = tuple(done.shape)
-        carry, action = _encoded_before(carry, action, spec, observation_key, lead, who)
+        if carry.item is None:
+            carry = carry._replace(observation=encoded_observation(spec, carry.observation, observation_key, lead, who))
+        if ACTION in spec and is_encoding(spec[ACTION]):
+            action = encoded(spec[ACTION], action, lead, ACTION, who)
         observation = encoded_observation(spec, observation, observation_key, lead, who)
         infos, observation_key = _encoded_final(infos, spec, observation_key, lead, who), None
     after = observation
@@ -154,7 +157,13 @@ def from_gymnasium(
     if item is not None:
         items = _converted(items, item, who)
     check_rows(items, who)
-    _check_lead(items, tuple(done.shape), who)
+    shape = tuple(done.shape)
+    for path, leaf in leaves_of(items, who).items():
+        if tuple(leaf.shape)[: len(shape)] != shape:
+            raise ValueError(
+                f"{who}: leaf {nest.show(path)!r}: expected shape {(*shape, '...')}, one for each environment, "
+                f"got {tuple(leaf.shape)}"
+            )
     ended = {NEXT_STEP: done, SAME_STEP: never, DISABLED: done | idle}[mode]
     return Carry(observation, ended, spec), items, ~(never if mode == SAME_STEP else idle)
 
@@ -231,17 +240,6 @@ def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[
     return Carry(rows.observation, False), rows.action, step
 
 
-def _encoded_before(
-    carry: Carry, action: object, item: Composite, key: str | None, lead: tuple[int, ...], who: str
-) -> tuple[Carry, Any]:
-    """The carry with its observation encoded, unless it is already, and the action encoded."""
-    if carry.item is None:
-        carry = carry._replace(observation=encoded_observation(item, carry.observation, key, lead, who))
-    if ACTION in item and is_encoding(item[ACTION]):
-        action = encoded(item[ACTION], action, lead, ACTION, who)
-    return carry, action
-
-
 def _encoded_final(
     infos: Mapping[str, object], item: Composite, key: str | None, lead: tuple[int, ...], who: str
 ) -> Mapping[str, Any]:
@@ -298,16 +296,7 @@ def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
     return last
 
 
-def _check_lead(items: Mapping[str, object], lead: tuple[int, ...], who: str) -> None:
-    for path, leaf in leaves_of(items, who).items():
-        if tuple(leaf.shape)[: len(lead)] != lead:
-            raise ValueError(
-                f"{who}: leaf {nest.show(path)!r}: expected shape {(*lead, '...')}, one for each environment, "
-                f"got {tuple(leaf.shape)}"
-            )
-
-
-def _converted(items: Mapping[str, object], item: object, who: str) -> dict[str, Any]:
+def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
     """NumPy leaves in the dtypes of an item's spec."""
     specs = leaves_of(item, who)
     leaves, structure = nest.flatten(items, is_leaf)

@@ -147,7 +147,11 @@ def check_probabilities(tried: Tried, some: bool) -> None:
     )
     if tried.trial.sampler_law is None or not some:
         return
-    steps = steps_by_handle(tried)
+    if tried.model is not None:
+        steps = sorted(tried.model.steps(), key=lambda step: step.handle)
+    else:
+        capacity = tried.spec.capacity
+        steps = [Step(k, 0, h % capacity, h, tried.stored[h]) for k, h in enumerate(sorted(tried.stored))]
     wanted = shares(dict(enumerate(map(float, tried.trial.sampler_law(steps)))))
     expected = [wanted.get(k, 0.0) for k in range(len(steps))]
     tried.expect(
@@ -157,14 +161,6 @@ def check_probabilities(tried: Tried, some: bool) -> None:
         np.round(told, 6).tolist(),
         "see `added`, `updated` and `probabilities`",
     )
-
-
-def steps_by_handle(tried: Tried) -> list[Step]:
-    """What is stored, as a law is given it."""
-    if tried.model is not None:
-        return sorted(tried.model.steps(), key=lambda step: step.handle)
-    capacity = tried.spec.capacity
-    return [Step(k, 0, h % capacity, h, tried.stored[h]) for k, h in enumerate(sorted(tried.stored))]
 
 
 def check_frequencies(tried: Tried, draws: int = 1500) -> None:

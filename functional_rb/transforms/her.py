@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -56,7 +57,12 @@ class Hindsight(Transform):
         """Check what can be known before any array exists."""
         if self.strategy not in get_args(Strategy):
             raise ValueError(f"her: expected strategy 'future', 'final', 'episode' or 'random', got {self.strategy!r}")
-        object.__setattr__(self, "k", _checked_k(self.k))
+        k: Any = self.k
+        good = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool) and k >= 0
+        if not good or (k > LARGEST_K and k != math.inf):
+            raise ValueError(f"her: expected k as a number from 0 to {LARGEST_K}, or infinity, got {k!r}")
+        # A whole number stays one: for an int the choice of items is exact, see `_chosen`.
+        object.__setattr__(self, "k", int(k) if k != math.inf and k == int(k) else float(k))
         if self.reward is not None and not callable(self.reward):
             raise TypeError(f"her: expected reward as a function of (achieved, goal), got {self.reward!r}")
         object.__setattr__(self, "reward", functions.comparable(self.reward))
@@ -122,7 +128,8 @@ class Hindsight(Transform):
             raise ValueError(
                 f"her: the item has no leaf 'reward' to compute anew; give reward_key=..., one of {plan.names}"
             )
-        for position in (achieved, *self._rewards(plan)) if self.reward is not None else ():
+        used = () if self.reward is None else (achieved, *chain(*reward_leaves.positions(plan, self.reward_key, "her")))
+        for position in used:
             if position in plan.objects:
                 raise ValueError(
                     f"her: leaf {plan.names[position]!r} holds Python objects, and rewards are computed of arrays; "
@@ -203,24 +210,12 @@ class Hindsight(Transform):
         each = zip(keys, parts, new if several else [new], strict=True)
         return {k: array for key, part, given in each for k, array in _by_leaf(plan, key, part, given).items()}
 
-    def _rewards(self, plan: Plan) -> list[int]:
-        """The leaves of rewards."""
-        return [k for each in reward_leaves.positions(plan, self.reward_key, "her") for k in each]
-
     def _achieved(self, plan: Plan) -> int:
         assert self.achieved_key is not None
         return nest.position(plan.names, self.achieved_key, "her")
 
     def _goals(self, plan: Plan) -> list[int]:
         return [nest.position(plan.names, key, "her") for key in self.goal_keys or ()]
-
-
-def _checked_k(k: Any) -> int | float:
-    """A whole number as an int, as all draws were made before others were taken."""
-    good = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool) and k >= 0
-    if not good or (k > LARGEST_K and k != math.inf):
-        raise ValueError(f"her: expected k as a number from 0 to {LARGEST_K}, or infinity, got {k!r}")
-    return int(k) if k != math.inf and k == int(k) else float(k)
 
 
 def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: object) -> dict[int, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.episode import Array, Episode
+from functional_rb.datasets.episode import Episode
 from functional_rb.datasets.exporting.lerobot_features import COUNTED, Features
 from functional_rb.datasets.exporting.lerobot_files import VERSIONS, Files
 from functional_rb.datasets.exporting.steps import WHO, Fields
@@ -99,7 +99,12 @@ class _Writing:
         index = np.arange(self.index, self.index + n, dtype=np.int64)
         frame = index - self._begun
         seconds, episode = (frame / self._fps).astype(np.float32), np.full(n, self.episode, np.int64)
-        counted = (seconds, frame, episode, index, self._numbers_of(tasks, piece))
+        for task in tasks:
+            self.tasks.setdefault(task, len(self.tasks))
+        runs = _runs(piece, tasks[0])
+        numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
+        task_index = numbers[np.searchsorted([step for step, _ in runs], frame, "right") - 1]
+        counted = (seconds, frame, episode, index, task_index)
         columns = dict(features.values(piece))
         columns |= zip(features.all[-len(COUNTED) :], (column.reshape(n, 1) for column in counted), strict=True)
         for feature, values in columns.items():
@@ -121,15 +126,6 @@ class _Writing:
         told = piece.about.get("tasks")
         tasks = [str(task) for task in told] if isinstance(told, list) and told else [self._task]
         return list(dict.fromkeys([*tasks, *(task for _, task in _runs(piece, tasks[0]))]))
-
-    def _numbers_of(self, tasks: list[str], piece: Episode) -> Array:
-        """The number of what was to be done in each step of a piece, int64 [n]."""
-        for task in tasks:
-            self.tasks.setdefault(task, len(self.tasks))
-        runs = _runs(piece, tasks[0])
-        numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
-        steps = self.index - self._begun + np.arange(len(piece))
-        return numbers[np.searchsorted([step for step, _ in runs], steps, "right") - 1]
 
 
 def _runs(piece: Episode, first: str) -> list[tuple[int, str]]:

@@ -149,7 +149,11 @@ class Features:
         if len(spec.shape) > MOST_AXES:
             raise fields.refused(unit, NAME, f"at most {MOST_AXES} axes", "flatten some by datasets.map")
         seen = unit.field == "observations" and is_image(spec)
-        name = _name(unit, seen)
+        prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
+        path: Sequence[Any] = unit.path
+        if unit.field == "observations" and not path:
+            path = ["image" if seen else "state"]
+        name = ".".join(map(str, (*prefix, *path)))
         if unit.field == "infos" and name.split(".")[0] in ("observation", "action"):
             expected = "infos that are not called observation or action"
             raise fields.refused(unit, NAME, expected, "rename it by datasets.map")
@@ -172,12 +176,3 @@ def is_image(spec: ArraySpec) -> bool:
     """Whether arrays are taken for images: bytes with rows and columns, and 1, 3 or 4 channels last or none."""
     shape = spec.shape
     return spec.dtype == "uint8" and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
-
-
-def _name(unit: Unit, is_image: bool) -> str:
-    """Of a column: an observation that has no name of its own is the state, or the image."""
-    prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
-    path: Sequence[Any] = unit.path
-    if unit.field == "observations" and not path:
-        path = ["image" if is_image else "state"]
-    return ".".join(map(str, (*prefix, *path)))
