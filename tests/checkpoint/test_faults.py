@@ -36,6 +36,7 @@ from tests.support.checkpoints import (
     small_blocks,
     stored_bits,
 )
+from tests.support.children import program
 from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
@@ -195,45 +196,15 @@ def in_namespace(script: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    program = """
-import os, sys, functional_rb as frb
-from functional_rb.checkpoint.loading import read
-from tests.support.kill_saves import state_at, check
-path = sys.argv[1]
-for k in range(60):
-    try:
-        frb.save(state_at(k), path, keep=60)
-    except frb.errors.StorageFullError as error:
-        assert 0 < k < 59, k
-        assert not [name for name in os.listdir(path) if name.endswith(".part")]
-        check(read(path)[1], state_at(k - 1))
-        print("full", error)
-        break
-"""
-    script = 'mount -t tmpfs -o size=2m none "$1" && "$2" -c "$3" "$1"'
-    run = in_namespace(script, str(tmp_path), sys.executable, program)
+    script = 'mount -t tmpfs -o size=2m none "$1" && shift && "$@"'
+    run = in_namespace(script, str(tmp_path), *program("saves_to_a_full_disk", tmp_path))
     assert run.stdout.startswith("full"), run.stderr
     assert "free some room" in run.stdout
 
 
 def test_a_read_only_directory(tmp_path: Path) -> None:
-    program = """
-import sys, functional_rb as frb
-from functional_rb.checkpoint.loading import read
-from tests.support.kill_saves import state_at, check
-path = sys.argv[1]
-if sys.argv[2] == "write":
-    frb.save(state_at(0), path)
-else:
-    try:
-        frb.save(state_at(1), path)
-    except frb.errors.CheckpointWriteError as error:
-        print("refused", error)
-    check(read(path)[1], state_at(0))
-    print(len(frb.checkpoint.checkpoints(path)))
-"""
-    script = 'mount -t tmpfs none "$1"; "$2" -c "$3" "$1" write; mount -o remount,ro "$1"; "$2" -c "$3" "$1" read'
-    run = in_namespace(script, str(tmp_path), sys.executable, program)
+    script = 'path="$1"; shift; mount -t tmpfs none "$path"; "$@" write; mount -o remount,ro "$path"; "$@" read'
+    run = in_namespace(script, str(tmp_path), *program("saves_to_a_read_only_disk", tmp_path))
     assert run.stdout.startswith("refused"), run.stderr
     assert run.stdout.endswith("1\n"), run.stderr
 
@@ -565,15 +536,7 @@ def test_no_save_gets_a_number_that_nobody_would_find(states: list[frb.State], t
 
 
 def test_processes_that_save_to_one_place_wait_for_each_other(tmp_path: Path) -> None:
-    program = """
-import sys
-from tests.support.kill_saves import state_at
-import functional_rb as frb
-for k in range(12):
-    frb.save(state_at(k), sys.argv[1], incremental=True)
-"""
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    running = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    running = [subprocess.Popen(program("saves_states", tmp_path), cwd=ROOT) for _ in range(2)]
     seen = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", 1 << 16)
@@ -608,51 +571,8 @@ def test_what_a_killed_save_left_goes_before_anything_is_written(states: list[fr
 
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    program = """
-import os, signal, sys, time
-import functional_rb as frb
-from functional_rb.storage import disk
-from tests.support.kill_saves import state_at
-signal.alarm(20)
-with disk.locked(sys.argv[1] + "/lock"):
-    child = os.fork()  # it has the descriptor too, and stays
-    if not child:
-        time.sleep(60)
-        os._exit(0)
-try:
-    frb.save(state_at(0), sys.argv[1])
-finally:
-    os.kill(child, 9)
-"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)
+    subprocess.run(program("fork_beside_the_lock", tmp_path), cwd=ROOT, check=True)
 
 
 def test_a_forked_child_does_not_wait_for_the_parents_saves(tmp_path: Path) -> None:
-    program = """
-import os, signal, sys, threading
-import functional_rb as frb
-from functional_rb.checkpoint import saving
-from functional_rb.checkpoint.loading import read
-from tests.support.kill_saves import state_at, check
-go, write = threading.Event(), saving.write
-saving.write = lambda *args: go.wait() and write(*args)
-path = sys.argv[1]
-first, second = (frb.checkpoint.save_async(state_at(k), path) for k in (0, 1))
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    saving.write = write
-    for one in (first, second):
-        try:
-            one.result()
-        except frb.errors.CheckpointError as error:
-            assert "in the process that began it" in str(error)
-    frb.save(state_at(2), path)
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-check(read(path)[1], state_at(2))
-go.set()
-assert second.result().generation == 3
-check(read(path)[1], state_at(1))
-"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=True)
+    subprocess.run(program("fork_beside_a_save", tmp_path), cwd=ROOT, check=True)

@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from functional_rb.base import files
 from functional_rb.inspection.report import inspect
 from functional_rb.storage import disk
 from tests.support.backends import Backend
+from tests.support.children import ROOT, program
 
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
 
@@ -206,10 +206,7 @@ def test_a_directory_aside_is_nobody_elses_and_goes(tmp_path: Path) -> None:
 
 
 def test_directories_aside_of_processes_that_died_are_swept(tmp_path: Path) -> None:
-    program = (
-        "import os, sys; from functional_rb.base import files; a = files.aside(sys.argv[1]); a.__enter__(); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", program, os.fspath(tmp_path)], check=True)
+    subprocess.run(program("dies_with_a_directory_aside", tmp_path), cwd=ROOT, check=True)
     left = os.listdir(tmp_path)
     assert len(left) == 1
     (tmp_path / ".functional_rb-of-mine.part").mkdir()

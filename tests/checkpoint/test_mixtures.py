@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from functional_rb.checkpoint import mixtures, saving
 from functional_rb.storage import disk
 from tests.support.backends import Backend
 from tests.support.checkpoints import ROOT, Killed, failing
+from tests.support.children import program
 from tests.support.effort import effort
 from tests.support.numbered_mixtures import ITEM, SPECS, mixture_at
 
@@ -107,16 +107,8 @@ def number_of_specs(specs: Any) -> float:
 
 @pytest.mark.long
 def test_processes_that_save_at_once_are_not_mixed(tmp_path: Path) -> None:
-    program = """
-import sys
-from pathlib import Path
-import functional_rb as frb
-from tests.support.numbered_mixtures import mixture_at
-for k in range(40):
-    frb.save(mixture_at(int(sys.argv[2]) + k), Path(sys.argv[1]), incremental=True, keep=1)
-"""
     frb.save(mixture_at(0), tmp_path)
-    commands = [[sys.executable, "-c", program, str(tmp_path), str(first)] for first in (1, 1001)]
+    commands = [program("saves_mixtures", tmp_path, first) for first in (1, 1001)]
     running = [subprocess.Popen(command, cwd=ROOT) for command in commands]
     seen = set()
     while any(process.poll() is None for process in running):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from functional_rb.samplers.uniform import alike
 from functional_rb.structures import ring
 from functional_rb.testing import ConformanceError, check_sampler, check_transform, check_writer, conformance
 from functional_rb.writers.base import ChoosingWriter, WriterBase
+from tests.support.children import program
 from tests.support.members import MEMBERS
 
 ROOT = Path(__file__).parents[2]
@@ -355,16 +355,7 @@ def test_broken_transforms_are_rejected(transform: Any) -> None:
 
 
 def test_hypothesis_is_an_extra() -> None:
-    program = """
-import sys
-sys.modules["hypothesis"] = None
-import functional_rb
-try:
-    import functional_rb.testing
-except ImportError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    run = subprocess.run(program("without_hypothesis"), capture_output=True, text=True, cwd=ROOT, check=True)
     assert (
         run.stdout
         == "functional_rb.testing needs hypothesis: pip install '.[testing]' in a checkout of functional_rb\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.children import life_of_a_buffer
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.children import program
 from tests.support.effort import effort
 
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever")]
@@ -189,47 +190,11 @@ def test_a_new_priority_gives_no_more_draws(library: Backend) -> None:
     assert library.numpy(rb.probabilities(state, library.array(np.arange(4)))).tolist() == [0, 1, 0, 0]
 
 
-LIFE = """
-import numpy as np, functional_rb as frb
-item = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int16"), "image": frb.Unbounded((40, 40), "uint8")}
-parts = []
-for sampler in (frb.Uniform(), frb.Prioritized(0.7, 0.5)):
-    state, rng = rb.init(frb.BufferSpec(item, 19, sampler)), np.random.default_rng(0)
-    for i in range(5):
-        batch = {"x": rng.normal(size=(8, 3)).astype("f4"), "n": rng.integers(0, 99, 8, "i2"),
-                 "image": rng.integers(0, 255, (8, 40, 40), "u1")}
-        state = rb.add(state, batch, mask=rng.random(8) < 0.7)
-        state, sample = rb.sample(state, rb.key(i), 6)
-        priorities = np.r_[rng.exponential(size=4), 0, np.nan].astype("f4") if sampler.has_priorities else None
-        state = rb.update(state, sample.indices, priorities, {"n": sample.items["n"]})
-        parts += [*sample[1:4], *sample.items.values()]
-    parts += [state.rows, *state.wide, state.counters, *([state.tree] if sampler.has_priorities else [])]
-bits = "".join(np.asarray(part.cpu() if hasattr(part, "cpu") else part).tobytes().hex() for part in parts)
-"""
-
-
 def test_without_native_code_the_bits_are_the_same(library: Backend) -> None:
-    here: dict[str, Any] = {"rb": library.rb}
-    exec(LIFE, here)
-    switch = {"jax": "jax_backend.compile", "torch": "torch_backend.library"}[library.library]
-    program = f"""
-import importlib, sys
-sys.modules["functional_rb._native"] = None
-rb = importlib.import_module("{library.library}_backend")
-assert not importlib.import_module("{switch}").HAVE_KERNELS
-{LIFE}
-sys.stdout.write(bits)
-try:
-    rb.init(frb.BufferSpec(item, 19, storage=frb.Memmap(shared=True)))
-except ImportError as error:
-    assert "needs functional_rb._native, which is missing: install" in str(error), error
-else:
-    raise AssertionError("processes share a buffer by native code alone")
-"""
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        env=os.environ | {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu"},
+        program("life_of_a_buffer", library.library),
+        env=os.environ | {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "error"},
         cwd=root,
         capture_output=True,
         text=True,
@@ -237,4 +202,4 @@ else:
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 10_000
-    assert done.stdout == here["bits"]
+    assert done.stdout == life_of_a_buffer.bits(library.rb)

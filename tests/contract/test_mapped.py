@@ -22,7 +22,8 @@ from functional_rb.base.errors import StorageFullError, StorageInUseError, Stora
 from functional_rb.storage import directory as mapped_directory
 from functional_rb.storage import holes, mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
-from tests.support.checkpoints import BEGIN, ROOT, refusing, start
+from tests.support.checkpoints import refusing
+from tests.support.children import ROOT, program
 
 ITEM = {"x": frb.Unbounded((256,)), "image": frb.Unbounded((32, 32), "bfloat16")}
 PAGE = 4096
@@ -400,6 +401,12 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
+def start(name: str, *arguments: Any, **kwargs: Any) -> subprocess.Popen[str]:
+    """A process with mapped files that imports NumPy alone."""
+    command = program("mapped_files", name, *arguments)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **kwargs)
+
+
 def killed(process: subprocess.Popen[str]) -> None:
     """Once it has said something."""
     assert process.stdout is not None
@@ -414,11 +421,7 @@ def names(path: Path) -> list[str]:
 
 
 def test_files_without_a_path_are_seen_by_nobody_and_vanish_when_killed(tmp_path: Path) -> None:
-    process = start(
-        "files = mapped.create(spec()); files.reserve(0, 10_000); files.rows[:] = 1; other = files.copy()\n"
-        "print('ready', flush=True); time.sleep(60)",
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
+    process = start("write_and_wait", env=os.environ | {"TMPDIR": str(tmp_path)})
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     assert names(tmp_path) == []
@@ -428,38 +431,14 @@ def test_files_without_a_path_are_seen_by_nobody_and_vanish_when_killed(tmp_path
 
 
 def test_a_killed_writer_leaves_its_rows_and_no_lock(tmp_path: Path) -> None:
-    killed(
-        start(
-            "files = mapped.create(spec(sys.argv[1], auto_cleanup=True)); files.reserve(0, 10_000); files.rows[:] = 1\n"
-            "print('ready', flush=True); time.sleep(60)",
-            tmp_path,
-        )
-    )
+    killed(start("write_and_wait", tmp_path))
     files = mapped.create(spec_of(tmp_path, 10_000, (frb.Unbounded((256,)),), existsok=True))
     assert (files.rows == 1).all()
 
 
-CLEANUP = """
-where = sys.argv[1]
-kept = mapped.create(spec(where + "/kept"))
-gone = mapped.create(spec(where + "/gone", auto_cleanup=True))
-os.makedirs(where + "/mixed"); open(where + "/mixed/mine", "w").close()
-mixed = mapped.create(spec(where + "/mixed", auto_cleanup=True))
-early = mapped.create(spec(where + "/early", auto_cleanup=True))
-again = mapped.create(spec(where + "/again", auto_cleanup=True)); del again
-again = mapped.create(spec(where + "/again", auto_cleanup=False))
-del early
-assert not os.path.exists(where + "/early")
-if os.fork() == 0:
-    sys.exit()  # its cleanup must not touch anything
-os.wait()
-assert all(os.path.exists(f"{where}/{name}/rows.bin") for name in ("kept", "gone", "mixed"))
-"""
-
-
-@pytest.mark.parametrize("end", ["", "\nraise SystemExit(0)"])
+@pytest.mark.parametrize("end", ["return", "SystemExit"])
 def test_who_cleans_up_and_what(end: str, tmp_path: Path) -> None:
-    ended(start(CLEANUP + "assert not {'jax', 'torch'} & set(sys.modules)" + end, tmp_path))
+    ended(start("clean_up", tmp_path, end))
     left = ["again", "kept", "mine", "mixed"]
     assert [name for name in names(tmp_path) if "." not in name] == left
     assert sorted(path.name for path in (tmp_path / "mixed").iterdir()) == ["mine"]
@@ -482,93 +461,34 @@ def test_what_is_removed_in_the_end_is_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_forked_process_may_not_use_the_files_and_does_not_unlock_them(tmp_path: Path) -> None:
-    ended(
-        start(
-            """
-            files = mapped.create(spec(sys.argv[1]))
-            child = os.fork()
-            if child == 0:
-                for call in (files.check_process, files.copy, lambda: files.make_room(spec(), np.zeros(6), 1)):
-                    try:
-                        call()
-                    except RuntimeError as error:
-                        assert "forked" in str(error) and "shared=True" in str(error)
-                    else:
-                        os._exit(1)
-                del files
-                os._exit(0)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-            try:
-                mapped.create(spec(sys.argv[1], existsok=True))
-            except OSError as error:
-                assert type(error).__name__ == "StorageInUseError"
-            else:
-                raise AssertionError
-            """,
-            tmp_path,
-        )
-    )
+    ended(start("fork", tmp_path))
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    out = ended(
-        start(
-            """
-            import resource
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-            for path in (sys.argv[1], None):
-                try:
-                    mapped.create(spec(path))
-                except frb.errors.StorageFullError as error:
-                    print(error.strerror)
-            """,
-            tmp_path,
-        )
-    )
+    out = ended(start("limited", tmp_path))
     assert out.count("ulimit -f") == 2
     assert names(tmp_path) == ["storage.lock"]
 
 
-FULL = """
-files = mapped.create(spec(sys.argv[1]))
-if sys.argv[2] == "unprotected":
-    mapped_array.allocate = lambda *_: None
-where = np.zeros(6, np.int32)
-for first in range(0, 10_000, 100):
-    where[0] = first
+def on_a_small_disk(path: Path, how: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a mount namespace of its own, with a tmpfs of 9 MiB: it is told a directory there, and how."""
+    inside = 'mount -t tmpfs -o size=9m none "$1" && path="$1/buffer" how="$2" && shift 2 && exec "$@" "$path" "$how"'
+    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside, "sh", str(path), how]
     try:
-        files.make_room(spec(), where, 100)
-    except frb.errors.StorageFullError:
-        break
-    files.rows[first : first + 100] = first
-else:
-    raise AssertionError("there was room for all")
-assert first > 1000, first
-for done in range(0, first, 100):
-    assert (files.rows[done : done + 100] == done).all()
-print("full at", first)
-"""
-
-
-def on_a_small_disk(source: str, how: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program in a mount namespace of its own, with a tmpfs of 9 MiB: it is told a directory there, and how."""
-    inside = 'mount -t tmpfs -o size=9m none "$1" && exec "$2" -c "$3" "$1/buffer" "$4"'
-    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside, "sh", str(path), sys.executable]
-    try:
-        allowed = subprocess.run([*command, "", ""], capture_output=True, timeout=60, check=False).returncode == 0
+        allowed = subprocess.run([*mounted, "true"], capture_output=True, timeout=60, check=False).returncode == 0
     except FileNotFoundError:
         allowed = False
     if not allowed:
         pytest.skip("a tmpfs cannot be mounted here")
-    return subprocess.run([*command, source, how], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    return subprocess.run([*mounted, *command], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
 
 
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:  # the buffer is of 10 MB
-    done = on_a_small_disk(BEGIN + FULL, "protected", tmp_path)
+    done = on_a_small_disk(tmp_path, "protected", *program("mapped_files", "fill_up"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("full at")
     # And without the reservation it is what the reservation is for.
-    assert on_a_small_disk(BEGIN + FULL, "unprotected", tmp_path).returncode == -signal.SIGBUS
+    assert on_a_small_disk(tmp_path, "unprotected", *program("mapped_files", "fill_up")).returncode == -signal.SIGBUS
 
 
 def test_copies_of_files_with_hidden_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -590,67 +510,12 @@ def test_copies_of_files_with_hidden_holes(tmp_path: Path, monkeypatch: pytest.M
     assert (files.copy().rows == 2).all()
 
 
-HOLES = """
-import os, importlib, copy
-from functional_rb.storage import holes
-directory, how = sys.argv[1], sys.argv[2]
-os.environ["JAX_PLATFORMS"] = "cpu"  # where what is read of files needs no memory of its own
-if how == "unprotected":
-    holes.take_room = lambda _: False
-rb = importlib.import_module("jax_backend" if how == "jax" else "torch_backend")
-os.environ["TMPDIR"] = os.path.dirname(directory)
-spec = frb.BufferSpec({"x": frb.Unbounded((256,))}, 9_000, frb.Prioritized(), storage=frb.Memmap(directory))
-state = rb.add(rb.init(spec), {"x": np.full((10, 256), 3, np.float32)})
-
-def fill_the_disk():
-    with open(os.path.join(os.path.dirname(directory), "filler"), "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
-
-def read(state):
-    size = int(rb.size(state))
-    found = np.asarray(rb.get(state, np.arange(9_000, dtype=np.int32))["x"])
-    assert (found[:10] == 3).all() and (found[10:size] == 5).all() and not found[size:].any()
-    _, sample = rb.sample(state, rb.key(0), 32)
-    assert np.isin(np.asarray(sample.items["x"]), (3, 5)).all()
-
-fill_the_disk()
-read(state)
-try:
-    found = rb.items(state)["x"]
-except frb.errors.StorageFullError as error:
-    assert "without a name" in str(error), error
-    os.unlink(os.path.join(os.path.dirname(directory), "filler"))
-    found = rb.items(state)["x"]
-    fill_the_disk()
-assert np.asarray(found)[:10].mean() == 3 and not np.asarray(found)[10:].any()
-del found
-try:
-    for k in range(200):
-        state = rb.add(state, {"x": np.full((45, 256), 5, np.float32)})
-    raise SystemExit("there was room for all")
-except frb.errors.StorageFullError as error:
-    assert directory in str(error), error
-size = int(rb.size(state))
-read(state)
-os.unlink(os.path.join(os.path.dirname(directory), "filler"))
-state = rb.add(state, {"x": np.full((45, 256), 6, np.float32)})
-found = np.asarray(rb.get(state, np.arange(size + 46, dtype=np.int32))["x"])
-assert (found[10:size] == 5).all() and (found[size:size + 45] == 6).all() and not found[size + 45:].any()
-assert (np.fromfile(os.path.join(directory, "rows.bin"), np.float32).reshape(9_000, 256)[: size + 46] == found).all()
-print("read")
-"""
-
-
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_what_was_never_written_is_read_without_taking_room(library: str, tmp_path: Path) -> None:
-    done = on_a_small_disk(BEGIN + HOLES, library, tmp_path)
+    done = on_a_small_disk(tmp_path, library, *program("holes_on_a_full_disk"))
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
     if library == "torch":
-        assert on_a_small_disk(BEGIN + HOLES, "unprotected", tmp_path).returncode == -signal.SIGBUS
+        assert on_a_small_disk(tmp_path, "unprotected", *program("holes_on_a_full_disk")).returncode == -signal.SIGBUS
 
 
 def test_what_the_directory_says_of_itself(tmp_path: Path) -> None:

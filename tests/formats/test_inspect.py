@@ -24,6 +24,7 @@ from functional_rb.inspection.report import distribution, is_whole
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.checkpoints import rewritten
+from tests.support.children import ROOT, program
 from tests.support.ted_model import BOTH, GOES_ON, TERMINATED, TRUNCATED, Case, Step, cases, fixed
 
 GOLDEN = Path(__file__).parent / "golden_inspect"
@@ -315,16 +316,9 @@ def test_pictures_without_matplotlib(
 
 def test_the_program_needs_numpy_alone(torch: Backend, tmp_path: Path) -> None:
     saved(torch, tmp_path, sampler=PRIORITIZED)
-    code = f"""
-import sys
-from functional_rb.__main__ import main
-assert main(["inspect", {str(tmp_path)!r}]) == 0
-assert not {{"torch", "jax", "matplotlib", "h5py", "functional_rb._native"}} & sys.modules.keys()
-"""
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, capture_output=True)
+    subprocess.run(program("numpy_alone", "inspect", tmp_path), check=True, cwd=ROOT, capture_output=True)
     command = [sys.executable, "-m", "functional_rb", "inspect", str(tmp_path / "no")]
-    done = subprocess.run(command, check=False, cwd=root, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 

@@ -8,7 +8,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -26,6 +25,7 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from tests.support.backends import Backend, make
+from tests.support.children import program
 from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
@@ -666,62 +666,20 @@ def test_a_forgotten_iterator_in_a_cycle_ends_its_threads(library: Backend) -> N
         gc.collect()
 
 
-PROGRAM = """
-import signal, sys, threading, time
-import types
-import functional_rb as frb
-# What is started in the background by a shell ignores it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-# A backend that takes no seconds to import.
-rb = types.SimpleNamespace(split=lambda key: (key + 1, key), sample=lambda state, key, n, beta: (state, key))
-state = frb.State(None, (), None, None, {{}}, frb.BufferSpec(frb.Unbounded(()), capacity=8, batch_size=2))
-def training():
-    mine = frb.iterate(rb, state, 0, prefetch=frb.types.Prefetch(3, threads=2))
-    for number, sample in enumerate(mine):
-        if number == 3:
-            print("going", flush=True)
-        if number >= 3:
-            {step}
-{body}
-"""
-
-CAUGHT = """
-try:
-    training()
-except KeyboardInterrupt as error:
-    kept = error
-assert [thread for thread in threading.enumerate() if thread.name.startswith("frb")]
-"""
-
-WAITING = """
-def slow(*arguments):
-    print("going", flush=True)
-    time.sleep(0.5)
-rb.sample = slow
-batches = frb.iterate(rb, state, 0)
-try:
-    next(batches)
-except KeyboardInterrupt:
-    sys.exit(0 if next(batches, None) is None else 4)
-sys.exit(3)
-"""
-
-ENDS = {
-    "in a step": ("time.sleep(60)", "training()", -signal.SIGINT),
-    "between steps": ("pass", "training()", -signal.SIGINT),
-    # The traceback keeps the iterator; the program goes on and ends with it.
-    "caught": ("time.sleep(60)", CAUGHT, 0),
-    "while it waits": ("pass", WAITING, 0),
-}
+ENDS = {"in_a_step": -signal.SIGINT, "between_steps": -signal.SIGINT, "caught": 0, "while_it_waits": 0}
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_an_interrupted_program_ends(end: str) -> None:
-    step, body, code = ENDS[end]
-    program = PROGRAM.format(step=step, body=body)
+    code = ENDS[end]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        program("interrupted_training", end),
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None

@@ -24,6 +24,7 @@ import torch_backend
 from functional_rb import __main__ as command_line
 from functional_rb.base import extras
 from tests.support import gpu
+from tests.support.children import program
 from tests.support.tools import PROJECT, ROOT, tool
 
 PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
@@ -44,34 +45,6 @@ def names(lines: list[str]) -> set[str]:
 OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
 LATE = {"torch._dynamo", *(f"functional_rb.{name}" for name in ("datasets", "ted", "testing", "text", "trees"))}
 """What takes long to import, and only some need."""
-
-WHAT_IS_READ = {
-    "functional_rb": "repr(str(frb.checkpoint.load_spec(path)))",
-    "jax_backend": "len(jax.tree.leaves(frb.load(path, rb)))",
-    "torch_backend": "len(pytree.tree_leaves(frb.load(path, rb)))",
-}
-"""What a process tells of a checkpoint that has done nothing but import a package, and the library that it is for."""
-IMPORTS = {
-    "functional_rb": "",
-    "jax_backend": "import jax, jax_backend as rb",
-    "torch_backend": "import torch_backend as rb; from torch.utils import _pytree as pytree",
-}
-WITHOUT_TENSORDICT = """
-import dataclasses, typing
-import torch
-class Pair(typing.NamedTuple):
-    x: typing.Any
-@dataclasses.dataclass
-class Data:
-    x: typing.Any
-for item in ({"x": torch.ones(2)}, Pair(torch.ones(2)), Data(torch.ones(2))):
-    state = rb.add(rb.init(frb.BufferSpec(frb.specs.spec_of(item), 4)), item)
-    assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
-try:
-    rb.records.to_tensordict({"x": torch.ones(2)})
-except ImportError as error:
-    print(error)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -105,35 +78,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_import_neither_needs_nor_looks_for_what_is_not_there(
     package: str, foreign: set[str], saved: list[Path]
 ) -> None:
-    program = f"""
-import sys
-
-class Absent:
-    @staticmethod
-    def find_spec(name, *_):
-        if name.partition(".")[0] in {sorted(foreign)!r}:
-            print(name)
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent)
-import {package}
-assert {package!r} in sys.modules
-late = {LATE!r} & set(sys.modules)
-assert not late, f"what takes long to import, and only some need: {{late}}"
-import functional_rb as frb
-{IMPORTS[package]}
-for path in sys.argv[1:]:
-    print({WHAT_IS_READ[package]})
-from functional_rb import *
-from {package} import *
-"""
     read = [frb.checkpoint.load_spec(path) for path in saved]
     counts = [len(pytree.tree_leaves(frb.load(path, torch_backend))) for path in saved]
     expected = [repr(str(spec)) for spec in read] if package == "functional_rb" else [str(count) for count in counts]
     if package == "torch_backend":
-        program += WITHOUT_TENSORDICT
         expected += ["tensordict", f"records.to_tensordict needs tensordict: {extras.remedy('tensordict')}"]
-    arguments = [sys.executable, "-c", program, *map(str, saved)]
+    arguments = program("import_without", package, ",".join(sorted(foreign)), ",".join(sorted(LATE)), *saved)
     run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == expected

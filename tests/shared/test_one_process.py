@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.children import program
 from tests.support.histories import PRIORITIES, histories
 
 ROOT = Path(__file__).parents[2]
@@ -331,13 +331,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_at_the_interpreters_end(tmp_path: Path) -> None:
-    code = f"""
-from functional_rb.shared import lock
-held = lock.FileLock({str(tmp_path / "lock")!r})
-lock.os = lock._LOCKS = None  # as when modules are taken apart
-del held
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
+    done = subprocess.run(program("lock_at_the_end", tmp_path / "lock"), cwd=ROOT, capture_output=True, check=True)
     assert done.stderr == b""
 
 
@@ -459,27 +453,8 @@ def numbers(*values: int) -> list[np.ndarray]:
     return [np.array(values, np.int32)]
 
 
-NO_MEMORY = """
-import resource, sys, numpy as np, functional_rb as frb
-from functional_rb.shared.buffer import SharedBuffer
-storage, many = frb.Memmap(sys.argv[1], shared=True), 1 << 24
-spec = frb.BufferSpec((frb.Unbounded((), "uint8"),), 6, frb.Prioritized(alpha=1.0), storage=storage)
-shared = SharedBuffer.open(spec)
-shared.add([np.arange(3, dtype=np.uint8)], 3, None, None)
-leaves, priorities = np.zeros(many, np.uint8), np.ones(many, np.float32)
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + many, resource.RLIM_INFINITY))  # the kernel asks for four times as much
-try:
-    shared.add([leaves], many, None, priorities)
-except MemoryError:
-    print(shared.files.control[0] % 2, shared.counters()[:2], shared.lost(), shared.files.tree.any())
-shared.add([np.array([7], np.uint8)], 1, None, None)
-print(shared.get(np.array([3], np.int32))[0])
-"""
-
-
 def test_a_write_that_fails_is_taken_back_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", NO_MEMORY, str(tmp_path / "buffer")]
+    command = program("write_without_memory", tmp_path / "buffer")
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout == "0 [3 0] [6] False\n[7]\n", done.stderr
 
@@ -703,42 +678,13 @@ def test_who_waited_for_a_lock_that_was_removed_begins_anew(tmp_path: Path) -> N
     assert light(tmp_path).counters()[1] == 1
 
 
-PROGRAM = """
-import os, sys, functional_rb as frb
-from functional_rb.shared.buffer import SharedBuffer
-for path, cleanup in ((None, None), (None, False), ("mine", None), ("yours", True)):
-    path = None if path is None else os.path.join(sys.argv[1], path)
-    storage = frb.Memmap(path, shared=True, auto_cleanup=cleanup)
-    buffer = SharedBuffer.open(frb.BufferSpec((frb.Unbounded((), "int32"),), 6, storage=storage))
-    print(buffer.files.directory)
-if not os.fork():
-    raise SystemExit  # a child that was forked removes nothing
-os.wait()
-assert os.path.exists(buffer.files.directory + "/shared.json")
-"""
-
-
 def test_files_are_removed_by_whoever_made_them(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    command = program("shared_files_of_a_process", tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, cwd=ROOT)
     directories = [Path(line) for line in dict.fromkeys(done.stdout.split())]
     assert all(directory.is_relative_to(tmp_path) for directory in directories)
     assert [directory.exists() for directory in directories] == [False, True, True, False]
-
-
-JAX_PROCESS = """
-import sys, pickle, numpy as np, jax_backend as rb
-state = pickle.load(sys.stdin.buffer)
-state = rb.add(state, {"id": np.arange(2, dtype=np.int32), "x": np.ones((2, 3), np.float32)})
-state, sample = rb.sample(state, rb.key(0), 8)
-rb.update(state, sample.indices, np.full(8, 2.0, np.float32))
-assert int(rb.size(state)) == 5, rb.size(state)
-from tests.support.children import die
-from tests.support.touched import before_writing
-before_writing([state.buffer.files.tree], die)
-rb.add(state, {"id": np.arange(4, dtype=np.int32), "x": np.ones((4, 3), np.float32)})
-"""
 
 
 def test_processes_of_both_backends_share(tmp_path: Path) -> None:
@@ -749,7 +695,7 @@ def test_processes_of_both_backends_share(tmp_path: Path) -> None:
                    sampler=frb.Prioritized(alpha=1.0), capacity=8)  # fmt: skip
     state = rb.add(rb.init(spec), {"id": np.arange(3, dtype=np.int32), "x": np.zeros((3, 3), np.float32)})
     sent = pickle.dumps(jax_backend.init(spec))
-    done = subprocess.run([sys.executable, "-c", JAX_PROCESS], input=sent, capture_output=True, check=False, cwd=ROOT)
+    done = subprocess.run(program("jax_beside_torch"), input=sent, capture_output=True, check=False, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert int(rb.counts(state).lost) == 4
     assert int(rb.size(state)) == 4  # 5 items, of which the oldest was to be overwritten

@@ -9,7 +9,6 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from functional_rb.shared import engine, files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
 from tests.support.backends import Backend, needs_native
+from tests.support.children import program
 
 ROOT = Path(__file__).parents[2]
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary()}
@@ -248,54 +248,9 @@ def test_a_full_disk_is_an_error_before_anything_is_written(
     assert stored(library, state)[:3] == [1, 2, 0]
 
 
-DEATHS = """
-import os, signal, sys, torch
-import functional_rb as frb, torch_backend as rb
-from functional_rb.shared.buffer import SharedBuffer
-from tests.support.children import die
-from tests.support.touched import before_writing
-torch.set_num_threads(1)
-storage = frb.Memmap(sys.argv[1], shared=True)
-spec = frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.Prioritized(alpha=1.0), storage=storage)
-state = rb.init(spec)
-SharedBuffer.add = SharedBuffer.update = SharedBuffer.sample = None  # the plain way is closed
-add = lambda: rb.add(state, {"n": torch.arange(turn, turn + 3, dtype=torch.int32)})
-update = lambda: rb.update(state, rb.newest(state, 2), torch.full((2,), 5.0), {"n": torch.full((2,), -turn).int()})
-files, turn = state.buffer.files, 1
-control, rows, tree, journal = [files.control], [files.rows], [files.tree], files.journal
-for work, moments in ((add, (control, rows, tree, None)), (update, (journal, control, rows, tree, None))):
-    for moment in moments:
-        rb.clear(state)
-        add()
-        turn += 3
-        written = files.rows.tolist()
-        before = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist(), int(rb.counts(state).lost)
-        child = os.fork()
-        if not child:
-            if moment:
-                before_writing(moment, die)
-            work()
-            die()
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL, len(moment)
-        begun, done = moment is rows or moment is tree, moment is None
-        # In this order: what is noted, that it begins, the rows, the tree, and last that it has ended.
-        assert files.control[0] % 2 == begun
-        assert (files.rows.tolist() != written) == (done or moment is tree)
-        lost, size = int(rb.counts(state).lost) - before[2], int(rb.size(state))
-        if work is add:
-            assert (size, lost) == (6 if done else 3, 3 if begun else 0), (size, lost)
-        else:
-            assert (size, lost) == (3, 0)
-            now = rb.items(state)["n"].tolist(), state.tree.reshape(-1)[:8].tolist()
-            assert (now == before[:2]) == (not done)
-            assert not done or now[0].count(-turn) == 2 and now[1].count(5) == 2
-print("done")
-"""
-
-
 @needs_native
 def test_who_dies_at_a_step_of_a_whole_call_is_repaired(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DEATHS, str(tmp_path / "buffer")]
+    command = program("shared_call_deaths", tmp_path / "buffer")
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=200)
     assert run.stdout == "done\n", run.stderr
 
@@ -416,8 +371,8 @@ def test_other_threads_go_on_while_one_waits_for_another_process(call: int, libr
     state = made(library, tmp_path)
     library.rb.add(state, batch(library, 1))
     wait = waiters(library, state)[call]
-    command = [sys.executable, "-c", HOLDER, state.buffer.files.lock.path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    command = program("lock_holder", state.buffer.files.lock.path)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"locked\n"
@@ -437,15 +392,6 @@ def test_other_threads_go_on_while_one_waits_for_another_process(call: int, libr
         counted = len(beats)
         thread.join()
     assert counted == 50, "the thread did not go on before the other process gave up"
-
-
-HOLDER = """
-import fcntl, select, sys
-with open(sys.argv[1], "r+") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    print("locked", flush=True)
-    select.select([sys.stdin], [], [], 20)
-"""
 
 
 @pytest.mark.parametrize("call", ["add", "update", "sample"])
@@ -513,35 +459,7 @@ def test_what_is_called_under_the_lock(tmp_path: Path) -> None:
         lock.hold(int, int)
 
 
-FORKS = """
-import fcntl, os, sys, threading
-from functional_rb.shared.lock import FileLock
-lock, told = FileLock(sys.argv[1]), []
-read, write = os.pipe()
-def fork():
-    child = os.fork()
-    if child:
-        told.append(os.read(read, 9))
-        return child
-    other = os.open(lock.path, os.O_RDWR)
-    try:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.write(write, b"held")  # by the parent
-    os.close(other)
-child = lock.hold(fork, int)
-thread = threading.Thread(target=lock.hold, args=(int, int), daemon=True)
-lock.hold(lambda: (thread.start(), thread.join(0.2), told.append(thread.is_alive())), int)
-thread.join(30)
-assert told.pop(), "two threads have it"
-if not child:
-    os._exit(thread.is_alive())
-assert os.waitpid(child, 0)[1] == 0 and told == [b"held"] and not thread.is_alive(), told
-print("done")
-"""
-
-
 def test_who_forks_under_the_lock_has_it_and_the_child_has_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORKS, str(tmp_path / "lock")]
+    command = program("forks_under_the_lock", tmp_path / "lock")
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=100)
     assert run.stdout == "done\n", run.stderr

@@ -11,7 +11,6 @@ import math
 import pickle
 import pkgutil
 import subprocess
-import sys
 import warnings
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
+from tests.support.children import ROOT, program
 from tests.support.effort import effort
 from tests.support.grammar import Data, Pair
 from tests.support.spec_examples import NAMES
@@ -175,12 +175,7 @@ def test_the_order_of_keys_does_not_tell_specs_apart() -> None:
 
 def test_hashes_survive_another_process() -> None:
     spec = frb.BufferSpec(ITEMS["dict"], 5)
-    code = (
-        "import pickle, sys, functional_rb as frb; spec = pickle.loads(bytes.fromhex(sys.argv[1])); "
-        "item = {'x': frb.Unbounded((2,)), 'y': {'z': frb.Binary()}}; "
-        "assert spec in {frb.BufferSpec(item, 5)}"
-    )
-    subprocess.run([sys.executable, "-c", code, pickle.dumps(spec).hex()], check=True)
+    subprocess.run(program("hash_of_a_spec"), input=pickle.dumps(spec), cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "jax", "torch"])

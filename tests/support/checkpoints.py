@@ -6,9 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,23 +157,6 @@ def refusing(after: int, number: int = errno.ENOSPC) -> Callable[..., None]:
         os.posix_fallocate(descriptor, start, nbytes)
 
     return allocate
-
-
-BEGIN = """
-import os, signal, sys, time
-import numpy as np
-import functional_rb as frb
-from functional_rb.storage import mapped, mapped_array
-def spec(path=None, **flags):
-    return frb.BufferSpec((frb.Unbounded((256,)),), 10_000, storage=frb.Memmap(path, **flags))
-"""
-
-
-def start(source: str, *arguments: Any, **kwargs: Any) -> subprocess.Popen[str]:
-    """A process that imports NumPy alone."""
-    check = "\nassert not {'jax', 'torch'} & set(sys.modules)\n"
-    command = [sys.executable, "-c", BEGIN + textwrap.dedent(source) + check, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **kwargs)
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:

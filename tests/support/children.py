@@ -9,8 +9,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 LIBC = ctypes.CDLL(None)
+ROOT = Path(__file__).parents[2]
+
+
+def program(name: str, *arguments: object) -> list[str]:
+    """The command that runs a module of `tests.children` in a process of its own, whose directory is to be `ROOT`."""
+    return [sys.executable, "-m", f"tests.children.{name}", *map(str, arguments)]
 
 
 def forked(work: Callable[[], None], survives: bool = False) -> int:

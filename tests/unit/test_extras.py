@@ -15,6 +15,7 @@ import pytest
 import functional_rb as frb
 from functional_rb.base import extras
 from jax_backend import compat as jax_compat
+from tests.support.children import program
 from torch_backend import compat as torch_compat
 
 ROOT = Path(__file__).parents[2]
@@ -85,31 +86,9 @@ def test_bounds_of_backends_are_those_of_the_package(library: str) -> None:
 def test_backends_say_what_they_need(library: str, tmp_path: Path) -> None:
     """In a fresh process: without their library, and beside an old one."""
     frb.save({"x": np.zeros(3)}, tmp_path)
-    program = f"""
-import importlib, sys, types
-import functional_rb as frb
-
-class Hidden:
-    @staticmethod
-    def find_spec(name, *_):
-        if name.partition(".")[0] == "{library}":
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-def attempt():
-    for use in (lambda: importlib.import_module("{library}_backend"), lambda: frb.load(sys.argv[1], "{library}")):
-        try:
-            use()
-        except ImportError as error:
-            print(error)
-
-sys.meta_path.insert(0, Hidden)
-attempt()
-sys.modules["{library}"] = types.ModuleType("{library}")
-sys.modules["{library}"].__version__ = "0.1.2"
-attempt()
-"""
-    arguments = [sys.executable, "-c", program, str(tmp_path)]
-    run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True)
+    run = subprocess.run(
+        program("backend_without_its_library", library, tmp_path), capture_output=True, text=True, cwd=ROOT, check=True
+    )
     oldest = {"jax": jax_compat.OLDEST, "torch": torch_compat.OLDEST}[library]
     missing = f"{library}_backend needs {library}: pip install '.[{library}]' in a checkout of functional_rb"
     old = (

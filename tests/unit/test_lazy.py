@@ -15,6 +15,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.base import lazy
+from tests.support.children import program
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,9 +23,8 @@ ROOT = Path(__file__).parents[2]
 SUBMODULES = ("forests", "hash_maps", "moments", "records", "text", "trees")
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
-    """A program in a fresh process."""
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+def run(name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(program(name), capture_output=True, text=True, cwd=ROOT, check=False)
 
 
 def test_type_checkers_read_what_the_table_says() -> None:
@@ -76,36 +76,8 @@ def test_names_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vars(module)["namespace"] is lazy.namespace
 
 
-LOADS = """
-import random, sys, threading
-import functional_rb as frb
-ours = {name for name in sys.modules if name.startswith("functional_rb.")}
-assert ours == {f"functional_rb.base{x}" for x in ("", ".forks", ".lazy")}, ours
-assert "numpy" not in sys.modules
-
-frb.BufferSpec({"x": frb.Unbounded((3,))}, 8, sampler=frb.Prioritized())
-loaded = {name.split(".")[1] for name in sys.modules if name.startswith("functional_rb.")}
-late = {"checkpoint", "convert", "datasets", "iteration", "mixture", "storage", "ted", "text", "trees"}
-assert not loaded & late, loaded & late
-
-sys.setswitchinterval(1e-5)
-together, found = threading.Barrier(8), [{} for _ in range(8)]
-def touch(k):
-    names = random.Random(k).sample(frb.__all__, len(frb.__all__))
-    together.wait()
-    for name in names:
-        found[k][name] = getattr(frb, name)
-threads = [threading.Thread(target=touch, args=(k,)) for k in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert set(found[0]) == set(frb.__all__)
-assert all(one[name] is found[0][name] for one in found for name in frb.__all__)
-frb.Unifrom
-"""
-
-
 def test_nothing_is_loaded_before_it_is_used_by_one_thread_or_many() -> None:
-    last = run(LOADS).stderr.strip().splitlines()[-1]
+    last = run("late_imports").stderr.strip().splitlines()[-1]
     assert last.startswith("AttributeError: module 'functional_rb' has no attribute 'Unifrom'"), last
     assert last.endswith("Did you mean: 'Uniform'?")
 
@@ -120,30 +92,8 @@ def test_no_module_asks_for_a_late_name_while_it_is_imported() -> None:
     assert [path for path in sources if late.search(path.read_text())] == []
 
 
-REGISTERED = """
-import importlib, pathlib
-import functional_rb.checkpoint
-from functional_rb.base import containers
-from functional_rb.convert import json
-
-def registered():
-    found = (json.OURS, json._BUILT_IN, json._WHOLE, containers.RECORDS, containers.RULES, containers.STATIC)
-    return {str(one) for several in found for one in several}
-
-for name in (json.BUFFERS, *json.REGISTERING):
-    importlib.import_module(name)
-before = registered()
-root = pathlib.Path(functional_rb.__file__).parents[1]
-for path in root.glob("functional_rb/**/*.py"):
-    source = path.read_text()
-    if any(word in source for word in ("register", "add_rule", "@record", "(Description)")):
-        importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
-print(len(before), *registered() - before)
-"""
-
-
 def test_texts_find_all_that_any_module_registers() -> None:
-    ran = run(REGISTERED)
+    ran = run("registered_types")
     number, *forgotten = ran.stdout.split()
     assert not forgotten, ran.stderr
     assert int(number) > 90

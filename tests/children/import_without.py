@@ -1,0 +1,69 @@
+"""Imports a package where libraries are absent: PACKAGE, their NAMES with commas, what is not to be imported, PATHS.
+
+Prints which of the absent ones somebody has looked for, and what is told of the checkpoints at the paths.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+package, absent, late, *paths = sys.argv[1:]
+
+
+class Absent:
+    """Finds everything but the libraries."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name.partition(".")[0] in absent.split(","):
+            print(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def leaves_of(path: str) -> int:
+    """How many arrays a checkpoint holds, by the package's own library."""
+    value = frb.load(path, rb)
+    if package == "jax_backend":
+        import jax
+
+        return len(jax.tree.leaves(value))
+    from torch.utils import _pytree as pytree
+
+    return len(pytree.tree_leaves(value))
+
+
+def without_tensordict() -> None:
+    """Items stay what they are, and a TensorDict is refused."""
+    import dataclasses
+    import typing
+
+    import torch
+
+    class Pair(typing.NamedTuple):
+        x: Any
+
+    @dataclasses.dataclass
+    class Data:
+        x: Any
+
+    for item in ({"x": torch.ones(2)}, Pair(torch.ones(2)), Data(torch.ones(2))):
+        state = rb.add(rb.init(frb.BufferSpec(frb.specs.spec_of(item), 4)), item)
+        assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
+    try:
+        rb.records.to_tensordict({"x": torch.ones(2)})
+    except ImportError as error:
+        print(error)
+
+
+sys.meta_path.insert(0, Absent)  # type: ignore[arg-type]  # a finder needs no more
+rb: Any = importlib.import_module(package)
+found = set(late.split(",")) & set(sys.modules)
+assert not found, f"what takes long to import, and only some need: {found}"
+import functional_rb as frb  # noqa: E402
+
+for one in paths:
+    print(repr(str(frb.checkpoint.load_spec(one))) if package == "functional_rb" else leaves_of(one))
+for module in (frb, rb):
+    assert all(hasattr(module, name) for name in module.__all__)  # as `from functional_rb import *` asks for them
+if package == "torch_backend":
+    without_tensordict()
