@@ -22,8 +22,8 @@ from functional_rb.storage.host_state import ENGINE
 from functional_rb.structures import frame_ring
 from functional_rb.structures.episode_windows import LONGEST
 from functional_rb.structures.frame_ring import Chain
+from tests.agreement.carriers import LIBRARIES, OnTorch, told
 from tests.support.backends import needs_native
-from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting, check_books, outcome, peek
 from tests.support.effort import effort
 from torch_backend.library import TORCH

@@ -19,8 +19,8 @@ from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
 from functional_rb.structures.stored_arrays import auxiliary_name
+from tests.agreement.carriers import LIBRARIES, OnTorch, told
 from tests.support.backends import needs_native
-from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
 from torch_backend.library import TORCH

@@ -20,10 +20,10 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb import _native
 from functional_rb.native import gpu
+from tests.agreement.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
-from tests.support.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support.effort import effort
 from torch_backend import custom_ops
 from torch_backend.chain import CHAIN

@@ -19,7 +19,8 @@ import functional_rb as frb
 import jax_backend as rb
 from functional_rb import _native
 from jax_backend import gpus
-from tests.support import emulated_gpu, gpu_on_xla
+from tests.agreement import gpu_on_xla
+from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 from tests.support.emulated_gpu import Emulated

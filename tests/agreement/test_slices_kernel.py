@@ -14,8 +14,8 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
+from tests.agreement.carriers import LIBRARIES, OnTorch, told
 from tests.support.backends import needs_native
-from tests.support.carriers import LIBRARIES, OnTorch, told
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
 from torch_backend.library import TORCH

@@ -19,8 +19,8 @@ from functional_rb.buffer import functions
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
+from tests.agreement.carriers import LIBRARIES
 from tests.support.backends import needs_native
-from tests.support.carriers import LIBRARIES
 from tests.support.chain_programs import Noting
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort

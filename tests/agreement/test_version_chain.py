@@ -20,9 +20,9 @@ from hypothesis import stateful
 
 import functional_rb as frb
 import torch_backend as rb
+from tests.agreement.chain_machine import CHAINS, Programs
 from tests.support import chain_programs as programs
 from tests.support.backends import needs_native
-from tests.support.chain_machine import CHAINS, Programs
 from tests.support.effort import effort
 from torch_backend import state as torch_state
 from torch_backend.library import TORCH

@@ -15,9 +15,9 @@ from functional_rb.__main__ import main
 from functional_rb.checkpoint import loading
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import undo_log
+from tests.checkpoint.mapped_lives import KILLED, STEP_ROWS, agree, stepped
 from tests.support.checkpoints import on_host
 from tests.support.damage import KINDS, refused
-from tests.support.mapped_lives import KILLED, STEP_ROWS, agree, stepped
 
 LOG = "undo-00000002.bin"
 

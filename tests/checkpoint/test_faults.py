@@ -22,7 +22,7 @@ from functional_rb import inspection
 from functional_rb.base.checksum import digest
 from functional_rb.checkpoint import blocks, manifest, opened
 from functional_rb.storage import disk
-from tests.support import kill_saves
+from tests.children import kill_saves
 from tests.support.checkpoints import (
     SPEC,
     Bits,
@@ -213,7 +213,7 @@ def test_killed_at_random_instants(tmp_path: Path) -> None:
     # On a file system in memory there is no waiting for the disk: more of the instants fall where something happens.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as directory:
-        command = [sys.executable, "-m", "tests.support.kill_saves", directory, "11", effort("24", "70")]
+        command = [sys.executable, "-m", "tests.children.kill_saves", directory, "11", effort("24", "70")]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert run.returncode == 0, run.stderr
     told = [line.split() for line in run.stdout.splitlines()]

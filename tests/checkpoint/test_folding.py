@@ -23,10 +23,7 @@ import torch_backend
 from functional_rb.checkpoint import in_place, loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.storage import disk, undo_log
-from tests.support import backends
-from tests.support.backends import Backend
-from tests.support.checkpoints import Killed, failing, on_host, rewritten, small_blocks
-from tests.support.mapped_lives import (
+from tests.checkpoint.mapped_lives import (
     KILLED,
     MEMBERS,
     ROWS,
@@ -37,6 +34,9 @@ from tests.support.mapped_lives import (
     stepped,
     walk_through,
 )
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.checkpoints import Killed, failing, on_host, rewritten, small_blocks
 
 ROW = 8 + 4 * 40 + 32 * 32
 """Bytes of an item of `KILLED`, and of its slot, in a log."""

@@ -9,10 +9,10 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.core import save_history
+from tests.checkpoint.mapped_lives import LIVES, Life, walk
 from tests.support import backends
 from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, stored_bits
 from tests.support.effort import effort
-from tests.support.mapped_lives import LIVES, Life, walk
 
 
 @pytest.mark.parametrize("name", LIVES)

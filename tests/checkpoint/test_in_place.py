@@ -29,11 +29,7 @@ from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import disk, mapped_array, undo_log
 from functional_rb.storage.host_state import HostState
-from tests.support import backends, kill_saves
-from tests.support.backends import Backend
-from tests.support.checkpoints import bits, on_host, small_blocks
-from tests.support.effort import effort
-from tests.support.mapped_lives import (
+from tests.checkpoint.mapped_lives import (
     KILLED,
     MEMBERS,
     STEP,
@@ -45,6 +41,11 @@ from tests.support.mapped_lives import (
     walk_through,
     written,
 )
+from tests.children import kill_saves
+from tests.support import backends
+from tests.support.backends import Backend
+from tests.support.checkpoints import bits, on_host, small_blocks
+from tests.support.effort import effort
 
 
 @pytest.mark.parametrize("name", MEMBERS)

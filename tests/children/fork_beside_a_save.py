@@ -9,7 +9,7 @@ from typing import Any
 import functional_rb as frb
 from functional_rb.checkpoint import saving
 from functional_rb.checkpoint.loading import read
-from tests.support.kill_saves import check, state_at
+from tests.children.kill_saves import check, state_at
 
 path, go, write = sys.argv[1], threading.Event(), saving.write
 

@@ -7,7 +7,7 @@ import time
 
 import functional_rb as frb
 from functional_rb.storage import disk
-from tests.support.kill_saves import state_at
+from tests.children.kill_saves import state_at
 
 signal.alarm(20)
 with disk.locked(sys.argv[1] + "/lock"):

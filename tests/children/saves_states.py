@@ -3,7 +3,7 @@
 import sys
 
 import functional_rb as frb
-from tests.support.kill_saves import state_at
+from tests.children.kill_saves import state_at
 
 for k in range(12):
     frb.save(state_at(k), sys.argv[1], incremental=True)

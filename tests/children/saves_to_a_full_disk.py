@@ -5,7 +5,7 @@ import sys
 
 import functional_rb as frb
 from functional_rb.checkpoint.loading import read
-from tests.support.kill_saves import check, state_at
+from tests.children.kill_saves import check, state_at
 
 path = sys.argv[1]
 for k in range(60):

@@ -12,9 +12,9 @@ import pytest
 from torch.utils import _pytree as pytree
 
 import functional_rb as frb
+from tests.contract.refusals import ITEM, PRIORITIZED, UNIFORM, Cases, batch, floats, refused, told
 from tests.support import gpu
 from tests.support.backends import VARIANTS, Backend
-from tests.support.refusals import ITEM, PRIORITIZED, UNIFORM, Cases, batch, floats, refused, told
 
 
 def put(path: str, value: Any, n: int = 4) -> dict[str, Any]:

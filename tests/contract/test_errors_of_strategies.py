@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.contract.refusals import ITEM, PRIORITIZED, UNIFORM, Cases, batch, floats, refused
 from tests.support import gpu
 from tests.support.backends import Backend
-from tests.support.refusals import ITEM, PRIORITIZED, UNIFORM, Cases, batch, floats, refused
 
 LEAF = {"x": frb.Unbounded(())}
 

@@ -16,16 +16,16 @@ from functional_rb.core import counters
 from functional_rb.testing.laws import Law, Leaves
 from functional_rb.testing.laws import Step as Stored
 from functional_rb.testing.stores import Ring
+from tests.contract.goals import STRATEGIES, TASKS, how_near
+from tests.contract.goals import tell as tell_of_goals
+from tests.contract.random_slices import random_spec
 from tests.support import backends, walks
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.goals import STRATEGIES, TASKS, how_near
-from tests.support.goals import tell as tell_of_goals
 from tests.support.histories import STEP, History, Rng, Shapes, histories, pick
 from tests.support.models import Model
 from tests.support.n_step_walks import EXACT, KINDS, first_step, random_sampler
 from tests.support.random_members import SAMPLERS, VARIANTS
-from tests.support.random_slices import random_spec
 from tests.support.walks import Kind, Record, World, nested
 
 SCALAR, FLAG, ID = frb.Unbounded(()), frb.Binary(), frb.Unbounded((), "int32")

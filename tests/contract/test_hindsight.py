@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.contract.goals import FLAG, GOAL, ID, PAIR, SCALAR, STRATEGIES, TASKS, how_near, tell
 from tests.support.backends import Backend
-from tests.support.goals import FLAG, GOAL, ID, PAIR, SCALAR, STRATEGIES, TASKS, how_near, tell
 from tests.support.histories import Rng, Shapes, histories, pick
 from tests.support.n_step_walks import EXACT
 from tests.support.random_members import VARIANTS

@@ -12,11 +12,11 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.testing import strategies
+from tests.contract.random_slices import EPISODES, random_spec
 from tests.support import backends, gpu
 from tests.support.effort import effort
 from tests.support.histories import STEP, Rng, Shapes, histories, pick, run
 from tests.support.random_members import ON_JAX, ON_TORCH, ONE_LANE, SAMPLERS, SCORED, VARIANTS, WRITERS
-from tests.support.random_slices import EPISODES, random_spec
 from tests.support.spec_pool import OF_ALL_DTYPES, POOL, WIDE_DTYPES
 
 WIDE = STEP | {"image": frb.Unbounded((33, 33), "bfloat16")}

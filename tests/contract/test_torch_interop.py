@@ -20,9 +20,19 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.base import dtypes
+from tests.contract.torch_steps import (
+    PRIORITIZED,
+    UNIFORM,
+    as_bytes,
+    batch,
+    draw_when_told,
+    full,
+    inputs,
+    step,
+    tensors,
+)
 from tests.support import backends
 from tests.support.effort import effort
-from tests.support.torch_steps import PRIORITIZED, UNIFORM, as_bytes, batch, draw_when_told, full, inputs, step, tensors
 from torch_backend import random
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

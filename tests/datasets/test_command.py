@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
 from functional_rb.datasets import Conversion, Stored, convert, info
-from tests.support import datasets_of_others as others
-from tests.support.d4rl_files import write
-from tests.support.made_up import MadeUp
+from tests.datasets import datasets_of_others as others
+from tests.datasets.d4rl_files import write
+from tests.datasets.made_up import MadeUp
 
 
 def test_datasets_are_described_converted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

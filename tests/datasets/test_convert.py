@@ -21,9 +21,9 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, Episode, StepSpec, convert, info
+from tests.datasets.made_up import LENGTHS, READERS, MadeUp, contents, expected
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.made_up import LENGTHS, READERS, MadeUp, contents, expected
 
 converting, reading, staging = (
     sys.modules[f"functional_rb.datasets.{name}"] for name in ("convert", "reader", "stage")
@@ -322,7 +322,7 @@ def test_a_full_disk_names_the_place_and_is_gone_on_from(tmp_path: Path, monkeyp
 def test_kills_change_nothing_and_memory_is_bounded(tmp_path: Path) -> None:
     """In a process of its own, as it starts and kills others. 220 MB are converted in less than 100 MB."""
     arguments = [str(tmp_path), "0", str(effort(3, 100)), str(effort(220, 3000))]
-    run = [sys.executable, "-m", "tests.support.kill_conversions", *arguments]
+    run = [sys.executable, "-m", "tests.children.kill_conversions", *arguments]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     died, peak = map(int, done.stdout.split())

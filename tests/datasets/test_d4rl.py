@@ -11,8 +11,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, convert, d4rl, open_reader
 from functional_rb.datasets import pieces as sizes
+from tests.datasets.d4rl_files import N, write
 from tests.support.backends import Backend
-from tests.support.d4rl_files import N, write
 
 
 def column(library: Backend, leaf: Any) -> list[float]:

@@ -17,9 +17,9 @@ import pytest
 
 from functional_rb.datasets import DatasetError, lerobot_videos, open_reader
 from functional_rb.datasets.rows import Form
-from tests.support import d4rl_files, minari_datasets
-from tests.support import datasets_of_others as others
-from tests.support.damage_of_files import damaged
+from tests.datasets import d4rl_files, minari_datasets
+from tests.datasets import datasets_of_others as others
+from tests.datasets.damage_of_files import damaged
 
 SEEDS = 20
 SHAPE = (64, 64, 3)

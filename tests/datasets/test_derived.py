@@ -14,7 +14,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import DatasetError, Episode, Stored, convert, info
 from functional_rb.datasets import pieces as sizes
-from tests.support.made_up import READERS, MadeUp, contents, expected
+from tests.datasets.made_up import READERS, MadeUp, contents, expected
 
 
 @pytest.fixture(params=[2**23, 1], autouse=True)

@@ -30,9 +30,9 @@ from functional_rb.datasets.exporting import lerobot_files
 from functional_rb.specs.values import Outline
 from functional_rb.storage import disk
 from functional_rb.ted.check import as_dict
+from tests.datasets.episodes import equal, joined, read
+from tests.datasets.made_up import LENGTHS, READERS, MadeUp, expected
 from tests.support.effort import effort
-from tests.support.episodes import equal, joined, read
-from tests.support.made_up import LENGTHS, READERS, MadeUp, expected
 
 FPS = {"fps": 10}
 LEROBOT = ("lerobot", "lerobot-2.1")

@@ -22,8 +22,8 @@ from functional_rb.base import progress
 from functional_rb.datasets import FetchError, RemoteFile, Retry, fetch
 from functional_rb.datasets.fetching import http, paths
 from functional_rb.datasets.fetching.remote import RefusedError
+from tests.datasets.file_server import Served, serving
 from tests.support.effort import effort
-from tests.support.file_server import Served, serving
 
 fetching = sys.modules["functional_rb.datasets.fetching.fetch"]
 partial = sys.modules["functional_rb.datasets.fetching.partial"]
@@ -419,7 +419,7 @@ def test_threads_that_want_one_file_fetch_it_once(served: Served, url: str, tmp_
 
 
 def test_kills_at_random_instants_leave_the_file_whole_or_not_there(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "tests.support.kill_fetches", str(tmp_path), "1", str(effort(5, 100))]
+    arguments = [sys.executable, "-m", "tests.children.kill_fetches", str(tmp_path), "1", str(effort(5, 100))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,8 +14,8 @@ import functional_rb as frb
 from functional_rb.datasets import FetchError, Retry, fetch, open_reader, sources
 from functional_rb.datasets.fetching import listing
 from functional_rb.datasets.reader import prefixes
-from tests.support import datasets_of_others as others
-from tests.support.file_server import Served, serving
+from tests.datasets import datasets_of_others as others
+from tests.datasets.file_server import Served, serving
 
 RETRY = Retry(sleep=lambda seconds: None, uniform=lambda: 0.5)
 

@@ -21,7 +21,7 @@ import functional_rb as frb
 from functional_rb.datasets import DatasetError, lerobot_episodes, open_reader, parquet
 from functional_rb.datasets import lerobot_videos as videos
 from functional_rb.datasets import pieces as sizes
-from tests.support import datasets_of_others as others
+from tests.datasets import datasets_of_others as others
 
 WRITERS = {"2.1": others.lerobot_v2, "3.0": others.lerobot_v3}
 SIDE = "observation.images.side"

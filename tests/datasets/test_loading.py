@@ -15,8 +15,8 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import DatasetError, convert, hdf5, load, loading, opening
 from functional_rb.datasets.loading import place
-from tests.support.d4rl_files import write
-from tests.support.made_up import MadeUp
+from tests.datasets.d4rl_files import write
+from tests.datasets.made_up import MadeUp
 
 
 def test_names_have_places_of_their_own_below_the_folder() -> None:

@@ -18,9 +18,9 @@ from PIL import Image
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, convert, hdf5, open_reader
 from functional_rb.datasets import pieces as sizes
+from tests.datasets.episodes import equal, joined, read
+from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend
-from tests.support.episodes import equal, joined, read
-from tests.support.minari_datasets import SPACES, write
 
 FORMATS = ("hdf5", "arrow", "parquet")
 

@@ -12,7 +12,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import open_reader
 from functional_rb.datasets import pieces as sizes
-from tests.support.datasets_of_others import FORMATS, LENGTHS, Format
+from tests.datasets.datasets_of_others import FORMATS, LENGTHS, Format
 
 pytestmark = pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
 

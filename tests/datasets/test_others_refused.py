@@ -22,9 +22,9 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.datasets import DatasetError, open_reader
 from functional_rb.datasets.formats import images
-from tests.support import datasets_of_others as others
-from tests.support import protobuf
-from tests.support.made_up import MadeUp
+from tests.datasets import datasets_of_others as others
+from tests.datasets import protobuf
+from tests.datasets.made_up import MadeUp
 
 
 def folder(root: Path) -> Path:

@@ -14,7 +14,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import Recording, convert
 from functional_rb.datasets import pieces as sizes
-from tests.support.made_up import contents
+from tests.datasets.made_up import contents
 
 
 class Marked(gymnasium.Env[Any, Any]):

@@ -11,8 +11,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.datasets import Episode, Stored, convert, stored
 from functional_rb.datasets import pieces as sizes
-from tests.support.episodes import equal, joined, read
-from tests.support.made_up import MadeUp
+from tests.datasets.episodes import equal, joined, read
+from tests.datasets.made_up import MadeUp
 
 FIELDS = ("actions", "rewards", "terminated", "infos", "about")
 

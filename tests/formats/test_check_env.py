@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 import functional_rb as frb
-from tests.support.environments import ACTIONS, ALL, LIMITS, Made
+from tests.formats.environments import ACTIONS, ALL, LIMITS, Made
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 BOX = spaces.Box(-1, 1, (2,), np.float32)

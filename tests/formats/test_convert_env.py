@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import functional_rb as frb
 from functional_rb import ted
+from tests.formats.environments import ACTIONS, ALL, BOX, LIMITS, Made
 from tests.support.backends import Backend
-from tests.support.environments import ACTIONS, ALL, BOX, LIMITS, Made
 
 
 def same(a: Any, b: Any) -> bool:

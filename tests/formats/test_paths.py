@@ -1,6 +1,6 @@
 """Gymnasium environments of each autoreset mode, recorded and read back along every path that steps can take.
 
-What comes back is compared with a loop over single environments, written by hand in `tests.support.recorded`.
+What comes back is compared with a loop over single environments, written by hand in `tests.formats.recorded`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import functional_rb as frb
-from tests.support import recorded
+from tests.formats import recorded
+from tests.formats.recorded import EPISODES, MODES, Recording, as_numpy, at, number_of, record, same
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.recorded import EPISODES, MODES, Recording, as_numpy, at, number_of, record, same
 
 LENGTH, CALLS = 16, 41
 """Each lane wraps around about twice."""

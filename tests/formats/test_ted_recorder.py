@@ -16,9 +16,9 @@ from gymnasium.vector import AutoresetMode
 
 import functional_rb as frb
 from functional_rb import ted
-from tests.support import recorded
+from tests.formats import recorded
+from tests.formats.recorded import EPISODES, FLAGS, MODES, NO, YES, Episode
 from tests.support.backends import Backend
-from tests.support.recorded import EPISODES, FLAGS, MODES, NO, YES, Episode
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 

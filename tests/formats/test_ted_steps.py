@@ -18,9 +18,9 @@ from tensordict import TensorDict
 
 import functional_rb as frb
 from functional_rb import ted
-from tests.support import recorded
+from tests.formats import recorded
+from tests.formats.recorded import FLAGS, NO
 from tests.support.backends import Backend
-from tests.support.recorded import FLAGS, NO
 
 
 def compiled_whole(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ from functional_rb.items import KINDS, Moments
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
 from functional_rb.testing.map_rules import applied
+from tests.items.item_functions import close, ops_of, words
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.item_functions import close, ops_of, words
 
 items = frb.items
 LEAD = (2, 3)

@@ -13,7 +13,7 @@ import functional_rb as frb
 from functional_rb.items import crops
 from functional_rb.items.resize import weights
 from functional_rb.ops import numpy_ops, part_kernels
-from tests.support.item_functions import PIXELS, after, close, on_numpy
+from tests.items.item_functions import PIXELS, after, close, on_numpy
 
 items = frb.items
 RNG = np.random.default_rng(0)

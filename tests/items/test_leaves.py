@@ -12,7 +12,7 @@ from functional_rb.items import Moments
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
 from functional_rb.testing.map_rules import applied
-from tests.support.item_functions import PIXELS, after, close, on_numpy
+from tests.items.item_functions import PIXELS, after, close, on_numpy
 
 items = frb.items
 RNG = np.random.default_rng(1)

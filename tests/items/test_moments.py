@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import functional_rb as frb
 from functional_rb.items import Moments, moments
 from functional_rb.ops import numpy_ops
+from tests.items.item_functions import on_numpy
 from tests.support.backends import Backend
-from tests.support.item_functions import on_numpy
 
 
 def batches(sizes: list[int]) -> list[np.ndarray]:

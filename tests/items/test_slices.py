@@ -12,7 +12,7 @@ import functional_rb as frb
 from functional_rb.core.item_function import item_after
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.recurrence import discounted
-from tests.support.item_functions import close, on_numpy
+from tests.items.item_functions import close, on_numpy
 
 items = frb.items
 ITEM = {

@@ -14,8 +14,8 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from jax_backend import compile, keys, mixtures
+from tests.mixture.mixtures import ITEM, UNIFORM
 from tests.support.effort import effort
-from tests.support.mixtures import ITEM, UNIFORM
 from torch_backend import random
 
 FAN, NODES, ROOTS, WORDS = 5, 32, effort(3, 30), 64

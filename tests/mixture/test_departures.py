@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.mixture.mixtures import UNIFORM, filled, numbers
 from tests.support.backends import Backend
-from tests.support.mixtures import UNIFORM, filled, numbers
 
 BATCH = 8
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 import torch_backend as rb
+from tests.mixture.mixtures import ITEM
 from tests.support.effort import effort
-from tests.support.mixtures import ITEM
 
 CAPACITY = 4
 SPECS = [frb.BufferSpec(ITEM, CAPACITY), frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(alpha=1.0))]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.mixture.mixtures import ITEM, filled, numbers
 from tests.support.backends import Backend
-from tests.support.mixtures import ITEM, filled, numbers
 
 
 def test_storages_may_differ(library: Backend, tmp_path: Path) -> None:

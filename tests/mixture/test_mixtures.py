@@ -14,9 +14,9 @@ import functional_rb as frb
 from functional_rb.core.counters import SIZE
 from functional_rb.mixture import functions
 from functional_rb.ops import numpy_ops
+from tests.mixture.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM, filled, numbers, pair
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM, filled, numbers, pair
 
 COMPILED = [frb.WithoutReplacement()]
 """Of the samplers that remember, those for which programs of JAX are compiled."""

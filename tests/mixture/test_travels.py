@@ -13,8 +13,8 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.checkpoint import mixtures
+from tests.mixture.mixtures import SKEWED, UNIFORM, filled, numbers, pair
 from tests.support.backends import Backend
-from tests.support.mixtures import SKEWED, UNIFORM, filled, numbers, pair
 
 
 def nested(library: Backend) -> frb.Mixture:

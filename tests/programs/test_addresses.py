@@ -15,7 +15,7 @@ import torch
 import functional_rb
 from functional_rb import _native
 from functional_rb.storage.host_state import NUMPY
-from tests.support import beside_allocations
+from tests.children import beside_allocations
 from torch_backend.chain import CHAIN
 
 ROOT = Path(functional_rb.__file__).parents[1]

@@ -1,4 +1,4 @@
-"""SIGINTs in a row, at instants that nobody has chosen; what they hit is in `tests.support.interrupt_storm`."""
+"""SIGINTs in a row, at instants that nobody has chosen; what they hit is in `tests.children.interrupt_storm`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_storm(backend: str, tmp_path: Path) -> None:
     given = [str(tmp_path), backend, str(effort(1, 60)), "10"]
-    command = [sys.executable, "-m", "tests.support.interrupt_storm", *given]
+    command = [sys.executable, "-m", "tests.children.interrupt_storm", *given]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

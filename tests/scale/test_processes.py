@@ -21,8 +21,8 @@ from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.scale import local
 from functional_rb.scale.deal import by_shard, deal
+from tests.scale.process_group import ProcessGroup
 from tests.support.effort import effort
-from tests.support.process_group import ProcessGroup
 from torch_backend import ops as torch_ops
 from torch_backend.random import draws
 from torch_backend.sharded_state import ShardedState

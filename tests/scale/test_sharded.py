@@ -25,7 +25,7 @@ def test_processes_draw_what_one_device_does(count: int, tmp_path: Path) -> None
     own = {"JAX_PLATFORMS": "cpu", "TESTS_DEVICE": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
     all_of_them = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.some_processes", str(number), port, str(tmp_path), str(count)],
+            [sys.executable, "-m", "tests.children.some_processes", str(number), port, str(tmp_path), str(count)],
             env=os.environ | own,
             cwd=ROOT,
             stdout=subprocess.PIPE,

@@ -20,7 +20,7 @@ LONG = 5.0
 
 def scenarios(path: Path, *names: str, before: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Run some in a process without JAX and torch, whose threads do not outlive a fork."""
-    command = [*before, sys.executable, "-m", "tests.support.shared_processes", str(path), *names]
+    command = [*before, sys.executable, "-m", "tests.children.shared_processes", str(path), *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -17,9 +17,9 @@ from hypothesis import given
 import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.specs.composite import members
+from tests.specs.spec_examples import AGENTS, NAMESPACE, U, leaves_of, many
 from tests.support.backends import Backend
 from tests.support.grammar import Box, Data, Pair
-from tests.support.spec_examples import AGENTS, NAMESPACE, U, leaves_of, many
 
 
 def test_parts_named_like_attributes() -> None:

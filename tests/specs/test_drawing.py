@@ -16,11 +16,11 @@ import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.specs import numpy_ops, random_numbers, values
 from functional_rb.specs.values import Outline
-from tests.support import value_model as model
+from tests.specs import value_model as model
+from tests.specs.numpy_values import MIXED, SPECS, N, as_dict, assert_same, drawn, inside, leaves_of, projected, seeds
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import INTEGERS, limits
-from tests.support.numpy_values import MIXED, SPECS, N, as_dict, assert_same, drawn, inside, leaves_of, projected, seeds
 
 
 @hypothesis.settings(max_examples=effort(40, 200))

@@ -12,11 +12,11 @@ import pytest
 import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.specs.values import Outline
-from tests.support import value_model as model
+from tests.specs import value_model as model
+from tests.specs.numpy_values import MIXED, SPECS, N, as_dict, assert_same, drawn, graph, inside, leaves_of, seeds
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import limits
-from tests.support.numpy_values import MIXED, SPECS, N, as_dict, assert_same, drawn, graph, inside, leaves_of, seeds
 
 
 @hypothesis.settings(max_examples=effort(40, 200))

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 
 import functional_rb as frb
 from functional_rb.base import dtypes
+from tests.specs.spec_examples import NAMESPACE, U, many
+from tests.specs.spec_model import elements
 from tests.support.effort import effort
 from tests.support.grammar import ALL, Data, Pair, shapes
-from tests.support.spec_examples import NAMESPACE, U, many
-from tests.support.spec_model import elements
 
 
 @many

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 
 import functional_rb as frb
+from tests.specs.spec_examples import AGENTS, leaves_of, many
+from tests.specs.spec_model import elements
 from tests.support import grammar
 from tests.support.effort import effort
 from tests.support.grammar import ALL
-from tests.support.spec_examples import AGENTS, leaves_of, many
-from tests.support.spec_model import elements
 
 
 def outcome(function: Callable[[], Any], errors: tuple[type[Exception], ...]) -> Any:

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.specs.spec_examples import NAMES
 from tests.support.backends import Backend
 from tests.support.children import ROOT, program
 from tests.support.effort import effort
 from tests.support.grammar import Data, Pair
-from tests.support.spec_examples import NAMES
 
 INF = math.inf
 SPECS = [

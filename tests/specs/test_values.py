@@ -13,9 +13,9 @@ import pytest
 import functional_rb as frb
 from functional_rb.specs import values
 from functional_rb.specs.values import Outline
-from tests.support import value_model as model
+from tests.specs import value_model as model
+from tests.specs.numpy_values import drawn, leaves_of
 from tests.support.backends import Backend
-from tests.support.numpy_values import drawn, leaves_of
 
 
 def test_what_is_kept_of_specs_is_of_these(library: Backend) -> None:
@@ -115,7 +115,7 @@ def test_objects_are_left_alone(library: Backend) -> None:
 
 def test_numpy_need_not_know_bfloat16() -> None:
     # JAX teaches it to NumPy: so in a process of its own.
-    command = [sys.executable, "-m", "tests.support.bfloat16_on_torch"]
+    command = [sys.executable, "-m", "tests.children.bfloat16_on_torch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.specs.spec_examples import AGENTS, U, bfloat16
 from tests.support.grammar import Data, Pair
-from tests.support.spec_examples import AGENTS, U, bfloat16
 
 WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (

@@ -12,8 +12,8 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.text.tokenizing import Tokenizing
-from tests.support.texts import GOOD, ids_of
 from tests.support.tokenizers_trained import WORDS, of_words
+from tests.text.texts import GOOD, ids_of
 
 BAD = {
     "no_text": [

@@ -15,9 +15,9 @@ import torch
 import functional_rb as frb
 import torch_backend as rb
 from tests.support import backends
-from tests.support.causal_models import EOS, KINDS, PAD, TEXTS, VOCABULARY, made, own_log_probs, padded
 from tests.support.effort import effort
 from tests.support.language_models import LAYERS, gpt2
+from tests.text.causal_models import EOS, KINDS, PAD, TEXTS, VOCABULARY, made, own_log_probs, padded
 
 N = 6
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import functional_rb as frb
-from tests.support.texts import LIGHT, TALK, TOOLS, borders, decoded, ids_of
 from tests.support.tokenizers_trained import of_transformers
+from tests.text.texts import LIGHT, TALK, TOOLS, borders, decoded, ids_of
 
 
 def test_conversations_are_what_the_chat_template_writes(tokenizer: Any, tmp_path: Path) -> None:

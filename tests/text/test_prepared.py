@@ -19,8 +19,8 @@ import torch_backend
 from functional_rb.text import pipeline, whole, writing
 from functional_rb.text.prepared import row_dtype
 from tests.support.effort import effort
-from tests.support.texts import GOOD, LIGHT, ROWS, TOOLS
 from tests.support.tokenizers_trained import WORDS, bpe, of_merges, of_transformers, of_words
+from tests.text.texts import GOOD, LIGHT, ROWS, TOOLS
 
 
 def test_the_cache_knows_data_tokenizer_and_options(tokenizer: Any, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_what_is_interrupted_goes_on(
 
 def test_a_pipeline_that_is_killed_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     kills = effort(3, 50)
-    command = [sys.executable, "-m", "tests.support.kill_preparation", str(tmp_path), "7", str(kills)]
+    command = [sys.executable, "-m", "tests.children.kill_preparation", str(tmp_path), "7", str(kills)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     killed, at_work, begun = map(int, done.stdout.split())

@@ -12,8 +12,8 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.text import sources
-from tests.support.texts import GOOD, ROWS, ids_of
 from tests.support.tokenizers_trained import bpe, of_words
+from tests.text.texts import GOOD, ROWS, ids_of
 
 
 def written(kind: str, rows: list[dict[str, Any]], tmp_path: Path) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.support.texts import ROWS, borders, ids_of
 from tests.support.tokenizers_trained import END, WORDS, bpe, of_merges, of_words
+from tests.text.texts import ROWS, borders, ids_of
 
 
 def test_tokens_are_those_of_the_whole_text_and_the_border_is_where_the_reply_begins(

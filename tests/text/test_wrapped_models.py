@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 import torch_backend as rb
-from tests.support.causal_models import VOCABULARY, made, own_log_probs, padded
 from tests.support.effort import effort
+from tests.text.causal_models import VOCABULARY, made, own_log_probs, padded
 
 
 class Tuner(torch.nn.Module):

@@ -13,6 +13,6 @@ CASES = effort(("gumbel, once", "chance, once"), ("usual", "tuned", "gumbel", "c
 
 def test_a_compiled_search_is_called_three_times_in_a_fresh_process() -> None:
     """What was seen while tracing is what is there at the second call, though nothing was searched before."""
-    command = [sys.executable, "-m", "tests.support.compiled_searches", *CASES]
+    command = [sys.executable, "-m", "tests.children.compiled_searches", *CASES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.count("as eager") == len(CASES), done.stderr

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))  # as for a prog
 
 import tic_tac_toe_jax as example
 
-from tests.support.tic_tac_toe import tic_tac_toe
+from tests.trees.tic_tac_toe import tic_tac_toe
 
 
 def test_the_rules_are_those_of_the_table() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.support import list_tree
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.list_tree import Game
-from tests.support.tic_tac_toe import Table, tic_tac_toe
+from tests.trees import list_tree
+from tests.trees.list_tree import Game
+from tests.trees.tic_tac_toe import Table, tic_tac_toe
 
 
 def tables_of(library: Backend, game: Game) -> dict[str, Any]:

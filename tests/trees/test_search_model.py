@@ -15,7 +15,7 @@ import functional_rb as frb
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.list_tree import Game, ListTree, check_equal, expansion
+from tests.trees.list_tree import Game, ListTree, check_equal, expansion
 
 BATCH, SLOTS, STATES, CAPACITY = 3, 3, 6, 7
 SCORES = {

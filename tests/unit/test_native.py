@@ -23,7 +23,8 @@ from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.storage.host_state import NUMPY
 from functional_rb.structures import episode_windows, hash_map, ring, sum_tree
-from tests.support import headers, native_life
+from tests.children import native_life
+from tests.support import headers
 from tests.support.backends import needs_native
 
 ROOT = Path(__file__).parents[2]

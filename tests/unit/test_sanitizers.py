@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import emulated_gpu, native_builds, sanitized
+from tests.children import sanitized
+from tests.support import emulated_gpu, native_builds
 from tests.support.effort import effort
 from tools import native_build
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from functional_rb.datasets import DatasetError
 from functional_rb.datasets.formats import examples, tfrecord, wire
-from tests.support import protobuf
+from tests.datasets import protobuf
 from tests.support.effort import effort
 
 

@@ -21,7 +21,7 @@ from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
-from tests.support.faulty_shards import SPEC, FaultyTransport, items, stored
+from tests.scale.ray.faulty_shards import SPEC, FaultyTransport, items, stored
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 

@@ -15,9 +15,9 @@ import torch_backend
 from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.outbox import Content
-from tests.support import faulty_shards
+from tests.scale.ray import faulty_shards
+from tests.scale.ray.faulty_shards import FAULTS, SHARDS, SPEC, FaultyTransport, items, stored, transport_at
 from tests.support.effort import effort
-from tests.support.faulty_shards import FAULTS, SHARDS, SPEC, FaultyTransport, items, stored, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 

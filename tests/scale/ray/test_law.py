@@ -19,7 +19,7 @@ from functional_rb.scale.ray.messages import NOTHING
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
-from tests.support.faulty_shards import FaultyTransport, items
+from tests.scale.ray.faulty_shards import FaultyTransport, items
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 

@@ -15,7 +15,7 @@ from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.outbox import Content
-from tests.support.faulty_shards import SPEC, items, stored, transport_at
+from tests.scale.ray.faulty_shards import SPEC, items, stored, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 

@@ -15,8 +15,8 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.writing import addition
+from tests.scale.ray.faulty_shards import FaultyTransport, stored, transport_at
 from tests.support.effort import effort
-from tests.support.faulty_shards import FaultyTransport, stored, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 

@@ -25,9 +25,9 @@ from functional_rb.native import shared_control as control
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.storage import mapped
+from tests.children.shared_deaths import protocol as protocol
 from tests.support.children import die, ended, forked
 from tests.support.effort import effort
-from tests.support.shared_deaths import protocol as protocol
 from tests.support.shared_items import ITEM, PRIORITIZED, Rng, check_items, make, numbers, rebuilt, spec_at
 from tests.support.touched import before_writing
 

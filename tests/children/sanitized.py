@@ -1,4 +1,4 @@
-"""Runs programs by an extension built with a sanitizer: python -m tests.support.sanitized FILE WHAT=ARGUMENT ...
+"""Runs programs by an extension built with a sanitizer: python -m tests.children.sanitized FILE WHAT=ARGUMENT ...
 
 WHAT is "threads", with the number of a fault to plant (0: none); "chain", with how often the version chain of torch is
 written to while threads draw from it; "programs", with how many random ones to carry out on that chain; "agreement",
@@ -160,7 +160,7 @@ def programs(examples: str) -> None:
     import hypothesis
     from hypothesis import stateful
 
-    from tests.support.chain_machine import CHAINS, Programs
+    from tests.agreement.chain_machine import CHAINS, Programs
     from tests.support.chain_programs import Noting
 
     class OfTheChain(Programs):

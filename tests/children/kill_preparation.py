@@ -1,6 +1,6 @@
 """Kills processes that prepare texts, and lets others go on: a program, which imports the core and tokenizers alone.
 
-    python -m tests.support.kill_preparation DIRECTORY SEED KILLS
+    python -m tests.children.kill_preparation DIRECTORY SEED KILLS
 
 However often a process was killed, and at whatever instant, the files are at last those of one that was not.
 """

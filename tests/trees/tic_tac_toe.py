@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from tests.support.list_tree import Game
+from tests.trees.list_tree import Game
 
 LINES = np.array([(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)])
 

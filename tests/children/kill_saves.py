@@ -1,6 +1,6 @@
 """Kills processes that save, and looks at what they leave: run as a program, which imports NumPy and the core alone.
 
-    python -m tests.support.kill_saves DIRECTORY SEED KILLS
+    python -m tests.children.kill_saves DIRECTORY SEED KILLS
 
 Each child saves states one after the other, in one of three ways, and says when a save has ended. Whatever the instant
 of its death, the newest checkpoint is the last that it told of or the one it was about to tell of, and whole.

@@ -1,6 +1,6 @@
 """Kills processes that fetch, two at a time: run as a program, which imports NumPy and the core alone.
 
-    python -m tests.support.kill_fetches DIRECTORY SEED KILLS
+    python -m tests.children.kill_fetches DIRECTORY SEED KILLS
 
 It prints how many died, and how many requests went on with what a dead one had left. Where a machine is so busy that
 each of them died before it had anything, it goes on until one has, up to ten times as many.
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from functional_rb.datasets import RemoteFile, fetch
-from tests.support.file_server import Served, serving
+from tests.datasets.file_server import Served, serving
 
 fetching = sys.modules["functional_rb.datasets.fetching.fetch"]
 partial = sys.modules["functional_rb.datasets.fetching.partial"]

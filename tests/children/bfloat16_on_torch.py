@@ -1,4 +1,4 @@
-"""Values of bfloat16 on torch, where NumPy does not know that dtype: python -m tests.support.bfloat16_on_torch."""
+"""Values of bfloat16 on torch, where NumPy does not know that dtype: python -m tests.children.bfloat16_on_torch."""
 
 from __future__ import annotations
 

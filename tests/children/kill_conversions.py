@@ -1,6 +1,6 @@
 """Kills processes that convert, and one that may not: run as a program, which imports NumPy and the core alone.
 
-    python -m tests.support.kill_conversions DIRECTORY SEED KILLS MEGABYTES
+    python -m tests.children.kill_conversions DIRECTORY SEED KILLS MEGABYTES
 
 Children convert the same dataset and are killed, each a little later than the one before has lived, until one gets to
 the end: the files are the same bytes as those of a conversion that nobody killed. Then a child converts so many
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from functional_rb.datasets import convert
-from tests.support.made_up import MadeUp
+from tests.datasets.made_up import MadeUp
 
 converting = sys.modules["functional_rb.datasets.convert"]
 SMALL = MadeUp([3, 40, 1, 17] * 30, (50,), piece=9, blind=[1, 6])

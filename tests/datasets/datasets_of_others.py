@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import protobuf
-from tests.support.made_up import LENGTHS, MadeUp, expected
+from tests.datasets import protobuf
+from tests.datasets.made_up import LENGTHS, MadeUp, expected
 
 NOTHING = 99
 
