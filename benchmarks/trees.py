@@ -122,7 +122,7 @@ def text(section: Section, work: TreeWorkload) -> str:
         f"{tree_search.SLOTS} actions are searched from a new root each time, with the group's number of simulations."
     )
     who = [
-        f"- {ours.NAME}: `rb.hash_maps.insert`, `rb.forests.extend` and `rb.forests.tree`, eagerly, all of them pure",
+        f"- {ours.NAME}: `rb.insert`, `rb.add` and `rb.trees.view`, eagerly, all of them pure",
         "- torchrl: `MCTSForest().extend`, `get_tree`, and the methods `valid_paths`, `vertices` and `edges` of `Tree`",
         "- searches, compiled: `rb.trees.search` with the policies `MuZero()` and `GumbelMuZero()`, and mctx's two",
     ]
@@ -134,11 +134,11 @@ def of_maps(name: str, work: TreeWorkload, backend: Backend) -> Calls:
     import importlib
 
     rb = importlib.import_module(f"{backend}_backend")
-    empty = rb.hash_maps.init(frb.HashMapSpec(frb.Unbounded((), "int32"), work.keys))
+    empty = rb.init(frb.HashMapSpec(frb.Unbounded((), "int32"), work.keys))
     keys = rb.lib.LIB.convert(keys_of(work), frb.Unbounded((work.keys,), "int32"), "keys")
 
     def insert() -> None:
-        made, inserted = rb.hash_maps.insert(empty, keys)
+        made, inserted = rb.insert(empty, keys)
         if backend == "jax":
             made.counters.block_until_ready()
             inserted.ids.block_until_ready()
@@ -172,19 +172,19 @@ def of_forest(name: str, work: TreeWorkload, backend: Backend) -> Calls:
     """A forest on torch."""
     import torch_backend as rb
 
-    empty, steps = rb.forests.init(_spec(1000)), _tensors(walk(work))
-    return Calls(name, backend, "forests", {"extend": lambda: rb.forests.extend(empty, steps)})
+    empty, steps = rb.init(_spec(1000)), _tensors(walk(work))
+    return Calls(name, backend, "forests", {"extend": lambda: rb.add(empty, steps)})
 
 
 def of_reading(name: str, work: TreeWorkload, backend: Backend) -> Calls:
     """A tree of a forest on torch."""
     import torch_backend as rb
 
-    forest = rb.forests.extend(rb.forests.init(_spec(work.nodes)), _tensors(branches(work)))
+    forest = rb.add(rb.init(_spec(work.nodes)), _tensors(branches(work)))
     root = np.zeros(2, np.int64)
-    tree = rb.forests.tree(forest, root, compact=True)
+    tree = rb.trees.view(forest, root, compact=True)
     calls = {
-        "tree": lambda: rb.forests.tree(forest, root, compact=True),
+        "tree": lambda: rb.trees.view(forest, root, compact=True),
         "paths": lambda: list(tree.valid_paths()),
         "vertices": lambda: dict(tree.vertices(key_type="id").items()),
         "edges": lambda: tree.edges().tolist(),

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from functional_rb.trees import api, reuse
+from functional_rb.trees import api, forest_tree, reuse
 from functional_rb.trees import nodes as tree_nodes
 from functional_rb.trees import search as core
 from functional_rb.trees.policies import Policy
@@ -193,6 +193,7 @@ subtree = _lib.bind_to(_backend, api.subtree)
 reset = _lib.bind_to(_backend, api.reset)
 select = _lib.bind_to(_backend, api.select)
 search = _lib.bind_to(_backend, api.search)
+view = _lib.bind(forest_tree.view)
 
 __all__ = [*api.NAMES]
 __dir__ = __all__.copy

@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from functional_rb.base import lazy as _lazy
+from functional_rb.hash_maps import functions as _hash_maps
 from functional_rb.public import buffers as _buffers
+from functional_rb.public import moments as _moments
+from functional_rb.public import structures as _structures
 from functional_rb.specs import functions as _values
 from torch_backend import compat as compat  # first, as it refuses what is missing or too old
 from torch_backend import containers as containers  # of its library, which it tells the core
-from torch_backend import hash_maps as hash_maps
-from torch_backend import moments as moments
 from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend import records as records
 from torch_backend.compiling import jit as jit
@@ -21,11 +22,10 @@ from torch_backend.random import key as key
 from torch_backend.random import split as split
 
 if TYPE_CHECKING:
-    from torch_backend import forests as forests
     from torch_backend import text as text
     from torch_backend import trees as trees
 else:
-    __getattr__, __dir__ = _lazy.namespace(__name__, {__name__: ("forests", "text", "trees")})
+    __getattr__, __dir__ = _lazy.namespace(__name__, {__name__: ("text", "trees")})
 
 add = _LIB.bind(_buffers.add)
 add_ = _LIB.bind(_buffers.add_)
@@ -41,10 +41,16 @@ enumerate = _LIB.bind(_values.enumerate_values, "enumerate")
 epochs = _LIB.bind(_buffers.epochs)
 get = _LIB.bind(_buffers.get)
 init = _LIB.bind(_buffers.init)
+insert = _LIB.bind(_hash_maps.insert)
+insert_ = _LIB.bind(_hash_maps.insert_)
 is_live = _LIB.bind(_buffers.is_live)
 items = _LIB.bind(_buffers.items)
+lookup = _LIB.bind(_structures.lookup)
 map_spec = _LIB.bind(_buffers.map_spec)
+merge = _LIB.bind(_structures.merge)
+moments = _LIB.bind(_moments.moments)
 newest = _LIB.bind(_buffers.newest)
+normalize = _LIB.bind(_moments.normalize)
 ones = _LIB.bind(_values.ones)
 priorities = _LIB.bind(_buffers.priorities)
 probabilities = _LIB.bind(_buffers.probabilities)
@@ -57,6 +63,7 @@ sample_spec = _LIB.bind(_buffers.sample_spec)
 size = _LIB.bind(_buffers.size)
 update = _LIB.bind(_buffers.update)
 update_ = _LIB.bind(_buffers.update_)
+visits = _LIB.bind(_structures.visits)
 with_spec = _LIB.bind(_buffers.with_spec)
 zeros = _LIB.bind(_values.zeros)
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from functional_rb.ops import part_kernels
-from functional_rb.trees import api, nodes, reuse
+from functional_rb.trees import api, forest_tree, nodes, reuse
 from functional_rb.trees import search as core
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.scores import Score
@@ -126,6 +126,7 @@ subtree = _lib.bind_to(_backend, api.subtree)
 reset = _lib.bind_to(_backend, api.reset)
 select = _lib.bind_to(_backend, api.select)
 search = _lib.bind_to(_backend, api.search)
+view = _lib.bind(forest_tree.view)
 
 __all__ = [*api.NAMES]
 __dir__ = __all__.copy

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import itertools
 import weakref
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from functional_rb.base.containers import register_static
 
@@ -22,9 +22,6 @@ class Description(abc.ABC):
 
     Its `__post_init__` checks the arguments, puts what is derived beside them, and ends with `_seal`.
     """
-
-    part: ClassVar[str | None] = None
-    """The part of a backend whose `with_spec` gives another description to what has one, such as "maps"."""
 
     token: str = dataclasses.field(init=False, repr=False)
     """Equal descriptions have the same, and others another, in this process: torch.compile asks whether it is so."""
@@ -67,3 +64,7 @@ class Description(abc.ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by the arguments: hashes of strings differ from process to process."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.init)
+
+
+class Described:
+    """A value that carries its description as `spec`, and is no buffer: a hash map, or a forest."""

@@ -30,7 +30,7 @@ def init(
     validate: bool = False,
     fill: Callable[..., State] | None = None,
 ) -> State:
-    """Make a buffer.
+    """Make a buffer; or an empty hash map of a `frb.HashMapSpec`, or an empty forest of a `frb.trees.ForestSpec`.
 
     Args:
         spec: what it holds.

@@ -46,7 +46,7 @@ def items(backend: Backend, state: State) -> Any:
     """All of the storage, unpacked.
 
     Args:
-        state: the buffer.
+        state: the buffer; or a hash map, of which these are the keys by number, zeros behind the last.
 
     Returns:
         The item's structure, leaves [capacity, *shape]. The item of handle h lies in row `h % capacity`; rows never
@@ -187,11 +187,11 @@ def cursor(backend: Backend, state: State) -> Array:
 
 
 def size(backend: Backend, state: State, *, each: bool = False) -> Array:
-    """How many items are stored, an int32 scalar.
+    """How many items are stored, an int32 scalar; of a hash map its keys, of a forest its observations.
 
     Args:
         backend: the backend.
-        state: the buffer, or a `Mixture`, whose buffers count together, up to 2^31 - 1.
+        state: the buffer, or a `Mixture`, whose buffers count together, up to 2^31 - 1; or a hash map, or a forest.
         each: of a mixture of K buffers the number of each, int32 [K]; what is a mixture itself counts as one.
 
     Raises:
@@ -233,7 +233,8 @@ def counts(backend: Backend, state: State) -> Counts:
     """What the buffer has counted since it was made: what was refused or dropped, and how many epochs are done.
 
     Args:
-        state: the buffer, or a mixture, whose buffers are counted together.
+        state: the buffer, or a mixture, whose buffers are counted together; or a hash map, or a forest, which count
+            what they refused alone.
 
     Example:
         >>> spec = frb.BufferSpec(item=(frb.Unbounded(()),), capacity=4, sampler=frb.WithoutReplacement())

@@ -144,6 +144,12 @@ class Counts(NamedTuple):
     lost: Array
     epochs_done: Array
 
+    @classmethod
+    def of_refused(cls, refused: Array) -> Counts:
+        """Those of what counts nothing else."""
+        nothing = refused - refused
+        return cls(nothing, nothing, nothing, refused, nothing, nothing)
+
 
 class StateHolder:
     """What holds a state and is given to functions in place of one by mistake, such as a `Cell`.

@@ -60,8 +60,7 @@ def load(
         spec: another spec for the items, as `rb.with_spec(state, spec)` has it: sampler, writer, capacity. Into mapped
             files they go piece by piece, by way of others beside these, which nobody else sees. For a mixture one for
             each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`. For a
-            hash map a `HashMapSpec`, for a forest a `ForestSpec`, as for `rb.hash_maps.with_spec` and
-            `rb.forests.with_spec`.
+            hash map a `HashMapSpec`, for a forest a `ForestSpec`, too.
         sharding: to which shards the lanes of a buffer are dealt, as for `init`, whether or not it was dealt before.
             All processes call `load` then, with the same directory, and each reads what it needs. Without it a buffer
             that was dealt is put together.
@@ -97,7 +96,7 @@ def load(
     def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
         if given is None or isinstance(given, BufferSpec):
             return _load(where, backend, number, reading, device, storage, given)
-        if not isinstance(given, Sequence) and not (isinstance(given, Description) and given.part):
+        if not isinstance(given, Sequence) and not isinstance(given, Description):
             raise TypeError(
                 f"load: expected a BufferSpec as spec (of a hash map a HashMapSpec, of a forest a ForestSpec), or a "
                 f"list with one for each buffer of a mixture, got {type(given).__name__}"
@@ -184,13 +183,12 @@ def _parts_for(
 def _with_spec(value: object, spec: Description, backend: ModuleType | str) -> Any:
     """A map or a forest with another spec."""
     kind = type(getattr(value, "spec", None))
-    if kind is not type(spec) or spec.part is None:
+    if kind is not type(spec):
         raise ValueError(
             f"load: spec: got a {type(spec).__name__}, and what was saved is a {type(value).__name__}; leave it out, "
-            f"and give parts of it another spec by rb.hash_maps.with_spec and rb.forests.with_spec"
+            f"and give parts of it another spec by rb.with_spec"
         )
-    part = getattr(importlib.import_module(f"{backend_name(backend)}_backend"), spec.part)
-    return part.with_spec(value, spec)
+    return importlib.import_module(f"{backend_name(backend)}_backend").with_spec(value, spec)
 
 
 def _load(

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, DeviceLike
 from functional_rb.base.containers import add_rule, register_record
+from functional_rb.base.description import Described
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.convert import json
@@ -24,12 +25,9 @@ from functional_rb.structures.expected import Expected, problem_of_stack
 from functional_rb.structures.hash_map import REFUSED, SIZE, HashTable
 from functional_rb.structures.key_rows import KeyRows
 
-NAMES: Final = ("count", "init", "insert", "insert_", "keys", "lookup", "refused", "size", "with_spec")
-"""The public functions."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class HashMap:
+class HashMap(Described):
     """A map as a value: an immutable pytree of arrays that carries its spec.
 
     A key's number is its place in the order in which keys first came, from 0 on; nothing is ever taken out. T is
@@ -99,15 +97,11 @@ def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
         TypeError: for what is no `HashMapSpec`, or a dtype that the backend lacks.
 
     Example:
-        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded((2,), "int32"), capacity=100))
-        >>> int(rb.hash_maps.size(seen))
+        >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded((2,), "int32"), capacity=100))
+        >>> int(rb.size(seen))
         0
     """
-    if not isinstance(spec, HashMapSpec):
-        raise TypeError(
-            f"hash_maps.init: expected a HashMapSpec, got {type(spec).__name__}; give frb.HashMapSpec(key, capacity)"
-        )
-    outline_of(lib, spec.key, "hash_maps.init")
+    outline_of(lib, spec.key, "init")
     return HashMap(*hash_map.init(lib.ops, spec.plan, device), spec)
 
 
@@ -129,9 +123,9 @@ def insert(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> t
         ValueError: for a structure or shape that does not fit.
 
     Example:
-        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2))
-        >>> seen, inserted = rb.hash_maps.insert(seen, np.array([7, 5, 7, 9], np.int32))
-        >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.hash_maps.refused(seen))
+        >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2))
+        >>> seen, inserted = rb.insert(seen, np.array([7, 5, 7, 9], np.int32))
+        >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.counts(seen).refused)
         ([0, 1, 0, -1], [True, True, False, False], 1)
     """
     return _insert(lib, map, keys, mask, None)
@@ -152,10 +146,10 @@ def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> 
         RuntimeError: for a map that was consumed before.
 
     Example:
-        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=10))
+        >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=10))
         >>> for state in (3, 4, 3):
-        ...     seen, inserted = rb.hash_maps.insert_(seen, np.int32(state))
-        >>> rb.hash_maps.count(seen, np.array([3, 4, 5], np.int32)).tolist()
+        ...     seen, inserted = rb.insert_(seen, np.int32(state))
+        >>> rb.visits(seen, np.array([3, 4, 5], np.int32)).tolist()
         [2, 1, 0]
     """
     return _insert(lib, map, keys, mask, (map, "counters"))
@@ -164,10 +158,10 @@ def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> 
 def _insert(
     lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
-    check_map(lib, map, "hash_maps.insert")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.insert")
+    check_map(lib, map, "insert")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "insert")
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
-    marked = checked_mask(lib, mask, lead, "hash_maps.insert")
+    marked = checked_mask(lib, mask, lead, "insert")
     arrays = arrays_of(map)
     made: HashTable
     made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
@@ -196,23 +190,22 @@ def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
 
     Example:
         >>> spec = frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2)
-        >>> seen, _ = rb.hash_maps.insert(rb.hash_maps.init(spec), np.array([7, 5, 9], np.int32))
-        >>> larger = rb.hash_maps.with_spec(seen, frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=100))
-        >>> larger, inserted = rb.hash_maps.insert(larger, np.array([9, 5], np.int32))
-        >>> inserted.ids.tolist(), int(rb.hash_maps.refused(larger))
+        >>> seen, _ = rb.insert(rb.init(spec), np.array([7, 5, 9], np.int32))
+        >>> larger = rb.with_spec(seen, frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=100))
+        >>> larger, inserted = rb.insert(larger, np.array([9, 5], np.int32))
+        >>> inserted.ids.tolist(), int(rb.counts(larger).refused)
         ([2, 1], 1)
     """
-    check_map(lib, map, "hash_maps.with_spec")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.with_spec")
+    check_map(lib, map, "with_spec")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "with_spec")
     if not isinstance(spec, HashMapSpec):
-        raise TypeError(f"hash_maps.with_spec: expected a HashMapSpec, got {type(spec).__name__}")
+        raise TypeError(f"with_spec: expected a HashMapSpec, got {type(spec).__name__}")
     if spec.outline != map.spec.outline:
-        raise ValueError(f"hash_maps.with_spec: expected the same key, {map.spec.key!r:.200}, got {spec.key!r:.200}")
+        raise ValueError(f"with_spec: expected the same key, {map.spec.key!r:.200}, got {spec.key!r:.200}")
     size = known_size(lib, map.counters, map.spec.capacity)
     if size > spec.capacity:
         raise ValueError(
-            f"hash_maps.with_spec: expected room for {size} keys, got a spec for {spec.capacity}; "
-            f"give more, or begin anew"
+            f"with_spec: expected room for {size} keys, got a spec for {spec.capacity}; give more, or begin anew"
         )
     made: HashTable = lib.carry_out(_moved, spec, (), arrays_of(map))
     return HashMap(*made, spec)
@@ -228,23 +221,9 @@ def known_size(lib: Lib[A], counters: Array, most: int) -> int:
 
 
 def lookup(lib: Lib[A], map: HashMap, keys: object) -> A:
-    """The numbers of keys.
-
-    Args:
-        map: to look in.
-        keys: a nest like `HashMapSpec.key`, leaves [*batch, *shape].
-
-    Returns:
-        int32 [*batch], -1 where the map does not have the key.
-
-    Example:
-        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Unbounded(()), capacity=10))
-        >>> seen, _ = rb.hash_maps.insert(seen, np.array([0.5, -0.0], np.float32))
-        >>> rb.hash_maps.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
-        [1, -1]
-    """
-    check_map(lib, map, "hash_maps.lookup")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.lookup")
+    """What `rb.lookup` tells of a map."""
+    check_map(lib, map, "lookup")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "lookup")
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
     ids: Array = lib.carry_out(_looked_up, map.spec, (), arrays, rows)
@@ -255,25 +234,10 @@ def _looked_up(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, ro
     return hash_map.lookup(ops, spec.plan, arrays, rows)
 
 
-def count(lib: Lib[A], map: HashMap, keys: Any) -> A:
-    """How often keys were put in.
-
-    Args:
-        map: to look in.
-        keys: a nest like `HashMapSpec.key`, leaves [*batch, *shape].
-
-    Returns:
-        int32 [*batch], 0 where the map does not have the key.
-
-    Example:
-        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key=frb.Binary((2,)), capacity=4))
-        >>> seen, _ = rb.hash_maps.insert(seen, np.array([[True, False], [True, False]]))
-        >>> bonus = 1 / np.sqrt(1 + np.asarray(rb.hash_maps.count(seen, np.array([[True, False], [True, True]]))))
-        >>> bonus.round(2).tolist()
-        [0.58, 1.0]
-    """
-    check_map(lib, map, "hash_maps.count")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.count")
+def visits(lib: Lib[A], map: HashMap, keys: object) -> A:
+    """What `rb.visits` tells of a map."""
+    check_map(lib, map, "visits")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "visits")
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
     counts: Array = lib.carry_out(_counted, map.spec, (), arrays, rows)
@@ -288,27 +252,27 @@ def _counted(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, rows
 
 def size(lib: Lib[A], map: HashMap) -> A:
     """How many different keys a map has, an int32 scalar."""
-    check_map(lib, map, "hash_maps.size")
+    check_map(lib, map, "size")
     return map.counters[..., SIZE]
 
 
 def refused(lib: Lib[A], map: HashMap) -> A:
     """How many keys a full map has refused, an int32 scalar."""
-    check_map(lib, map, "hash_maps.refused")
+    check_map(lib, map, "counts")
     return map.counters[..., REFUSED]
 
 
-def keys(lib: Lib[A], map: HashMap) -> Any:
+def items(lib: Lib[A], map: HashMap) -> Any:
     """All keys of a map by number: a nest like `HashMapSpec.key`, leaves [capacity, *shape]; zeros behind the last.
 
     Example:
-        >>> seen = rb.hash_maps.init(frb.HashMapSpec(key={"cell": frb.Unbounded((), "int32")}, capacity=3))
-        >>> seen, _ = rb.hash_maps.insert(seen, {"cell": np.array([8, 9, 8], np.int32)})
-        >>> rb.hash_maps.keys(seen)["cell"].tolist()
+        >>> seen = rb.init(frb.HashMapSpec(key={"cell": frb.Unbounded((), "int32")}, capacity=3))
+        >>> seen, _ = rb.insert(seen, {"cell": np.array([8, 9, 8], np.int32)})
+        >>> rb.items(seen)["cell"].tolist()
         [8, 9, 0]
     """
-    check_map(lib, map, "hash_maps.keys")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "hash_maps.keys")
+    check_map(lib, map, "items")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), "items")
     spec = map.spec
     return unpacked(lib, spec.outline, spec.rows, map.keys)
 
@@ -321,7 +285,7 @@ def check_map(lib: Lib[A], map: object, who: str) -> None:
         RuntimeError: for the other.
     """
     if not isinstance(map, HashMap):
-        raise TypeError(f"{who}: expected a HashMap made by rb.hash_maps.init, got {type(map).__name__}")
+        raise TypeError(f"{who}: expected a HashMap made by rb.init, got {type(map).__name__}")
     check_arrays(lib, map.counters, who, "map")
 
 

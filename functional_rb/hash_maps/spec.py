@@ -40,8 +40,6 @@ class HashMapSpec(Description):
         2048
     """
 
-    part = "hash_maps"
-
     key: Any
     capacity: int
     seed: int = 0

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.containers import add_rule
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
@@ -50,33 +49,12 @@ def problem(moments: Moments) -> str | None:
 add_rule(Moments, problem)
 
 
-def init(ops: ItemOps, shape: Sequence[int] = (), device: DeviceLike = None) -> Moments:
-    """Moments of nothing yet.
-
-    Args:
-        shape: of one vector.
-        device: where they lie; by default the library's default device.
-
-    Example:
-        >>> import torch_backend as rb
-        >>> rb.moments.init((2,)).mean
-        tensor([0., 0.])
-    """
-    return Moments(*(ops.zeros(tuple(each), "float32", device) for each in ((), shape, shape)))
-
-
-def merge(ops: ItemOps, one: Moments, other: Moments) -> Moments:
+def merged(ops: ItemOps, one: Moments, other: Moments) -> Moments:
     """The moments of all that two have met, in whichever order.
 
     With `d = mean_b - mean_a` and `n = n_a + n_b`: `mean = mean_a + d n_b / n` and `M2 = M2_a + M2_b + d^2 n_a n_b / n`
     (T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
     variances", 1979).
-
-    Example:
-        >>> import torch_backend as rb, torch
-        >>> seen = rb.moments.update(rb.moments.init(), torch.tensor([1.0, 3.0]))
-        >>> rb.moments.merge(seen, seen).mean
-        tensor(2.)
     """
     count = one.count + other.count
     share = other.count / ops.maximum(count, ops.full_like(count, 1))
@@ -84,12 +62,12 @@ def merge(ops: ItemOps, one: Moments, other: Moments) -> Moments:
     return Moments(count, one.mean + apart * share, one.m2 + other.m2 + apart * apart * (one.count * share))
 
 
-def update(ops: ItemOps, moments: Moments, x: Array, mask: Array | None = None) -> Moments:
-    """The moments with a batch of vectors more: those of the batch, merged (see `merge`).
+def moments(ops: ItemOps, x: Array, shape: Sequence[int] = (), mask: Array | None = None) -> Moments:
+    """The moments of a batch of vectors; `merge` makes those of several batches, and of no vector is where to begin.
 
     Args:
-        moments: of what was met before.
         x: numbers [..., *shape] of the backend or NumPy, any axes in front.
+        shape: of one vector.
         mask: bool, in the shape of the axes in front: which of them count; by default all.
 
     Raises:
@@ -97,30 +75,29 @@ def update(ops: ItemOps, moments: Moments, x: Array, mask: Array | None = None) 
 
     Example:
         >>> import torch_backend as rb, torch
-        >>> seen = rb.moments.update(rb.moments.init(), torch.tensor([1.0, 3.0]))
+        >>> seen = rb.moments(torch.zeros(0))
+        >>> for batch in ([1.0, 3.0], [5.0]):
+        ...     seen = rb.merge(seen, rb.moments(torch.tensor(batch)))
         >>> seen.count, seen.mean, seen.m2
-        (tensor(2.), tensor(2.), tensor(2.))
+        (tensor(3.), tensor(3.), tensor(8.))
     """
-    shape = tuple(moments.mean.shape)
-    front = tuple(x.shape)[: len(x.shape) - len(shape)]
+    shape = tuple(shape)
+    front = tuple(x.shape)[: max(len(x.shape) - len(shape), 0)]
     if tuple(x.shape) != (*front, *shape) or (mask is not None and tuple(mask.shape) != front):
         got = tuple(x.shape) if mask is None else f"{tuple(x.shape)} with a mask of shape {tuple(mask.shape)}"
-        raise ValueError(f"moments.update: expected x of shape {('...', *shape)}, got {got}; reshape it")
+        raise ValueError(f"moments: expected x of shape {('...', *shape)}, got {got}; reshape it, or give its shape")
     rows, size = math.prod(front), math.prod(shape)
     columns = ops.moveaxis(ops.cast(x, "float32").reshape(rows, size), 0, 1)
-    real = ops.full_like(moments.count, rows)
-    if mask is not None:
-        chosen = ops.cast(mask.reshape(1, rows), "float32")
-        real = ops.total(chosen[0])
-        columns = ops.where(mask.reshape(1, rows), columns, ops.full_like(columns, 0))
+    chosen = (ops.arange(rows, like=x) >= 0 if mask is None else mask.reshape(rows))[None]
+    columns = ops.where(chosen, columns, ops.full_like(columns, 0))
+    weights = ops.cast(chosen, "float32")
+    real = ops.total(weights[0])
     mean = ops.total(columns) / ops.maximum(real, ops.full_like(real, 1))
-    apart = columns - mean[:, None]
-    if mask is not None:
-        apart = apart * chosen
-    return merge(ops, moments, Moments(real, mean.reshape(shape), ops.total(apart * apart).reshape(shape)))
+    apart = (columns - mean[:, None]) * weights
+    return Moments(real, mean.reshape(shape), ops.total(apart * apart).reshape(shape))
 
 
-def apply(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> Array:
+def normalized(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> Array:
     """`(x - mean) / sqrt(max(m2 / count, eps))`, in the dtype of x: the variance is that of all that was met.
 
     Of what varies less than `sqrt(eps)`, or before anything was met, the deviation counts as that.
@@ -132,8 +109,8 @@ def apply(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> Array:
 
     Example:
         >>> import torch_backend as rb, torch
-        >>> seen = rb.moments.update(rb.moments.init(), torch.tensor([1.0, 3.0]))
-        >>> rb.moments.normalize(seen, torch.tensor([1.0, 5.0]))
+        >>> seen = rb.moments(torch.tensor([1.0, 3.0]))
+        >>> rb.normalize(seen, torch.tensor([1.0, 5.0]))
         tensor([-1.,  3.])
     """
     variance = moments.m2 / ops.maximum(moments.count, ops.full_like(moments.count, 1))
@@ -145,10 +122,10 @@ def vec_norm(moments: Moments, keys: Key | Sequence[Key], eps: float = 1e-4) -> 
     """Leaves less the mean, divided by the deviation, for `frb.map_items`: `normalize` with the numbers of moments.
 
     The numbers are those that the moments have now, and stay: they are part of the spec. Moments that go on are pure
-    values, `rb.moments.update` and `rb.moments.normalize`, for the training step; `frb.save` writes them.
+    values, `rb.moments`, `rb.merge` and `rb.normalize`, for the training step; `frb.save` writes them.
 
     Args:
-        moments: what `rb.moments.update` made, on any device, or NumPy arrays.
+        moments: what `rb.moments` made, on any device, or NumPy arrays.
         keys: the leaves of floats, or containers of such, of the moments' shape.
         eps: the least variance.
 

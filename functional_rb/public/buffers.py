@@ -7,19 +7,23 @@ Each looks what its state is and hands the call on; what it does is said where a
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 
 from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest
+from functional_rb.base.description import Described, Description
 from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Counts, Crop, State
 from functional_rb.core.item_function import ItemFunction
+from functional_rb.hash_maps.functions import HashMap
+from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
+from functional_rb.public.structures import called_on
 
-AnyState = TypeVar("AnyState", bound=State | Mixture)
+AnyState = TypeVar("AnyState", bound=State | Mixture | Described)
 
 NAMES: Final = (
     "add",
@@ -34,19 +38,22 @@ NAMES: Final = (
     "encode",
     "enumerate",
     "epochs",
-    "forests",
     "from_dlpack",
     "get",
-    "hash_maps",
     "init",
+    "insert",
+    "insert_",
     "is_live",
     "items",
     "jit",
     "key",
     "load_state_dict",
+    "lookup",
     "map_spec",
+    "merge",
     "moments",
     "newest",
+    "normalize",
     "ones",
     "priorities",
     "probabilities",
@@ -64,6 +71,7 @@ NAMES: Final = (
     "trees",
     "update",
     "update_",
+    "visits",
     "with_spec",
     "zeros",
 )
@@ -74,7 +82,7 @@ NAMES: Final = (
 # What the chain does whole is asked of it in each function anew: eager torch would pay for one more call of Python.
 
 
-@documented_by(api.init)
+@overload
 def init(
     lib: Lib[A],
     spec: BufferSpec,
@@ -82,7 +90,29 @@ def init(
     items: Nest = None,
     validate: bool = False,
     sharding: object = None,
-) -> State:
+) -> State: ...
+
+
+@overload
+def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap: ...
+
+
+@overload
+def init(lib: Lib[A], spec: Description, device: DeviceLike = None) -> Any: ...
+
+
+@documented_by(api.init)
+def init(
+    lib: Lib[A],
+    spec: Any,
+    device: DeviceLike = None,
+    items: Nest = None,
+    validate: bool = False,
+    sharding: object = None,
+) -> Any:
+    if isinstance(spec, Description) and not isinstance(spec, BufferSpec):
+        own = called_on(spec, "init")
+        return own(lib, spec, device, **_given(items=items, validate=validate, sharding=sharding))
     if sharding is not None:
         return lib.sharded.init(spec, device, items, validate, sharding)
     engine = lib.engine_for(spec)
@@ -129,18 +159,27 @@ def add_(
     return _add(lib, "add_", state, items, mask, priorities, key, validate, time_major, to)
 
 
-def _add(lib: Lib[Any], function: str, state: Any, *given: Any) -> Any:
+def _given(**arguments: object) -> dict[str, Any]:
+    """Those that a caller has given: what has no such argument refuses them by name."""
+    return {name: x for name, x in arguments.items() if x is not None and x is not False}
+
+
+def _add(lib: Lib[Any], function: str, state: Any, items: Any, *given: Any) -> Any:
     """The plain way of both."""
+    if isinstance(state, Described):
+        own = called_on(state, function)
+        mask, priorities, key, validate, _, to = given
+        return own(lib, state, items, mask, **_given(priorities=priorities, key=key, validate=validate, to=to))
     if isinstance(state, Mixture):
         *given_each, to = given
         write = add if function == "add" else add_
-        return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, *given_each)
+        return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, items, *given_each)
     if isinstance(state, lib.sharded.ShardedState):
-        return lib.sharded.add_items(state, *given, function)
+        return lib.sharded.add_items(state, items, *given, function)
     engine = lib.engine(state)
     if function == "add":
-        return api.add(engine, state, *given)
-    return in_place.add_(engine, lib.in_place(engine), state, *given)
+        return api.add(engine, state, items, *given)
+    return in_place.add_(engine, lib.in_place(engine), state, items, *given)
 
 
 @documented_by(api.sample)
@@ -249,7 +288,10 @@ def clear_(lib: Lib[A], state: State) -> State:
 
 
 @documented_by(api.with_spec)
-def with_spec(lib: Lib[A], state: AnyState, spec: BufferSpec | Sequence[object]) -> AnyState:
+def with_spec(lib: Lib[A], state: AnyState, spec: Description | Sequence[object]) -> AnyState:
+    if isinstance(state, Described):
+        made: AnyState = called_on(state, "with_spec")(lib, state, spec)
+        return made
     if isinstance(state, Mixture):
         return mixed.with_spec(lambda one, new: with_spec(lib, one, new), state, spec)
     return api.with_spec(lib.engine(state), state, spec, lib.elsewhere)
@@ -264,7 +306,9 @@ def get(lib: Lib[A], state: State | Mixture, indices: Any) -> Any:
 
 
 @documented_by(reading.items)
-def items(lib: Lib[A], state: State) -> Any:
+def items(lib: Lib[A], state: State | Described) -> Any:
+    if isinstance(state, Described):
+        return called_on(state, "items")(lib, state)
     return reading.items(lib.engine(state), state)
 
 
@@ -294,7 +338,10 @@ def cursor(lib: Lib[A], state: State) -> A:
 
 
 @documented_by(reading.size)
-def size(lib: Lib[A], state: State | Mixture, *, each: bool = False) -> A:
+def size(lib: Lib[A], state: State | Mixture | Described, *, each: bool = False) -> A:
+    if isinstance(state, Described):
+        found: A = called_on(state, "size")(lib, state, **_given(each=each))
+        return found
     return lib.as_array(_read(lib, reading.size, mixed.size, state, each=each), None)
 
 
@@ -304,7 +351,9 @@ def can_sample(lib: Lib[A], state: State | Mixture, n: int | None = None) -> A:
 
 
 @documented_by(reading.counts)
-def counts(lib: Lib[A], state: State | Mixture) -> Counts:
+def counts(lib: Lib[A], state: State | Mixture | Described) -> Counts:
+    if isinstance(state, Described):
+        return Counts.of_refused(called_on(state, "refused")(lib, state))
     return Counts(*(lib.as_array(x, None) for x in _read(lib, reading.counts, mixed.counts, state)))
 
 

@@ -3,6 +3,9 @@
 A tree is an immutable pytree of arrays with pure functions, the same on JAX and on torch, as a buffer is.
 """
 
+from functional_rb.public import structures as _structures
+from functional_rb.trees import forest as _forest
+from functional_rb.trees import forest_growth as _growth
 from functional_rb.trees.forest import Forest
 from functional_rb.trees.forest_spec import ForestSpec
 from functional_rb.trees.policies import GumbelMuZero, MuZero
@@ -10,6 +13,21 @@ from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ, UCB1Tuned
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 from functional_rb.trees.view import view
+
+_structures.register(
+    {
+        "add": _forest.add,
+        "add_": _forest.add_,
+        "lookup": _forest.lookup,
+        "merge": _growth.merge,
+        "refused": _forest.refused,
+        "size": _forest.size,
+        "visits": _forest.visits,
+        "with_spec": _growth.with_spec,
+    },
+    Forest,
+)
+_structures.register({"init": _forest.init}, ForestSpec)
 
 __all__ = [
     "EXP3",

@@ -29,6 +29,7 @@ NAMES: Final = (
     "select",
     "subtree",
     "summary",
+    "view",
 )
 """What `rb.trees` has on every backend."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import ArrayLike, DeviceLike
 from functional_rb.base.containers import add_rule, register_record
+from functional_rb.base.description import Described
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
 from functional_rb.convert import json
 from functional_rb.core import soundness
@@ -56,7 +57,7 @@ class ForestArrays(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Forest:
+class Forest(Described):
     """A forest as a value: an immutable pytree of arrays that carries its spec.
 
     Attributes:
@@ -145,16 +146,11 @@ def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
 
     Example:
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((2,), "int32"), frb.Categorical(4), capacity=100, children=4)
-        >>> int(rb.forests.size(rb.forests.init(spec)))
+        >>> int(rb.size(rb.init(spec)))
         0
     """
-    if not isinstance(spec, ForestSpec):
-        raise TypeError(
-            f"forests.init: expected a ForestSpec, got {type(spec).__name__}; "
-            f"give frb.trees.ForestSpec(observation, ...)"
-        )
-    outline_of(lib, spec.observation, "forests.init")
-    outline_of(lib, spec.action, "forests.init")
+    outline_of(lib, spec.observation, "init")
+    outline_of(lib, spec.action, "init")
     ops: Any = lib.ops
 
     def zeros(dtype: str, *shape: int) -> Array:
@@ -166,7 +162,7 @@ def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
     return Forest(ForestArrays(nodes, edges, results, visits, terminations, *rewards, zeros("int32")), spec)
 
 
-def extend(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
+def add(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
     """Take steps into a forest; the result is that of taking them in one by one, in their order.
 
     A step is refused, and counted, if its observations, its edge or its result find no room. What of them had found
@@ -189,21 +185,21 @@ def extend(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0, 0], [1, 0, 1, 1], [1, 2, 1, 3]))
         >>> done, reward = np.array([False, True, False, True]), np.ones(4, np.float32)
-        >>> forest = rb.forests.init(spec)
-        >>> forest = rb.forests.extend(forest, frb.ted.from_transitions(before, action, reward, after, done))
-        >>> int(rb.forests.size(forest)), rb.forests.count(forest, np.int32(0), np.int32(1)).item()
+        >>> forest = rb.init(spec)
+        >>> forest = rb.add(forest, frb.ted.from_transitions(before, action, reward, after, done))
+        >>> int(rb.size(forest)), rb.visits(forest, np.int32(0), np.int32(1)).item()
         (4, 3)
     """
-    return _extend(lib, forest, steps, mask, None)
+    return _add(lib, forest, steps, mask, None)
 
 
-def extend_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
-    """Do what `extend` does, in the forest's own memory: the forest that is given is consumed.
+def add_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
+    """Do what `add` does, in the forest's own memory: the forest that is given is consumed.
 
     Args:
         forest: consumed.
-        steps: as for `extend`.
-        mask: as for `extend`.
+        steps: as for `add`.
+        mask: as for `add`.
 
     Returns:
         The new forest.
@@ -211,11 +207,11 @@ def extend_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) 
     Raises:
         RuntimeError: for a forest that was consumed before.
     """
-    return _extend(lib, forest, steps, mask, (forest, "arrays"))
+    return _add(lib, forest, steps, mask, (forest, "arrays"))
 
 
-def _extend(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike, consume: tuple[Forest, str] | None) -> Forest:
-    who = "forests.extend"
+def _add(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike, consume: tuple[Forest, str] | None) -> Forest:
+    who = "add"
     check_forest(lib, forest, who)
     check_forest_sizes(lib, forest, who)
     spec = forest.spec
@@ -314,24 +310,9 @@ def _extended(
 
 
 def lookup(lib: Lib[A], forest: Forest, observation: object) -> A:
-    """The numbers of the nodes of observations.
-
-    Args:
-        forest: to look in.
-        observation: a nest like `ForestSpec.observation`, leaves [*batch, *shape].
-
-    Returns:
-        int32 [*batch], in the order in which observations came first; -1 where the forest does not have one.
-
-    Example:
-        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
-        >>> steps = frb.ted.from_transitions(np.int32(5), np.int32(0), np.float32(1), np.int32(6), np.bool_(True))
-        >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
-        >>> rb.forests.lookup(forest, np.array([5, 6, 7], np.int32)).tolist()
-        [0, 1, -1]
-    """
-    check_forest(lib, forest, "forests.lookup")
-    check_forest_sizes(lib, forest, "forests.lookup")
+    """What `rb.lookup` tells of a forest."""
+    check_forest(lib, forest, "lookup")
+    check_forest_sizes(lib, forest, "lookup")
     spec = forest.spec
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
     ids: Array = lib.carry_out(_found, spec, (), forest.arrays.nodes, rows)
@@ -342,29 +323,17 @@ def _found(ops: Ops, spec: ForestSpec, owned: object, nodes: HashTable, rows: Ar
     return hash_map.lookup(ops, spec.nodes, nodes, rows)
 
 
-def count(lib: Lib[A], forest: Forest, observation: Any, action: Any = None) -> A:
-    """How many steps began in observations, or took an action there.
-
-    Args:
-        forest: to look in.
-        observation: a nest like `ForestSpec.observation`, leaves [*batch, *shape].
-        action: a nest like `ForestSpec.action`, leaves [*batch, *shape]; None for any.
-
-    Returns:
-        int32 [*batch].
-
-    Raises:
-        ValueError: for actions whose axes in front are not those of the observations.
-    """
-    check_forest(lib, forest, "forests.count")
-    check_forest_sizes(lib, forest, "forests.count")
+def visits(lib: Lib[A], forest: Forest, observation: object, action: object = None) -> A:
+    """What `rb.visits` tells of a forest."""
+    check_forest(lib, forest, "visits")
+    check_forest_sizes(lib, forest, "visits")
     spec, arrays = forest.spec, forest.arrays
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
     actions = None
     if action is not None:
         actions, taken = packed(lib, spec.actions, spec.action_rows, action)
         if taken != lead:
-            raise ValueError(f"forests.count: expected actions with the axes {lead} in front, got {taken}")
+            raise ValueError(f"visits: expected actions with the axes {lead} in front, got {taken}")
     counts: Array = lib.carry_out(_counted, spec, (), arrays.nodes, arrays.edges, arrays.visits, rows, actions)
     return counts.reshape(lead)
 
@@ -389,13 +358,13 @@ def _counted(
 
 def size(lib: Lib[A], forest: Forest) -> A:
     """How many nodes, that is, different observations, a forest has, an int32 scalar."""
-    check_forest(lib, forest, "forests.size")
+    check_forest(lib, forest, "size")
     return forest.arrays.nodes.counters[..., SIZE]
 
 
 def refused(lib: Lib[A], forest: Forest) -> A:
     """How many steps a forest has not taken in for want of room, an int32 scalar."""
-    check_forest(lib, forest, "forests.refused")
+    check_forest(lib, forest, "counts")
     return forest.arrays.refused
 
 
@@ -407,7 +376,7 @@ def check_forest(lib: Lib[A], forest: object, who: str) -> None:
         RuntimeError: for the other.
     """
     if not isinstance(forest, Forest):
-        raise TypeError(f"{who}: expected a Forest made by rb.forests.init, got {type(forest).__name__}")
+        raise TypeError(f"{who}: expected a Forest made by rb.init, got {type(forest).__name__}")
     check_arrays(lib, getattr(forest.arrays, "refused", None), who, "forest")
 
 

@@ -33,13 +33,13 @@ def with_spec(lib: Lib[A], forest: Forest, spec: ForestSpec) -> Forest:
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=2, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1], [0, 0], [1, 2]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(2, np.float32), after, done=np.zeros(2, bool))
-        >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
+        >>> forest = rb.add(rb.init(spec), steps)
         >>> larger = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
-        >>> larger = rb.forests.with_spec(forest, larger)
-        >>> int(rb.forests.size(forest)), int(rb.forests.size(rb.forests.extend(larger, steps)))
+        >>> larger = rb.with_spec(forest, larger)
+        >>> int(rb.size(forest)), int(rb.size(rb.add(larger, steps)))
         (2, 3)
     """
-    who = "forests.with_spec"
+    who = "with_spec"
     check_forest(lib, forest, who)
     check_forest_sizes(lib, forest, who)
     if not isinstance(spec, ForestSpec):
@@ -54,32 +54,8 @@ def with_spec(lib: Lib[A], forest: Forest, spec: ForestSpec) -> Forest:
 
 
 def merge(lib: Lib[A], forest: Forest, other: Forest) -> Forest:
-    """Two forests as one: the result of taking the steps of the second into the first, after its own.
-
-    For which of them there is no room, of results and of what they need, they are refused and counted.
-
-    Args:
-        forest: stays as it is; the result has its spec.
-        other: stays as it is; of the same observations and actions.
-
-    Returns:
-        The new forest, in which what the first one has keeps its numbers.
-
-    Raises:
-        TypeError: for what is no forest.
-        ValueError: for forests of other observations or actions.
-
-    Example:
-        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
-        >>> def walk(start):
-        ...     steps = frb.ted.from_transitions(
-        ...         np.int32(start), np.int32(0), np.float32(1), np.int32(start + 1), np.bool_(False))
-        ...     return rb.forests.extend(rb.forests.init(spec), steps)
-        >>> forest = rb.forests.merge(walk(0), walk(1))
-        >>> rb.forests.lookup(forest, np.array([0, 1, 2], np.int32)).tolist()
-        [0, 1, 2]
-    """
-    who = "forests.merge"
+    """Two forests as one: what `rb.merge` makes of them."""
+    who = "merge"
     for one in (forest, other):
         check_forest(lib, one, who)
         check_forest_sizes(lib, one, who)

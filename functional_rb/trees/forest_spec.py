@@ -52,8 +52,6 @@ class ForestSpec(Description):
         4000
     """
 
-    part = "forests"
-
     observation: Any
     action: Any
     capacity: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,8 @@ from functional_rb.trees.nodes_in_order import NONE, Bools, Ints, Steps, childre
 from functional_rb.trees.view import TreeView
 from functional_rb.trees.ways import Ways
 
-NAMES: Final = ("count", "extend", "extend_", "init", "lookup", "merge", "refused", "size", "tree", "with_spec")
-"""The public functions on forests."""
 
-
-def tree(
+def view(
     lib: Lib[A],
     forest: Forest,
     observation: Any,
@@ -51,19 +48,19 @@ def tree(
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 0, 1], [1, 0, 2]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
-        >>> forest = rb.forests.extend(rb.forests.init(spec), steps)
-        >>> tree = rb.forests.tree(forest, np.int32(0))
+        >>> forest = rb.add(rb.init(spec), steps)
+        >>> tree = rb.trees.view(forest, np.int32(0))
         >>> tree.edges().tolist(), list(tree.valid_paths())
         ([[0, 1], [0, 2], [1, 0]], [(0, 0), (1,)])
     """
-    check_forest(lib, forest, "forests.tree")
+    check_forest(lib, forest, "trees.view")
     if max_nodes < 1 or (max_depth is not None and max_depth < 0):
-        raise ValueError(f"forests.tree: expected max_nodes >= 1 and max_depth >= 0, got {max_nodes} and {max_depth}")
+        raise ValueError(f"trees.view: expected max_nodes >= 1 and max_depth >= 0, got {max_nodes} and {max_depth}")
     found = np.asarray(lib.to_numpy(lookup(lib, forest, observation)))
     if found.ndim:
-        raise ValueError(f"forests.tree: expected one observation, got some with the axes {found.shape} in front")
+        raise ValueError(f"trees.view: expected one observation, got some with the axes {found.shape} in front")
     if found < 0:
-        raise KeyError("forests.tree: the forest does not have this observation; ask rb.forests.lookup first")
+        raise KeyError("trees.view: the forest does not have this observation; ask rb.lookup first")
     graph = _Graph(lib, forest)
     made = graph.unrolled(int(found), max_depth, max_nodes)
     return _compacted(made) if compact else made
@@ -86,7 +83,7 @@ class _Graph:
         self.observations, self.actions = host(arrays.nodes.keys), host(arrays.edges.keys)
         keys = host(arrays.results.keys)
         if problem := problem_of_links(sizes, self.actions, keys):
-            raise ValueError(f"forests.tree: {problem}; the forest was not made by rb.forests")
+            raise ValueError(f"trees.view: {problem}; the forest was not made by rb.forests")
         self.actions, keys = self.actions[:edges], keys[:results].astype(np.int64)
         start = self.actions[keys[:, 0], 0].astype(np.int64)
         order = np.lexsort((keys[:, 0], start))  # of one edge they stay in the order of their coming

@@ -23,7 +23,7 @@ from functional_rb.trees.state import Tree
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TreeView(Nodes):
-    """A tree that can be read: of `rb.forests.tree`, or of a search tree, by `frb.trees.view`.
+    """A tree that can be read: of `rb.trees.view`, or of a search tree, by `frb.trees.view`.
 
     A node is named by its number: nodes are numbered level by level, the root is 0, and siblings follow on each other.
     An *id* is the number of a node's vertex in its forest, or of a search tree's node in storage; several nodes may
@@ -34,7 +34,7 @@ class TreeView(Nodes):
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
         >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
         >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
-        >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))
+        >>> tree = rb.trees.view(rb.add(rb.init(spec), steps), np.int32(0))
         >>> tree.parent.tolist(), list(tree.children(0)), list(tree.valid_paths()), np.int32(3) in tree
         ([-1, 0, 0, 1], [1, 2], [(0, 0), (1,)], True)
     """
@@ -118,7 +118,7 @@ class TreeView(Nodes):
             >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
             >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
             >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
-            >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0), compact=True)
+            >>> tree = rb.trees.view(rb.add(rb.init(spec), steps), np.int32(0), compact=True)
             >>> rollout = tree.rollout_from_path((0,))
             >>> rollout["action"].tolist(), rollout["next"]["observation"].tolist()
             ([0, 1], [1, 2])
@@ -163,7 +163,7 @@ class TreeView(Nodes):
             >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
             >>> before, action, after = (np.array(x, np.int32) for x in ([0, 1, 0], [0, 1, 1], [1, 2, 3]))
             >>> steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, done=np.zeros(3, bool))
-            >>> tree = rb.forests.tree(rb.forests.extend(rb.forests.init(spec), steps), np.int32(0))
+            >>> tree = rb.trees.view(rb.add(rb.init(spec), steps), np.int32(0))
             >>> print(tree.to_string())
             0: visits 2, value 1.5
             |-- 1 by 0: visits 1, value 1
@@ -202,7 +202,7 @@ def view(tree: Tree) -> TreeView:
     """A search tree as it is read on the host, its nodes level by level.
 
     Args:
-        tree: one tree, `tree.at(0)` of a batch. (`rb.forests.tree` gives a `TreeView` already.)
+        tree: one tree, `tree.at(0)` of a batch. (`rb.trees.view` gives a `TreeView` already.)
 
     Raises:
         TypeError: for what is no tree of `rb.trees`.
@@ -219,7 +219,7 @@ def view(tree: Tree) -> TreeView:
     if not isinstance(given, Tree):
         raise TypeError(
             f"trees.view: expected a tree of rb.trees, got {type(given).__name__}; "
-            f"of a forest, read one by rb.forests.tree(forest, observation)"
+            f"of a forest, read one by rb.trees.view(forest, observation)"
         )
     if tree.batch:
         raise ValueError(f"trees.view: expected one tree, got a batch {tree.batch}; give tree.at(0), and so on")

@@ -159,13 +159,13 @@ def iterated(backend: Backend, spec: frb.BufferSpec) -> Bits:
 
 def counted(backend: Backend) -> Bits:
     """What a map tells of keys that come again."""
-    rng, maps = np.random.default_rng(1), backend.rb.hash_maps
-    met = maps.init(frb.HashMapSpec(frb.Unbounded((WIDE,), "int32"), 10 * BATCH))
+    rng, rb = np.random.default_rng(1), backend.rb
+    met = rb.init(frb.HashMapSpec(frb.Unbounded((WIDE,), "int32"), 10 * BATCH))
     told = []
     for _ in range(STEPS):
         keys = backend.tree(np.repeat(rng.integers(0, BATCH, (BATCH, 1), np.int32), WIDE, axis=1))
-        met, found = maps.insert(met, keys)
-        told.append(lives.bits(backend, (found.ids, found.is_new, maps.count(met, keys))))
+        met, found = rb.insert(met, keys)
+        told.append(lives.bits(backend, (found.ids, found.is_new, rb.visits(met, keys))))
     return told
 
 

@@ -178,9 +178,9 @@ def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: fr
 def test_keys_on_the_cpu_are_packed_there_whatever_the_default_device_is() -> None:
     pair = frb.HashMapSpec({"at": frb.Unbounded((), "int32"), "sign": frb.Binary(())}, capacity=4)
     keys = {"at": np.arange(3, dtype=np.int32), "sign": np.array([True, False, True])}
-    made = rb.hash_maps.insert(rb.hash_maps.init(pair), keys)[0]
+    made = rb.insert(rb.init(pair), keys)[0]
     with torch.device("meta"):
-        assert rb.hash_maps.lookup(made, keys).tolist() == [0, 1, 2]
+        assert rb.lookup(made, keys).tolist() == [0, 1, 2]
 
 
 def test_what_is_counted_in_a_mixture_goes_where_its_other_buffers_are() -> None:

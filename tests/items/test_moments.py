@@ -28,11 +28,12 @@ def batches(sizes: list[int]) -> list[np.ndarray]:
 @hypothesis.given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 4))
 def test_moments_are_those_of_all_vectors(sizes: list[int], at: int) -> None:
     met = batches(sizes)
-    found = others = moments.init(numpy_ops, (2,))
+    found = others = moments.moments(numpy_ops, np.zeros((0, 2), np.float32), (2,))
     for k, x in enumerate(met):
-        found = moments.update(numpy_ops, found, x) if k <= at else found
-        others = moments.update(numpy_ops, others, x) if k > at else others
-    both, whole = moments.merge(numpy_ops, found, others), np.concatenate(met)
+        own = moments.moments(numpy_ops, x, (2,))
+        found = moments.merged(numpy_ops, found, own) if k <= at else found
+        others = moments.merged(numpy_ops, others, own) if k > at else others
+    both, whole = moments.merged(numpy_ops, found, others), np.concatenate(met)
     assert both.count == len(whole)
     if len(whole):
         np.testing.assert_allclose(both.mean, whole.mean(0, np.float64), rtol=1e-6)
@@ -44,28 +45,28 @@ def test_moments_are_those_of_all_vectors(sizes: list[int], at: int) -> None:
 def test_masked_vectors_do_not_count() -> None:
     x, mask = batches([12])[0].reshape(3, 4, 2), np.random.default_rng(1).random((3, 4)) < 0.5
     x[0, 0] = x[0, 0] if mask[0, 0] else np.nan
-    found = moments.update(numpy_ops, moments.init(numpy_ops, (2,)), x, mask)
+    found = moments.moments(numpy_ops, x, (2,), mask)
     assert found.count == mask.sum()
     np.testing.assert_allclose(found.mean, x[mask].mean(0), rtol=1e-6)
     np.testing.assert_allclose(found.m2, x[mask].var(0) * mask.sum(), rtol=1e-3)
-    none = moments.update(numpy_ops, found, x, mask & False)
+    none = moments.merged(numpy_ops, found, moments.moments(numpy_ops, x, (2,), mask & False))
     assert all(np.array_equal(a, b) for a, b in zip(none, found, strict=True))
 
 
 def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Path) -> None:
     rb, (x, y) = library.rb, (library.array(x) for x in batches([8, 8]))
-    start = rb.moments.init((2,))
+    start = rb.moments(np.zeros((0, 2), np.float32), (2,))
 
     def both(value: Any) -> Any:
-        value = rb.moments.update(rb.moments.update(value, x), y)
-        return value, rb.moments.normalize(value, x)
+        value = rb.merge(rb.merge(value, rb.moments(x, (2,))), rb.moments(y, (2,)))
+        return value, rb.normalize(value, x)
 
     if library.library == "jax":
         import jax
         import jax.numpy as jnp
 
         value, made = jax.jit(both)(start)
-        scanned, _ = jax.lax.scan(lambda m, x: (rb.moments.update(m, x), None), start, jnp.stack([x, y]))
+        scanned, _ = jax.lax.scan(lambda m, x: (rb.merge(m, rb.moments(x, (2,))), None), start, jnp.stack([x, y]))
         for one, other in zip(scanned, value, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4)
     else:
@@ -82,17 +83,17 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
     function = frb.items.vec_norm(value, "x")
     fixed = on_numpy(function, {"x": frb.Unbounded((2,))}, {"x": library.numpy(x)}, (8,))["x"]
     np.testing.assert_allclose(fixed, library.numpy(made), rtol=1e-4, atol=1e-4)
-    of_numpy = rb.moments.update(start, batches([8])[0], np.arange(8) < 3)
+    of_numpy = rb.moments(batches([8])[0], (2,), np.arange(8) < 3)
     assert int(of_numpy.count) == 3
-    least = rb.moments.normalize(start, x)
+    least = rb.normalize(start, x)
     np.testing.assert_allclose(library.numpy(least), library.numpy(x) * 100, rtol=1e-5)
 
 
 def test_errors_name_the_shapes() -> None:
-    with pytest.raises(ValueError, match=r"moments.update: expected x of shape \('...', 2\), got \(3, 4\)"):
-        moments.update(numpy_ops, moments.init(numpy_ops, (2,)), np.ones((3, 4), np.float32))
+    with pytest.raises(ValueError, match=r"moments: expected x of shape \('...', 2\), got \(3, 4\)"):
+        moments.moments(numpy_ops, np.ones((3, 4), np.float32), (2,))
     with pytest.raises(ValueError, match=r"got \(3, 2\) with a mask of shape \(4,\)"):
-        moments.update(numpy_ops, moments.init(numpy_ops, (2,)), np.ones((3, 2), np.float32), np.ones(4, bool))
+        moments.moments(numpy_ops, np.ones((3, 2), np.float32), (2,), np.ones(4, bool))
 
 
 FORGED = {
@@ -108,7 +109,7 @@ FORGED = {
 def test_forged_moments_do_not_load(library: Backend, tmp_path: Path, kind: str) -> None:
     name, value, text = FORGED[kind]
     rb = library.rb
-    seen = rb.moments.update(rb.moments.init((2,)), library.array(np.array([[1, np.nan], [2, 3]], np.float32)))
+    seen = rb.moments(library.array(np.array([[1, np.nan], [2, 3]], np.float32)), (2,))
     frb.save({"seen": seen}, tmp_path)
     assert float(frb.load(tmp_path, rb)["seen"].count) == 2.0  # of what is no number the mean is none, that is all
     frb.save({"seen": seen._replace(**{name: library.array(np.array(value, np.float32))})}, tmp_path)

@@ -357,6 +357,6 @@ def test_the_tree_that_is_read_is_that_of_its_workload() -> None:
     import torch_backend as rb
 
     work = trees.TreeWorkload(nodes=200)
-    forest = rb.forests.extend(rb.forests.init(trees._spec(200)), trees._tensors(trees.branches(work)))
-    tree = rb.forests.tree(forest, np.zeros(2, np.int64))
-    assert len(tree) == int(rb.forests.size(forest)) == 200
+    forest = rb.add(rb.init(trees._spec(200)), trees._tensors(trees.branches(work)))
+    tree = rb.trees.view(forest, np.zeros(2, np.int64))
+    assert len(tree) == int(rb.size(forest)) == 200

@@ -55,10 +55,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     text = frb.text.RewardData(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 3, dtype=torch.bool))
     values = {
         "tree": torch_backend.trees.init(spec, root),
-        "forest": torch_backend.forests.init(
-            frb.trees.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)
-        ),
-        "map": torch_backend.hash_maps.init(frb.HashMapSpec({"x": frb.Unbounded((3,))}, 4)),
+        "forest": torch_backend.init(frb.trees.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)),
+        "map": torch_backend.init(frb.HashMapSpec({"x": frb.Unbounded((3,))}, 4)),
         "text": frb.text.PairwiseDataset(text, text),
     }
     folder = tmp_path_factory.mktemp("saved")

@@ -278,6 +278,7 @@ BOUND = (
     "functional_rb.public.records",
     "functional_rb.iteration.batches",
     "functional_rb.hash_maps.functions",
+    "functional_rb.public.structures",
     "functional_rb.specs.functions",
     "functional_rb.checkpoint.background",
     "functional_rb.checkpoint.listing",

@@ -117,19 +117,19 @@ def check_arrays(arrays: Any, law: Listed, numpy: Any) -> None:
 def test_extending_is_taking_in_steps_one_by_one(library: Backend, spec: Any, kernels: bool) -> None:
     if library.library == "jax" and not kernels and spec is not effort(RANDOM, spec):
         pytest.skip("a long search: make test-all")
-    forests = library.rb.forests
+    rb = library.rb
 
     @hypothesis.settings(max_examples=effort(10, 300))
     @hypothesis.given(st.lists(st.tuples(ROWS, hnp.arrays(bool, BATCH)), min_size=1, max_size=3))
     def check(batches: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        law, forest = Listed(spec.capacity, spec.edges.capacity, spec.results.capacity), forests.init(spec)
+        law, forest = Listed(spec.capacity, spec.edges.capacity, spec.results.capacity), rb.init(spec)
         for rows, mask in batches:
-            forest = forests.extend(forest, steps_of(rows), mask=mask)
+            forest = rb.add(forest, steps_of(rows), mask=mask)
             for before, action, reward, after, terminated in rows[mask].tolist():
                 law.add(before, action, reward, after, bool(terminated))
         check_arrays(forest.arrays, law, library.numpy)
         for before, node in law.nodes.items():
-            tree = forests.tree(forest, {"at": np.int32(before), "sign": np.bool_(before > 2)}, max_depth=3)
+            tree = rb.trees.view(forest, {"at": np.int32(before), "sign": np.bool_(before > 2)}, max_depth=3)
             paths = law.unrolled(node, 3)
             found = tree.vertices(key_type="path")
             assert {path: int(tree.vertex[k]) for path, k in found.items()} == paths
@@ -148,7 +148,7 @@ def test_forests_that_grow_and_merge_are_those_of_all_steps(library: Backend, ke
     """A forest that was full takes in what comes later; two forests are one of the steps of both."""
     if library.library == "jax" and not effort(kernels, True):  # XLA takes ten seconds
         pytest.skip("a long search: make test-all")
-    forests = library.rb.forests
+    rb = library.rb
 
     def law_of(spec: Any, *parts: np.ndarray) -> Listed:
         law = Listed(spec.capacity, spec.edges.capacity, spec.results.capacity)
@@ -159,17 +159,17 @@ def test_forests_that_grow_and_merge_are_those_of_all_steps(library: Backend, ke
     @hypothesis.settings(max_examples=effort(6, 200))
     @hypothesis.given(ROWS, ROWS)
     def check(first: np.ndarray, second: np.ndarray) -> None:
-        one, other = (forests.extend(forests.init(ROOMY), steps_of(rows)) for rows in (first, second))
+        one, other = (rb.add(rb.init(ROOMY), steps_of(rows)) for rows in (first, second))
         before = jax.tree.map(lambda x: np.array(library.numpy(x)), one.arrays)
-        check_arrays(forests.merge(one, other).arrays, law_of(ROOMY, first, second), library.numpy)
-        larger = forests.with_spec(one, LARGE)
+        check_arrays(rb.merge(one, other).arrays, law_of(ROOMY, first, second), library.numpy)
+        larger = rb.with_spec(one, LARGE)
         check_arrays(larger.arrays, law_of(LARGE, first), library.numpy)
-        check_arrays(forests.merge(larger, other).arrays, law_of(LARGE, first, second), library.numpy)
-        larger = forests.extend_(larger, steps_of(second))  # in memory of its own
+        check_arrays(rb.merge(larger, other).arrays, law_of(LARGE, first, second), library.numpy)
+        larger = rb.add_(larger, steps_of(second))  # in memory of its own
         check_arrays(larger.arrays, law_of(LARGE, first, second), library.numpy)
         jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(library.numpy, one.arrays))
         assert problem(jax.tree.map(library.numpy, larger)) is None
-        back = forests.with_spec(larger, ROOMY)
+        back = rb.with_spec(larger, ROOMY)
         check_arrays(back.arrays, law_of(ROOMY, first, second), library.numpy)
 
     with frb.kernels(kernels):
@@ -177,29 +177,29 @@ def test_forests_that_grow_and_merge_are_those_of_all_steps(library: Backend, ke
 
 
 def test_what_two_forests_have_no_room_for_is_refused_and_counted(library: Backend) -> None:
-    forests = library.rb.forests
+    rb = library.rb
     law = Listed(4, 4)
     full = np.array([[0, 1, 2, 1, 0], [1, 0, 3, 0, 0], [0, 1, 1, 2, 1], [2, 0, 1, 3, 1]], np.int32)
     for before, action, reward, after, terminated in full.tolist():
         law.add(before, action, reward, after, bool(terminated))
-    one = forests.extend(forests.init(TIGHT), steps_of(full))
+    one = rb.add(rb.init(TIGHT), steps_of(full))
     later = np.array([[0, 1, 5, 1, 0]] * 2 + [[4, 0, 1, 5, 1], [0, 0, 1, 2, 0]], np.int32)
-    other = forests.extend(forests.init(ROOMY), steps_of(later))
+    other = rb.add(rb.init(ROOMY), steps_of(later))
     law.add(0, 1, 5, 1, False)
     law.add(0, 1, 5, 1, False)
     law.refused += 1
     law.add(0, 0, 1, 2, False)  # for its edge there is room, and for its result none
-    made = forests.merge(one, other)
+    made = rb.merge(one, other)
     check_arrays(made.arrays, law, library.numpy)
     assert problem(jax.tree.map(library.numpy, made)) is None
 
 
 def test_growing_and_merging_compiled(library: Backend) -> None:
-    forests, steps = library.rb.forests, steps_of(FULL)
-    one = forests.extend(forests.init(ROOMY), library.tree(steps))
+    rb, steps = library.rb, steps_of(FULL)
+    one = rb.add(rb.init(ROOMY), library.tree(steps))
 
     def run(forest: Any) -> Any:
-        return forests.merge(forests.with_spec(forest, LARGE), forest)
+        return rb.merge(rb.with_spec(forest, LARGE), forest)
 
     eager = run(one)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager") if library.library == "torch" else jax.jit(run)
@@ -207,18 +207,18 @@ def test_growing_and_merging_compiled(library: Backend) -> None:
         np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
     if library.library == "jax":
         with pytest.raises(ValueError, match="expected room for 8 nodes, got a spec for 4"):
-            jax.jit(lambda forest: forests.with_spec(forest, TIGHT))(one)
+            jax.jit(lambda forest: rb.with_spec(forest, TIGHT))(one)
 
 
 def test_forests_of_other_things_are_refused(library: Backend) -> None:
-    forests = library.rb.forests
-    one, small = forests.extend(forests.init(ROOMY), steps_of(FULL)), dataclasses.replace(ROOMY, capacity=2, children=1)
-    with pytest.raises(ValueError, match=r"forests\.with_spec: expected room for 4 nodes, got a spec for 2; give more"):
-        forests.with_spec(one, small)
-    with pytest.raises(TypeError, match=r"forests\.with_spec: expected a ForestSpec, got HashMapSpec"):
-        forests.with_spec(one, frb.HashMapSpec(frb.Unbounded(()), 4))
+    rb = library.rb
+    one, small = rb.add(rb.init(ROOMY), steps_of(FULL)), dataclasses.replace(ROOMY, capacity=2, children=1)
+    with pytest.raises(ValueError, match=r"with_spec: expected room for 4 nodes, got a spec for 2; give more"):
+        rb.with_spec(one, small)
+    with pytest.raises(TypeError, match=r"with_spec: expected a ForestSpec, got HashMapSpec"):
+        rb.with_spec(one, frb.HashMapSpec(frb.Unbounded(()), 4))
     other = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(2), capacity=8, children=9)
-    for use in (lambda: forests.with_spec(one, other), lambda: forests.merge(one, forests.init(other))):
+    for use in (lambda: rb.with_spec(one, other), lambda: rb.merge(one, rb.init(other))):
         with pytest.raises(ValueError, match="expected the same actions"):
             use()
     with pytest.raises(ValueError, match="outcomes: expected 1 to"):
@@ -236,31 +236,31 @@ def test_steps_come_in_any_shape(library: Backend) -> None:
     column = {**steps, "next": {**steps["next"], "reward": steps["next"]["reward"][:, None]}}
     item = frb.specs.spec_of(jax.tree.map(lambda x: x[0], steps))
     buffer = rb.add(rb.init(frb.BufferSpec(item, 6)), steps)
-    single = rb.forests.init(ROOMY)
+    single = rb.init(ROOMY)
     for k in range(4):
-        single = rb.forests.extend_(single, jax.tree.map(lambda x, k=k: x[k], steps))
-    start = rb.forests.init(ROOMY)
+        single = rb.add_(single, jax.tree.map(lambda x, k=k: x[k], steps))
+    start = rb.init(ROOMY)
     made = [
-        rb.forests.extend(start, steps),
-        rb.forests.extend(start, grid),
-        rb.forests.extend(start, column),
-        rb.forests.extend(start, rb.items(buffer), mask=np.arange(6) < 4),
+        rb.add(start, steps),
+        rb.add(start, grid),
+        rb.add(start, column),
+        rb.add(start, rb.items(buffer), mask=np.arange(6) < 4),
     ]
     for forest in made:
         for ours, theirs in zip(jax.tree.leaves(forest.arrays), jax.tree.leaves(single.arrays), strict=True):
             np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
     asked = {"at": np.array([0, 1, 4], np.int32), "sign": np.zeros(3, bool)}
-    assert rb.forests.lookup(single, asked).tolist() == [0, 1, -1]
-    assert rb.forests.count(single, asked).tolist() == [3, 1, 0]
-    assert rb.forests.count(single, asked, np.array([1, 1, 0], np.int32)).tolist() == [2, 0, 0]
-    assert int(rb.forests.size(start)) == 0
+    assert rb.lookup(single, asked).tolist() == [0, 1, -1]
+    assert rb.visits(single, asked).tolist() == [3, 1, 0]
+    assert rb.visits(single, asked, np.array([1, 1, 0], np.int32)).tolist() == [2, 0, 0]
+    assert int(rb.size(start)) == 0
 
 
 def test_a_random_edge_has_several_results_with_their_counts(library: Backend) -> None:
     rb = library.rb
     rows = np.array([[0, 0, 2, 1, 0]] * 3 + [[0, 0, 6, 2, 1]], np.int32)
-    forest = rb.forests.extend(rb.forests.init(ROOMY), steps_of(rows))
-    tree = rb.forests.tree(forest, {"at": np.int32(0), "sign": np.bool_(False)})
+    forest = rb.add(rb.init(ROOMY), steps_of(rows))
+    tree = rb.trees.view(forest, {"at": np.int32(0), "sign": np.bool_(False)})
     assert [tree.visits[k] for k in range(3)] == [4, 3, 1]
     assert tree.steps.reward.tolist() == [2.0, 6.0]
     assert tree.value[0] == 3.0
@@ -272,74 +272,82 @@ def test_a_random_edge_has_several_results_with_their_counts(library: Backend) -
 
 def test_forests_consume_and_refuse(library: Backend) -> None:
     rb = library.rb
-    old = rb.forests.init(ROOMY)
-    rb.forests.extend_(old, steps_of(FULL))
+    old = rb.init(ROOMY)
+    rb.add_(old, steps_of(FULL))
     with pytest.raises(RuntimeError, match="consumed"):
-        rb.forests.size(old)
-    new = rb.forests.init(ROOMY)
+        rb.size(old)
+    new = rb.init(ROOMY)
     steps = steps_of(FULL)
-    with pytest.raises(TypeError, match="expected a ForestSpec, got HashMapSpec"):
-        rb.forests.init(frb.HashMapSpec(frb.Unbounded(()), 4))
-    with pytest.raises(TypeError, match=r"expected a Forest made by rb\.forests\.init, got HashMap"):
-        rb.forests.size(rb.hash_maps.init(frb.HashMapSpec(frb.Unbounded(()), 4)))
-    others = (torch_backend if library.library == "jax" else jax_backend).forests.init(ROOMY)
-    for use in (rb.forests.refused, lambda x: rb.forests.extend(x, steps)):
+    with pytest.raises(TypeError, match="init: expected HashMapSpec or ForestSpec, got TreeSpec"):
+        rb.init(frb.trees.TreeSpec(frb.Unbounded(()), capacity=4, children=2))
+    with pytest.raises(TypeError, match="add: expected Forest, got HashMap"):
+        rb.add(rb.init(frb.HashMapSpec(frb.Unbounded(()), 4)), steps)
+    for use, name in (
+        (lambda: rb.add(new, steps, priorities=np.ones(3)), "priorities"),
+        (lambda: rb.add_(new, steps, validate=True), "validate"),
+        (lambda: rb.size(new, each=True), "each"),
+        (lambda: rb.init(ROOMY, items=steps), "items"),
+    ):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            use()
+    others = (torch_backend if library.library == "jax" else jax_backend).init(ROOMY)
+    for use in (rb.counts, lambda x: rb.add(x, steps)):
         with pytest.raises(TypeError, match=r"a forest of this backend; bring it over by rb\.from_dlpack\(forest\)"):
             use(others)
     for part, text in (("action", "with 'action'"), ("next", "with 'next'"), ("at", r"leaves \['at', 'sign'\]")):
         with pytest.raises(ValueError, match=text):
-            rb.forests.extend(new, {name: x for name, x in steps.items() if name != part})
+            rb.add(new, {name: x for name, x in steps.items() if name != part})
     for name in ("reward", "terminated"):
         less = {key: x for key, x in steps["next"].items() if key != name}
         with pytest.raises(ValueError, match=f"expected '{name}' in 'next'"):
-            rb.forests.extend(new, {**steps, "next": less})
+            rb.add(new, {**steps, "next": less})
         with pytest.raises(ValueError, match=f"leaf 'next/{name}': expected shape"):
-            rb.forests.extend(new, {**steps, "next": {**steps["next"], name: steps["next"][name][:2]}})
+            rb.add(new, {**steps, "next": {**steps["next"], name: steps["next"][name][:2]}})
     with pytest.raises(ValueError, match="the same axes in front"):
-        rb.forests.extend(new, {**steps, "action": steps["action"][:2]})
+        rb.add(new, {**steps, "action": steps["action"][:2]})
     with pytest.raises(KeyError, match="does not have this observation"):
-        rb.forests.tree(new, {"at": np.int32(0), "sign": np.bool_(False)})
+        rb.trees.view(new, {"at": np.int32(0), "sign": np.bool_(False)})
     with pytest.raises(ValueError, match=r"with the axes \(2,\) in front"):
-        rb.forests.tree(new, {"at": np.zeros(2, np.int32), "sign": np.zeros(2, bool)})
+        rb.trees.view(new, {"at": np.zeros(2, np.int32), "sign": np.zeros(2, bool)})
     with pytest.raises(ValueError, match="expected max_nodes >= 1"):
-        rb.forests.tree(new, {"at": np.int32(0), "sign": np.bool_(False)}, max_nodes=0)
+        rb.trees.view(new, {"at": np.int32(0), "sign": np.bool_(False)}, max_nodes=0)
     with pytest.raises(ValueError, match="expected actions with the axes"):
-        rb.forests.count(new, {"at": np.int32(0), "sign": np.bool_(False)}, np.zeros(2, np.int32))
+        rb.visits(new, {"at": np.int32(0), "sign": np.bool_(False)}, np.zeros(2, np.int32))
 
 
 def test_a_forest_under_jit_and_scan() -> None:
-    forests = jax_backend.forests
+    rb = jax_backend
     steps = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), steps_of(FULL))
-    run = jax.jit(lambda forest: jax.lax.scan(lambda forest, x: (forests.extend(forest, x), None), forest, steps)[0])
-    made = run(forests.init(ROOMY))
+    run = jax.jit(lambda forest: jax.lax.scan(lambda forest, x: (rb.add(forest, x), None), forest, steps)[0])
+    made = run(rb.init(ROOMY))
     assert made.spec is ROOMY
     assert made.arrays.visits.tolist() == [6, 2, 0, 0, 0, 0, 0, 0]
 
 
 def test_in_a_loop_nothing_is_copied() -> None:
-    forests, spec = jax_backend.forests, frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), 1000, 4)
+    rb, spec = jax_backend, frb.trees.ForestSpec(OBSERVATION, frb.Categorical(3), 1000, 4)
     steps = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 3), steps_of(FULL))
 
     def run(forest: Any, steps: Any) -> Any:
-        return jax.lax.scan(lambda forest, x: (forests.extend(forest, x), None), forest, steps)[0]
+        return jax.lax.scan(lambda forest, x: (rb.add(forest, x), None), forest, steps)[0]
 
-    program = jax.jit(run, donate_argnums=0).lower(forests.init(spec), steps).compile(AS_USERS)
+    program = jax.jit(run, donate_argnums=0).lower(rb.init(spec), steps).compile(AS_USERS)
     assert big_copies(program.as_text(), 500) == []
 
 
 def test_a_forest_compiled_by_torch_as_one_graph() -> None:
-    forests = torch_backend.forests
+    rb = torch_backend
     steps = jax.tree.map(torch.from_numpy, steps_of(FULL))
-    compiled = torch.compile(forests.extend, fullgraph=True, backend="aot_eager")
-    ours, theirs = (extend(forests.init(ROOMY), steps) for extend in (compiled, forests.extend))
+    compiled = torch.compile(rb.add, fullgraph=True, backend="aot_eager")
+    ours, theirs = (extend(rb.init(ROOMY), steps) for extend in (compiled, rb.add))
     for one, other in zip(jax.tree.leaves(ours.arrays), jax.tree.leaves(theirs.arrays), strict=True):
         assert torch.equal(one, other)
 
 
 def test_specs_of_forests() -> None:
     assert pickle.loads(pickle.dumps(ROOMY)) == ROOMY != TIGHT
-    assert repr(torch_backend.forests.init(TIGHT)) == f"Forest({TIGHT!r})"
-    made = torch_backend.forests.init(ROOMY).arrays
+    assert repr(torch_backend.init(TIGHT)) == f"Forest({TIGHT!r})"
+    made = torch_backend.init(ROOMY).arrays
     nbytes = sum(4 * x.numel() for x in jax.tree.leaves(made)) - 4 * 7  # the counters
     assert ROOMY.node_bytes * ROOMY.capacity == pytest.approx(nbytes, abs=ROOMY.capacity)
     with pytest.raises(ValueError, match="expected at least one element"):

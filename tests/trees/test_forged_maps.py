@@ -106,13 +106,13 @@ SEEN = np.array([[1, 2], [3, 4], [1, 2]], np.int32)
 
 
 def map_of(rb: Any) -> Any:
-    return rb.hash_maps.insert(rb.hash_maps.init(SPEC), SEEN)[0]
+    return rb.insert(rb.init(SPEC), SEEN)[0]
 
 
 def forest_of(rb: Any) -> Any:
     before, action, after = (np.array(x, np.int32) for x in ([0, 1, 2], [1, 2, 0], [1, 2, 0]))
     steps = frb.ted.from_transitions(before, action, np.ones(3, np.float32), after, np.zeros(3, bool))
-    return rb.forests.extend(rb.forests.init(FOREST), steps)
+    return rb.add(rb.init(FOREST), steps)
 
 
 def changed(library: Backend, array: Any, at: Any, value: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_stack_of_maps_loads(library: Backend, tmp_path: Path) -> None:
     made = map_of(library.rb)
     two = {name: library.array(np.stack([library.numpy(getattr(made, name))] * 2)) for name in HashTable._fields}
     frb.save(dataclasses.replace(made, **two), tmp_path)
-    assert library.rb.hash_maps.size(frb.load(tmp_path, library.rb)).tolist() == [2, 2]
+    assert library.rb.size(frb.load(tmp_path, library.rb)).tolist() == [2, 2]
     two["table"] = changed(library, two["table"], (1, ONE), 9)
     frb.save(dataclasses.replace(made, **two), tmp_path)
     with pytest.raises(frb.errors.CorruptCheckpointError, match="HashMap: its table"):
@@ -196,8 +196,8 @@ def test_a_forged_forest_neither_loads_nor_is_read(library: Backend, tmp_path: P
     frb.save(forged, tmp_path)
     with pytest.raises(frb.errors.CorruptCheckpointError, match=f"Forest: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
         frb.load(tmp_path, library.rb)
-    with pytest.raises(ValueError, match=rf"forests\.tree: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
-        library.rb.forests.tree(forged, np.int32(0))
+    with pytest.raises(ValueError, match=rf"trees\.view: .*{FORGED_FORESTS[kind][2]}.*found {value}"):
+        library.rb.trees.view(forged, np.int32(0))
 
 
 def test_a_forest_with_a_forged_map_does_not_load(library: Backend, tmp_path: Path) -> None:
@@ -224,12 +224,12 @@ def test_swapped_leaves_of_other_sizes_are_refused(library: Backend) -> None:
         ("counts", np.zeros(6, np.int32), TypeError, "counts: expected int32 of this backend, got ndarray"),
     ):
         forged = dataclasses.replace(made, **{name: array})
-        for use in (rb.hash_maps.insert, rb.hash_maps.insert_, rb.hash_maps.lookup, rb.hash_maps.count):
+        for use in (rb.insert, rb.insert_, rb.lookup, rb.visits):
             with pytest.raises(kind, match=text):
                 use(forged, SEEN)
     arrays = forest.arrays._replace(visits=forest.arrays.visits[:3])
     forged = dataclasses.replace(forest, arrays=arrays)
-    for use in (rb.forests.lookup, rb.forests.count):
+    for use in (rb.lookup, rb.visits):
         with pytest.raises(ValueError, match=r"visits: expected shape \[6\], got \[3\]"):
             use(forged, np.int32(0))
 
@@ -241,7 +241,7 @@ def test_views_of_tensors_in_place_of_leaves(library: Backend) -> None:
     made = map_of(library.rb)
     full = dataclasses.replace(made, table=torch.zeros((), dtype=torch.int32).expand(16))
     turned = dataclasses.replace(made, keys=made.keys.t().contiguous().t())
-    assert library.rb.hash_maps.lookup(full, SEEN).tolist() == [0, -1, 0]
-    assert library.rb.hash_maps.insert(full, SEEN)[1].ids.tolist() == [0, -1, 0]
-    assert library.rb.hash_maps.insert(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
-    assert library.rb.hash_maps.insert_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.lookup(full, SEEN).tolist() == [0, -1, 0]
+    assert library.rb.insert(full, SEEN)[1].ids.tolist() == [0, -1, 0]
+    assert library.rb.insert(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.insert_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]

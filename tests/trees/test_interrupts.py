@@ -30,14 +30,14 @@ def steps(first: int) -> dict[str, Any]:
 
 
 def of_maps(rb: Any) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
-    made, _ = rb.hash_maps.insert(rb.hash_maps.init(frb.HashMapSpec(key=OBSERVATION, capacity=20)), KEYS[:3])
-    return made, lambda m: rb.hash_maps.insert_(m, KEYS)[0], lambda m: rb.hash_maps.count(m, KEYS)
+    made, _ = rb.insert(rb.init(frb.HashMapSpec(key=OBSERVATION, capacity=20)), KEYS[:3])
+    return made, lambda m: rb.insert_(m, KEYS)[0], lambda m: rb.visits(m, KEYS)
 
 
 def of_forests(rb: Any) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
     spec = frb.trees.ForestSpec(OBSERVATION, frb.Unbounded((), "int32"), capacity=20, children=40)
-    made = rb.forests.extend(rb.forests.init(spec), steps(0))
-    return made, lambda f: rb.forests.extend_(f, steps(3)), lambda f: rb.forests.count(f, KEYS)
+    made = rb.add(rb.init(spec), steps(0))
+    return made, lambda f: rb.add_(f, steps(3)), lambda f: rb.visits(f, KEYS)
 
 
 @pytest.mark.parametrize("kernels", [True, False])

@@ -160,9 +160,9 @@ def test_one_zero_and_one_nan(library: Backend, dtype: str) -> None:
     values = np.concatenate([values, np.array([np.inf, -np.inf], kind)])
     with compat.enable_x64(dtype == "float64"):
         rb, spec = library.rb, frb.HashMapSpec(frb.Unbounded((), dtype), 20)
-        made, inserted = rb.hash_maps.insert(rb.hash_maps.init(spec), library.array(values))
+        made, inserted = rb.insert(rb.init(spec), library.array(values))
         assert inserted.ids.tolist() == [0, 0, 1, 2, 3, 4, 4, 4, 5, 6]
-        stored = library.numpy(rb.hash_maps.keys(made))[:7]
+        stored = library.numpy(rb.items(made))[:7]
         np.testing.assert_array_equal(stored.astype(np.float64), values[[0, 2, 3, 4, 5, 8, 9]].astype(np.float64))
 
 
@@ -178,16 +178,16 @@ NEST = {
 def test_keys_are_any_nest_and_come_back(library: Backend) -> None:
     rb, spec = library.rb, frb.HashMapSpec(NEST, 6, seed=3)
     given = rb.rand(NEST, rb.key(1), (2, 2))
-    made, inserted = rb.hash_maps.insert(rb.hash_maps.init(spec), given, mask=np.array([[True, True], [False, True]]))
+    made, inserted = rb.insert(rb.init(spec), given, mask=np.array([[True, True], [False, True]]))
     assert inserted.ids.tolist() == [[0, 1], [-1, 2]]
-    assert rb.hash_maps.lookup(made, given).tolist() == [[0, 1], [-1, 2]]
-    assert rb.hash_maps.count(made, given).tolist() == [[1, 1], [0, 1]]
-    stored = rb.hash_maps.keys(made)
+    assert rb.lookup(made, given).tolist() == [[0, 1], [-1, 2]]
+    assert rb.visits(made, given).tolist() == [[1, 1], [0, 1]]
+    stored = rb.items(made)
     for ours, theirs in zip(jax.tree.leaves(stored), jax.tree.leaves(given), strict=True):
         flat = library.numpy(theirs).reshape(4, *theirs.shape[2:])
         np.testing.assert_array_equal(library.numpy(ours)[:3], flat[[0, 1, 3]])
     single = jax.tree.map(lambda x: x[0, 1], given)
-    assert int(rb.hash_maps.lookup(made, single)) == 1
+    assert int(rb.lookup(made, single)) == 1
     assert spec.rows.words == 4 + 404  # 2 complex numbers; 1 int16, 11 bytes and 1600, padded
     assert spec.nbytes == sum(4 * math.prod(x.shape) for x in (made.table, made.keys, made.counts, made.counters))
 
@@ -211,48 +211,53 @@ PAIRS = np.array([[1, 2], [3, 4], [1, 2], [5, 6]], np.int32)
 
 def test_a_map_is_a_value(library: Backend) -> None:
     rb = library.rb
-    empty = rb.hash_maps.init(PAIR)
-    first, _ = rb.hash_maps.insert(empty, library.array(PAIRS[:2]))
-    second, _ = rb.hash_maps.insert(first, library.array(PAIRS))
-    assert [int(rb.hash_maps.size(x)) for x in (empty, first, second)] == [0, 2, 3]
-    assert rb.hash_maps.count(first, library.array(PAIRS)).tolist() == [1, 1, 1, 0]
+    empty = rb.init(PAIR)
+    first, _ = rb.insert(empty, library.array(PAIRS[:2]))
+    second, _ = rb.insert(first, library.array(PAIRS))
+    assert [int(rb.size(x)) for x in (empty, first, second)] == [0, 2, 3]
+    assert rb.visits(first, library.array(PAIRS)).tolist() == [1, 1, 1, 0]
     assert pickle.loads(pickle.dumps(PAIR)) == PAIR
     assert repr(first) == f"HashMap({PAIR!r})"
 
 
 def test_insert_in_place_consumes(library: Backend) -> None:
     rb = library.rb
-    old, _ = rb.hash_maps.insert(rb.hash_maps.init(PAIR), library.array(PAIRS[:1]))
+    old, _ = rb.insert(rb.init(PAIR), library.array(PAIRS[:1]))
     where = old.keys.unsafe_buffer_pointer() if library.library == "jax" else old.keys.data_ptr()
-    new, inserted = rb.hash_maps.insert_(old, library.array(PAIRS))
+    new, inserted = rb.insert_(old, library.array(PAIRS))
     assert inserted.ids.tolist() == [0, 1, 0, 2]
     assert where == (new.keys.unsafe_buffer_pointer() if library.library == "jax" else new.keys.data_ptr())
-    for use in (rb.hash_maps.size, lambda x: rb.hash_maps.insert(x, PAIRS), lambda x: rb.hash_maps.lookup(x, PAIRS)):
+    for use in (rb.size, lambda x: rb.insert(x, PAIRS), lambda x: rb.lookup(x, PAIRS)):
         with pytest.raises(RuntimeError, match="consumed"):
             use(old)
 
 
 def test_what_does_not_fit_is_refused(library: Backend) -> None:
-    rb, made = library.rb, library.rb.hash_maps.init(PAIR)
-    with pytest.raises(TypeError, match="expected a HashMapSpec, got BufferSpec"):
-        rb.hash_maps.init(frb.BufferSpec(frb.Unbounded(()), 3))
-    with pytest.raises(TypeError, match=r"expected a HashMap made by rb.hash_maps.init, got int"):
-        rb.hash_maps.insert(3, PAIRS)
+    rb, made = library.rb, library.rb.init(PAIR)
+    for use in (rb.lookup, rb.visits):
+        with pytest.raises(TypeError, match=f"{use.__name__}: expected HashMap or Forest, got State"):
+            use(rb.init(frb.BufferSpec(frb.Unbounded(()), 3)), PAIRS)
+    with pytest.raises(TypeError, match="merge: expected Moments or Forest, got HashMap"):
+        rb.merge(made, made)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'action'"):
+        rb.visits(made, PAIRS, PAIRS)
+    with pytest.raises(TypeError, match=r"expected a HashMap made by rb.init, got int"):
+        rb.insert(3, PAIRS)
     with pytest.raises(TypeError, match=r"expected (dtype )?int32"):
-        rb.hash_maps.insert(made, PAIRS.astype(np.int64))
-    others = (torch_backend if library.library == "jax" else jax_backend).hash_maps.init(PAIR)
+        rb.insert(made, PAIRS.astype(np.int64))
+    others = (torch_backend if library.library == "jax" else jax_backend).init(PAIR)
     for use in (
-        rb.hash_maps.size,
-        rb.hash_maps.keys,
-        lambda x: rb.hash_maps.insert_(x, PAIRS),
-        lambda x: rb.hash_maps.lookup(x, PAIRS),
+        rb.size,
+        rb.items,
+        lambda x: rb.insert_(x, PAIRS),
+        lambda x: rb.lookup(x, PAIRS),
     ):
         with pytest.raises(TypeError, match=r"a map of this backend; bring it over by rb\.from_dlpack\(map\)"):
             use(others)
     with pytest.raises(ValueError, match=r"expected shape \('...', 2\), got \(4, 3\)"):
-        rb.hash_maps.insert(made, np.zeros((4, 3), np.int32))
+        rb.insert(made, np.zeros((4, 3), np.int32))
     with pytest.raises(ValueError, match=r"expected a mask of shape \(4,\), got \(3,\)"):
-        rb.hash_maps.insert(made, PAIRS, mask=np.ones(3, bool))
+        rb.insert(made, PAIRS, mask=np.ones(3, bool))
 
 
 def test_specs_that_make_no_map_are_refused() -> None:
@@ -269,20 +274,20 @@ def test_specs_that_make_no_map_are_refused() -> None:
 
 
 def test_under_jit_scan_and_vmap() -> None:
-    maps = jax_backend.hash_maps
+    rb = jax_backend
     stacked = jnp.stack([jnp.asarray(PAIRS), jnp.asarray(PAIRS[::-1])])
 
     def insert(made: Any, keys: Any) -> Any:
-        made, inserted = maps.insert(made, keys)
+        made, inserted = rb.insert(made, keys)
         return made, inserted.ids
 
-    made, ids = jax.jit(lambda made: jax.lax.scan(insert, made, stacked))(maps.init(PAIR))
+    made, ids = jax.jit(lambda made: jax.lax.scan(insert, made, stacked))(rb.init(PAIR))
     assert ids.tolist() == [[0, 1, 0, 2], [2, 0, 1, 0]]
-    assert maps.count(made, PAIRS).tolist() == [4, 2, 4, 2]
-    many = jax.vmap(insert, in_axes=(None, 0))(maps.init(PAIR), stacked)
+    assert rb.visits(made, PAIRS).tolist() == [4, 2, 4, 2]
+    many = jax.vmap(insert, in_axes=(None, 0))(rb.init(PAIR), stacked)
     assert many[1].tolist() == [[0, 1, 0, 2], [0, 1, 2, 1]]
     with frb.kernels(False):
-        core = jax.vmap(insert, in_axes=(None, 0))(maps.init(PAIR), stacked)
+        core = jax.vmap(insert, in_axes=(None, 0))(rb.init(PAIR), stacked)
     jax.tree.map(np.testing.assert_array_equal, core, many)
 
 
@@ -290,10 +295,10 @@ def test_in_a_loop_nothing_is_copied() -> None:
     spec = frb.HashMapSpec(frb.Unbounded((4,)), 1000)
 
     def run(made: Any, keys: Any) -> Any:
-        return jax.lax.scan(lambda made, key: (jax_backend.hash_maps.insert(made, key)[0], None), made, keys)[0]
+        return jax.lax.scan(lambda made, key: (jax_backend.insert(made, key)[0], None), made, keys)[0]
 
     keys = jnp.zeros((3, 2, 4))
-    program = jax.jit(run, donate_argnums=0).lower(jax_backend.hash_maps.init(spec), keys).compile(AS_USERS)
+    program = jax.jit(run, donate_argnums=0).lower(jax_backend.init(spec), keys).compile(AS_USERS)
     assert big_copies(program.as_text(), 500) == []
 
 
@@ -309,42 +314,40 @@ def test_a_map_that_grows_is_that_of_all_keys(first: list[int], second: list[int
         return insert(made, np.array(keys + [0] * (most - len(keys)), np.int32), np.arange(most) < len(keys))[0]
 
     for rb in (torch_backend, jax_backend):
-        made = put(rb.hash_maps.insert, rb.hash_maps.init(spec), first, 12)
-        kept, refused = list(dict.fromkeys(first))[:5], int(rb.hash_maps.refused(made))
-        larger = rb.hash_maps.with_spec(made, large)
+        made = put(rb.insert, rb.init(spec), first, 12)
+        kept, refused = list(dict.fromkeys(first))[:5], int(rb.counts(made).refused)
+        larger = rb.with_spec(made, large)
         assert problem(jax.tree.map(np.asarray, larger)) is None
-        larger = put(rb.hash_maps.insert_, larger, second, 6)
+        larger = put(rb.insert_, larger, second, 6)
         every = [x for x in first if x in kept] + second
         keys = np.arange(10, dtype=np.int32)
-        assert np.asarray(rb.hash_maps.count(larger, keys)).tolist() == [every.count(x) for x in keys]
-        assert np.asarray(rb.hash_maps.keys(larger))[: int(rb.hash_maps.size(larger))].tolist() == list(
-            dict.fromkeys(every)
-        )
-        assert int(rb.hash_maps.refused(larger)) == refused == len(first) - len(every) + len(second)
-        assert np.asarray(rb.hash_maps.keys(made))[: len(kept)].tolist() == kept
+        assert np.asarray(rb.visits(larger, keys)).tolist() == [every.count(x) for x in keys]
+        assert np.asarray(rb.items(larger))[: int(rb.size(larger))].tolist() == list(dict.fromkeys(every))
+        assert int(rb.counts(larger).refused) == refused == len(first) - len(every) + len(second)
+        assert np.asarray(rb.items(made))[: len(kept)].tolist() == kept
         if len(kept) > 1:
             with pytest.raises(ValueError, match=rf"expected room for {len(kept)} keys, got a spec for 1; give more"):
-                rb.hash_maps.with_spec(made, dataclasses.replace(spec, capacity=1))
+                rb.with_spec(made, dataclasses.replace(spec, capacity=1))
 
 
 def test_a_map_of_other_keys_is_refused(library: Backend) -> None:
-    made = library.rb.hash_maps.init(PAIR)
-    with pytest.raises(ValueError, match=r"maps\.with_spec: expected the same key"):
-        library.rb.hash_maps.with_spec(made, frb.HashMapSpec(frb.Unbounded(()), 4))
-    with pytest.raises(TypeError, match=r"maps\.with_spec: expected a HashMapSpec, got int"):
-        library.rb.hash_maps.with_spec(made, 4)
+    made = library.rb.init(PAIR)
+    with pytest.raises(ValueError, match=r"with_spec: expected the same key"):
+        library.rb.with_spec(made, frb.HashMapSpec(frb.Unbounded(()), 4))
+    with pytest.raises(TypeError, match=r"with_spec: expected a HashMapSpec, got int"):
+        library.rb.with_spec(made, 4)
 
 
 def test_compiled_by_torch_as_one_graph() -> None:
-    maps = torch_backend.hash_maps
+    rb = torch_backend
 
     def step(made: Any, keys: Any, mask: Any) -> Any:
-        made, inserted = maps.insert(made, keys, mask)
-        return made, inserted.ids, maps.count(made, keys), maps.lookup(made, keys)
+        made, inserted = rb.insert(made, keys, mask)
+        return made, inserted.ids, rb.visits(made, keys), rb.lookup(made, keys)
 
     given = torch.from_numpy(PAIRS), torch.tensor([True, True, True, False])
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    ours, theirs = compiled(maps.init(PAIR), *given), step(maps.init(PAIR), *given)
+    ours, theirs = compiled(rb.init(PAIR), *given), step(rb.init(PAIR), *given)
     assert ours[0].spec == PAIR
     for one, other in zip(jax.tree.leaves(ours[1:]), jax.tree.leaves(theirs[1:]), strict=True):
         assert torch.equal(one, other)
@@ -354,17 +357,17 @@ def test_compiled_by_torch_as_one_graph() -> None:
 
 
 def test_torch_vmap_is_refused() -> None:
-    made = torch_backend.hash_maps.init(PAIR)
+    made = torch_backend.init(PAIR)
     with pytest.raises(TypeError, match=r"torch\.vmap cannot map"):
-        torch.vmap(lambda keys: torch_backend.hash_maps.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
+        torch.vmap(lambda keys: torch_backend.lookup(made, keys))(torch.from_numpy(np.stack([PAIRS, PAIRS])))
 
 
 @pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_keys_on_the_cpu_go_where_the_map_is_and_others_are_refused() -> None:
-    made, keys = torch_backend.hash_maps.init(PAIR), torch.from_numpy(PAIRS)
+    made, keys = torch_backend.init(PAIR), torch.from_numpy(PAIRS)
     with pytest.raises(ValueError, match="expected all tensors on one device"):
-        torch_backend.hash_maps.insert(made, keys.to("meta"))
+        torch_backend.insert(made, keys.to("meta"))
     # An accelerator without data: it gets as far as asking whether any key is left to look for.
     for given in (keys, PAIRS):
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta"):
-            torch_backend.hash_maps.insert(torch_backend.hash_maps.init(PAIR, device="meta"), given)
+            torch_backend.insert(torch_backend.init(PAIR, device="meta"), given)

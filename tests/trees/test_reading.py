@@ -36,12 +36,12 @@ def forest_of(steps: list[tuple[int, int, int]]) -> Any:
     before, action, after = (np.array(x, np.int32) for x in zip(*steps, strict=True))
     reward = (10 * before + after).astype(np.float32)
     transitions = frb.ted.from_transitions(before, action, reward, after, done=np.zeros(len(steps), bool))
-    return rb.forests.extend(rb.forests.init(SPEC), transitions)
+    return rb.add(rb.init(SPEC), transitions)
 
 
 @functools.cache
 def tree_of(shape: str, compact: bool = False) -> Any:
-    return rb.forests.tree(forest_of(SHAPES[shape]), np.int32(0), compact=compact)
+    return rb.trees.view(forest_of(SHAPES[shape]), np.int32(0), compact=compact)
 
 
 def vertices_at(tree: Any) -> dict[tuple[int, ...], int]:
@@ -75,7 +75,7 @@ def test_a_diamond_is_met_on_both_ways() -> None:
 
 
 def test_a_tree_of_one_node() -> None:
-    tree = rb.forests.tree(forest_of([(0, 0, 1)]), np.int32(1))
+    tree = rb.trees.view(forest_of([(0, 0, 1)]), np.int32(1))
     assert len(tree) == tree.num_vertices == 1
     assert list(tree.valid_paths()) == [()]
     assert tree.edges().shape == (0, 2)
@@ -85,7 +85,7 @@ def test_a_tree_of_one_node() -> None:
     assert tree.num_children[0] == 0
     assert tree.to_string() == "1: visits 0, value 0"
     assert len(drawing.figure(tree)["data"][2]["x"]) == 1
-    assert len(rb.forests.tree(forest_of(SHAPES["cycle"]), np.int32(0), max_depth=0, compact=True)) == 1
+    assert len(rb.trees.view(forest_of(SHAPES["cycle"]), np.int32(0), max_depth=0, compact=True)) == 1
 
 
 def test_what_each_function_tells() -> None:
@@ -184,7 +184,7 @@ steps = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 
 def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int, room: int) -> None:
     forest = forest_of(given)
     root = np.int32(given[0][0])
-    tree = rb.forests.tree(forest, root, max_depth=depth, max_nodes=room)
+    tree = rb.trees.view(forest, root, max_depth=depth, max_nodes=room)
     n = len(tree)
     assert n <= room
     assert tree.max_length <= depth
@@ -199,11 +199,11 @@ def test_the_ways_of_naming_agree(given: list[tuple[int, int, int]], depth: int,
         assert tree.vertex[node] == key
         assert tree.vertices(key_type="hash")[tree.node_hash(node)] == node == tree.vertex.tolist().index(key)
     assert len(tree.vertices()) == tree.num_vertices == len(set(tree.vertex.tolist()))
-    whole = rb.forests.tree(forest, root, max_depth=depth, max_nodes=10**6)
+    whole = rb.trees.view(forest, root, max_depth=depth, max_nodes=10**6)
     left = len(whole) > n or whole.cut.any()
     assert bool(tree.cut.any()) == left
     # Compact, each way is the same, and no node but the root has one child.
-    compact = rb.forests.tree(forest, root, max_depth=depth, max_nodes=room, compact=True)
+    compact = rb.trees.view(forest, root, max_depth=depth, max_nodes=room, compact=True)
     assert (compact.num_children[1:] != 1).all()
     for ours, theirs in zip(compact.valid_paths(), tree.valid_paths(), strict=True):
         one, other = compact.rollout_from_path(ours), tree.rollout_from_path(theirs)
@@ -217,7 +217,7 @@ def calls_to_read(n: int) -> int:
     before, action = np.concatenate([numbers, numbers + 1]), np.repeat(np.array([0, 1], np.int32), n)
     after, done = np.concatenate([numbers + 1, numbers]), np.zeros(2 * n, bool)
     transitions = frb.ted.from_transitions(before, action, np.ones(2 * n, np.float32), after, done)
-    forest, calls = rb.forests.extend(rb.forests.init(spec), transitions), 0
+    forest, calls = rb.add(rb.init(spec), transitions), 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
@@ -225,7 +225,7 @@ def calls_to_read(n: int) -> int:
 
     sys.setprofile(count)
     try:
-        tree = rb.forests.tree(forest, np.int32(0))
+        tree = rb.trees.view(forest, np.int32(0))
     finally:
         sys.setprofile(None)
     assert (len(tree), tree.repeats.sum(), tree.max_length) == (2 * n + 1, n, n + 1)
@@ -267,10 +267,10 @@ def test_a_long_way_is_read_in_no_recursion() -> None:
     numbers = np.arange(n, dtype=np.int32)
     done = np.zeros(n, bool)
     transitions = frb.ted.from_transitions(numbers, numbers % 2, np.ones(n, np.float32), numbers + 1, done)
-    forest = rb.forests.extend(rb.forests.init(spec), transitions)
-    tree = rb.forests.tree(forest, np.int32(0))
+    forest = rb.add(rb.init(spec), transitions)
+    tree = rb.trees.view(forest, np.int32(0))
     assert (tree.max_length, tree.value[0]) == (n, n)
-    compact = rb.forests.tree(forest, np.int32(0), compact=True)
+    compact = rb.trees.view(forest, np.int32(0), compact=True)
     assert len(compact) == 2
     assert compact.rollout_from_path((0,))["action"].tolist() == (numbers % 2).tolist()
     assert len(tree.to_string(max_nodes=3).splitlines()) == 4
@@ -362,7 +362,7 @@ def test_text_shows_the_shape() -> None:
 @hypothesis.settings(max_examples=effort(30, 500))
 @hypothesis.given(steps, st.integers(1, 40))
 def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> None:
-    tree = rb.forests.tree(forest_of(given), np.int32(given[0][0]), max_depth=6, max_nodes=200)
+    tree = rb.trees.view(forest_of(given), np.int32(given[0][0]), max_depth=6, max_nodes=200)
     shown = drawing.folded(tree, room)
     assert shown[0]
     assert shown.sum() <= room
@@ -382,7 +382,7 @@ def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> Non
 
 def test_a_large_picture_is_folded() -> None:
     steps = [(0, k % 3, k + 1) for k in (*range(250), *range(200, 250))]
-    tree = rb.forests.tree(forest_of(steps), np.int32(0))
+    tree = rb.trees.view(forest_of(steps), np.int32(0))
     made = drawing.figure(tree, max_nodes=100)
     assert len(made["data"][2]["x"]) == 100
     assert made["data"][2]["text"][0].endswith("151 nodes folded below")
@@ -396,7 +396,7 @@ def test_of_a_wide_level_the_most_visited_are_shown() -> None:
     """Below a few nodes too: a picture with room for a hundred shows a hundred."""
     steps = [(0, k, k + 1) for k in range(3)]
     steps += [(1 + k % 3, k % 2, 4 + k) for k in (*range(250), *range(50, 100))]
-    tree = rb.forests.tree(forest_of(steps), np.int32(0))
+    tree = rb.trees.view(forest_of(steps), np.int32(0))
     shown = drawing.folded(tree, 100)
     assert shown.sum() == 100
     assert shown[:4].all()

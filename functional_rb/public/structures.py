@@ -1,0 +1,131 @@
+"""Values that are no buffers, such as hash maps and forests, under the names that the functions on buffers have.
+
+Whoever has such a value tells the functions on it here, each of which takes a `Lib` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from functional_rb.hash_maps import functions as hash_maps
+from functional_rb.hash_maps.functions import HashMap
+from functional_rb.hash_maps.spec import HashMapSpec
+from functional_rb.items.moments import Moments, merged
+from functional_rb.lib import A, Lib
+
+T = TypeVar("T")
+_FUNCTIONS: Final[dict[type, Mapping[str, Callable[..., Any]]]] = {}
+
+
+def register(functions: Mapping[str, Callable[..., Any]], kind: type) -> None:
+    """Tell the functions on values of a class, or on specs of a class, by public name."""
+    _FUNCTIONS[kind] = functions
+
+
+register(
+    {
+        "items": hash_maps.items,
+        "lookup": hash_maps.lookup,
+        "refused": hash_maps.refused,
+        "size": hash_maps.size,
+        "visits": hash_maps.visits,
+        "with_spec": hash_maps.with_spec,
+    },
+    HashMap,
+)
+register({"init": hash_maps.init}, HashMapSpec)
+register({"merge": lambda lib, one, other: merged(lib.ops, one, other)}, Moments)
+
+
+def called_on(value: object, name: str) -> Callable[..., Any]:
+    """The function of a public name on a value that is no buffer, or on its spec.
+
+    Raises:
+        TypeError: if such a value has none, or is another.
+    """
+    functions = _FUNCTIONS.get(type(value), {})
+    if name not in functions:
+        having = " or ".join(kind.__name__ for kind, has in _FUNCTIONS.items() if name in has)
+        raise TypeError(f"{name}: expected {having}, got {type(value).__name__}")
+    return functions[name]
+
+
+def lookup(lib: Lib[A], state: object, keys: object) -> A:
+    """The numbers of the keys of a hash map, or of the observations of a forest.
+
+    Args:
+        state: a hash map, or a forest.
+        keys: a nest like `HashMapSpec.key` or `ForestSpec.observation`, leaves [*batch, *shape].
+
+    Returns:
+        int32 [*batch], in the order in which they first came, from 0 on; -1 for what is not there.
+
+    Raises:
+        TypeError: for what is neither, or a dtype that does not fit, naming the leaf.
+        ValueError: for a structure or shape that does not fit.
+
+    Example:
+        >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded(()), capacity=10))
+        >>> seen, _ = rb.insert(seen, np.array([0.5, -0.0], np.float32))
+        >>> rb.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
+        [1, -1]
+    """
+    found: A = called_on(state, "lookup")(lib, state, keys)
+    return found
+
+
+def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A:
+    """How often keys were put into a hash map, or how many steps of a forest began in observations.
+
+    Args:
+        state: a hash map, or a forest.
+        keys: a nest like `HashMapSpec.key` or `ForestSpec.observation`, leaves [*batch, *shape].
+        action: of a forest, a nest like `ForestSpec.action`, leaves [*batch, *shape]: only the steps that took it.
+
+    Returns:
+        int32 [*batch], 0 for what is not there.
+
+    Raises:
+        TypeError: for what is neither, or a dtype that does not fit, naming the leaf.
+        ValueError: for a structure or shape that does not fit.
+
+    Example:
+        >>> seen = rb.init(frb.HashMapSpec(key=frb.Binary((2,)), capacity=4))
+        >>> seen, _ = rb.insert(seen, np.array([[True, False], [True, False]]))
+        >>> bonus = 1 / np.sqrt(1 + np.asarray(rb.visits(seen, np.array([[True, False], [True, True]]))))
+        >>> bonus.round(2).tolist()
+        [0.58, 1.0]
+    """
+    function = called_on(state, "visits")
+    found: A = function(lib, state, keys) if action is None else function(lib, state, keys, action=action)
+    return found
+
+
+def merge(lib: Lib[A], state: T, other: T) -> T:
+    """One value of two: the moments of all that both have met, or the forest of the steps of both.
+
+    Of forests the result is that of taking the steps of the second into the first, after its own, with the spec of the
+    first: what that has keeps its numbers. For which steps there is no room, they are refused and counted.
+
+    Args:
+        state: moments (see `moments`), or a forest. It stays as it is.
+        other: of the same kind and of the same vectors, or observations and actions. It stays as it is.
+
+    Raises:
+        TypeError: for values of another kind.
+        ValueError: for forests of other observations or actions.
+
+    Example:
+        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
+        >>> def walk(start):
+        ...     steps = frb.ted.from_transitions(
+        ...         np.int32(start), np.int32(0), np.float32(1), np.int32(start + 1), np.bool_(False))
+        ...     return rb.add(rb.init(spec), steps)
+        >>> rb.lookup(rb.merge(walk(0), walk(1)), np.array([0, 1, 2], np.int32)).tolist()
+        [0, 1, 2]
+        >>> np.asarray(rb.merge(rb.moments(np.ones(3)), rb.moments(np.full(1, 5.0))).mean).item()
+        2.0
+    """
+    made: T = called_on(state, "merge")(lib, state, other)
+    return made
