@@ -31,9 +31,10 @@ SLICES = frb.BufferSpec(
 
 
 @pytest.fixture(autouse=True)
-def switched_on() -> Iterator[None]:
+def switched_back() -> Iterator[None]:
+    before = switch.switch.on
     yield
-    frb.kernels(True)
+    frb.kernels(before)
 
 
 @pytest.fixture
@@ -135,6 +136,7 @@ def test_the_hosts_memory_is_used_without_kernels(called: list[str]) -> None:
     assert used_with_and_without(jax_backend, spec, called) == {"write", "draw", "update"}
 
 
+@needs_native
 def test_programs_of_jax_have_kernels_or_not() -> None:
     state = jax_backend.add(
         jax_backend.init(SPEC), {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
@@ -160,6 +162,7 @@ def test_programs_of_jax_have_kernels_or_not() -> None:
     assert traced == [True, False, *forgets], "each setting once"
 
 
+@needs_native
 def test_programs_without_kernels_can_be_exported() -> None:
     batch = {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
     state, key = jax_backend.init(SPEC), jax_backend.key(0)

@@ -135,12 +135,12 @@ PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
   if (!drawn.has_room()) return drawn.no_room();
   BufferCall call = drawn.described(of->call(), draw.draws, 0);
   draw.tell(call), call.words = known->words;
-  int outcome = run(kernels.sample_shared, call, draw.draws, word(of->control(), SEQUENCE) & 1);
+  int outcome = run(kernels.sample_shared, call, is_large_draw(call, draw.draws) || word(of->control(), SEQUENCE) & 1);
   if (outcome == DRAWN_TORN) {
     Holding holding;
     const int64_t problem = enter(of, holding);
     if (problem == FAILED) return nullptr;
-    if (problem == SOUND) outcome = run(kernels.sample_shared, call, draw.draws);
+    if (problem == SOUND) outcome = run(kernels.sample_shared, call, is_large_draw(call, draw.draws));
   }
   if (outcome == NO_MEMORY) return drawn.no_room();
   const Ref sample = outcome == DONE ? drawn.as_sample(chain) : Ref();
@@ -253,8 +253,9 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   const int64_t rows = draw.draws * turn.known()->length;
   if (turn.on_gpu()) return !kernel ? Found::ELSEWHERE : told(kernel(call)) == DONE ? Found::READY : Found::FAILED;
   const Reading reading(turn.place());
-  if (rows * call.row_bytes > LARGE) turn.unlock();
-  const int outcome = run(kernel, call, rows);
+  const bool large = is_large_draw(call, rows);
+  if (large) turn.unlock();
+  const int outcome = run(kernel, call, large);
   if (outcome == NO_MEMORY) return drawn.no_room(), Found::FAILED;
   return outcome == DONE ? Found::READY : Found::ELSEWHERE;
 }

@@ -166,7 +166,7 @@ inline int64_t written(Shared* of, BufferCall call) {
   call.saved_count = saved, call.item_count = call.given;
   if (noted(of, call, marked)) {
     shared_begin(call.control);
-    const int outcome = run(call.given_handles ? kernels.update : kernels.add, call, call.batch);
+    const int outcome = run(call.given_handles ? kernels.update : kernels.add, call, is_large(call, call.batch));
     if (outcome == DONE) return shared_commit(call.control, 0), SOUND;
     PyErr_NoMemory();
   }

@@ -22,7 +22,9 @@ struct VersionChain {
   PyTypeObject* type(Given which) const { return reinterpret_cast<PyTypeObject*>(given[which]); }
 };
 
-constexpr int64_t LARGE = 65536;  // bytes of a batch from which on other threads may go on meanwhile
+// Bytes from which on other threads may go on while a batch is written; while one is drawn, from fewer on, as several may
+// be at the same time, and each way down a tree counts as some.
+constexpr int64_t LARGE = 65536, LARGE_DRAW = 16384, DOWN_THE_TREE = 128;
 constexpr int64_t LEAST = 16384;  // as `versions.memory.LEAST`
 
 inline BufferKernels kernels;
@@ -39,9 +41,13 @@ inline int told(int outcome) {
   if (outcome < 0) PyErr_Format(PyExc_RuntimeError, "functional_rb: CUDA refused a launch: %s (%d)", gpu::problem(outcome), -outcome);
   return outcome;
 }
-// Carry out a kernel that copies so many rows, or that may wait for somebody.
-inline int run(int (*kernel)(const BufferCall&), const BufferCall& call, int64_t rows, bool waits = false) {
-  return apart_if(waits || rows * call.row_bytes > LARGE, [&] { return kernel(call); });
+inline int run(int (*kernel)(const BufferCall&), const BufferCall& call, bool takes_long) {
+  return apart_if(takes_long, [&] { return kernel(call); });
+}
+// Whether it takes long to copy so many rows, or to draw them.
+inline bool is_large(const BufferCall& call, int64_t rows) { return rows * call.row_bytes > LARGE; }
+inline bool is_large_draw(const BufferCall& call, int64_t rows) {
+  return rows * call.row_bytes + (call.tree ? call.batch * DOWN_THE_TREE : 0) > LARGE_DRAW;
 }
 
 // One call on a state, which holds the lock of its lineage.

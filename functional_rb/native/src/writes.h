@@ -98,7 +98,7 @@ class Write {
     if (in_place_ && !set(turn_.state(), names._version, Py_None)) return Found::FAILED;
     set(turn_.memory.get(), names.written, Py_True);
     tell_of_saved(call, items);
-    const int outcome = turn_.on_gpu() ? told(kernel(call)) : run(kernel, call, call.batch);
+    const int outcome = turn_.on_gpu() ? told(kernel(call)) : run(kernel, call, is_large(call, call.batch));
     if (outcome == DONE) return Found::READY;
     if (outcome == NO_MEMORY && !PyErr_Occurred()) PyErr_NoMemory();  // kernels ask for memory before they write
     if (in_place_) set(turn_.state(), names._version, turn_.version.get());
