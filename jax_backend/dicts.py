@@ -13,8 +13,10 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.interop import state_dict as core
 from functional_rb.mixture.value import Mixture
+from functional_rb.public import records
 from functional_rb.storage.host_state import HostState
 from jax_backend import devices, execute, hosted, rules
+from jax_backend.lib import LIB
 from jax_backend.restore import restore
 
 AnyTarget = State | Mixture | BufferSpec
@@ -25,7 +27,8 @@ def state_dict(state: State | Mixture) -> dict[str, Any]:
     """A state as a flat dict of arrays, its spec among them, for Orbax.
 
     Args:
-        state: the buffer; of a `Mixture` a dict of its buffers' dicts.
+        state: the buffer; of a `Mixture` a dict of its buffers' dicts; of a record, or any nest of arrays, its arrays
+            by their paths, not copied, without fields that are None.
 
     Returns:
         The state's arrays by name, see `interop.state_dict`, not copied: donating the state deletes them, so
@@ -43,6 +46,8 @@ def state_dict(state: State | Mixture) -> dict[str, Any]:
         >>> sorted(rb.state_dict(state))
         ['counters', 'rows', 'spec', 'tree']
     """
+    if records.is_record(state):
+        return records.state_dict(state)
     if isinstance(state, Mixture):
         return core.of_mixture(state, state_dict, _bytes_of)
     checks.check_together(state, "state_dict")
@@ -68,7 +73,8 @@ def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any
     """The state that a dict from `state_dict` tells.
 
     Args:
-        target: a state, of the same spec and with the same shardings, or the spec, or a `Mixture` of such states. It
+        target: a record of the same leaves, or what has their shapes and dtypes (`jax.ShapeDtypeStruct`, meta tensors);
+            or a state, of the same spec and with the same shardings, or the spec, or a `Mixture` of such states. It
             stays as it is. The storage may be another than it was.
         given: from `state_dict`, of JAX or torch, or the same in NumPy, as Orbax restores it. It is copied, so that
             donating the state leaves it.
@@ -90,6 +96,8 @@ def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any
         >>> int(rb.size(rb.load_state_dict(spec, rb.state_dict(state))))
         5
     """
+    if records.is_record(target):
+        return records.load_state_dict(LIB, target, given)
     if isinstance(target, Mixture):
         return core.mixture_of(
             target,

@@ -2,14 +2,12 @@
 
 from functional_rb.public import records
 from functional_rb.public.records import batch_shape as batch_shape
-from functional_rb.public.records import state_dict as state_dict
 from jax_backend.lib import LIB
 
 _lib = LIB.within("records")
 
 at = _lib.bind(records.at)
 cat = _lib.bind(records.cat)
-load_state_dict = _lib.bind(records.load_state_dict)
 stack = _lib.bind(records.stack)
 unbind = _lib.bind(records.unbind)
 

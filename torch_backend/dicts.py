@@ -13,10 +13,12 @@ from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import state_dict as core
 from functional_rb.mixture.value import Mixture
+from functional_rb.public import records
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.state import readable
 from torch_backend import execute
 from torch_backend.convert import from_numpy
+from torch_backend.lib import LIB
 from torch_backend.restore import restore
 from torch_backend.state import State
 
@@ -25,7 +27,8 @@ def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
     """A state as a dict of tensors and its spec as JSON text, for `torch.save` and a model's checkpoint.
 
     Args:
-        state: the buffer; of a `Mixture` a dict of its buffers' dicts.
+        state: the buffer; of a `Mixture` a dict of its buffers' dicts; of a record, or any nest of arrays, its arrays
+            by their paths, not copied, without fields that are None.
 
     Returns:
         New tensors by name, on the state's device, see `interop.state_dict`; and "spec", a text. That is what
@@ -41,6 +44,8 @@ def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
         >>> list(rb.state_dict(state))
         ['rows', 'tree', 'counters', 'spec']
     """
+    if records.is_record(state):
+        return records.state_dict(state)
     if isinstance(state, Mixture):
         return core.of_mixture(state, state_dict, str)
     checks.check_together(state, "state_dict")
@@ -56,7 +61,8 @@ def load_state_dict(target: CoreState | Mixture | BufferSpec, given: object, dev
     """The state that a dict from `state_dict` tells.
 
     Args:
-        target: a state, of the same spec and to be on the same device, or the spec, or a `Mixture` of such states. It
+        target: a record of the same leaves, or what has their shapes and dtypes (`jax.ShapeDtypeStruct`, meta tensors);
+            or a state, of the same spec and to be on the same device, or the spec, or a `Mixture` of such states. It
             stays as it is. The storage may be another than it was.
         given: from `state_dict`, of torch or JAX, or the same in NumPy. It is copied.
         device: where the arrays live (of a buffer on the host: where samples go); by default that of the target.
@@ -76,6 +82,8 @@ def load_state_dict(target: CoreState | Mixture | BufferSpec, given: object, dev
         >>> int(rb.size(rb.load_state_dict(spec, rb.state_dict(state))))
         5
     """
+    if records.is_record(target):
+        return records.load_state_dict(LIB, target, given)
     if isinstance(target, Mixture):
         return core.mixture_of(
             target,

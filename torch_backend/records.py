@@ -13,7 +13,6 @@ from functional_rb.base.containers import RECORDS
 from functional_rb.base.extras import imported
 from functional_rb.public import records
 from functional_rb.public.records import batch_shape as batch_shape
-from functional_rb.public.records import state_dict as state_dict
 from torch_backend.lib import LIB
 
 A = TypeVar("A")
@@ -24,7 +23,6 @@ at = _lib.bind(records.at)
 cat = _lib.bind(records.cat)
 stack = _lib.bind(records.stack)
 unbind = _lib.bind(records.unbind)
-load_state_dict = _lib.bind(records.load_state_dict)
 
 
 def to_tensordict(data: object, batch_size: object = None, into: Any = None) -> Any:

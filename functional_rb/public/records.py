@@ -11,13 +11,15 @@ from typing import Any, Final, TypeVar
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Structure
-from functional_rb.buffer.state import State
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State, StateHolder
 from functional_rb.lib import A, Lib
+from functional_rb.mixture.value import Mixture
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import Unbounded
 
 T = TypeVar("T")
-NAMES: Final = ("at", "batch_shape", "cat", "load_state_dict", "stack", "state_dict", "unbind")
+NAMES: Final = ("at", "batch_shape", "cat", "stack", "unbind")
 """The public functions."""
 
 
@@ -145,45 +147,21 @@ def unbind(lib: Lib[A], data: T, axis: int = 0) -> tuple[T, ...]:
     return tuple(at(lib, data, (*(slice(None),) * axis, k)) for k in range(shared[axis]))
 
 
+def is_record(data: object) -> bool:
+    """Whether `rb.state_dict` names the leaves of what it was given, as it is no buffer, nor the spec of one."""
+    return not isinstance(data, State | Mixture | BufferSpec | StateHolder) and nest.parts_of(data) is not None
+
+
 def state_dict(data: object) -> dict[str, Any]:
-    """A record as a flat dict of its arrays, for the checkpoints of others; `frb.save` needs none.
-
-    Args:
-        data: a record, or any nest of arrays.
-
-    Returns:
-        The arrays by their paths, not copied; fields that are None are left out.
-
-    Raises:
-        TypeError: for a leaf that is no array, naming it; for a state, which `rb.state_dict` takes.
-
-    Example:
-        >>> text = frb.text.RewardData(np.zeros(8, np.int32), np.ones(8, bool))
-        >>> sorted(rb.records.state_dict(frb.text.PairwiseDataset(text, text)))[:2]
-        ['chosen_data/attention_mask', 'chosen_data/input_ids']
-    """
+    """What `rb.state_dict` makes of a record: its arrays by their paths, not copied."""
     leaves, structure = _apart(data, "state_dict")
     return dict(zip(_names(structure), leaves, strict=True))
 
 
-def load_state_dict(lib: Lib[A], like: T, given: Mapping[str, object]) -> T:
-    """The record that a dict from `state_dict` tells.
-
-    Args:
-        like: a record of the same leaves, or what has their shapes and dtypes (`jax.ShapeDtypeStruct`, meta tensors).
-        given: arrays of the backend or of NumPy by the leaves' paths.
-
-    Returns:
-        A nest like that.
-
-    Raises:
-        ValueError: if a name is missing or unknown, or a shape is another, naming it.
-        TypeError: if a dtype is another, naming the leaf, or arrays are those of the other backend.
-
-    Example:
-        >>> rb.records.load_state_dict({"x": np.zeros(2)}, {"x": np.arange(2.0)})["x"].tolist()
-        [0.0, 1.0]
-    """
+def load_state_dict(lib: Lib[A], like: T, given: object) -> T:
+    """What `rb.load_state_dict` makes of a record's dict, and of a record of the same leaves, shapes and dtypes."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
     leaves, structure = _apart(like, "load_state_dict")
     names = _names(structure)
     if set(names) != set(given):

@@ -1,14 +1,18 @@
 """What values are made of: typed, frozen, hashable descriptions without any array of a backend.
 
 One kind of spec a module; `values` takes nests of them apart, `functions` has the public functions on values. The names
-in `__all__` are public as `frb.specs`, the usual ones as `frb` too.
+in `__all__` are public as `frb.specs`; the usual specs are so in `frb` itself.
 """
 
-from functional_rb.specs.array import ArraySpec, Binary, Bounded, Unbounded
+from functional_rb.specs.array import ArraySpec
+from functional_rb.specs.array import Binary as Binary
+from functional_rb.specs.array import Bounded as Bounded
+from functional_rb.specs.array import Unbounded as Unbounded
 from functional_rb.specs.base import Domain
 from functional_rb.specs.base import Spec as Spec
-from functional_rb.specs.categorical import Categorical, OneHot
-from functional_rb.specs.composite import Composite
+from functional_rb.specs.categorical import Categorical as Categorical
+from functional_rb.specs.categorical import OneHot
+from functional_rb.specs.composite import Composite as Composite
 from functional_rb.specs.composite import freeze as freeze
 from functional_rb.specs.counting import cardinality
 from functional_rb.specs.example import spec_of
@@ -24,10 +28,6 @@ from functional_rb.specs.varying import Varying as Varying
 
 __all__ = [
     "ArraySpec",
-    "Binary",
-    "Bounded",
-    "Categorical",
-    "Composite",
     "Domain",
     "Graph",
     "MultiCategorical",
@@ -38,7 +38,6 @@ __all__ = [
     "Sequence",
     "Stacked",
     "Text",
-    "Unbounded",
     "cardinality",
     "consolidate",
     "has_exclusive_keys",

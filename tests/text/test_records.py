@@ -210,23 +210,25 @@ def test_rows_are_joined_and_taken_apart_as_arrays_are(library: Backend) -> None
 
 
 def test_named_arrays_come_back_as_the_record(library: Backend) -> None:
-    records = library.rb.records
+    rb = library.rb
     given = frb.text.PairwiseDataset(texts(library.array), texts(library.array, seed=1))
-    named = records.state_dict(given)
+    named = rb.state_dict(given)
     assert sorted(named) == [
         f"{a}_data/{b}" for a in ("chosen", "rejected") for b in ("attention_mask", "end_scores", "input_ids")
     ]
     blank = frb.text.PairwiseDataset(texts(library.array, seed=2), texts(library.array, seed=3))
-    assert same(records.load_state_dict(blank, named), given)
+    assert same(rb.load_state_dict(blank, named), given)
     named.pop("chosen_data/end_scores")
     with pytest.raises(ValueError, match="expected the names"):
-        records.load_state_dict(blank, named)
+        rb.load_state_dict(blank, named)
     for bad, kind, text in (
         (np.zeros(2, np.float32), ValueError, r"leaf 'x': expected the shape \(3,\), got \(2,\)"),
         (np.zeros(3, np.float16), TypeError, "leaf 'x': expected dtype float32, got float16"),
     ):
         with pytest.raises(kind, match=text):
-            records.load_state_dict({"x": library.array(np.zeros(3, np.float32))}, {"x": bad})
+            rb.load_state_dict({"x": library.array(np.zeros(3, np.float32))}, {"x": bad})
+    with pytest.raises(TypeError, match=r"expected a dict from rb\.state_dict, got list"):
+        rb.load_state_dict(blank, [1])
 
 
 REFUSED = {
