@@ -39,7 +39,6 @@ class Saving:
             raise
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
         return self._finished.is_set()
 
     def result(self, timeout: float | None = None) -> Saved:

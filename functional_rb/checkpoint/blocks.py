@@ -49,12 +49,10 @@ class Stored:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row along axis 0."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
     @property
     def rows(self) -> int:
-        """The length of the array's axis 0."""
         return self.shape[0]
 
     @property

@@ -84,7 +84,6 @@ def names(spec: BufferSpec) -> dict[str, str]:
 
 
 def is_here(directory: str | None, place: str) -> bool:
-    """Whether two paths are one directory."""
     try:
         return directory is not None and os.path.samefile(directory, place)
     except OSError:  # one of them is not there
@@ -226,7 +225,6 @@ def _owned(manifest: Manifest, name: str) -> Mask:
 
 
 def _united(parts: Iterable[Blocks]) -> Blocks:
-    """The blocks that are in any of some, which are of the same files."""
     united: Blocks = {}
     for blocks in parts:
         for name, mask in blocks.items():

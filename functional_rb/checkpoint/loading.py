@@ -224,7 +224,6 @@ class _Loading:
             raise KnownError(f"{path}: {error}") from None
 
     def of_one(self, manifest: Manifest) -> Content:
-        """Read and verify all that one directory has of a checkpoint."""
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
         spec = self.spec_in(manifest.spec, path)
         if manifest.arrays != stored_arrays(spec):

@@ -129,7 +129,6 @@ class Manifest:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all segments' files together."""
         return sum(segment.size for segment in self.segments)
 
 
@@ -144,7 +143,6 @@ def segment_name(generation: int) -> str:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as the bytes of its file."""
     info = {
         "format": FORMAT,
         "generation": manifest.generation,

@@ -82,7 +82,6 @@ def is_record(found: object) -> bool:
 
 
 def is_there(directory: str) -> bool:
-    """Whether a mixture has been saved to a directory."""
     return os.path.isdir(os.path.join(directory, BUFFERS))
 
 

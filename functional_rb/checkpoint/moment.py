@@ -73,11 +73,9 @@ class OfState:
 
     @property
     def directory(self) -> str:
-        """Where to."""
         return self.asked.directory
 
     def write(self, keep: int | None = None) -> Saved:
-        """Write it, and keep so many checkpoints there, or as many as was asked for."""
         asked = self.asked if keep is None else dataclasses.replace(self.asked, keep=keep)
         return saving.write(self._reader or self._read(lasting=False), asked)
 
@@ -86,7 +84,6 @@ class OfState:
         return saving.write_where_held(self._reader or self._read(lasting=False), self.asked)
 
     def close(self) -> None:
-        """Let it go, written or not."""
         if self._reader is not None:
             self._reader.close()
 
@@ -130,7 +127,6 @@ class OfMixture:
         )
 
     def close(self) -> None:
-        """Let all of it go, written or not."""
         for part in self._parts:
             part.close()
 

@@ -111,7 +111,6 @@ class Opened:
         self._check_in_place()
 
     def beside(self, name: str) -> str:
-        """The path of a file in the checkpoint's directory."""
         return os.path.join(self.directory, name)
 
     def check_there(self) -> None:
@@ -127,7 +126,6 @@ class Opened:
             raise CorruptCheckpointError(path, "its spec, counters and segments are not what was saved together")
 
     def _check_in_place(self) -> None:
-        """The files of the buffer's own, and the logs."""
         manifest = self.manifest
         for name in manifest.in_place:
             stored = manifest.arrays[name]
@@ -166,7 +164,6 @@ class Opened:
         return read_bytes(self.paths[k], self._fds[k], self._sizes[k], at, size)
 
     def whole_table(self, name: str) -> Table:
-        """The checksums of all blocks of an array."""
         stored = self.manifest.arrays[name]
         table = stored.blank()
         owners = self.owners(name)

@@ -32,7 +32,6 @@ def inside(directory: str, folder: str, k: int) -> str:
 
 
 def place_of(directory: str, shard: int) -> str:
-    """The directory with the checkpoints of a shard's part."""
     return inside(directory, SHARDS, shard)
 
 

@@ -41,7 +41,6 @@ def leave(place: str, saving: Waiting) -> None:
 
 
 def wait_for(directory: str) -> None:
-    """Wait for the saves to a directory that go on in this process."""
     with _turn:
         waiting = list(_going_on.get(os.path.realpath(directory), ()))
     for saving in waiting:

@@ -67,7 +67,6 @@ def on_host(leaf: Any) -> NumpyArray:
 
 
 def is_record(spec: BufferSpec) -> bool:
-    """Whether a checkpoint holds a nest of arrays."""
     return isinstance(spec.item, Composite) and getattr(spec.item._like[0], "type", None) is Record
 
 

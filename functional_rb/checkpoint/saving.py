@@ -98,7 +98,6 @@ def check_keep(keep: int, who: str) -> None:
 
 
 def write(reader: Reader, asked: Request) -> Saved:
-    """Carry a save out, and close the reader."""
     with contextlib.closing(reader):
         return while_held(asked.directory, lambda: _Save(reader, asked).run())
 

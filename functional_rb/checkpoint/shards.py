@@ -78,7 +78,6 @@ class OfShards:
             )
 
     def _moment(self) -> str:
-        """The checksum of the counters, which are the same in all processes."""
         with contextlib.closing(self._dealt.index.reader()) as reader:
             return digest(reader.read("counters", 0, reader.shapes["counters"][0][0]).tobytes()).hex()
 

@@ -276,7 +276,6 @@ class _ToSpaces:
 
 
 def _numpy(spec: ArraySpec) -> Any:
-    """The dtype of NumPy for a spec of real numbers."""
     if spec.dtype in ("bfloat16", "complex64"):
         raise TypeError(f"no space has the dtype {spec.dtype}; change the spec's")
     return np.dtype(spec.dtype).type

@@ -253,7 +253,6 @@ def _encoded_static(value: Any, path: Path) -> Any:
 
 
 def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
-    """A user's container with its parts, or a function."""
     if apart(value) is not None:
         return _encoded_composite(freeze(value), path)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -466,7 +465,6 @@ class _Reader:
         return functools.partial(function, *args, **keywords)
 
     def _known(self, name: Any, path: Path) -> Any:
-        """The class or function that the user gave for this name."""
         found = _sought(self._things_named, name) or [] if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")

@@ -80,7 +80,6 @@ class AtariDqn:
         self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Of arrays of which nothing is known but shape and dtype."""
         observation, action, reward = (spec_of_values(*kind, narrow) for kind in self._kinds)
         return StepSpec(observation, action, reward)
 

@@ -101,7 +101,6 @@ def nested_spec(leaves: Mapping[tuple[str, ...], Any]) -> Any:
 
 
 def nested_read(leaves: Mapping[tuple[str, ...], Read]) -> Read:
-    """What reads rows of a nest."""
     return lambda first, stop: nested({path: read(first, stop) for path, read in leaves.items()})
 
 

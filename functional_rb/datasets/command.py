@@ -34,7 +34,6 @@ MOST = 16
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to those of the program."""
     command = commands.add_parser(
         "datasets",
         help="list, describe and convert offline datasets",
@@ -131,7 +130,6 @@ def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) 
 
 
 def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> None:
-    """Print what is known of a dataset, and draw it."""
     try:
         told = told_of(given.name, given.root, _options_of(given))
     except FileNotFoundError:
@@ -232,7 +230,6 @@ def _page(told: Told, indent: str = "") -> str:
 
 
 def _add_derived(verbs: Any) -> list[argparse.ArgumentParser]:
-    """Add the verbs; gives them."""
     name = "the directory of a converted dataset, or a name, as for get"
     some = verbs.add_parser("filter", help="some of the episodes of a dataset, as one of its own")
     some.add_argument("name", metavar="NAME", help=name)
@@ -364,7 +361,6 @@ def _add_options(verb: argparse.ArgumentParser, by_name: bool) -> None:
 
 
 def _options_of(given: argparse.Namespace) -> Json:
-    """The options of the reader that were given."""
     found = {name: getattr(given, f"reader_{name}", None) for name in OPTIONS}
     chosen = {name: value for name, value in found.items() if value is not None and value is not False}
     for text in given.option:
@@ -390,7 +386,6 @@ def _named(text: str, option: str) -> tuple[str, Any]:
 
 
 def _reader_of(name: str, folder: str, options: Json) -> Reader:
-    """The reader of a dataset."""
     try:
         return open_reader(name, folder, **options)
     except TypeError as error:

@@ -102,13 +102,11 @@ class D4rl:
         self.counts = Counts(len(self._stops), n, os.path.getsize(path))
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Of arrays of which nothing is known but shape and dtype."""
         observation, action, reward = (spec_of_values(*self._kinds[field], narrow) for field in NAMES)
         infos = {key: spec_of_values(*kind, narrow) for key, kind in self._infos.items()}
         return StepSpec(observation, action, reward, infos)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """In the order of the rows."""
         most = steps_of_piece(self.spec(narrow=False))
         with hdf5.opened(self._path) as file:
             blocks = hdf5.Blocks(file, most)
@@ -191,7 +189,6 @@ def open_d4rl(
 
 
 def found(rest: str, root: str | None) -> str:
-    """The file of a dataset."""
     folders = [] if root is None else [os.path.join(root, "d4rl")]
     folders.append(os.path.join(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl"), "datasets"))
     name, version = re.fullmatch(r"(.*?)(-v\d+)?", rest).groups()  # type: ignore[union-attr]  # which fits any text

@@ -55,7 +55,6 @@ class Description:
     facts: Json
 
     def spec(self, **more: Any) -> BufferSpec:
-        """The spec of its buffer; more are its fields."""
         return spec_of_item(self.item, self.steps, self.spare, **more)
 
     def write(self, directory: str) -> None:
@@ -84,12 +83,10 @@ def directory_of(dataset: Dataset, who: str) -> str:
 
 
 def is_dataset(directory: str) -> bool:
-    """Whether a converted dataset lies in a directory, whole."""
     return os.path.isfile(os.path.join(directory, DESCRIPTION))
 
 
 def read_description(directory: str) -> Description:
-    """What lies in a directory."""
     path = os.path.join(directory, DESCRIPTION)
     try:
         content = strict_json.parse(files.read_text(path))

@@ -44,7 +44,6 @@ class StepSpec:
     encoded: bool = False
 
     def __post_init__(self) -> None:
-        """Make specs of the nests: a dict of specs is a `Composite`."""
         for part in ("observation", "action", "reward"):
             object.__setattr__(self, part, freeze(getattr(self, part)))
         object.__setattr__(self, "infos", {name: freeze(spec) for name, spec in self.infos.items()})

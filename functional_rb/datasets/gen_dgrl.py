@@ -38,7 +38,6 @@ class GenDgrl:
         raise DatasetError(f"{path}: expected files of .npy in it, got none")
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Of arrays of which nothing is known but shape and dtype."""
         observation, action, reward = (spec_of_values(*kind, narrow) for kind in self._kinds)
         return StepSpec(observation, action, reward)
 
@@ -104,7 +103,6 @@ def open_gen_dgrl(rest: str, root: str | None = None) -> GenDgrl:
 
 
 def _archive(place: str) -> str | None:
-    """The archive at a path, or the one in a folder."""
     if os.path.isfile(place):
         return place
     inside = sorted(os.listdir(place)) if os.path.isdir(place) else []

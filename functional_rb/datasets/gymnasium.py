@@ -85,7 +85,6 @@ class Recording:
         return StepSpec(observation, action, Unbounded((), stored_dtype("float64", narrow)), self._infos)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """Recorded as they are asked for."""
         spec = self.spec(narrow=False)
         most = steps_of_piece(spec)
         for k in range(first, self.counts.episodes or 0):

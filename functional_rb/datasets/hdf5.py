@@ -38,7 +38,6 @@ def damage(where: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """A file of h5py, to be read."""
     h5py = imported("h5py", "datasets")
     try:
         os.close(files.open_regular(path)[0])
@@ -60,7 +59,6 @@ def opened(path: str) -> Iterator[Any]:
 
 
 def names(group: Any, where: str) -> list[str]:
-    """The names of what lies in a group, sorted."""
     if hasattr(group, "shape"):
         raise DatasetError(f"{where}: expected a group, got values in {group.name!r}")
     with damage(where, "what lies in a group"):
@@ -71,7 +69,6 @@ def names(group: Any, where: str) -> list[str]:
 
 
 def has(group: Any, name: str, where: str) -> bool:
-    """Whether there is something of a name in a group."""
     with damage(where, repr(name)):
         return name in group
 
@@ -140,19 +137,16 @@ class Members:
         self._data: dict[str, Any] = {}
 
     def inside(self, name: str) -> Members:
-        """A group within."""
         if name not in self._inside:
             self._inside[name] = Members(member(self.group, name, self._where), self._where)
         return self._inside[name]
 
     def data(self, name: str) -> Any:
-        """A data set."""
         if name not in self._data:
             self._data[name] = data(self.group, name, self._where)
         return self._data[name]
 
     def rows(self, name: str, first: int, stop: int) -> Array:
-        """Rows [first, stop) of a data set."""
         return rows(self.data(name), first, stop, self._where)
 
 

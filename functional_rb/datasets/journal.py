@@ -91,7 +91,6 @@ class Appended:
             disk.fsync(self._fd)
 
     def close(self) -> None:
-        """Close it."""
         disk.close(self._fd)
 
 
@@ -119,7 +118,6 @@ class Journal:
             self.write(begin)
 
     def write(self, line: Line) -> None:
-        """Append a line."""
         self.file.append(_encoded(line))
         self.file.flush()
         self.lines.append(line)

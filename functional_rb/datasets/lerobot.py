@@ -84,7 +84,6 @@ class Lerobot:
         return StepSpec(observation, action, spec_of_values((), reward, narrow), infos)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """In the order of their numbers."""
         most = steps_of_piece(self.spec(narrow=False))
         columns = [name for name, (_, kind) in self._features.items() if kind != "video"]
         rows, labels = None, Labels(columns, self._tasks)

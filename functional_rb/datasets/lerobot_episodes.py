@@ -53,7 +53,6 @@ class Place:
 
 
 def places(folder: str, info: Json) -> list[Place]:
-    """The episodes, in the order of their numbers."""
     version = str(info.get("codebase_version"))
     videos = [name for name, told in info["features"].items() if told.get("dtype") == "video"]
     try:

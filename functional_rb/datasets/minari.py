@@ -67,7 +67,6 @@ class Minari:
         return StepSpec(observation, action, reward, self._layout.infos(narrow))
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """In the order of their numbers."""
         return self._layout.episodes(first, steps_of_piece(self.spec(narrow=False)))
 
 
@@ -108,7 +107,6 @@ def open_minari(
 
 
 def found(rest: str, root: str | None) -> str:
-    """The folder of a dataset, with its metadata in it."""
     own = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
     beside = [] if root is None else [os.path.join(root, "minari", rest)]
     places = [rest, *beside, os.path.join(own, rest)]

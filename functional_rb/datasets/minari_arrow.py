@@ -43,7 +43,6 @@ class Arrow:
         return specs
 
     def episodes(self, first: int, most: int) -> Iterator[Episode]:
-        """The episodes from one on, in pieces."""
         for k in range(first, self._folder.episodes):
             yield from self._pieces(k, most)
 

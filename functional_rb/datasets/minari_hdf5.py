@@ -40,7 +40,6 @@ class Hdf5:
         return specs
 
     def episodes(self, first: int, most: int) -> Iterator[Episode]:
-        """The episodes from one on, in pieces."""
         with hdf5.opened(self._path) as file:
             for k in range(first, self._folder.episodes):
                 where = f"{self._path}, episode {k}"

@@ -40,7 +40,6 @@ def opened(
     batch_size: int | None,
     device: DeviceLike,
 ) -> Any:
-    """The state of a dataset; see `datasets.load`."""
     named, storage = backend_name(backend, WHO), Memmap(os.path.abspath(directory))
     more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
     spec = description.spec(sampler=Uniform() if sampler is None else sampler, **more)

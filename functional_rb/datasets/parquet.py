@@ -40,7 +40,6 @@ class Rows:
         self._batches: Iterator[Any] = iter(())
 
     def column(self, name: str, first: int, stop: int) -> Any:
-        """Rows [first, stop) of a column, as an array of Arrow."""
         with _errors(self.path):
             self._hold(first, stop)
             found = self._held.slice(first - self.at, stop - first).column(name).combine_chunks()

@@ -83,7 +83,6 @@ def kind_of_rows(array: Any, where: str) -> tuple[tuple[int, ...], Any]:
 
 
 def can_be_stored(dtype: object) -> bool:
-    """Whether values of a dtype are numbers of a kind that buffers have."""
     try:
         stored_dtype(dtype, True)
     except (TypeError, ValueError, KeyError):

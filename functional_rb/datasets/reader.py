@@ -109,7 +109,6 @@ def register(prefix: str, opener: Opener) -> None:
 
 
 def prefixes() -> list[str]:
-    """The prefixes whose datasets can be read, sorted."""
     return sorted({*_BUILT_IN, *_REGISTERED})
 
 

@@ -56,7 +56,6 @@ class Leaf:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The shape, once it is known."""
         return tuple(n or 0 for n in self.shape)
 
 
@@ -230,7 +229,6 @@ def open_rlds(
 
 
 def open_openx(rest: str, root: str | None = None, *, split: str = "train", last: Last = "padding") -> Rlds:
-    """The reader of a dataset of Open X-Embodiment; see `open_rlds`."""
     return open_rlds(rest, root, split=split, last=last, prefix="openx")
 
 

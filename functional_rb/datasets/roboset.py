@@ -50,7 +50,6 @@ class Roboset:
         self.counts = Counts(len(self._trials), nbytes=sum(map(os.path.getsize, self.files)))
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Of arrays of which nothing is known but shape and dtype."""
         observation, action = (_specs(leaves, narrow) for leaves in (self._observations, self._actions))
         infos = _specs(self._infos, narrow) if self._infos else {}
         return StepSpec(observation, action, spec_of_values((), self._reward, narrow), infos)

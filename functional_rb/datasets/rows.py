@@ -140,7 +140,6 @@ class Form:
     paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make the item."""
         for name in self.infos:
             if name not in self.steps.infos:
                 raise ValueError(f"{WHO}: infos: there is no {name!r}, expected some of {sorted(self.steps.infos)}")

@@ -60,7 +60,6 @@ class Source:
 
 @functools.cache
 def table() -> tuple[Source, ...]:
-    """All rows."""
     with open(TABLE, encoding="utf-8") as file:
         return tuple(Source(**{**row, "urls": tuple(row.get("urls", ()))}) for row in json.load(file))
 

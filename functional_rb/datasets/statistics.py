@@ -54,7 +54,6 @@ class Moments:
 
     @property
     def std(self) -> Array:
-        """The standard deviation, float64 [*shape]."""
         return np.asarray(np.sqrt(self.m2 / self.count))
 
     def told(self) -> dict[str, Array]:

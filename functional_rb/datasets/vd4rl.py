@@ -49,7 +49,6 @@ class VD4rl:
         self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Of arrays of which nothing is known but shape and dtype."""
         image, action, reward = (spec_of_values(*kind, narrow) for kind in self._kinds.values())
         infos = {name: spec_of_values(*kind, narrow) for name, kind in self._infos.items()}
         return StepSpec(Composite({"pixels": image}), action, reward, infos)

@@ -36,7 +36,6 @@ class EpisodeLeaves:
 
     @property
     def all(self) -> set[int]:
-        """The positions of all these leaves."""
         more = [k for k in (self.identity, self.reward) if k is not None]
         return {*self.last_step, *self.flags.values(), *more}
 

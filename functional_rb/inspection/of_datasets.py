@@ -21,7 +21,6 @@ Array = NumpyArray
 
 
 def draw_dataset(reader: Stored, path: str) -> None:
-    """Draw a converted dataset to a file, in the format of its name."""
     seen = _frames(reader)
     figure = new_figure(8, 5 if seen else 3, WHO)
     above, *below = figure.subfigures(2, 1, height_ratios=[3, 2]) if seen else [figure]
@@ -59,7 +58,6 @@ def _frames(reader: Stored) -> list[tuple[int, Array]]:
 
 
 def _is_image(spec: object) -> bool:
-    """Whether arrays are images, or some of them one after the other."""
     return (
         isinstance(spec, ArraySpec)
         and spec.dtype == "uint8"

@@ -10,7 +10,6 @@ from functional_rb.inspection.report import Report
 
 
 def draw(report: Report, path: str | os.PathLike[str]) -> None:
-    """Draw the histograms of a report to a file, in the format of its name."""
     shown = _distributions(report)
     if not shown:
         raise ValueError(f"inspect: there is nothing to draw of {report['path']}: no priorities and no whole episode")
@@ -26,7 +25,6 @@ def new_figure(width: float, height: float, who: str) -> Any:
 
 
 def histograms(figure: Any, shown: list[tuple[str, str, Report]]) -> None:
-    """Draw histograms side by side."""
     for axes, (name, what, numbers) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         edges, counts = numbers["histogram"]["edges"], numbers["histogram"]["counts"]
         if numbers["histogram"]["each"]:

@@ -83,7 +83,6 @@ def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Repor
 
 
 def is_whole(report: Report) -> bool:
-    """Whether no file is damaged."""
     return all(part["whole"] for part in report["generations"])
 
 

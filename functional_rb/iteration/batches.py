@@ -142,7 +142,6 @@ class Batches(Iterator[AnySample[Any]]):
     def __init__(
         self, drawing: Drawing, state: Any, key: PRNGKey, n: int | None, numbers: tuple[int, int, int]
     ) -> None:
-        """Begin; nothing is drawn yet."""
         self._drawing, self._key, self._n = drawing, key, n
         self._prefetch, self._lag, threads = numbers
         self._remembers = remembers(drawing.spec) and drawing.cell is None
@@ -250,7 +249,6 @@ class Batches(Iterator[AnySample[Any]]):
         return self._in_turn(self._apply, function, args, kwargs)
 
     def __iter__(self) -> Batches:
-        """The iterator itself."""
         return self
 
     def __next__(self) -> AnySample[Any]:
@@ -287,13 +285,11 @@ class Batches(Iterator[AnySample[Any]]):
         self._close(wait=True)
 
     def __enter__(self) -> Batches:
-        """The iterator itself, which is closed at the end of the `with` block."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the iterator."""
         self.close()
 
     def _refuse_nested(self) -> None:
@@ -314,7 +310,6 @@ class Batches(Iterator[AnySample[Any]]):
     # --- what follows is called in turn
 
     def _take_next(self) -> Batch | None:
-        """The next batch, drawn; None if there is none."""
         # Where a state is given after every batch, what is drawn ahead of it would be thrown away.
         self._ask(self._lag if self._given else max(self._prefetch, self._lag))
         self._given = False

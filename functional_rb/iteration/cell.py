@@ -172,7 +172,6 @@ class Cell(StateHolder):
         self._turns.take(self._exchange, _checked(state))
 
     def __repr__(self) -> str:
-        """The description, not the arrays."""
         return f"Cell({self._state!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -27,7 +27,6 @@ class Turns:
     """
 
     def __init__(self, name: str) -> None:
-        """Nobody is at it; errors speak of it by a name."""
         self._name = name
         self._holder: int | None = None
         self._renew()

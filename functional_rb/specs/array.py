@@ -40,7 +40,6 @@ class ArraySpec(Spec):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        """Bring shape and dtype into their hashable form, and check them."""
         object.__setattr__(self, "shape", checked_shape(self.shape))
         object.__setattr__(self, "dtype", dtypes.name_of(self.dtype))
 
@@ -156,7 +155,6 @@ class ArraySpec(Spec):
         return dtypes.as_dtype(value, self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields, which make an equal spec, without the cached properties."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
@@ -276,7 +274,6 @@ class Binary(ArraySpec):
     dtype: str = "bool"
 
     def __post_init__(self) -> None:
-        """Check shape and dtype."""
         super().__post_init__()
         if dtypes.kind_of(self.dtype) == "complex":
             raise TypeError(f"Binary: expected bool, or a dtype of integers or real numbers, got {self.dtype}")

@@ -152,7 +152,6 @@ class Composite(Mapping[str, Any], Spec):
         return functools.reduce(operator.getitem, key, self) if is_path(key) else Spec.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is a part of that name, or at that path of names."""
         if not (isinstance(key, str) or is_path(key)):
             return False
         try:
@@ -162,26 +161,21 @@ class Composite(Mapping[str, Any], Spec):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        """The names, in the order in which they were given."""
         return iter(self._parts)
 
     def __len__(self) -> int:
-        """The number of parts."""
         return len(self._parts)
 
     def __getattr__(self, name: str) -> Any:
-        """The part of that name."""
         try:
             return object.__getattribute__(self, "_parts")[name]
         except KeyError:
             raise AttributeError(f"Composite has no part {name!r}; it has {list(self._parts)}") from None
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse: specs are values."""
         raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: a Composite is immutable")
 
     def __delattr__(self, name: str) -> None:
-        """Refuse: specs are values."""
         raise dataclasses.FrozenInstanceError(f"cannot delete {name!r}: a Composite is immutable")
 
     def __hash__(self) -> int:
@@ -189,7 +183,6 @@ class Composite(Mapping[str, Any], Spec):
         return hash((frozenset(members(self._parts)), self._batch_shape))
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other has the same parts under the same names."""
         if not isinstance(other, Composite):
             return NotImplemented
         same = self._container == other._container and self._batch_shape == other._batch_shape

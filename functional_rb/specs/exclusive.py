@@ -27,7 +27,6 @@ def has_stacked(spec: SpecNest) -> bool:
 
 
 def _specs_in(nest: SpecNest) -> Iterator[Any]:
-    """Every spec of a nest, and the specs inside of these."""
     for _, leaf in members(nest):
         yield leaf
         if isinstance(leaf, Composite | Varying):

@@ -65,7 +65,6 @@ class Graph(Varying):
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Freeze the specs and check the numbers."""
         self._check(max_nodes=self.max_nodes, max_edges=self.max_edges)
 
     @property

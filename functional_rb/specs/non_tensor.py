@@ -27,7 +27,6 @@ class NonTensor(Spec):
     shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the shape."""
         object.__setattr__(self, "shape", checked_shape(self.shape))
 
     @property

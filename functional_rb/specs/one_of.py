@@ -41,7 +41,6 @@ class OneOf(Varying):
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Freeze the options."""
         if not isinstance(self.options, tuple | list):
             raise TypeError(f"OneOf: expected options as a sequence of specs, got {self.options!r:.80}")
         object.__setattr__(self, "options", tuple(self.options))

@@ -41,7 +41,6 @@ class Whole:
     """
 
     def __init__(self, low: NumpyArray, counts: NumpyArray, dtype: str) -> None:
-        """Compute all that does not depend on random bits."""
         self.words = whole_words(counts)
         self._low = Low(low, dtype)
         self._limbs = [_limb(counts, j) for j in range(self.words - 1)]
@@ -71,7 +70,6 @@ class Low:
     """The lowest of some whole numbers, Python ints that broadcast to the shape."""
 
     def __init__(self, low: NumpyArray, dtype: str) -> None:
-        """Take the numbers modulo 2^32, or 2^64 for dtypes of 64 bits."""
         self._dtype, self._wide = dtype, ITEMSIZE[dtype] == 8
         self._wrapped = _wrapped(low, 64, np.int64) if self._wide else _wrapped(low, 32, np.int32)
         self._any = bool(self._wrapped.any())
@@ -154,7 +152,6 @@ class Real:
     """
 
     def __init__(self, low: NumpyArray, high: NumpyArray, dtype: str) -> None:
-        """Compute all that does not depend on random bits."""
         self.words = real_words(low, high, dtype)
         self._dtype, self._work = dtype, "float64" if dtype == "float64" else "float32"
         self._below, self._above = np.isfinite(low), np.isfinite(high)

@@ -53,7 +53,6 @@ class Sequence(Varying):
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Freeze the element and check the numbers."""
         if not isinstance(self.stack, bool):
             raise TypeError(f"Sequence: expected stack as a truth value, got {self.stack!r}; write stack=True, say")
         self._check(max_length=self.max_length)

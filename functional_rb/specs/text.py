@@ -164,7 +164,6 @@ class Text(ArraySpec):
 
     @property
     def _points(self) -> NumpyArray:
-        """The code points of the charset, ascending."""
         return np.asarray([ord(character) for character in self.charset], np.int32)
 
     def _positions(self, ops: SpecOps, like: Array) -> Array:

@@ -86,7 +86,6 @@ class Outline:
     in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Derive `arrays`, `objects` and `in_arrays`."""
         arrays = tuple(k for k, leaf in enumerate(self.leaves) if isinstance(leaf, ArraySpec))
         object.__setattr__(self, "arrays", arrays)
         object.__setattr__(self, "objects", tuple(k for k in range(len(self.leaves)) if k not in arrays))

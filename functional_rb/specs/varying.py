@@ -120,5 +120,4 @@ class Varying(Spec):
 
     @property
     def _many(self) -> int:
-        """The number of values along the batch axes."""
         return math.prod(self.batch_shape)

@@ -46,7 +46,6 @@ def filed(spec: BufferSpec) -> tuple[str, ...]:
 
 
 def file_name(name: str) -> str:
-    """The name of the file that holds an array."""
     return f"{name}.bin"
 
 
@@ -81,7 +80,6 @@ class Directory:
         self._release = weakref.finalize(self, _unlock, self._lock, self._pid)
 
     def join(self, name: str) -> str:
-        """The path of a file in it."""
         return os.path.join(self.path, name)
 
     def describe(self, spec: BufferSpec, fresh: bool) -> None:

@@ -32,7 +32,6 @@ def create(path: str) -> int:
 
 
 def write(fd: int, content: Any) -> None:
-    """Append all bytes of a buffer."""
     rest = memoryview(content).cast("B")
     while len(rest):
         rest = rest[os.write(fd, rest) :]
@@ -50,12 +49,10 @@ def begin_to_store(fd: int, first: int, nbytes: int) -> None:
 
 
 def fsync(fd: int) -> None:
-    """Wait until what was written lasts."""
     os.fsync(fd)
 
 
 def close(fd: int) -> None:
-    """Close a file descriptor."""
     os.close(fd)
 
 
@@ -71,7 +68,6 @@ def rename(old: str, new: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file by its path."""
     os.unlink(path)
 
 

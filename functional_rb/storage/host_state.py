@@ -52,7 +52,6 @@ class NumPy(Library):
     table_type = Table
 
     def __init__(self, ops: Any = numpy_ops) -> None:
-        """Take the primitives."""
         self.ops = ops
 
     @functools.cached_property
@@ -133,7 +132,6 @@ class HostState(VersionedState):
         return self._target
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
-        """A state with memory of its own."""
         copied, counters = self.copied_memory(), self._counters.copy()
         held = copy.deepcopy(held_objects(copied), memo)
         table = None if held is None else Table(self.spec, held)

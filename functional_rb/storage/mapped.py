@@ -45,7 +45,6 @@ class MappedFiles:
     """
 
     def __init__(self, spec: BufferSpec, arrays: dict[str, MappedArray], directory: Directory | None) -> None:
-        """Take the mapped arrays by name."""
         self.spec, self._arrays, self._directory = spec, arrays, directory
         self.directory = None if directory is None else directory.path
         self.rows = arrays["rows"].array

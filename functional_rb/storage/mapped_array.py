@@ -162,7 +162,6 @@ class MappedArray:
 
 
 def _any(part: Any) -> bool:
-    """Whether a byte of a contiguous array is not zero."""
     return bool(part.size and part.view(np.uint8).any())
 
 

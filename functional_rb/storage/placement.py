@@ -19,7 +19,6 @@ class Placement:
     __slots__ = ("spec",)
 
     def __init__(self, spec: BufferSpec) -> None:
-        """As the storage of the spec says."""
         self.spec = spec if isinstance(spec.storage, Memmap) else None
 
     def filed(self, memory: Memory) -> MappedFiles | None:

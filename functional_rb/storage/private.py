@@ -95,7 +95,6 @@ class PrivateFiles(MappedFiles):
         self.touched = True
 
     def prepare_slots(self, slots: ArrayLike) -> None:
-        """Likewise."""
         self.touched = True
 
     def copy(self) -> MappedFiles:

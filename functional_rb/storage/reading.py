@@ -39,7 +39,6 @@ def read_bytes(path: str, fd: int, size: int, at: int, count: int) -> bytes:
 
 
 def read_into(path: str, fd: int, at: int, into: memoryview) -> None:
-    """Fill memory from a place in a file."""
     done = 0
     while done < len(into):
         try:

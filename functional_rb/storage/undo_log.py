@@ -43,7 +43,6 @@ _NAME = re.compile(rf"({ITEMS}|{FRAMES})-([0-9]{{8}}|[1-9][0-9]{{8,17}})\.bin", 
 
 
 def name_of(number: int, prefix: str = ITEMS) -> str:
-    """The name of a log's file."""
     return f"{prefix}-{number:08d}.bin"
 
 
@@ -54,7 +53,6 @@ def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
 
 
 def any_in(directory: str) -> bool:
-    """Whether logs lie in a directory."""
     return any(name.startswith(f"{ITEMS}-") for name in os.listdir(directory))
 
 
@@ -192,7 +190,6 @@ class Logs:
     """
 
     def __init__(self, items: UndoLog, frames: UndoLog | None) -> None:
-        """Take the logs of one checkpoint, which have its number."""
         self.number, self.items, self.frames = items.number, items, frames
 
     def before_items(self, slots: Rows) -> None:
@@ -218,7 +215,6 @@ class Logs:
 
 
 def _as_bytes(array: Rows) -> Rows:
-    """An array [n, ...] as bytes [n, m], in the same memory."""
     flat = array.reshape(array.shape[0], -1)
     return flat.view(np.uint8) if flat.shape[1] else np.empty((array.shape[0], 0), np.uint8)
 

@@ -103,7 +103,6 @@ class Flat(Form):
         return np.diff(np.flatnonzero(self.ends) + 1, prepend=0)
 
     def __repr__(self) -> str:
-        """The shapes of the leaves, without their values."""
         return f"Flat({len(self)} steps in {len(self.lengths)} trajectories, {_shown(self.data)})"
 
 
@@ -121,7 +120,6 @@ class Nested(Form):
     empty: dict[str, Any]
 
     def __repr__(self) -> str:
-        """The shapes of the leaves, without their values."""
         return f"Nested({len(self)} steps in {len(self.trajectories)} trajectories, {_shown(self.empty)})"
 
 
@@ -207,7 +205,6 @@ def flat_to_steps(flat: Flat) -> Leaves:
 
 
 def is_flag(path: Path) -> bool:
-    """Whether a leaf is one of TED's flags."""
     return len(path) == 1 and path[0] in FLAGS
 
 

@@ -32,7 +32,6 @@ def item_of(item: object) -> Any:
 
 
 def is_encoding(spec: object) -> bool:
-    """Whether a nest of specs has a unit that is encoded."""
     return any(map(_is_encoded, (member.spec for member in _outline(spec).members)))
 
 

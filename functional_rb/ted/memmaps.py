@@ -163,7 +163,6 @@ def _write_metas(place: File, metas: Mapping[Any, Any], lead: list[int], numbers
 
 
 def _encoded(name: str | int) -> str:
-    """The name of a leaf in names of files."""
     text = str(name)
     if text in ("", ".", ".."):
         return "%2E" * len(text) or "%"
@@ -175,7 +174,6 @@ def _dump(file: File, value: object) -> None:
 
 
 def _content(file: File) -> bytes:
-    """The content of a file."""
     descriptor, size = _opened(file)
     with os.fdopen(descriptor, "rb") as stream:
         if not files.holds(descriptor, size, size):

@@ -55,12 +55,10 @@ class Header:
 
     @property
     def length(self) -> int:
-        """The number of slots of a lane."""
         return self.storage_shape[0]
 
     @property
     def count(self) -> int:
-        """The number of lanes."""
         return int(np.prod(self.storage_shape[1:], dtype=np.int64))
 
     @property

@@ -52,7 +52,6 @@ class MapItems(Transform):
     expected: Specs = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check what can be known without the items."""
         if not callable(self.function) and not isinstance(self.function, ItemFunction | HostFunction):
             raise TypeError(f"map_items: expected a function of items, or one of frb.items, got {self.function!r:.80}")
         object.__setattr__(self, "function", functions.comparable(self.function))

@@ -46,7 +46,6 @@ class Feature:
     dtype: str
 
     def told(self) -> Json:
-        """As `meta/info.json` has it."""
         names = ["height", "width", "channels"] if self.dtype == "image" else None
         return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
 
@@ -62,7 +61,6 @@ class Feature:
         return {"shape": list(self.shape), "dtype": self.dtype, "_type": f"Array{len(self.shape)}D"}
 
     def type(self) -> Any:
-        """Of Arrow."""
         arrow = imported("pyarrow", WHO)
         if self.dtype == "image":
             return arrow.struct({"bytes": arrow.binary(), "path": arrow.string()})

@@ -52,19 +52,16 @@ class Version2:
         self._folder, self._episode, self._table = folder, 0, _Table()
 
     def add(self, table: object) -> None:
-        """Append rows."""
         chunk = os.path.join(self._folder, "data", f"chunk-{self._episode // CHUNK:03}")
         self._table.write(os.path.join(chunk, f"episode_{self._episode:06}.parquet"), table)
 
     def end(self, episode: Json, stats: Stats) -> None:
-        """End an episode."""
         self._table.close()
         self._line("episodes", {name: episode[name] for name in ("episode_index", "tasks", "length")})
         self._line("episodes_stats", {"episode_index": self._episode, "stats": stats})
         self._episode += 1
 
     def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
-        """Tell of the dataset."""
         for k, task in enumerate(tasks):
             self._line("tasks", {"task_index": k, "task": task})
         own = {
@@ -93,7 +90,6 @@ class Version3:
         self._told = _Table()
 
     def add(self, table: Any) -> None:
-        """Append rows."""
         self._table.write(self._path("data", self._file), table)
         self._nbytes += table.nbytes
 
@@ -111,7 +107,6 @@ class Version3:
             self._file, self._nbytes = self._file + 1, 0
 
     def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
-        """Tell of the dataset."""
         arrow = imported("pyarrow", WHO)
         self._table.close()
         self._tell()

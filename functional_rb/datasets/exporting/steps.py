@@ -53,7 +53,6 @@ class Fields:
 
     @classmethod
     def of(cls, reader: Stored) -> Fields:
-        """Those of a dataset."""
         steps = reader.spec(narrow=False)
         names, key = list(steps.observation), reader.description.options.get("observation_key")
         alone = names[0] if len(names) == 1 and names[0] in (OBSERVATION, key) else None
@@ -70,11 +69,9 @@ class Fields:
         )
 
     def outline(self, field: str) -> Outline:
-        """A field taken apart."""
         return Outline.of(self.specs[field], WHO)
 
     def units(self) -> list[Unit]:
-        """All units."""
         made = []
         for field in self.specs:
             outline = self.outline(field)

@@ -108,7 +108,6 @@ class Partial:
         self.note()
 
     def append(self, content: bytes) -> None:
-        """Append bytes."""
         try:
             disk.write(self._fd, content)
         except OSError as error:

@@ -68,7 +68,6 @@ def make_inside(root: str, folder: str) -> None:
 
 
 def is_folder(source: str) -> bool:
-    """Whether a source is a path, and no address."""
     return not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source)
 
 

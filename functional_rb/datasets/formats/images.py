@@ -60,7 +60,6 @@ def encoded(values: Array) -> list[bytes]:
 
 
 def size_of(content: object, where: str) -> tuple[int, int]:
-    """Height and width of an image, which is not decoded."""
     with _opened(content, where, KINDS) as image:
         return int(image.size[1]), int(image.size[0])
 

@@ -62,7 +62,6 @@ class NpyStream:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the array claims to have."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def rows(self, n: int) -> Array:
@@ -76,7 +75,6 @@ class NpyStream:
         return _of(content, self.dtype, (n, *self.shape[1:]), "C", self._where)
 
     def whole(self, most: int = MOST) -> Array:
-        """All of it."""
         if self.nbytes > most:
             raise DatasetError(
                 f"{self._where}: expected at most {most} bytes, the array {self.shape} claims {self.nbytes}"
@@ -127,7 +125,6 @@ class Npz:
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
 
     def read(self, name: str, most: int = MOST) -> Array:
-        """All of an array."""
         with self.stream(name) as array:
             return array.whole(most)
 

@@ -60,7 +60,6 @@ class Inflated(io.RawIOBase):
         self._engine: Any = self._make() if self._make else None
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, target: Any) -> int:
