@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# What a figure is of: the part, then the backend, the sampler, the lanes and so on, and the operation.
 Row = tuple[str, ...]
-"""What a figure is of: the part, then the backend, the sampler, the lanes and so on, and the operation."""
 
 OURS = "ours"
 STATISTICS = ("median_us", "q1_us", "q3_us", "rounds", "growth")

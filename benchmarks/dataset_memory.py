@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks import ours
 
 TORCHRL = "torchrl"
+# Bytes, or why it did not run, by format, size of the file, and who converts.
 Peaks = dict[tuple[str, int, str], int | str]
-"""Bytes, or why it did not run, by format, size of the file, and who converts."""
 
 
 def peaks_of(who: str, source: str) -> int | str:

@@ -53,10 +53,10 @@ class DatasetWorkload:
 
 
 WORK = DatasetWorkload()
+# Bytes that are written at once.
 PIECE = 2**21
-"""Bytes that are written at once."""
+# Batches drawn in turn, as a learner draws them; a conversion is one call.
 DRAWS = 25
-"""Batches drawn in turn, as a learner draws them; a conversion is one call."""
 
 
 def roster(work: DatasetWorkload, backend: Backend, group: Offline) -> list[Entry]:

@@ -36,8 +36,8 @@ TENSORS = "plain tensors"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
 
 DATASETS_MAP, LOADER, OURS_UNIFORM = "datasets.map", "torchrl's loader", "ours uniform"
+# Of the bytes of torchrl's padded tables, tokens may take so many.
 LEAST_SHARE = 0.2
-"""Of the bytes of torchrl's padded tables, tokens may take so many."""
 
 
 @dataclass(frozen=True)

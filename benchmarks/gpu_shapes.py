@@ -22,8 +22,8 @@ from benchmarks.contender import AnySampler, Backend, Contender, Entry, Shaping
 from benchmarks.goals import COPY, TENSORS
 from benchmarks.torch_loop import synchronizer
 
+# Different ones in turn, so that no draw finds its rows in the cache.
 KEYS = 1024
-"""Different ones in turn, so that no draw finds its rows in the cache."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from benchmarks.goals import COPY, TENSORS, image_comparisons, motion_comparison
 from benchmarks.group_report import markdown, ratio_table, who_did_not_run
 from benchmarks.workload import ITEM_BYTES, Workload
 
+# Steps of one scanned call.
 SCAN = 100
-"""Steps of one scanned call."""
+# Of the time in which the device copies as many bytes, so much may the work on it take.
 BANDWIDTH_GOAL = 1.3
-"""Of the time in which the device copies as many bytes, so much may the work on it take."""
 AMP_RATES = "128 M inserts and 19.3 M uniform samples a second on one GPU"
 
 

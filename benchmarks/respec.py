@@ -56,8 +56,8 @@ WAYS: dict[str, Callable[[Any, Any, frb.BufferSpec], Any]] = {
     "`rb.with_spec`": lambda rb, state, spec: rb.with_spec(state, spec),
     "added again": added_again,
 }
+# Those whose result shares memory with what they were given.
 TAKING = ("`rb.with_spec`",)
-"""Those whose result shares memory with what they were given."""
 
 
 def held(field: str) -> int:

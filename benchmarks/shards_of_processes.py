@@ -17,8 +17,8 @@ from typing import Any
 import functional_rb as frb
 from benchmarks.shards import BATCH, CAPACITY, LANES, items, spec_of
 
+# Calls that are measured, and that are not, before them.
 ROUNDS, BEFORE = 200, 20
-"""Calls that are measured, and that are not, before them."""
 
 
 def calls(group: Any, sampler: Any) -> dict[str, Callable[[], Any]]:

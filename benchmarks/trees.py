@@ -22,8 +22,8 @@ GROUPS: tuple[tuple[Backend, Group], ...] = (
     *(("torch", "forests"), ("torch", "reading")),
     *(("jax", group) for group in get_args(Searching)),
 )
+# Without the searches of which mctx's take minutes a round.
 QUICK = tuple(group for group in GROUPS if group != ("jax", "search 800"))
-"""Without the searches of which mctx's take minutes a round."""
 ACTIONS = 8
 
 

@@ -10,8 +10,8 @@ import dataclasses
 import math
 from typing import Any, Literal
 
+# The cosine's power series: up to pi / 2 within 1e-10.
 _COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(8))
-"""The cosine's power series: up to pi / 2 within 1e-10."""
 
 
 @dataclasses.dataclass(frozen=True)

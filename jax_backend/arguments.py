@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+# Static arguments by position or name, each with its type, as 1 and True are equal.
 Static = tuple[tuple[int | str, type, Any], ...]
-"""Static arguments by position or name, each with its type, as 1 and True are equal."""
 
 
 def parameters_of(function: Callable[..., object]) -> Sequence[inspect.Parameter]:

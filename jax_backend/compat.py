@@ -11,22 +11,22 @@ from typing import Any, Final
 
 from functional_rb.base import extras
 
+# The oldest JAX that the tests run on, see docs/install.md.
 OLDEST: Final = "0.6.1"
-"""The oldest JAX that the tests run on, see docs/install.md."""
 
 extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend")
 
 import jax  # noqa: E402  # one that is missing or too old has been refused
 from jax import lax  # noqa: E402
 
+# Whether buffers can be on a mesh with explicit axes: from JAX 0.7.2 on.
 IS_EXPLICIT: Final = hasattr(jax.sharding, "use_abstract_mesh")
-"""Whether buffers can be on a mesh with explicit axes: from JAX 0.7.2 on."""
+# What is said where this JAX is too old for something.
 REFUSED: Final = () if IS_EXPLICIT else ("from JAX 0.7.2 on",)
-"""What is said where this JAX is too old for something."""
 
+# Whether JAX can name each way in which XLA divides what a program returns: 0.7 to 0.9 cannot, where that is along a
+# part of an axis of a mesh, as six rows over two of four devices; 0.9 ends with an `IndivisibleError`.
 IS_TOLD: Final = extras.is_version(jax, "0.10") or not extras.is_version(jax, "0.7")
-"""Whether JAX can name each way in which XLA divides what a program returns: 0.7 to 0.9 cannot, where that is along a
-part of an axis of a mesh, as six rows over two of four devices; 0.9 ends with an `IndivisibleError`."""
 
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:

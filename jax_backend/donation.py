@@ -25,10 +25,10 @@ from jax_backend.regroup import Leaf, Plan, Regrouped
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# How a function is called, by the structure of its arguments; None if no state is among them.
 Calls = dict[Hashable, Regrouped | None]
-"""How a function is called, by the structure of its arguments; None if no state is among them."""
+# The calls of a function by options: as for `jax.jit`, `jit(function)` made anew traces nothing anew.
 _shared: weakref.WeakKeyDictionary[Any, dict[Hashable, Calls]] = weakref.WeakKeyDictionary()
-"""The calls of a function by options: as for `jax.jit`, `jit(function)` made anew traces nothing anew."""
 _SORTED_OUT = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "in_shardings")
 _LEFT_TO_JAX = object()
 

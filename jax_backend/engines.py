@@ -10,8 +10,8 @@ from functional_rb.storage.host_state import HostState
 from jax_backend import execute, hosted, inplace, sharded, shared
 from jax_backend.sharded_state import ShardedState
 
+# What carries the functions out for states of other classes than `State`, whose arrays are on a device.
 _ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine, ShardedState: sharded}
-"""What carries the functions out for states of other classes than `State`, whose arrays are on a device."""
 
 
 def of(state: Any) -> Any:

@@ -10,8 +10,8 @@ import jax
 from functional_rb.native import gpu
 from functional_rb.native.kernels import Kernel
 
+# What the names of handlers begin with.
 PREFIX: Final = "functional_rb_gpu_"
-"""What the names of handlers begin with."""
 
 
 @functools.cache

@@ -19,5 +19,5 @@ def call(function: Callable[..., Any], *arrays: Vector) -> Any:
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, made)
 
 
+# The primitives of `functional_rb.ops.protocol.Ops`.
 OPS = SimpleNamespace(**vars(numpy_ops) | {"call": call})
-"""The primitives of `functional_rb.ops.protocol.Ops`."""

@@ -41,9 +41,9 @@ from jax_backend.mapping import evaluated as evaluated
 
 _engine = Engine(NumPy(host_ops.OPS))
 
+# Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 25 us for each, handing
+# one more to a jitted function a few, and copying so many bytes 10.
 SMALL = 2**17
-"""Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 25 us for each, handing
-one more to a jitted function a few, and copying so many bytes 10."""
 
 
 def convert(leaf: object, expected: ArraySpec, name: str) -> Vector:

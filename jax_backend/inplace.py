@@ -19,8 +19,8 @@ from functional_rb.core import counters
 from functional_rb.core.strategy import Selection
 from jax_backend import compile, convert, execute, keys, lent, mapping
 
+# Which argument each program donates.
 STATE: Final = (0,)
-"""Which argument each program donates."""
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)

@@ -12,8 +12,8 @@ import numpy as np
 from functional_rb.buffer import checks
 from jax_backend import compat, rules
 
+# Beyond the number of bits that are drawn by a key at a time.
 MAP = 0xFF6D6170
-"""Beyond the number of bits that are drawn by a key at a time."""
 
 
 def check_key(key: Any) -> None:

@@ -328,8 +328,8 @@ def scale(high: jax.Array, low: jax.Array, n: jax.Array) -> jax.Array:
     return top + (rest > 0x7FFFFFFF - mul_wide(low, n)[0])
 
 
+# So many elements of a row are added up one by one: a matrix product takes as long for many more.
 MOST_ADDED = 16
-"""So many elements of a row are added up one by one: a matrix product takes as long for many more."""
 
 
 def resampled(x: jax.Array, weights: NumpyArray, axis: int) -> jax.Array:

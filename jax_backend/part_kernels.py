@@ -26,11 +26,11 @@ from functional_rb.writers import max_value
 from jax_backend import ops
 from jax_backend.custom_call import barrier, choose
 
+# Functions of the core whose operations XLA fuses better than any call.
 LEFT_TO_XLA = {
     *(random_bits.below, frame_store.plan_frames, frame_store.overwritten, crops.windows),
     *(sparse_set.members, sparse_set.exchanges, sparse_set.appended, sparse_set.distinct),
 }
-"""Functions of the core whose operations XLA fuses better than any call."""
 
 
 def by_kernel(function: Any, declaration: Declaration) -> Callable[..., Any]:
@@ -81,6 +81,7 @@ def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> A
     return handles.locate_current.core(ops, ends, current, wanted)
 
 
+# What replaces which function of the core; see `functional_rb.ops.part_kernels`.
 TABLE: Table = {
     **{function: by_kernel(function, DECLARED[function]) for function in DECLARED if function not in LEFT_TO_XLA},
     draw_limits.count_draws: _count_draws,
@@ -88,4 +89,3 @@ TABLE: Table = {
     max_value.compare: _compare,
     handles.locate_current: _locate_current,
 }
-"""What replaces which function of the core; see `functional_rb.ops.part_kernels`."""

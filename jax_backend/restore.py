@@ -26,8 +26,8 @@ from jax_backend import devices, execute, hosted, shared
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.shared import SharedState
 
+# What knows how lanes are dealt to shards.
 dealer = regroup
-"""What knows how lanes are dealt to shards."""
 
 
 def elsewhere(state: State, spec: BufferSpec) -> State:

@@ -24,8 +24,8 @@ from jax_backend import compat
 Given = ParamSpec("Given")
 A = TypeVar("A")
 
+# What the user has set, where the library's rules hold.
 _users: ContextVar[str | None] = ContextVar("rank promotion of the user", default=None)
-"""What the user has set, where the library's rules hold."""
 
 
 @contextlib.contextmanager

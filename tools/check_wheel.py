@@ -22,11 +22,11 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# For each extra, the distributions that it must not bring.
 FOREIGN = {
     "jax": {"torch", "tensordict", "torchrl"},
     "torch": {"jax", "jaxlib", "flax", "optax", "chex"},
 }
-"""For each extra, the distributions that it must not bring."""
 LISTING = """
 import json
 from importlib import metadata

@@ -25,8 +25,8 @@ GROUPS = {
     "other": ("benchmarks", "examples", "tools"),
 }
 MOST_ARGUMENTS = 8
+# From how many statements on two functions of the same body count as a duplicate.
 LEAST_REPEATED = 3
-"""From how many statements on two functions of the same body count as a duplicate."""
 NAMES = """
 import importlib, types
 import functional_rb as frb

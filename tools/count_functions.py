@@ -22,8 +22,8 @@ from functional_rb.ops import numpy_ops
 PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
 ITEM = {"obs": frb.Unbounded((17,)), "reward": frb.Unbounded(()), "done": frb.Binary()}
 BATCH = 64
+# One spec, as programs have: of several that are equal JAX would compare all fields at every call.
 SPEC = frb.BufferSpec(ITEM, 10_000, frb.Prioritized())
-"""One spec, as programs have: of several that are equal JAX would compare all fields at every call."""
 
 
 def entered(call: Callable[[], Any]) -> list[str]:

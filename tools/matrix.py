@@ -40,20 +40,20 @@ PAGE = ROOT / "docs" / "install.md"
 BEGIN, END = "<!-- the matrix, written by tools/matrix.py -->", "<!-- the end of the matrix -->"
 
 LEVELS = ("oldest", "middle", "newest")
+# What applications that hold versions back have, a year after the oldest ones and before the newest ones.
 MIDDLE = ("jax==0.9.*", "torch==2.11.*")
-"""What applications that hold versions back have, a year after the oldest ones and before the newest ones."""
+# The extras for users: all of them stand side by side in each environment.
 EXTRAS = ("jax", "torch", "tensordict", "checkpoint", "hdf5", "plot", "trees", "text", "datasets", "testing")
-"""The extras for users: all of them stand side by side in each environment."""
+# What the tests need besides; no promise is made of these, so that each is the newest that fits.
 TOOLS = ("av", "chex", "dm-env", "gymnasium", "packaging", "pytest>=9", "pytest-xdist")
-"""What the tests need besides; no promise is made of these, so that each is the newest that fits."""
+# A tool whose lower bound in `dev` is kept too: that others read what checkpoints are is a promise.
 READER = "safetensors"
-"""A tool whose lower bound in `dev` is kept too: that others read what checkpoints are is a promise."""
+# Modules that call every function of the backends' `compat`, in a minute or two.
 SELECTION = (
     *("tests/agreement/test_switch.py", "tests/contract/test_arguments.py", "tests/contract/test_containers.py"),
     *("tests/contract/test_keys.py", "tests/contract/test_tensorclasses.py", "tests/unit/test_extras.py"),
     *("tests/programs/test_meshes.py",),
 )
-"""Modules that call every function of the backends' `compat`, in a minute or two."""
 SUITES = {
     "contract": ("tests/contract",),
     "agreement": ("tests/agreement",),

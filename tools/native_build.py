@@ -20,8 +20,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ROOT / "functional_rb" / "native" / "src"
 TARGET: Final = ROOT / "functional_rb" / "_native.abi3.so"
+# Where this is 0, nothing is compiled, and the package goes on with the reference alone.
 VARIABLE: Final = "FUNCTIONAL_RB_NATIVE"
-"""Where this is 0, nothing is compiled, and the package goes on with the reference alone."""
 
 FLAGS: Final = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"),
@@ -29,8 +29,8 @@ FLAGS: Final = (
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"),
 )
 GPU_FLAGS: Final = "-std=c++17", "-fmad=false", "--compress-mode=size"
+# Compute capabilities, of which the newest comes as PTX too.
 GPUS: Final = 80, 90, 100
-"""Compute capabilities, of which the newest comes as PTX too."""
 INSTRUCTIONS: Final = {"baseline": (), "v3": ("x86-64-v3",), "v4": ("x86-64-v4",)}
 """The sets of instructions for which kernels are compiled, of which the module takes one when it is loaded."""
 

@@ -18,10 +18,10 @@ from torch_backend import library, modes, ops
 from torch_backend.convert import is_batched
 from torch_backend.tracing import constant
 
+# The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts.
 Template = Any
-"""The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts."""
+# What makes a container of its parts, by the name of its class: a result that torch.compile knows has no classes.
 _CLASSES: dict[str, Any] = {"tuple": lambda *parts: parts, "list": lambda *parts: list(parts)}
-"""What makes a container of its parts, by the name of its class: a result that torch.compile knows has no classes."""
 
 
 class _Call(NamedTuple):
@@ -38,8 +38,8 @@ class _Call(NamedTuple):
     results: list[tuple[tuple[int, ...], torch.dtype]]
 
 
+# By number: what is traced may carry a number as a constant, but no object.
 _CALLS: list[_Call] = []
-"""By number: what is traced may carry a number as a constant, but no object."""
 
 
 def carry_out(

@@ -12,8 +12,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from functional_rb.base import extras
 
+# The oldest torch that the tests run on, see docs/install.md.
 OLDEST: Final = "2.8"
-"""The oldest torch that the tests run on, see docs/install.md."""
 
 extras.check_version(extras.imported("torch", "torch_backend"), OLDEST, "torch_backend")
 
@@ -22,23 +22,24 @@ import torch  # noqa: E402  # one that is missing or too old has been refused
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# From this version on, `torch.compile` traces the functions of the package whole; before, `untraced` refuses that.
 TRACED: Final = "2.12"
-"""From this version on, `torch.compile` traces the functions of the package whole; before, `untraced` refuses that."""
 
+# From this version on, `torch.func` maps over buffers; before, `check_mapped` refuses that.
 MAPPED: Final = "2.13"
-"""From this version on, `torch.func` maps over buffers; before, `check_mapped` refuses that."""
 
+# From this version on, models of transformers generate with its caches what they do by themselves, even
+# `StaticCache`; before, `check_transformers` refuses them. Tokenizers and chat templates are read from older ones
+# too.
 TRANSFORMERS: Final = "5.18"
-"""From this version on, models of transformers generate with its caches what they do by themselves, even `StaticCache`;
-before, `check_transformers` refuses them. Tokenizers and chat templates are read from older ones too."""
 
 IS_TRACED: Final = extras.is_version(torch, TRACED)
 IS_MAPPED: Final = extras.is_version(torch, MAPPED)
+# What is said where this torch, or transformers, is too old for something.
 REFUSED: Final = (
     *(f"from torch {version} on" for version, can in ((TRACED, IS_TRACED), (MAPPED, IS_MAPPED)) if not can),
     f"text.causal_lm needs transformers {TRANSFORMERS} or newer",
 )
-"""What is said where this torch, or transformers, is too old for something."""
 
 
 def untraced(function: Callable[P, R]) -> Callable[P, R]:

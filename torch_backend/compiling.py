@@ -14,8 +14,8 @@ from torch_backend.state import State
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# Options of `jax.jit` that say how a function is traced, which have no effect here.
 _OF_TRACING = ("donate_argnames", "donate_argnums", "inline", "keep_unused", "static_argnames", "static_argnums")
-"""Options of `jax.jit` that say how a function is traced, which have no effect here."""
 
 
 @overload

@@ -22,8 +22,8 @@ from functional_rb.specs.composite import Container
 from torch_backend import ops
 
 NUMPY = (np.ndarray, np.generic)
+# Tuples, because torch.compile does not trace unions of types.
 NUMBERS = (bool, int, float, complex)
-"""Tuples, because torch.compile does not trace unions of types."""
 _INTEGERS = (torch.int64, torch.int16, torch.int8, torch.uint8)
 _FLOATS = (torch.float64, torch.float16, torch.bfloat16)
 _DTYPES, _STRIDED, _compiling = ops.DTYPES, torch.strided, torch.compiler.is_compiling

@@ -15,8 +15,8 @@ from functional_rb.structures.row_layout import Layout, LeafLayout
 from torch_backend import ops
 from torch_backend.chain import CHAIN
 
+# Bytes of a leaf in a batch from which on torch's threads copy faster than one kernel.
 LARGE: Final = 2**18
-"""Bytes of a leaf in a batch from which on torch's threads copy faster than one kernel."""
 
 
 _calls = Calls(ops, CHAIN)
@@ -69,5 +69,5 @@ def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
     return drawn
 
 
+# What replaces which function of the core; see `functional_rb.ops.part_kernels`.
 TABLE: Final[Table] = {**_table, row_layout.read: _read, row_layout.read_batches: _read_batches}
-"""What replaces which function of the core; see `functional_rb.ops.part_kernels`."""

@@ -37,10 +37,10 @@ from torch_backend import ops, random
 from torch_backend.chain import CHAIN
 from torch_backend.tracing import constant
 
+# What does the same on a GPU, by the names of handlers.
 LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities", "update": "rewrite"}
-"""What does the same on a GPU, by the names of handlers."""
+# The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
 CHANGING: Final = {"add": 1, "update": 1, "update_priorities": 1, "set_leaves": 0, "store": 0, "map_insert": 2}
-"""The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance."""
 LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
 
 
@@ -199,12 +199,12 @@ class _Call(NamedTuple):
 
 
 _CALLS: list[_Call] = []
+# Of calls: what is traced may carry a number as a constant, but no object.
 _NUMBERS: dict[Any, int] = {}
-"""Of calls: what is traced may carry a number as a constant, but no object."""
+# Declaration and core of each function.
 _OF: dict[Callable[..., Any], tuple[Declaration, Callable[..., Any]]] = {}
-"""Declaration and core of each function."""
+# Arguments that are numbers and may be symbols; others are settings.
 SYMBOLS: Final = {"batch", "steps"}
-"""Arguments that are numbers and may be symbols; others are settings."""
 
 
 def _by_operation(
@@ -365,17 +365,17 @@ _CLASSES: Final[dict[str, Any]] = {
     for kind in (Arrays, Entries, FramePlan, HashTable, Line, Removal, RingState, Selection, Slices, SparseSet)
 }
 
+# What stands in for which function of the core while torch.compile traces.
 TABLE: Final[Table] = {
     function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops))
     for function, declaration in (DECLARED | WHOLE).items()
 }
-"""What stands in for which function of the core while torch.compile traces."""
 
+# Likewise, on a GPU that kernels have been loaded for.
 ON_GPU: Final[Table] = {
     function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops), True)
     for function, declaration in WHOLE.items()
 }
-"""Likewise, on a GPU that kernels have been loaded for."""
 
 draws = _by_operation(fill_draws, fill_draws, random.draws)
 """What `random.draws` does."""

@@ -18,8 +18,8 @@ from functional_rb.interop.dlpack import TakeLeaf
 from torch_backend.convert import build_mapping, from_numpy
 from torch_backend.state import State
 
+# What DLPack calls the memory of a GPU of Nvidia's.
 ON_CUDA: Final = 2
-"""What DLPack calls the memory of a GPU of Nvidia's."""
 
 
 def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
@@ -87,8 +87,8 @@ def _lent(array: object, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+# Arrays whose tensors are gone, each with the event that ends what was given to the stream before.
 _READ: deque[tuple[torch.cuda.Event, Any]] = deque()
-"""Arrays whose tensors are gone, each with the event that ends what was given to the stream before."""
 
 
 def _let_go(array: object, device: torch.device) -> None:

@@ -72,5 +72,5 @@ def cross(memory: Memory, before: int) -> None:
 
 
 _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, its handle
+# What the version chain asks; see `functional_rb.native.chain.Chains.make`.
 ON_GPU = prototype, torch.empty_like, like_outside_inference, torch.is_inference_mode_enabled, _stream, cross
-"""What the version chain asks; see `functional_rb.native.chain.Chains.make`."""

@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 from functional_rb.ops.protocol import T
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Numbers that are computed with at a time: they stay in the cache of a processor.
 AT_ONCE = 2**20
-"""Numbers that are computed with at a time: they stay in the cache of a processor."""
 
 
 def by_places(function: Function, slopes: Function, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -69,8 +69,8 @@ def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
     return transform.function.read(arrays, as_array)
 
 
+# Those that compiled programs call, by number: what is traced may carry a number as a constant, but no object.
 _TRANSFORMS: list[MapItems] = []
-"""Those that compiled programs call, by number: what is traced may carry a number as a constant, but no object."""
 
 
 @constant

@@ -33,8 +33,8 @@ from torch_backend.values import to_numpy as to_numpy
 mapper, engine, is_compiling, check_state = execute, engines.of, torch.compiler.is_compiling, checks.check_state
 
 
+# The innermost of torch's functions that map, or take derivatives, if any is at work.
 TRANSFORMS = torch._C._functorch.peek_interpreter_stack
-"""The innermost of torch's functions that map, or take derivatives, if any is at work."""
 
 
 class _Known(drawing.Carrier):

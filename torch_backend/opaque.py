@@ -19,8 +19,8 @@ from functional_rb.specs.values import Outline, is_leaf
 from torch_backend import ops as primitives
 from torch_backend.tracing import constant
 
+# Units by number: what is traced may carry a number as a constant, but no object.
 _UNITS: list[Any] = []
-"""Units by number: what is traced may carry a number as a constant, but no object."""
 
 
 def traceable(outline: Outline) -> Outline:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
+# Torch can hold these but hardly compute with them; moving them about works under another name.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Torch can hold these but hardly compute with them; moving them about works under another name."""
 CPU = torch.device("cpu")
+# For what kernels write: whatever `torch.set_default_device` says, they reach the CPU's memory only.
 empty = functools.partial(torch.empty, device=CPU)
-"""For what kernels write: whatever `torch.set_default_device` says, they reach the CPU's memory only."""
 CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items()}}
 
 

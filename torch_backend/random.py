@@ -13,8 +13,8 @@ from functional_rb.ops import random_bits
 from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, MAP, SHIFTS, SPLIT, signed
 from torch_backend.convert import is_batched
 
+# Words that Python's own numbers compute sooner than torch's operations, which take some 50 us for any number.
 FEW = 16
-"""Words that Python's own numbers compute sooner than torch's operations, which take some 50 us for any number."""
 _compiling = torch.compiler.is_compiling
 
 

@@ -27,8 +27,8 @@ from torch_backend.placement import device_of
 from torch_backend.shared import SharedState
 from torch_backend.state import State
 
+# What knows how lanes are dealt to shards.
 dealer = regroup
-"""What knows how lanes are dealt to shards."""
 
 
 def elsewhere(state: core.State, spec: BufferSpec) -> core.State:

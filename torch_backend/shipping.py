@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
+# Bytes between whose multiples tensors begin, as torch's allocator has it.
 LINE: Final = 256
-"""Bytes between whose multiples tensors begin, as torch's allocator has it."""
 
 
 def shipped(values: Sequence[Any], device: torch.device) -> list[Any]:

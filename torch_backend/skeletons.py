@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+# Which give what the module inside gives.
 _NEUTRAL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-"""Which give what the module inside gives."""
 _TENSORS = ("_parameters", "_buffers")
 
 

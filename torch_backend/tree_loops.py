@@ -18,8 +18,8 @@ from torch_backend.tracing import constant
 
 constant(policies.visits_wanted)
 
+# What is static, by number: what is traced may carry a number as a constant, but no object.
 _STATIC: list[tuple[TreeSpec, Score]] = []
-"""What is static, by number: what is traced may carry a number as a constant, but no object."""
 
 
 @constant
@@ -93,5 +93,5 @@ def backup(tree: Tree, leaf: Leaf, score: Score) -> Tree:
     return tree
 
 
+# What stands in for the loops while tracing.
 TABLE: Table = {core.select: select, core.backup: backup}
-"""What stands in for the loops while tracing."""

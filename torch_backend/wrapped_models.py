@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+# Under which names modules keep the one that they hand what they are given to, the surest first.
 INNER = ("_orig_mod", "module", "pretrained_model", "base_model", "model")
-"""Under which names modules keep the one that they hand what they are given to, the surest first."""
 POSITIONS = "position_ids"
 
 

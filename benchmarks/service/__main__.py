@@ -20,8 +20,8 @@ from benchmarks.service.measuring import Crowd, compare
 from benchmarks.service.model import Costs, turns_a_second
 from benchmarks.service.surroundings import is_there, machine, start_ray, versions
 
+# So many at most a buffer holds, of which several are there at once.
 BYTES = 150_000_000
-"""So many at most a buffer holds, of which several are there at once."""
 NEEDS = {"torchrl": "torchrl", "TransferQueue": "transfer_queue"}
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# Bytes a second of a shard's machine, each way.
 NETWORK = 10e9 / 8
-"""Bytes a second of a shard's machine, each way."""
 
 
 class Costs(NamedTuple):

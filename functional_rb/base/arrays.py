@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 
+# The other side of an operator, or an index: numbers, and arrays of the same library, which has no name for both.
 Operand: TypeAlias = Any
-"""The other side of an operator, or an index: numbers, and arrays of the same library, which has no name for both."""
 
 
 class Array(Protocol):
@@ -97,25 +97,22 @@ class Array(Protocol):
     def __ge__(self, other: Operand, /) -> Array: ...
 
 
+# An array on the host, of any shape and dtype.
 NumpyArray: TypeAlias = np.ndarray[Any, Any]
-"""An array on the host, of any shape and dtype."""
+# A key of random numbers: a scalar array of `jax.random.key` on JAX, an int64 scalar on torch.
+#
+# Dynamic, as each backend takes no key but its own, and this package none at all.
 PRNGKey: TypeAlias = Any
-"""A key of random numbers: a scalar array of `jax.random.key` on JAX, an int64 scalar on torch.
-
-Dynamic, as each backend takes no key but its own, and this package none at all.
-"""
+# What users may give where an array is due: their library's arrays, NumPy's, nested lists, numbers.
+#
+# Anything else is refused where it is converted, with an error that names the remedy.
 ArrayLike: TypeAlias = object
-"""What users may give where an array is due: their library's arrays, NumPy's, nested lists, numbers.
-
-Anything else is refused where it is converted, with an error that names the remedy.
-"""
+# Where arrays lie, in each library's own terms: a `jax.Device` or `Sharding`, a `torch.device` or its name.
+#
+# Dynamic, as a protocol that modules fulfil cannot say that each knows its own kind only.
 DeviceLike: TypeAlias = Any
-"""Where arrays lie, in each library's own terms: a `jax.Device` or `Sharding`, a `torch.device` or its name.
-
-Dynamic, as a protocol that modules fulfil cannot say that each knows its own kind only.
-"""
+# Arrays in nested dicts, tuples, dataclasses, and containers of the backends such as TensorDicts; or a single array.
+#
+# Dynamic, as Python has no type for "nested in whatever container was registered", and users read their own fields of
+# it.
 Nest: TypeAlias = Any
-"""Arrays in nested dicts, tuples, dataclasses, and containers of the backends such as TensorDicts; or a single array.
-
-Dynamic, as Python has no type for "nested in whatever container was registered", and users read their own fields of it.
-"""

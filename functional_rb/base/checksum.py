@@ -7,8 +7,8 @@ from typing import Any
 
 from functional_rb.base.extras import imported
 
+# Bytes of a checksum.
 DIGEST = 16
-"""Bytes of a checksum."""
 
 
 def digest(content: object) -> bytes:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 T = TypeVar("T")
+# Why a value is not sound, or None.
 Problem = Callable[[Any], str | None]
-"""Why a value is not sound, or None."""
+# So many containers may lie in each other.
 DEEPEST = 64
-"""So many containers may lie in each other."""
 
 
 class Apart(NamedTuple):
@@ -91,11 +91,11 @@ class Fields:
 
 RECORDS: dict[type, Fields] = {}
 """The classes that are containers whatever library is in use."""
+# The classes that describe values, without parts: those of specs.
 STATIC: list[type] = []
-"""The classes that describe values, without parts: those of specs."""
 
+# Of containers that not every content makes one of, why one of NumPy's arrays, read from a file, is none, or None.
 RULES: dict[type, Problem] = {}
-"""Of containers that not every content makes one of, why one of NumPy's arrays, read from a file, is none, or None."""
 
 
 def add_rule(kind: type, problem: Problem) -> None:
@@ -201,8 +201,8 @@ class _Records:
 
 
 PYTHON = "python"
+# The libraries by name; the backends add theirs, by `add_library`.
 LIBRARIES: dict[str, Library] = {PYTHON: _Collections(), "functional_rb": _Records()}
-"""The libraries by name; the backends add theirs, by `add_library`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from functional_rb.base.containers import register_static
 
 _COUNT = itertools.count()
 _TOKENS: weakref.WeakKeyDictionary[Description, str] = weakref.WeakKeyDictionary()
+# Descriptions that compiled programs name by their tokens.
 REMEMBERED: Final[dict[str, Description]] = {}
-"""Descriptions that compiled programs name by their tokens."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -112,8 +112,8 @@ def check_scalar(leaf: Any, dtype: str, name: str) -> None:
             )
 
 
+# For each float dtype the bits of the whole numbers that it holds without a gap.
 _MANTISSA: Final = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-"""For each float dtype the bits of the whole numbers that it holds without a gap."""
 
 
 def exact_integers(name: str) -> tuple[int, int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 from typing import Final
 
+# The system's numbers for no room: on the disk, in the quota, or under the limit on the size of a file.
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The system's numbers for no room: on the disk, in the quota, or under the limit on the size of a file."""
+# The system's numbers for too many open files, in the process or on the machine.
 MANY: Final = (errno.EMFILE, errno.ENFILE)
-"""The system's numbers for too many open files, in the process or on the machine."""
 LIMIT: Final = "close some files, or raise the limit (ulimit -n), and call again"
 
 

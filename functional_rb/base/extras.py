@@ -7,9 +7,10 @@ import importlib.util
 import re
 from typing import Any, Final
 
+# How an extra is installed; every error that names one says it in these words.
 COMMAND: Final = "pip install '.[{}]' in a checkout of functional_rb"
-"""How an extra is installed; every error that names one says it in these words."""
 
+# The extra of pyproject.toml that brings a module; what is not here is no part of any.
 EXTRAS: Final = {
     "crc32c": "datasets",
     "h5py": "hdf5",
@@ -30,10 +31,9 @@ EXTRAS: Final = {
     "transfer_queue": "transfer-queue",
     "xxhash": "checkpoint",
 }
-"""The extra of pyproject.toml that brings a module; what is not here is no part of any."""
 
+# The packages of modules that no extra brings, because their users have them.
 PACKAGES: Final = {"av": "av", "dm_env": "dm-env", "gymnasium": "gymnasium", "torchrl": "torchrl"}
-"""The packages of modules that no extra brings, because their users have them."""
 
 
 def remedy(module: str) -> str:

@@ -19,15 +19,15 @@ from collections.abc import Iterator
 if sys.platform != "win32":
     import fcntl
 
+# Errors that say what a process or a machine is short of, and nothing about the file.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors that say what a process or a machine is short of, and nothing about the file."""
+# A file is believed to have up to so many bytes, however few of them the disk holds.
 SMALL = 2**26
-"""A file is believed to have up to so many bytes, however few of them the disk holds."""
+# Above `SMALL`, a file is believed to be at most so many times as large as what the disk holds of it: file systems do
+# not compress by more.
 DENSEST = 4096
-"""Above `SMALL`, a file is believed to be at most so many times as large as what the disk holds of it: file systems
-do not compress by more."""
+# Among them O_NONBLOCK, so that opening a pipe does not wait.
 _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-"""Among them O_NONBLOCK, so that opening a pipe does not wait."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
 _COPY = "copy the directory (cp -aL) and use the copy, or give frb.load(..., storage=frb.Host())"

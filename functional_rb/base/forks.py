@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 _LOCKS: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
 _RENEWED: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
+# Two threads that fork at once would wait for each other's locks.
 _forking = threading.Lock()
-"""Two threads that fork at once would wait for each other's locks."""
 _held: list[threading.RLock] = []
 
 

@@ -8,8 +8,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+# Modules that pickle functions by their code.
 BY_CONTENT = ("cloudpickle", "dill")
-"""Modules that pickle functions by their code."""
 REMEDY = (
     "define it by def at the top of a module, or give functools.partial of such a function, or an instance of a frozen "
     "dataclass with __call__"

@@ -16,8 +16,8 @@ from functional_rb.base import forks
 
 _LOCK = forks.lock()
 
+# The names of each module; those of the package itself are modules in it.
 Homes = Mapping[str, Sequence[str]]
-"""The names of each module; those of the package itself are modules in it."""
 
 
 def imported(module: str) -> Any:

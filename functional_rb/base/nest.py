@@ -16,8 +16,8 @@ from functional_rb.base.containers import Registered, apart, check_depth, of_fie
 from functional_rb.base.object_arrays import array_of_none, is_non_tensor
 
 Path = tuple[str | int, ...]
+# Makes a mapping of a type (None: a dict) from its parts and the batch shape they share.
 BuildMapping = Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
-"""Makes a mapping of a type (None: a dict) from its parts and the batch shape they share."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Structure:
 
 LEAF = Structure("leaf")
 
+# How users name a leaf: by its name, or by the names on the way to it.
 Key = str | tuple[str | int, ...]
-"""How users name a leaf: by its name, or by the names on the way to it."""
 
 
 class Keys(tuple[Key, ...]):
@@ -112,8 +112,8 @@ class Keys(tuple[Key, ...]):
         return repr(list(self))
 
 
+# The arguments of samplers, transforms and functions of items that are several keys.
 SEVERAL: Final = frozenset({"keys", "end_keys", "next_keys", "goal_keys"})
-"""The arguments of samplers, transforms and functions of items that are several keys."""
 
 
 def show_key(key: Key) -> str:

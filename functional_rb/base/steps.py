@@ -5,7 +5,7 @@ from typing import Final
 OBSERVATION: Final = "observation"
 ACTION: Final = "action"
 REWARD: Final = "reward"
+# The part that has what came after the action.
 NEXT: Final = "next"
-"""The part that has what came after the action."""
+# The parts that say whether an episode was over.
 FLAGS: Final = ("done", "terminated", "truncated")
-"""The parts that say whether an episode was over."""

@@ -23,8 +23,8 @@ from functional_rb.structures.frame_ring import CURSOR
 from functional_rb.structures.ring import INT32_MAX
 from functional_rb.writers import Immutable
 
+# Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array.
 Convert = Callable[[Any, Any, str], Any]
-"""Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array."""
 
 
 class Batch(NamedTuple):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from functional_rb.writers.base import WriterBase
 
 WHO = "BufferSpec.compact"
+# A mapping whose keys are leaves' names, as a tuple that can be hashed.
 ByName = tuple[tuple[str, Any], ...]
-"""A mapping whose keys are leaves' names, as a tuple that can be hashed."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ from functional_rb.structures.ring import RingState
 
 Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
 """Rows, wide arrays, and some of the auxiliary arrays by name."""
+# The handle of what could not be drawn.
 NOTHING = -1
-"""The handle of what could not be drawn."""
 
 
 def init(ops: Ops, spec: BufferSpec, device: DeviceLike = None, stored: Stored | None = None) -> Arrays:

@@ -16,8 +16,8 @@ from functional_rb.buffer.state import AnySample, S, SameState, State
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
 
+# Makes a sample of the leaves that were read, and the selection; it may call a function of the user's, and fail.
 Finish = Callable[[list[Array], Selection], AnySample[Any]]
-"""Makes a sample of the leaves that were read, and the selection; it may call a function of the user's, and fail."""
 
 
 class InPlace(Protocol):

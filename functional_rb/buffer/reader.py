@@ -42,8 +42,8 @@ class Snapshot(Protocol):
         """The save has ended, well or not."""
 
 
+# Takes the snapshot of a buffer's mapped files (None for other buffers), if they lie where a save goes to.
 TakeSnapshot = Callable[[Any], Snapshot | None]
-"""Takes the snapshot of a buffer's mapped files (None for other buffers), if they lie where a save goes to."""
 
 
 def shapes_of(plan: Plan) -> Shapes:

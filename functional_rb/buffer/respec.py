@@ -32,8 +32,8 @@ from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers import MaxValue, Reservoir
 
 WHO = "with_spec"
+# Is called before items, or frames, are written to slots int32 [n].
 Prepare = Callable[[Array], None]
-"""Is called before items, or frames, are written to slots int32 [n]."""
 
 
 # ---------------------------------------------------------------- what may change
@@ -194,8 +194,8 @@ class Items(NamedTuple):
     sizes: Array
 
 
+# Bytes of items that are moved at a time.
 CHUNK = 2**23
-"""Bytes of items that are moved at a time."""
 
 
 def step_of(spec: BufferSpec) -> int:

@@ -20,10 +20,10 @@ from functional_rb.specs.regrouped import with_lead
 from functional_rb.specs.values import Outline
 from functional_rb.transforms.map_items import map_items
 
+# Fields of a sample that have one number for each draw, [B].
 OF_DRAWS = frozenset({"weights", "probabilities"})
-"""Fields of a sample that have one number for each draw, [B]."""
+# These, and the fields in the shape of the mask, which of slices is [B, length] or flat, [B * length].
 ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
-"""These, and the fields in the shape of the mask, which of slices is [B, length] or flat, [B * length]."""
 
 
 def epochs(

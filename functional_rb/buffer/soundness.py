@@ -18,10 +18,10 @@ from functional_rb.core.soundness import Found
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import sum_tree
 
+# No sum of leaves is larger: the powers of two that they are scaled by would overflow.
 HEAVIEST = 2.0**126
-"""No sum of leaves is larger: the powers of two that they are scaled by would overflow."""
+# The bits of a float32.
 INFINITY = 0x7F800000
-"""The bits of a float32."""
 
 
 def problem_of_counters(plan: Plan, vector: NumpyArray) -> str | None:

@@ -26,8 +26,8 @@ from functional_rb.transforms.map_items import MapItems, MapOfAdded, MapOfSample
 from functional_rb.writers import RoundRobin, StopWhenFull
 from functional_rb.writers.base import WriterBase
 
+# Stands for the sampler's default writer until the spec is made.
 _BY_SAMPLER: Any = None
-"""Stands for the sampler's default writer until the spec is made."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -112,8 +112,8 @@ class State:
 
 S = TypeVar("S", bound=State)
 """A state of one kind, such as a shared one."""
+# A state of the kind that was given: each engine knows its own, which a protocol that modules meet cannot say.
 SameState = Any
-"""A state of the kind that was given: each engine knows its own, which a protocol that modules meet cannot say."""
 
 
 def _is_deleted(array: Array) -> bool:
@@ -277,8 +277,8 @@ class SliceSample(NamedTuple, Generic[Items]):
         return ((first.cumsum(-1) == 1) & first).reshape(self.mask.shape)
 
 
+# What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched.
 AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
-"""What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched."""
 
 
 class Crop(NamedTuple, Generic[Items]):

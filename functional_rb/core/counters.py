@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
 
 CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID = range(6)
+# How many numbers every state has; those of lanes, samplers and writers follow.
 BASE = 6
-"""How many numbers every state has; those of lanes, samplers and writers follow."""
+# The counter of items that a writer did not take, int32 [1].
 REFUSED = "refused"
-"""The counter of items that a writer did not take, int32 [1]."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Write
 
+# int32 [capacity], how many steps of its episode came before the one in each slot.
 STEP_IN_EPISODE = "step_in_episode"
-"""int32 [capacity], how many steps of its episode came before the one in each slot."""
+# Counter int32 [lanes]: the step in its episode that each lane's next step will be.
 NEXT_STEP_IN_EPISODE = "next_step_in_episode"
-"""Counter int32 [lanes]: the step in its episode that each lane's next step will be."""
+# Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word.
 NEWEST_ID = "newest_id"
-"""Counter int32 [words * lanes]: the trajectory key of each lane's newest step, word by word."""
 
 
 def boundaries_for(plan: Plan, end_keys: Keys | None, trajectory_key: Key | None, who: str) -> EpisodeBoundaries:
@@ -90,8 +90,8 @@ def ended(ops: Ops, plan: Plan, end_keys: Sequence[Key], leaves: Sequence[Array]
     return functools.reduce(operator.or_, ends)
 
 
+# Leaves of an item, by their positions.
 Placed = dict[int, Any]
-"""Leaves of an item, by their positions."""
 
 
 def leaves_of(plan: Plan) -> tuple[Placed, Placed]:

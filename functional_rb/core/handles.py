@@ -18,12 +18,12 @@ from functional_rb.structures.ring import RingState
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
 
+# The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written, -2 - h where h was.
 CURRENT = "handle"
-"""The array int32 [capacity] of a writer that chooses slots; -1 where nothing was ever written, -2 - h where h was."""
 
 
+# Stands for integers that no int32 is: it names nothing either, as handles lie below `ring.modulus`.
 NO_HANDLE = ring.INT32_MAX
-"""Stands for integers that no int32 is: it names nothing either, as handles lie below `ring.modulus`."""
 
 
 def locate(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Array], wanted: Array) -> tuple[Array, Array]:

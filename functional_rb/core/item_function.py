@@ -42,10 +42,10 @@ from functional_rb.specs import ArraySpec, NonTensor
 from functional_rb.specs.regrouped import leaves_of, regrouped
 from functional_rb.specs.regrouped import plain as plain
 
+# The specs of an item's leaves by their paths.
 Specs = dict[Path, ArraySpec | NonTensor]
-"""The specs of an item's leaves by their paths."""
+# The leaves of a batch by their paths, [*lead, *shape]; NumPy arrays of objects for `NonTensor`.
 Leaves = dict[Path, Array]
-"""The leaves of a batch by their paths, [*lead, *shape]; NumPy arrays of objects for `NonTensor`."""
 
 
 class ItemFunction(abc.ABC):

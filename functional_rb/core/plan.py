@@ -14,8 +14,8 @@ from functional_rb.structures.frame_ring import Chain
 from functional_rb.structures.ring import Ring
 from functional_rb.structures.row_layout import Layout
 
+# The layout of no leaves.
 NOTHING = row_layout.plan(())
-"""The layout of no leaves."""
 
 
 class AuxiliaryArray(NamedTuple):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# The number of last saves that are known: one for each of the places that are saved to in turn.
 REMEMBERED = 4
-"""The number of last saves that are known: one for each of the places that are saved to in turn."""
 
 
 class SaveHistory(NamedTuple):
@@ -41,5 +41,5 @@ class SaveHistory(NamedTuple):
         return next((self.added - then for known, then in self.stamps if known == stamp), None)
 
 
+# The save history of a state that was never saved.
 NEW = SaveHistory(0, ())
-"""The save history of a state that was never saved."""

@@ -16,8 +16,8 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs import ArraySpec
 from functional_rb.structures.row_layout import Layout
 
+# The extras of a sample without transforms.
 NO_EXTRAS: dict[str, Array] = {}
-"""The extras of a sample without transforms."""
 Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
 """Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
 

@@ -52,8 +52,8 @@ class HashMap(Described):
         return f"HashMap({self.spec!r})"
 
 
+# The arrays of a map, in their order.
 MAP_FIELDS: Final = HashTable._fields
-"""The arrays of a map, in their order."""
 
 
 def problem(map: Any) -> str | None:

@@ -13,8 +13,8 @@ from functional_rb.buffer.state import State
 from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
 
+# Takes one array over: (its path as shown, the array) -> array of this backend.
 TakeLeaf = Callable[[str, Any], Array]
-"""Takes one array over: (its path as shown, the array) -> array of this backend."""
 
 
 def take_over(

@@ -17,8 +17,8 @@ from functional_rb.ops.protocol import Array, ItemOps, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.specs import ArraySpec
 
+# Images that are only moved about may have any of these dtypes.
 MOVED = ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
-"""Images that are only moved about may have any of these dtypes."""
 
 
 @replaceable
@@ -45,8 +45,8 @@ def windows(ops: Ops, images: Array, top: Array, left: Array, size: tuple[int, i
     return ops.take(images.reshape(shape), pixel.reshape(-1)).reshape(count, *size, each)
 
 
+# The first row and column of each window, int32 [n], by the size of the images.
 Corners = dict[tuple[int, int], tuple[Array, Array]]
-"""The first row and column of each window, int32 [n], by the size of the images."""
 
 
 @dataclasses.dataclass(frozen=True)

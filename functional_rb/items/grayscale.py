@@ -12,10 +12,10 @@ from functional_rb.items.leafwise import within
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec
 
+# What red, green and blue add to the brightness: ITU-R BT.601, section 2.5.1.
 LUMA: Final = (0.299, 0.587, 0.114)
-"""What red, green and blue add to the brightness: ITU-R BT.601, section 2.5.1."""
+# The weights in units of 2^-16; they add up to 1.
 FIXED: Final = tuple(round(weight * 2**16) for weight in LUMA)
-"""The weights in units of 2^-16; they add up to 1."""
 
 
 def luma(ops: ItemOps, x: Array) -> Array:

@@ -14,11 +14,11 @@ from functional_rb.core.item_function import Leaves, Specs, chosen
 from functional_rb.items.leafwise import Leafwise
 from functional_rb.ops.protocol import Array, ItemOps, Ops
 
+# Where an image has its channels: [C, H, W] or [H, W, C].
 Channels = Literal["first", "last"]
-"""Where an image has its channels: [C, H, W] or [H, W, C]."""
 DTYPES = ("uint8", "float32")
+# What has random numbers of its own: each slice, or each of its steps.
 Per = Literal["slice", "step"]
-"""What has random numbers of its own: each slice, or each of its steps."""
 
 
 def channels_of(shape: Sequence[int]) -> Channels | None:

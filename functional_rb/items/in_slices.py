@@ -14,8 +14,8 @@ from functional_rb.core.item_function import ItemFunction, Leaves, Specs
 from functional_rb.items.leafwise import array_spec
 from functional_rb.ops.protocol import Array, ItemOps
 
+# Steps, at most, that are looked back at.
 LONGEST: Final = 2**20
-"""Steps, at most, that are looked back at."""
 
 
 @dataclasses.dataclass(frozen=True)

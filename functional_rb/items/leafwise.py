@@ -13,8 +13,8 @@ from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, NonTensor
 
 NUMBERS = ("float", "int", "bool")
+# Specs by their paths, in a form that can be hashed.
 By = tuple[tuple[Path, ArraySpec | NonTensor], ...]
-"""Specs by their paths, in a form that can be hashed."""
 
 
 class Leafwise(ItemFunction):

@@ -17,10 +17,10 @@ from functional_rb.specs import ArraySpec, Bounded
 from functional_rb.specs.base import Table, as_table, numbers
 from functional_rb.specs.regrouped import leaves_of
 
+# How far apart numbers of a dtype lie between 1 and 2.
 EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-"""How far apart numbers of a dtype lie between 1 and 2."""
+# What is smaller may be taken for zero: by rounding, or by processors that have no subnormal numbers.
 LEAST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
-"""What is smaller may be taken for zero: by rounding, or by processors that have no subnormal numbers."""
 
 
 @dataclasses.dataclass(frozen=True)

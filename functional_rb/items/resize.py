@@ -33,10 +33,10 @@ def _cubic(x: Floats) -> Floats:
 _KERNELS: Final[dict[str, Callable[[Floats], Floats]]] = {"linear": _triangle, "cubic": _cubic}
 
 
+# So near to a half a number of bytes counts as one, and goes down: how sums were rounded decides nothing.
 A_HALF: Final = 2.0**-12
-"""So near to a half a number of bytes counts as one, and goes down: how sums were rounded decides nothing."""
+# What `weights` gave: torch.compile, which cannot trace how they are computed, finds them here.
 _KEPT: Final[dict[tuple[int, int, str, bool], Floats]] = {}
-"""What `weights` gave: torch.compile, which cannot trace how they are computed, finds them here."""
 
 
 def weights(before: int, after: int, method: str, antialias: bool) -> Floats:

@@ -36,10 +36,10 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.importance import importance_weights
 from functional_rb.structures import row_layout
 
+# The fields of a selection that are bool in the shape of the handles, or None.
 FLAGS = ("mask", "is_first", "is_last", "truncated")
-"""The fields of a selection that are bool in the shape of the handles, or None."""
+# In place of the numbers of a buffer and an item where nothing could be drawn.
 NOTHING: Final = -1
-"""In place of the numbers of a buffer and an item where nothing could be drawn."""
 
 
 class Status(NamedTuple):
@@ -191,8 +191,8 @@ def _shares(ops: Ops, p: object, statuses: Sequence[Status]) -> tuple[Array, Sta
     return found, Status(any_drawable, stored, functools.reduce(ops.minimum, chances))
 
 
+# The same of known numbers, found once.
 _known_shares = functools.lru_cache(maxsize=256)(functools.partial(_shares, numpy_ops))
-"""The same of known numbers, found once."""
 
 
 def draw(

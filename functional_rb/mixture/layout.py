@@ -36,8 +36,8 @@ class Layout:
     alike: bool = False
 
 
+# What is static about a state or a mixture, hashable.
 Form = BufferSpec | tuple[MixtureSpec, tuple[Any, ...]]
-"""What is static about a state or a mixture, hashable."""
 
 
 def form_of(state: Any) -> Form:
@@ -100,8 +100,8 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
     return Layout(structure, names, leaves, members, places, alike)
 
 
+# The same, found once for a form, as JAX asks for each program anew; torch.compile does not trace such caches.
 layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
-"""The same, found once for a form, as JAX asks for each program anew; torch.compile does not trace such caches."""
 
 
 @functools.lru_cache(maxsize=256)

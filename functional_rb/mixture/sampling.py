@@ -24,8 +24,8 @@ from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.transforms.returns import NStep
 
+# The entry of a sample's extras that tells which buffer gave each draw.
 IDS = "buffer_ids"
-"""The entry of a sample's extras that tells which buffer gave each draw."""
 
 
 def sample(
@@ -107,10 +107,10 @@ class Facts:
     sizes: set[int]
 
 
+# By the identity of specs, as comparing those takes longer than to draw; they live as long as their entry.
 _facts: dict[tuple[Any, ...], Facts] = {}
-"""By the identity of specs, as comparing those takes longer than to draw; they live as long as their entry."""
+# So many entries are kept.
 MANY = 256
-"""So many entries are kept."""
 
 
 def _checked(backend: Backend, mixture: Mixture, size: int) -> Facts:

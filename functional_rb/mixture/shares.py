@@ -14,16 +14,16 @@ from functional_rb.mixture.value import MixtureSpec
 from functional_rb.ops import numpy_ops, scalars
 from functional_rb.ops.protocol import Array, Ops
 
+# Bits of a row's fraction, by which quotas are rounded.
 STEPS: Final = 30
-"""Bits of a row's fraction, by which quotas are rounded."""
+# The bits of such a fraction.
 BELOW: Final = 2**STEPS - 1
-"""The bits of such a fraction."""
+# By this part float32 may err in a quota.
 ROUNDING: Final = 2.0**-21
-"""By this part float32 may err in a quota."""
+# So many can be shared out by float32 without an error of one.
 LARGEST_BATCH = 2**22
-"""So many can be shared out by float32 without an error of one."""
+# Shares between which float32 neither overflows nor loses digits; smaller ones count as 0.
 LEAST, MOST = 2.0**-100, 2.0**100
-"""Shares between which float32 neither overflows nor loses digits; smaller ones count as 0."""
 
 
 class Assignment(NamedTuple):

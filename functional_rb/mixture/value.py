@@ -18,8 +18,8 @@ from functional_rb.ops.protocol import Array
 How = Literal["exact", "items", "buffers"]
 WAYS: Final = ("exact", "items", "buffers")
 
+# How the numbers of arrays are read, by the arrays' type.
 _readers: dict[type, Callable[[Any], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
-"""How the numbers of arrays are read, by the arrays' type."""
 
 
 def register_array(kind: type, read: Callable[[Any], Sequence[float] | None]) -> None:
@@ -235,8 +235,8 @@ class Mixture(StateHolder):
         return f"Mixture([{', '.join(map(repr, self.states))}], {static})"
 
 
+# The parts that hold arrays.
 FIELDS: Final = ("states", "p")
-"""The parts that hold arrays."""
 register_record(Mixture, FIELDS)
 
 

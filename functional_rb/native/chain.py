@@ -35,12 +35,12 @@ from functional_rb.writers import Immutable, StopWhenFull
 
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
+# What samplers keep that kernels work on.
 BESIDE = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE, frame_ring.AT
-"""What samplers keep that kernels work on."""
+# Leaves of an item, and axes of a leaf, that the chain takes.
 MOST, AXES = 64, 8
-"""Leaves of an item, and axes of a leaf, that the chain takes."""
+# DLPack's numbers of kinds of dtypes.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
-"""DLPack's numbers of kinds of dtypes."""
 
 
 class SavedBlock(_native.Saved):

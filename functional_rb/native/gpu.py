@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from functional_rb.native.kernels import Kernel
 
 FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
+# So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors.
 BLOCKS: Final = 1024
-"""So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors."""
+# Rows of an update that one block has, and a fourth of the bytes of an item; of more several blocks.
 SHARE: Final = 4096
-"""Rows of an update that one block has, and a fourth of the bytes of an item; of more several blocks."""
+# Those of the driver that are called from C++.
 FUNCTIONS: Final = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuGetErrorString"
-"""Those of the driver that are called from C++."""
+# Of the compute capability, among a device's attributes.
 MAJOR, MINOR = 75, 76
-"""Of the compute capability, among a device's attributes."""
 
 
 class Loaded(NamedTuple):

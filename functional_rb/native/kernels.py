@@ -119,12 +119,12 @@ class Kernel:
 
 
 ABSENT: Final = "absent"
+# What returns None leaves its arguments to the core.
 Declaration = Callable[..., Kernel | None]
-"""What returns None leaves its arguments to the core."""
+# The kernels of parts of the core, by the function that each replaces.
 DECLARED: Final[dict[Callable[..., Any], Declaration]] = {}
-"""The kernels of parts of the core, by the function that each replaces."""
+# The kernels of whole functions of a buffer, by these; where arrays change in place, nothing is saved of the old.
 WHOLE: Final[dict[Callable[..., Any], Declaration]] = {}
-"""The kernels of whole functions of a buffer, by these; where arrays change in place, nothing is saved of the old."""
 
 
 def stands_in_for(

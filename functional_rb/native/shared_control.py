@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
+# Twice the number of finished writes; odd while one is under way. It has a cache line of its own.
 SEQUENCE: Final = 0
-"""Twice the number of finished writes; odd while one is under way. It has a cache line of its own."""
+# The files have room on the disk for the slots below this one.
 RESERVED: Final = 8
-"""The files have room on the disk for the slots below this one."""
+# What the write under way is: ADD, UPDATE or CLEAR.
 KIND: Final = 16
-"""What the write under way is: ADD, UPDATE or CLEAR."""
+# The first slot that an add writes.
 FIRST: Final = 17
-"""The first slot that an add writes."""
+# How many slots an add writes, around the ring; for an update, how many are saved in the journal.
 COUNT: Final = 18
-"""How many slots an add writes, around the ring; for an update, how many are saved in the journal."""
+# Whether the journal has the items of these slots too, as the update rewrites leaves.
 HAS_ROWS: Final = 19
-"""Whether the journal has the items of these slots too, as the update rewrites leaves."""
+# Two vectors of SLOT int32 each, the second SLOT_WORDS words on. After n writes the one of n's parity is in force.
 COUNTERS: Final = 32
-"""Two vectors of SLOT int32 each, the second SLOT_WORDS words on. After n writes the one of n's parity is in force."""
 SLOT: Final = 16
 SLOT_WORDS: Final = 8
 BYTES: Final = 4096
@@ -26,13 +26,13 @@ ADD: Final = 1
 UPDATE: Final = 2
 CLEAR: Final = 3
 
+# The counter, behind those that every state has (`counters.BASE`), of items whose adds were cut short.
 LOST: Final = 6
-"""The counter, behind those that every state has (`counters.BASE`), of items whose adds were cut short."""
 
+# What the functions that read return where there were writes all the time.
 TORN: Final = -1
-"""What the functions that read return where there were writes all the time."""
+# What they return where there is nothing to draw or to read.
 NOTHING: Final = 0
-"""What they return where there is nothing to draw or to read."""
 DRAWN: Final = 1
 
 SOUND: Final = 0

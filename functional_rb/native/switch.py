@@ -11,11 +11,11 @@ from functional_rb.base.extras import is_there
 
 VARIABLE: Final = "FUNCTIONAL_RB_NATIVE"
 
+# Whether the extension was compiled when the package was installed.
 HAVE_KERNELS: Final = is_there("functional_rb._native")
-"""Whether the extension was compiled when the package was installed."""
 
+# How to get it where it is missing.
 REMEDY: Final = "install functional_rb where there is a C++ compiler, or run tools/native_build.py in a checkout"
-"""How to get it where it is missing."""
 
 
 class Switch:

@@ -19,21 +19,21 @@ from functional_rb.ops.protocol import Array, Ops
 
 FRACTION: Final = 31
 MASK: Final = 2**31 - 1
+# Added to log2 so that it is never negative.
 BIAS: Final = 128
-"""Added to log2 so that it is never negative."""
 MIN_EXPONENT: Final = -100
+# Powers are held within 2^-100 and 2^95 (8e-31 and 4e28): no sum over 2^31 items overflows, none is subnormal.
 MAX_EXPONENT: Final = 95
-"""Powers are held within 2^-100 and 2^95 (8e-31 and 4e28): no sum over 2^31 items overflows, none is subnormal."""
 LARGEST: Final = float(2.0**MAX_EXPONENT)
 SMALLEST: Final = float(2.0**MIN_EXPONENT)
 
 _STEPS = np.arange(256) / 256.0
+# Of 256 points c in [1, 2): log2(c) and 1/c in units of 2^-31; and 2^x of 256 points x in [0, 1) in units of 2^-30.
 TABLES: Final = {
     "log": np.round(np.log2(1 + _STEPS) * 2**31).astype(np.int32),
     "inverse": np.minimum(np.round(2**31 / (1 + _STEPS)), MASK).astype(np.int32),
     "exp": np.round(2.0**_STEPS * 2**30).astype(np.int32),
 }
-"""Of 256 points c in [1, 2): log2(c) and 1/c in units of 2^-31; and 2^x of 256 points x in [0, 1) in units of 2^-30."""
 LOG_COEFFICIENTS: Final = tuple(round(c / math.log(2) * 2**30) for c in (1.0, 1 / 2, 1 / 3))
 EXP_COEFFICIENTS: Final = tuple(round(math.log(2) ** k / math.factorial(k) * 2**31) for k in (1, 2, 3))
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 Vector = NumpyArray
+# Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy.
 ALIGNMENT = 64
-"""Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy."""
+# Bytes up to which a copy costs next to nothing, so that where an array begins does not matter.
 COPIED = 2**16
-"""Bytes up to which a copy costs next to nothing, so that where an array begins does not matter."""
 
 
 @functools.cache

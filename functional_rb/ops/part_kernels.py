@@ -16,8 +16,8 @@ from functional_rb.ops.protocol import Ops
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Kernels by the function that each replaces.
 Table = Mapping[Callable[..., Any], Callable[..., Any]]
-"""Kernels by the function that each replaces."""
 NONE: Final[Table] = {}
 
 

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from functional_rb.base.arrays import DeviceLike, NumpyArray
 
+# An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch.
 Array = Any
-"""An array of the backend: `jax.Array` (or a tracer) on JAX, `torch.Tensor` on torch."""
 T = TypeVar("T")
+# What goes from one turn of a loop to the next.
 Carry = TypeVar("Carry", bound=tuple[Any, ...])
-"""What goes from one turn of a loop to the next."""
 
 
 class CommonOps(Protocol):

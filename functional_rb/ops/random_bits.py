@@ -22,9 +22,9 @@ FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS: Final = (30, 27, 31)
 SPLIT: Final = 0x5851F42D4C957F2D
 DRAW: Final = 0x14057B7EF767814F
+# Added to a key before it is used, so that keys split from it, draws made with it, and the key of `map_items` are
+# unrelated.
 MAP: Final = 0x2545F4914F6CDD1D
-"""Added to a key before it is used, so that keys split from it, draws made with it, and the key of `map_items` are
-unrelated."""
 
 
 def signed(value: int) -> int:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
+# int32 [capacity], how often the item in each slot has been drawn.
 TIMES = "times"
-"""int32 [capacity], how often the item in each slot has been drawn."""
 
 
 def check(sampler: Any, limit: Any) -> None:

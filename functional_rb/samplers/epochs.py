@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
+# The arrays of a `SparseSet`.
 ORDER, PLACE = "order", "place"
-"""The arrays of a `SparseSet`."""
+# Counters int32 [1]: how many are still to be drawn in this epoch, and how many epochs are done.
 REMAINING, EPOCHS_DONE = "remaining", "epochs_done"
-"""Counters int32 [1]: how many are still to be drawn in this epoch, and how many epochs are done."""
 
 
 def sparse_set_arrays(plan: Plan) -> dict[str, AuxiliaryArray]:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 MEAN, DEVIATION = "group_mean", "group_deviation"
 SMALLEST = 2.0**-126
+# Half of what the bits of a float32 have for its exponent 0: with half of a number's bits, a root within a tenth.
 HALF_EXPONENT = 127 << 22
-"""Half of what the bits of a float32 have for its exponent 0: with half of a number's bits, a root within a tenth."""
 
 
 class _Chosen(NamedTuple):

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
+# By which logarithms may be multiplied. What is stored of priorities to a power below 2^-23 tells little of them.
 LARGEST_FACTOR = 2.0**23
-"""By which logarithms may be multiplied. What is stored of priorities to a power below 2^-23 tells little of them."""
+# Of the normal float32.
 SMALLEST_BITS, LARGEST_BITS = 0x00800000, 0x7F7FFFFF
-"""Of the normal float32."""
+# One more in the exponent of a float32, in its bits.
 EXPONENT = 2**23
-"""One more in the exponent of a float32, in its bits."""
+# How far, in steps of float32, a priority may lie from the root that is computed: what is found last, counts.
 NEIGHBOURS = (-2, 2, -1, 1, 0)
-"""How far, in steps of float32, a priority may lie from the root that is computed: what is found last, counts."""
 
 
 @replaceable

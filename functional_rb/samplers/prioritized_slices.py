@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
+# float32 [capacity], the priority of each step to the power alpha, also of those where no slice begins.
 VALUE = "value"
-"""float32 [capacity], the priority of each step to the power alpha, also of those where no slice begins."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
+# Counter int32 [1]: how many trajectories, or windows, there are.
 COUNT = "count"
-"""Counter int32 [1]: how many trajectories, or windows, there are."""
 
 
 class Changes(NamedTuple):

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
+# Counters int32 [lanes] without shuffling: where the epoch goes on, and where it ends, as sequence numbers.
 NEXT, END = "next", "end"
-"""Counters int32 [lanes] without shuffling: where the epoch goes on, and where it ends, as sequence numbers."""
 
 
 @dataclasses.dataclass(frozen=True)

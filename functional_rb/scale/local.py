@@ -25,8 +25,8 @@ from functional_rb.scale import deal
 from functional_rb.scale.deal import Dealing
 from functional_rb.structures import sum_tree
 
+# Probabilities are at least 2^-126, and weights are computed of numbers from 2^-100 on.
 RAISED = 2.0**26
-"""Probabilities are at least 2^-126, and weights are computed of numbers from 2^-100 on."""
 
 
 def check(spec: BufferSpec) -> None:

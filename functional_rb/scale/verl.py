@@ -18,12 +18,12 @@ from functional_rb.samplers import Prioritized
 from functional_rb.scale.transfer_queue.law import Law
 
 WHO = "verl"
+# The partition of which every prompt that is done is given, oldest first.
 VALIDATION = "val"
-"""The partition of which every prompt that is done is given, oldest first."""
+# The tags that a draw writes at the trajectories of a prompt: those of the prompt, as of a sample.
 PROBABILITY, WEIGHT = "frb_probability", "frb_weight"
-"""The tags that a draw writes at the trajectories of a prompt: those of the prompt, as of a sample."""
+# What `sampler_kwargs` may have, and what holds where it does not.
 SETTINGS = {"alpha": 0.0, "beta": 0.0, "priority_tag": "priority", "per_group": None, "oldest_first": False, "seed": 0}
-"""What `sampler_kwargs` may have, and what holds where it does not."""
 
 Tags = dict[str, Any]
 Metrics = dict[str, Any]

@@ -25,13 +25,13 @@ from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
+# The file that each kind of damage is in, and what it is.
 DAMAGES = {
     control.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),
     control.BAD_COUNTERS: ("control.bin", "its cursor, size, or another of its counters is out of range"),
     control.BAD_INTENT: ("control.bin", "what it tells of a write that was cut short is none that could have begun"),
     control.BAD_JOURNAL: ("journal.bin", "it names slots, or priorities, that the buffer cannot have"),
 }
-"""The file that each kind of damage is in, and what it is."""
 
 
 class Snapshot(NamedTuple):

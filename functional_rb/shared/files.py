@@ -39,12 +39,12 @@ from functional_rb.structures.stored_arrays import WIDE, shapes
 
 FORMAT: Final = "functional_rb.shared"
 VERSION: Final = 1
+# The most bytes of items that the journal saves: an update that rewrites leaves is made in pieces of this size.
 JOURNAL_BYTES: Final = 2**20
-"""The most bytes of items that the journal saves: an update that rewrites leaves is made in pieces of this size."""
+# The fewest slots that the journal has: an update of priorities alone is made in pieces of so many.
 JOURNAL_SLOTS: Final = 2**14
-"""The fewest slots that the journal has: an update of priorities alone is made in pieces of so many."""
+# Files get room on the disk in steps of at most so many bytes.
 STEP_BYTES: Final = 2**24
-"""Files get room on the disk in steps of at most so many bytes."""
 BOOT: Final = "/proc/sys/kernel/random/boot_id"
 Array = np.ndarray[Any, Any]
 

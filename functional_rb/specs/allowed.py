@@ -13,8 +13,8 @@ from functional_rb.ops.protocol import Array
 from functional_rb.specs import order, random_numbers
 from functional_rb.specs.ops import SpecOps
 
+# For each row of `Allowed`, and each choice, another choice: [R, n].
 Lookup = NumpyArray
-"""For each row of `Allowed`, and each choice, another choice: [R, n]."""
 
 
 @dataclasses.dataclass(frozen=True)

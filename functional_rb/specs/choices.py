@@ -21,8 +21,8 @@ from functional_rb.specs.array import ArraySpec, rows_of
 from functional_rb.specs.base import Domain, as_table, broadcast
 from functional_rb.specs.ops import SpecOps
 
+# Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are.
 Mask = None | tuple[Any, ...]
-"""Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are."""
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)

@@ -22,8 +22,8 @@ from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.values import Outline
 from functional_rb.specs.varying import Varying
 
+# The most values that `enumerate` lists.
 MOST_VALUES = 2**24
-"""The most values that `enumerate` lists."""
 
 
 def rand(

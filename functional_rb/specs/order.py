@@ -8,6 +8,7 @@ from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array
 from functional_rb.specs.ops import SpecOps
 
+# The dtypes that are compared as another: a wider one, or a signed one of the same width after a sign-bit flip.
 WORK = {
     "bool": "int32",
     "uint16": "int32",
@@ -16,7 +17,6 @@ WORK = {
     "float16": "float32",
     "bfloat16": "float32",
 }
-"""The dtypes that are compared as another: a wider one, or a signed one of the same width after a sign-bit flip."""
 
 
 def comparable(ops: SpecOps, x: Array, dtype: str) -> Array:

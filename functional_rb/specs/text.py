@@ -19,8 +19,8 @@ from functional_rb.specs.base import Domain
 from functional_rb.specs.ops import SpecOps
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
+# The code point behind the end of a text; no text contains it.
 PADDING = 0
-"""The code point behind the end of a text; no text contains it."""
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)

@@ -9,10 +9,10 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 
+# The most characters of a text in one line; longer ones go over several lines.
 WIDTH = 100
-"""The most characters of a text in one line; longer ones go over several lines."""
+# The most numbers of a table that its short form shows; of longer ones it shows the range.
 LONG = 24
-"""The most numbers of a table that its short form shows; of longer ones it shows the range."""
 
 
 def shown(value: Any, full: bool) -> str:

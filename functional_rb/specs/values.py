@@ -22,8 +22,8 @@ from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.rows import is_unit
 from functional_rb.specs.varying import Varying
 
+# What is dealt with as a whole: an array, an object, or parts that vary together.
 Unit = ArraySpec | NonTensor | Varying
-"""What is dealt with as a whole: an array, an object, or parts that vary together."""
 
 
 def is_leaf(spec: object) -> bool:

@@ -13,8 +13,8 @@ import os
 import sys
 from typing import Any
 
+# MAP_FIXED and MAP_NORESERVE of Linux, where alone there is a tmpfs.
 FIXED, NO_RESERVE = 0x10, 0x4000
-"""MAP_FIXED and MAP_NORESERVE of Linux, where alone there is a tmpfs."""
 _FAILED = ctypes.c_void_p(-1).value
 
 

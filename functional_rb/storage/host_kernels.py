@@ -14,8 +14,8 @@ from functional_rb.storage.host_state import NUMPY
 
 _calls = Calls(numpy_ops, NUMPY.chain, numpy_ops.dtype_of)
 call = _calls.call
+# What replaces which function of the core; see `functional_rb.ops.part_kernels`.
 TABLE: Final[Table] = _calls.table
-"""What replaces which function of the core; see `functional_rb.ops.part_kernels`."""
 NOTHING: Final = np.empty(0, np.int32)
 
 

@@ -115,8 +115,8 @@ class NumPy(Library):
 
 
 NUMPY = NumPy()
+# The functions on host states, for functions of the user's on NumPy's arrays.
 ENGINE = Engine(NUMPY)
-"""The functions on host states, for functions of the user's on NumPy's arrays."""
 
 
 class HostState(VersionedState):

@@ -20,8 +20,8 @@ from functional_rb.base.errors import FULL, StorageLayoutError
 from functional_rb.storage import holes
 from functional_rb.storage.directory import explained, full
 
+# Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written.
 CHUNK = 2**22
-"""Bytes for which room is reserved at a time: some ten microseconds each, so next to nothing for what is written."""
 
 
 class MappedArray:

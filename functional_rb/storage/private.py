@@ -21,8 +21,8 @@ from functional_rb.storage.directory import explained, file_name, need_posix, sh
 from functional_rb.storage.mapped import MappedFiles, Vector
 from functional_rb.storage.mapped_array import MappedArray
 
+# MAP_NORESERVE: pages that are never written need no memory, so files may be larger than it.
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
-"""MAP_NORESERVE: pages that are never written need no memory, so files may be larger than it."""
 
 
 class PrivateArray(MappedArray):

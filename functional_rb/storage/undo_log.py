@@ -31,15 +31,15 @@ from functional_rb.storage.reading import open_file, read_bytes
 
 Rows = NumpyArray
 
+# Bytes before a record's slots: the checksum of what follows the head (16), how many rows it has (8), how many bytes
+# of all arrays a row has (8), and the checksum of these three (8).
 HEAD = 40
-"""Bytes before a record's slots: the checksum of what follows the head (16), how many rows it has (8), how many
-bytes of all arrays a row has (8), and the checksum of these three (8)."""
+# About so many bytes are put into one record.
 CHUNK = 2**24
-"""About so many bytes are put into one record."""
+# What the names of the logs begin with, those of rows and wide arrays, and those of frames.
 ITEMS, FRAMES = "undo", "undo-frames"
-"""What the names of the logs begin with, those of rows and wide arrays, and those of frames."""
+# As `name_of` writes them.
 _NAME = re.compile(rf"({ITEMS}|{FRAMES})-([0-9]{{8}}|[1-9][0-9]{{8,17}})\.bin", re.ASCII)
-"""As `name_of` writes them."""
 
 
 def name_of(number: int, prefix: str = ITEMS) -> str:

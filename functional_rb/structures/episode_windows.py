@@ -35,8 +35,8 @@ from functional_rb.ops.random_bits import below
 from functional_rb.structures import ring
 from functional_rb.structures.ring import Ring, RingState
 
+# A trajectory that has got this long is taken as ended, so that no number overflows.
 LONGEST = 2**30
-"""A trajectory that has got this long is taken as ended, so that no number overflows."""
 
 
 @dataclasses.dataclass(frozen=True)

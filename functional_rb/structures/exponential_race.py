@@ -24,17 +24,17 @@ from functional_rb.ops import fixed_point
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.sum_tree import FANOUT, add_up, as_integers, geometry
 
+# Of time: a wait is `UNIT * E / rate`, at most 31 * 2^18 / 2^-100, which 8 levels can add up without overflow.
 UNIT: Final = 2.0**18
-"""Of time: a wait is `UNIT * E / rate`, at most 31 * 2^18 / 2^-100, which 8 levels can add up without overflow."""
+# The smallest normal float. Waits and probabilities below count as this: some devices make zeros of them.
 LEAST: Final = 2.0**-126
-"""The smallest normal float. Waits and probabilities below count as this: some devices make zeros of them."""
 _SCALE: Final = 2.0**-fixed_point.FRACTION
+# (1 - 2^-x) / x = ln2 - x (ln2^2 / 2! - x (ln2^3 / 3! - ...)), in units of 2^-31.
 _SERIES: Final = tuple(round(math.log(2) ** k / math.factorial(k) * 2**31) for k in range(1, 7))
-"""(1 - 2^-x) / x = ln2 - x (ln2^2 / 2! - x (ln2^3 / 3! - ...)), in units of 2^-31."""
+# Up to here these terms are right to 6e-9; above, the subtraction in 1 - 2^-x loses less than three bits.
 _SMALL: Final = 0.25
-"""Up to here these terms are right to 6e-9; above, the subtraction in 1 - 2^-x loses less than three bits."""
+# From here on 1 - 2^-x is 1.
 _CERTAIN: Final = 64.0
-"""From here on 1 - 2^-x is 1."""
 
 
 def words(capacity: int) -> int:

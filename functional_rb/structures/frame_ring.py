@@ -24,14 +24,14 @@ from functional_rb.structures.row_layout import Layout
 if TYPE_CHECKING:
     from functional_rb.specs import ArraySpec, NonTensor
 
+# int32 [capacity], twice the sequence number of the newest frame of each item's observation; 1 more after a jump.
 AT = "frame_at"
-"""int32 [capacity], twice the sequence number of the newest frame of each item's observation; 1 more after a jump."""
+# The frames, laid out as items are: int32 [lanes * room, words], and an array for each wide leaf.
 ROWS, WIDE = "frames", "frames_{}"
-"""The frames, laid out as items are: int32 [lanes * room, words], and an array for each wide leaf."""
+# Counter int32 [lanes]: the sequence number of each lane's next frame.
 CURSOR = "frame_cursor"
-"""Counter int32 [lanes]: the sequence number of each lane's next frame."""
+# Twice a sequence number is an int32.
 SEQUENCE_NUMBERS = 2**30
-"""Twice a sequence number is an int32."""
 
 
 def most_frames(lanes: int) -> int:

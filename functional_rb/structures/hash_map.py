@@ -30,11 +30,11 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import GAMMA, mix
 from functional_rb.structures.ring import INT32_MAX, saturating_add
 
+# In the table: nobody is here.
 EMPTY: Final = 2**31 - 1
-"""In the table: nobody is here."""
 HASH_BITS: Final = 31
+# Keys that a map can hold: the table's size, and a key's number plus its place in a batch, stay below 2^31.
 MOST: Final = 2**29
-"""Keys that a map can hold: the table's size, and a key's number plus its place in a batch, stay below 2^31."""
 SIZE: Final = 0
 REFUSED: Final = 1
 

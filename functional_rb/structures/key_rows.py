@@ -17,16 +17,16 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
 
+# Path, shape and dtype.
 Leaf = tuple[Path, tuple[int, ...], str]
-"""Path, shape and dtype."""
 
+# The dtype as which floats are stored; leaves of 8 bytes are stored as two int32 each.
 STORED_AS: Final = {"float16": "int16", "bfloat16": "int16", "float32": "int32"}
-"""The dtype as which floats are stored; leaves of 8 bytes are stored as two int32 each."""
+# The bits of infinity, without the sign; those of NaN are larger.
 INFINITY: Final = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
-"""The bits of infinity, without the sign; those of NaN are larger."""
 NAN: Final = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000}
+# The upper words of float64.
 UPPER_INFINITY, UPPER_NAN = 0x7FF00000, 0x7FF80000
-"""The upper words of float64."""
 
 
 @dataclasses.dataclass(frozen=True)

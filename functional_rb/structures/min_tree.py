@@ -17,13 +17,13 @@ from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.sum_tree import FANOUT, geometry
 
+# The key of a slot that holds nothing.
 EMPTY: Final = -(2**31)
-"""The key of a slot that holds nothing."""
+# The key of what is no slot.
 PADDING: Final = 2**31 - 1
-"""The key of what is no slot."""
 _MAGNITUDE: Final = 2**31 - 1
+# The bits of a float32 but for its sign, and those of infinity.
 _INFINITY: Final = 0x7F800000
-"""The bits of a float32 but for its sign, and those of infinity."""
 
 
 class Level(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Final
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.sum_tree import FANOUT, geometry
 
+# Float32 counts every whole number up to here, so that the sums of a tree of this many leaves are exact.
 MAX_CAPACITY: Final = 2**24
-"""Float32 counts every whole number up to here, so that the sums of a tree of this many leaves are exact."""
 
 
 def select(ops: Ops, tree: Array, capacity: int, ranks: Array) -> Array:

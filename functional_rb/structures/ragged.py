@@ -10,8 +10,8 @@ from functional_rb.base.arrays import NumpyArray
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+# A place in a file is kept as two int32, of which the second is below this: JAX has no int64 unless asked.
 HALF: Final = 2**31
-"""A place in a file is kept as two int32, of which the second is below this: JAX has no int64 unless asked."""
 
 
 def longest(lengths: Ints) -> int:

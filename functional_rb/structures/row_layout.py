@@ -17,12 +17,12 @@ from functional_rb.base.nest import Path
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
+# Sub-word leaves of at least this many bytes an item are kept apart.
 WIDE_BYTES = 1024
-"""Sub-word leaves of at least this many bytes an item are kept apart."""
+# What is stored in place of a Python object.
 TOKEN = "int64"
-"""What is stored in place of a Python object."""
+# XLA's CPU moves bfloat16 by way of float32: all of an array for one row of it, and signaling NaNs change.
 STORED_AS = {"bfloat16": "uint16"}
-"""XLA's CPU moves bfloat16 by way of float32: all of an array for one row of it, and signaling NaNs change."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,10 +20,10 @@ from functional_rb.ops import fixed_point
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
+# Children of a node. One cache line of float32; 8, 16 and 32 were measured, see docs/performance.md.
 FANOUT = 16
-"""Children of a node. One cache line of float32; 8, 16 and 32 were measured, see docs/performance.md."""
+# Bits that distinguish a node's children: their sum stays below 2^31 and any positive child gets at least 1.
 RESOLUTION = 29
-"""Bits that distinguish a node's children: their sum stays below 2^31 and any positive child gets at least 1."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,17 +32,17 @@ from functional_rb.testing.walk import Walk
 from functional_rb.transforms.map_items import MapItems
 from functional_rb.writers.base import WriterBase
 
+# The item that strategies are tried with, if no other is given.
 ITEM = {
     "id": Unbounded((), "int32"),
     "obs": Unbounded((2,)),
     "reward": Unbounded(()),
     "done": Binary(()),
 }
-"""The item that strategies are tried with, if no other is given."""
+# What can be tried: the core on NumPy, on torch and on JAX; the public functions of both backends.
 CARRIERS = ("numpy", "torch-core", "jax-core", "torch", "torch-inplace", "jax", "jax-jit")
-"""What can be tried: the core on NumPy, on torch and on JAX; the public functions of both backends."""
+# Histories are drawn, and one that shows a fault is shortened, which takes some seconds.
 PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
-"""Histories are drawn, and one that shows a fault is shortened, which takes some seconds."""
 
 
 def check_sampler(

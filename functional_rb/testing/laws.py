@@ -13,16 +13,16 @@ import numpy as np
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 
+# The leaves of one item, by path, such as "obs" or "next/reward".
 Leaves = dict[str, NumpyArray]
-"""The leaves of one item, by path, such as "obs" or "next/reward"."""
 Name = TypeVar("Name", bound=Hashable)
 
+# Between these lies what a positive priority counts, whatever it is.
 SMALLEST, LARGEST = 2.0**-100, 2.0**95
-"""Between these lies what a positive priority counts, whatever it is."""
+# The relative error of fixed-point powers, and of float32 sums of a few hundred values.
 ROUNDING = 1e-6
-"""The relative error of fixed-point powers, and of float32 sums of a few hundred values."""
+# Weights are normal floats, so that the least of them are larger than they should be, by this at most.
 TINY = 2.0**-124
-"""Weights are normal floats, so that the least of them are larger than they should be, by this at most."""
 
 
 @dataclasses.dataclass

@@ -21,10 +21,10 @@ from functional_rb.testing import carriers, strategies
 from functional_rb.testing.faults import differing, expect, kind_of, near, no_error, shown
 from functional_rb.transforms.map_items import MapItems
 
+# How many items are added, and sampled, at a time.
 SIZES = (6, 1, 3)
-"""How many items are added, and sampled, at a time."""
+# The leading axes of what item functions are tried with: single items, and slices.
 LEADS = ((6,), (1,), (2, 3), (1, 1))
-"""The leading axes of what item functions are tried with: single items, and slices."""
 
 
 def check_map(who: str, transform: MapItems, spec: BufferSpec, names: Sequence[str]) -> None:

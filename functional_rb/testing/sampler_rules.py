@@ -15,8 +15,8 @@ from functional_rb.testing.strategies import BITS
 from functional_rb.testing.transform_rules import check_leaves
 from functional_rb.testing.tried import Tried
 
+# A draw of this probability is not put down to chance.
 RARE = 1e-9
-"""A draw of this probability is not put down to chance."""
 
 
 def check_selection(

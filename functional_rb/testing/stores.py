@@ -233,6 +233,7 @@ class Best(Chosen):
             step.rank = step.rank if math.isnan(rank) else rank
 
 
+# The store of each of the library's writers.
 STORES: dict[type, Any] = {
     RoundRobin: Ring,
     StopWhenFull: Bounded,
@@ -240,4 +241,3 @@ STORES: dict[type, Any] = {
     Reservoir: Sampled,
     MaxValue: Best,
 }
-"""The store of each of the library's writers."""

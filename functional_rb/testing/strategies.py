@@ -16,12 +16,12 @@ from functional_rb.specs import Binary, Bounded, Categorical, NonTensor, OneHot,
 from functional_rb.specs.values import Outline
 from functional_rb.writers import Immutable
 
+# The dtypes that every backend has without being asked.
 NUMBERS = ("float32", "float16", "int8", "int32", "uint8", "uint16")
-"""The dtypes that every backend has without being asked."""
+# Zero, a subnormal number and large ones, and those that are refused.
 ODD_PRIORITIES = (0.0, 1.0, 1e-40, 1e30, 1e-3, math.nan, math.inf, -1.0)
-"""Zero, a subnormal number and large ones, and those that are refused."""
+# Random words lie below this number.
 BITS = 2**31
-"""Random words lie below this number."""
 
 
 class Add(NamedTuple):

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
+# Counter int32 [lanes]: how many steps of each lane wait for those that follow.
 PENDING = "n_step_pending"
-"""Counter int32 [lanes]: how many steps of each lane wait for those that follow."""
+# Auxiliary arrays: the waiting steps [lanes * (n - 1)], each lane's from its oldest on, packed as in storage.
 WAITING = "n_step_waiting"
-"""Auxiliary arrays: the waiting steps [lanes * (n - 1)], each lane's from its oldest on, packed as in storage."""
 
 
 @dataclasses.dataclass(frozen=True)

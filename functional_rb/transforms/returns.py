@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 LARGEST_N = 1024
 USUAL_TERMINATED: tuple[Key, ...] = (("next", "terminated"), "terminated", ("next", "done"), "done")
+# Entries of a sample beside the items.
 STEPS, ORIGINAL, NONTERMINAL = "steps", "original_reward", "nonterminal"
-"""Entries of a sample beside the items."""
 FLAGS = ("done", "terminated", "truncated")
 
 

@@ -11,8 +11,8 @@ from functional_rb.core.boundaries import USUAL_REWARDS
 if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
 
+# The key of a leaf or a nest; several of them as a tuple of paths.
 RewardKey = Key | tuple[Path, ...]
-"""The key of a leaf or a nest; several of them as a tuple of paths."""
 
 
 def checked(given: Any, who: str) -> RewardKey | None:

@@ -13,12 +13,12 @@ from functional_rb.base.extras import imported
 from functional_rb.trees.nodes_in_order import Bools, Ints, Nodes
 from functional_rb.trees.spec import INT32_MAX
 
+# Nodes that a page shows: deeper levels are folded.
 MOST = 5000
-"""Nodes that a page shows: deeper levels are folded."""
+# Edges whose actions are shown as text.
 FEW = 60
-"""Edges whose actions are shown as text."""
+# The colour of edges.
 LINE = "#b8bec8"
-"""The colour of edges."""
 
 
 def to_string(seen: Nodes, node_format: Callable[[Any, int], str] | None, max_nodes: int) -> str:

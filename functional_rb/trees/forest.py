@@ -130,8 +130,8 @@ def problem_of_links(sizes: Sequence[int], edges_keys: Any, results_keys: Any) -
 register_record(Forest, FOREST_FIELDS)
 add_rule(Forest, problem)
 json.register_records((ForestSpec,), (ForestArrays,))
+# What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types.
 HOST: Final = (np.ndarray, np.generic, float, int)
-"""What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types."""
 
 
 def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:

@@ -13,8 +13,8 @@ from functional_rb.trees.scores import Edges
 from functional_rb.trees.spec import Content, TreeSpec
 from functional_rb.trees.state import NONE, ROOT, Tree
 
+# The fields of whole trees; all others are of nodes or edges.
 BATCH: Final = ("low", "high", "size", "refused", "rejected")
-"""The fields of whole trees; all others are of nodes or edges."""
 
 
 def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: DeviceLike) -> Tree:

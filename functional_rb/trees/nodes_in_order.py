@@ -17,11 +17,11 @@ from functional_rb.specs.values import Outline
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+# The slots that lead from the root to a node.
 Path = tuple[int, ...]
-"""The slots that lead from the root to a node."""
 NONE: Final = -1
+# So many nodes are looked at at once.
 CHUNK: Final = 4096
-"""So many nodes are looked at at once."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -8,10 +8,10 @@ from typing import Final
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.trees.scores import fractions, softmax
 
+# A try is accepted with a probability above 0.95: one element in 10^8 has the last one all the same.
 TRIES: Final = 6
-"""A try is accepted with a probability above 0.95: one element in 10^8 has the last one all the same."""
+# How many words of random bits a number takes.
 WORDS: Final = 3 * TRIES + 1
-"""How many words of random bits a number takes."""
 
 
 def dirichlet(ops: TreeOps, bits: Array, alpha: float, valid: Array) -> Array:

@@ -23,8 +23,8 @@ from functional_rb.trees.scores import (
     softmax,
 )
 
+# Stands for a score that is made with the policy: torch.compile traces no default that is an object, nor a factory.
 _MADE: Final[Any] = None
-"""Stands for a score that is made with the policy: torch.compile traces no default that is an object, nor a factory."""
 
 
 class Root(NamedTuple):

@@ -19,23 +19,22 @@ from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.ops.random_bits import mix
 from functional_rb.trees.spec import LOG_WEIGHTS, SQUARES
 
+# How Q values are brought to [0, 1] before they are scored.
+#
+# "siblings": by the least and the largest among the Q values of a node's visited edges and the node's own value.
+# "tree": by the least and the largest Q value that was backed up in the tree (MuZero, appendix B). Where these are
+#     alike up to rounding, all edges are alike.
+# (low, high): by two numbers known beforehand; (0.0, 1.0) leaves the values as they are.
+# An edge that was never taken counts as the least.
 Scale = Literal["siblings", "tree"] | tuple[float, float]
-"""How Q values are brought to [0, 1] before they are scored.
-
-"siblings": by the least and the largest among the Q values of a node's visited edges and the node's own value.
-"tree": by the least and the largest Q value that was backed up in the tree (MuZero, appendix B). Where these are
-    alike up to rounding, all edges are alike.
-(low, high): by two numbers known beforehand; (0.0, 1.0) leaves the values as they are.
-An edge that was never taken counts as the least.
-"""
 
 _FACTORS: Final = (0x2C1B3C6D, 0x297A2D39)
 _LEAST_PRIOR: Final = 1e-30
+# The smallest range of values by which is divided.
 _SMALLEST: Final = 1e-8
-"""The smallest range of values by which is divided."""
+# Values whose difference is less than this share of them count as alike: a Q value that is computed again may differ
+# in its last bits from the least that was stored, as compilers fuse products and sums in some places only.
 _ROUNDING: Final = 2.0**-18
-"""Values whose difference is less than this share of them count as alike: a Q value that is computed again may differ
-in its last bits from the least that was stored, as compilers fuse products and sums in some places only."""
 
 
 class Edges(NamedTuple):

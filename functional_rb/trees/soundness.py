@@ -16,8 +16,8 @@ from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
 
 COUNTS: Final = ("visits", "edge_visits", "refused")
+# The arrays by which the nodes of a tree hang together.
 LINKS: Final = ("size", "parent", "slot", "depth", "children", *COUNTS)
-"""The arrays by which the nodes of a tree hang together."""
 
 
 def problem(tree: Any) -> str | None:

@@ -10,10 +10,10 @@ from functional_rb.convert import json
 from functional_rb.ops.protocol import Array
 from functional_rb.trees.spec import TreeSpec
 
+# The number of the root among the nodes.
 ROOT: Final = 0
-"""The number of the root among the nodes."""
+# Stands for a node or a slot that is not there.
 NONE: Final = -1
-"""Stands for a node or a slot that is not there."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -106,8 +106,8 @@ class Tree:
         return f"Tree({self.spec!r}, batch={self.batch})"
 
 
+# The arrays of a tree, in their order.
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Tree) if field.name != "spec")
-"""The arrays of a tree, in their order."""
 register_record(Tree, FIELDS)
 json.register_records((TreeSpec,))
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from functional_rb.trees.nodes_in_order import Bools, Ints
 
+# Numbers of one mask: 2^6.
 BITS = 6
-"""Numbers of one mask: 2^6."""
+# Bits of a digit: each row of the trie points to 2^2 others.
 FAN = 2
-"""Bits of a digit: each row of the trie points to 2^2 others."""
 
 
 class Ways:

@@ -137,5 +137,5 @@ class Library(abc.ABC):
             files.prepare_slots(np.where(known, numbers, 0) % np.int32(spec.capacity))
 
 
+# By the position of a leaf, other content for the items that are named beside it, [B, *shape].
 Replacements = Mapping[int, Any]
-"""By the position of a leaf, other content for the items that are named beside it, [B, *shape]."""

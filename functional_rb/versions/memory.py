@@ -18,12 +18,12 @@ from functional_rb.ops.protocol import Array
 from functional_rb.structures import stored_arrays
 from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, own_name, wide_name
 
+# What the tree is called among the arrays of a memory; see `stored_arrays` for the others.
 TREE = "tree"
-"""What the tree is called among the arrays of a memory; see `stored_arrays` for the others."""
+# So many bytes may always be kept for older versions: of a small buffer a copy costs more than its bytes.
 LEAST = 2**14
-"""So many bytes may always be kept for older versions: of a small buffer a copy costs more than its bytes."""
+# So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own.
 RETAINED_BYTES = 2**30
-"""So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own."""
 
 
 class Entry(NamedTuple):

@@ -24,10 +24,10 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import ROWS, auxiliary_name
 from functional_rb.versions.memory import Memory
 
+# So many objects more than there is room for are kept before a small buffer is swept.
 SLACK = 1024
-"""So many objects more than there is room for are kept before a small buffer is swept."""
+# The token of storage that was never written: None.
 NO_OBJECT = 0
-"""The token of storage that was never written: None."""
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
 

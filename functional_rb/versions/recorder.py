@@ -12,8 +12,8 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import is_items
 from functional_rb.versions.memory import Entry, Memory
 
+# Bytes that Python and the library take for each small array that is saved, about.
 OVERHEAD = 512
-"""Bytes that Python and the library take for each small array that is saved, about."""
 
 
 class Log:

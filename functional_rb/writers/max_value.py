@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
+# The tree of minima over the stored items' ranks, see `lowest`.
 RANK = "rank"
-"""The tree of minima over the stored items' ranks, see `lowest`."""
 REDUCTIONS = ("sum", "mean", "max", "min", "median")
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
     from functional_rb.core.soundness import Found
 
+# Counter int32 [1]: how many items were ever added (stays at 2^31 - 2).
 SEEN = "seen"
-"""Counter int32 [1]: how many items were ever added (stays at 2^31 - 2)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from tests.support import chain_programs as programs
 from torch_backend import chain
 from torch_backend.library import TORCH
 
+# With DLPack's C interface, and as torch before 2.13 has it.
 CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}
-"""With DLPack's C interface, and as torch before 2.13 has it."""
 KINDS = ("dict", "dict", "map", "nested", "tuple", "named tuple", "dataclass", "bare")
 SAMPLERS = (frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, beta=1.0, new_priority="ever"))
 EPOCHS = frb.WithoutReplacement(), frb.WithoutReplacement(drop_last=True)
@@ -34,14 +34,14 @@ SLICES = (
 )
 ANY = st.sampled_from(SAMPLERS) | st.sampled_from(EPOCHS) | st.sampled_from(SLICES)
 REWARDS = "x", "long"
+# Of items that are mappings: steps that wait for others.
 WAITING = (
     frb.n_step(3, 0.9, at="add", reward_key=REWARDS[0], terminated_key="done"),
     frb.n_step(2, 0.5, at="add", reward_key=REWARDS[1], terminated_key="done", next_keys=["image"], trajectory_key="n"),
 )
-"""Of items that are mappings: steps that wait for others."""
 OTHERS = ("let go", "deepcopy", "pickle", "clear", "label", "alpha")
+# States that are alive.
 MOST = 6
-"""States that are alive."""
 
 
 class Kept(NamedTuple):

@@ -118,8 +118,8 @@ def test_whole_functions_by_their_kernels(on: Carrier, spec: frb.BufferSpec) -> 
 # --- operations -------------------------------------------------------------------------------------------------------
 
 
+# Operations by name, each with its first arguments.
 Recorded = dict[str, tuple[Any, tuple[Any, ...]]]
-"""Operations by name, each with its first arguments."""
 
 
 @contextlib.contextmanager
@@ -144,15 +144,15 @@ def recorded() -> Iterator[Recorded]:
 
 
 ONLY_JAX = {"threefry", "barrier"}
+# Kernels whose results are as long as they find: those the core computes while torch.compile traces.
 CUT = {"exchanges", "appended"}
-"""Kernels whose results are as long as they find: those the core computes while torch.compile traces."""
 STEP = {name: ITEM[name] for name in ("obs", "reward", "done")} | {"next_obs": frb.Unbounded((3,))}
+# Buffers that need the kernels of parts of them.
 PARTS = TRAINED | {
     "n-step, added": frb.BufferSpec(STEP, 16, transforms=(frb.n_step(3, 0.9, at="add"),)),
     "frames": frb.BufferSpec(STEP, 16, sampler=frb.Prioritized(), compact=frb.Compact()),
     "without replacement": frb.BufferSpec(STEP, 16, sampler=frb.WithoutReplacement()),
 }
-"""Buffers that need the kernels of parts of them."""
 
 
 def use_parts(spec: frb.BufferSpec) -> None:

@@ -138,10 +138,10 @@ class Program:
 
 seeds = st.integers(0, 2**32 - 1)
 lanes_of = st.none() | st.sampled_from([1, 2, 5, 64])
+# The order of turns, how many blocks there are at most, and how much one does.
 ways = st.tuples(
     st.sampled_from([*emulated_gpu.ORDERS]), st.sampled_from([1, 2, 3, 1024]), st.sampled_from([2, 500, 4096])
 )
-"""The order of turns, how many blocks there are at most, and how much one does."""
 priorities_or_none = st.sampled_from(
     [frb.Uniform(), frb.Prioritized(), frb.Prioritized(1.0, 1.0), frb.Prioritized(0.5, new_priority="ever")]
 )

@@ -43,14 +43,14 @@ from tests.support.xla_options import AS_USERS
 from torch_backend import cpu_kernels as torch_kernels
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
+# On JAX, where each is compiled, a tree of two levels and of four: the kernels are those of the others.
 AT_CAPACITIES = [
     (on, capacity)
     for on in (Jax, Torch, Operations, Numpy)
     for capacity in (effort((17, 5000), CAPACITIES) if on is Jax else CAPACITIES)
 ]
-"""On JAX, where each is compiled, a tree of two levels and of four: the kernels are those of the others."""
+# Leaves set at once: two shapes for all, so that JAX compiles twice for a capacity.
 FEW, MANY = 24, 3000
-"""Leaves set at once: two shapes for all, so that JAX compiles twice for a capacity."""
 EIGHT = frb.BufferSpec({"a": frb.Unbounded((2,), "int64"), "b": frb.Unbounded((), "float64"), "c": frb.Binary()}, 5)
 Numbers = np.ndarray[Any, Any]
 
@@ -460,8 +460,8 @@ def random_ends(rng: np.random.Generator, ring: Ring) -> RingState:
     return RingState(np.where(sizes < ring.length, sizes, full % ring.limit).astype(np.int32), sizes)
 
 
+# With the steps of a batch, for each lane.
 RINGS = [(Ring(1), 3), (Ring(12), 5), (Ring(12), 12), (Ring(12), 40), (Ring(12, 3), 5), (Ring(15, 5), 1)]
-"""With the steps of a batch, for each lane."""
 
 
 @pytest.mark.parametrize(("ring", "steps"), RINGS)

@@ -38,10 +38,10 @@ from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.checkpoints import Killed, failing, on_host, rewritten, small_blocks
 
+# Bytes of an item of `KILLED`, and of its slot, in a log.
 ROW = 8 + 4 * 40 + 32 * 32
-"""Bytes of an item of `KILLED`, and of its slot, in a log."""
+# What a log may take of the room on the disk: the rows once.
 LIMIT = ROWS * ROW + 60 * undo_log.HEAD
-"""What a log may take of the room on the disk: the rows once."""
 
 
 def log_bytes(path: Path) -> int:

@@ -37,13 +37,13 @@ from tests.support.members import LANES, MEMBERS
 from torch_backend import cpu_kernels
 
 WIDE = 64
+# Even vectors of a number for each item are larger than `FENCED`.
 BATCH = 516
-"""Even vectors of a number for each item are larger than `FENCED`."""
 STEPS = 2
+# Less than the items of all steps: the last ones overwrite the first.
 CAPACITY = 960
-"""Less than the items of all steps: the last ones overwrite the first."""
+# Bytes from which what is freed is given back to the system, see `fence`.
 FENCED = 2048
-"""Bytes from which what is freed is given back to the system, see `fence`."""
 PIXELS = (7, 9, 3)
 Bits = list[list[Any]]
 
@@ -54,16 +54,16 @@ ROWS |= dict.fromkeys(("prompts", "lengths"), frb.Unbounded((2,), "int32"))
 """Of pairs of texts, as `frb.text.preference` makes them."""
 TOKENS, LENGTH = 4096, 16
 FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unbounded((1100,), "uint8")}}
+# Members that call every kernel; all others in `make test-all`.
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
     *("sums of steps, float64", "sums of steps, float16", "prioritized, with a limit", "slices of frames"),
 )
-"""Members that call every kernel; all others in `make test-all`."""
+# Members that have every handler of XLA's among them; the others take seconds each to compile.
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
-"""Members that have every handler of XLA's among them; the others take seconds each to compile."""
+# Members that draw random words of JAX's own, and those of dtypes that it has not.
 NOT_ON_JAX = ("shifted", "sums of steps, float64")
-"""Members that draw random words of JAX's own, and those of dtypes that it has not."""
 
 
 def nearness(achieved: Any, desired: Any) -> Any:
@@ -277,10 +277,10 @@ KERNELS = {
     for name, kernel in vars(_native).items()
     if isinstance(kernel, types.BuiltinFunctionType) and not name.startswith("gpu_")  # which are told of GPUs
 }
+# Kernels that Python calls in tests of their own alone.
 WHOLE = {"add", "draw", "sample", "shared_note_add", "update"}
-"""Kernels that Python calls in tests of their own alone."""
+# Those that Python calls, and not XLA alone.
 HANDLERS = _native.HANDLERS.keys() - {"add", "draw", "update", "update_priorities", "threefry", "barrier"}
-"""Those that Python calls, and not XLA alone."""
 
 
 class Noted(dict[str, object]):

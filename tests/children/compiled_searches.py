@@ -42,6 +42,7 @@ def check(simulations: int, policy: Callable[[], Any], chance_step: Any = None) 
     print("as eager")
 
 
+# Simulations, the policy, and what chance does. What a search remembers belongs to a thread, or to such a number.
 CASES: dict[str, tuple[Any, ...]] = {
     "usual": (1, lambda: None),
     "tuned": (2, lambda: frb.trees.MuZero(frb.trees.UCB1Tuned())),
@@ -50,7 +51,6 @@ CASES: dict[str, tuple[Any, ...]] = {
     "chance": (2, lambda: frb.trees.MuZero(), step),
     "chance, once": (1, lambda: frb.trees.MuZero(), step),
 }
-"""Simulations, the policy, and what chance does. What a search remembers belongs to a thread, or to such a number."""
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:

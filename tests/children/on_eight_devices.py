@@ -29,8 +29,8 @@ from tests.support.effort import effort
 from tests.support.training import assert_same_bits
 from tests.support.xla_options import AS_USERS, QUICKLY
 
+# Five lanes are uneven on 2 and 3 shards, and on 8 three shards are empty.
 LANES, LENGTH, ROWS, STEPS, BATCH = 5, 8, 2, 5, 24
-"""Five lanes are uneven on 2 and 3 shards, and on 8 three shards are empty."""
 ITEM = {
     "x": frb.Unbounded((2,)),
     "image": frb.Bounded(0, 255, (3,), "uint8"),
@@ -76,8 +76,9 @@ SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for na
     name: frb.BufferSpec(**{"item": ITEM, "capacity": LANES * LENGTH, "lanes": LANES, **fields})
     for name, fields in OTHERS.items()
 }
+# On each number of shards; the others on one.
 ALL = ("prioritized",)
-"""On each number of shards; the others on one."""
+# In `make test`, beside those; `make test-all` has the others too.
 SOME = (
     "prioritized, with a limit",
     "slices, prioritized",
@@ -86,7 +87,6 @@ SOME = (
     "compact slices",
     "queue",
 )
-"""In `make test`, beside those; `make test-all` has the others too."""
 
 
 class Log(NamedTuple):
@@ -367,8 +367,8 @@ def test_each_device_takes_the_windows_of_its_own_lanes_out_of_a_queue() -> None
 # --- what is compiled ------------------------------------------------------------------------------------------------
 
 COLLECTIVE = r"= (\S+) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+# Slots of a lane, so that no array of a program has a shard's size by chance.
 LARGE = 1250
-"""Slots of a lane, so that no array of a program has a shard's size by chance."""
 
 
 def numbers(shape: str) -> int:

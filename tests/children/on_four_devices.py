@@ -26,10 +26,10 @@ from tests.support.members import MEMBERS, USUAL
 
 in_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]  # before JAX 0.7
 SEEDS = 4
+# On a mesh of each kind, in `make test-all`; the others on one.
 BOTH = ("prioritized", "slices, prioritized", "without replacement")
-"""On a mesh of each kind, in `make test-all`; the others on one."""
+# Members that have every structure and every writer among them.
 TYPED = ("prioritized, of the best", "queue of windows", "without replacement, of a reservoir", "slices, by windows")
-"""Members that have every structure and every writer among them."""
 each_member = pytest.mark.parametrize(
     ("kind", "name"),
     [(AxisType.Auto, name) for name in effort(BOTH[1:2], MEMBERS) if MEMBERS[name].compiled]
@@ -164,8 +164,8 @@ def test_stacked_buffers_are_trained_apart(kind: AxisType, name: str) -> None:
 
 # --- one buffer, whose storage is split -------------------------------------------------------------------------------
 
+# So large that no shape of a program has it, unless the program puts the storage together.
 CAPACITY = 240
-"""So large that no shape of a program has it, unless the program puts the storage together."""
 COMMUNICATION = r"all-gather|all-reduce|all-to-all|collective-permute"
 
 

@@ -31,8 +31,8 @@ from tests.support.effort import effort
 from tests.support.shared_items import ITEM, PRIORITIZED, Rng, check_items, make, numbers, rebuilt, spec_at
 from tests.support.touched import before_writing
 
+# Items of the largest add.
 MOST = 200
-"""Items of the largest add."""
 
 
 class Board:

@@ -27,10 +27,10 @@ from tests.support.effort import effort  # noqa: E402
 from tests.support.training import assert_same_bits  # noqa: E402
 
 NAME = "prioritized"
+# In one program: XLA takes long to compile a scan, which other tests make on one process.
 SCANNED = effort((), (NAME, "n-step of added", "compact slices", "queue"))
-"""In one program: XLA takes long to compile a scan, which other tests make on one process."""
+# One in each process: several in one wait for each other in threads, of which two cores have too few.
 SHARDS = int(sys.argv[4])
-"""One in each process: several in one wait for each other in threads, of which two cores have too few."""
 
 
 def check_own(x: Any, expected: Any) -> None:

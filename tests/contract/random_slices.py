@@ -18,8 +18,8 @@ TWO_ENDS |= {"truncated": frb.Binary()}
 ENDLESS = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,))}
 WIDE = STEP | {"image": frb.Unbounded((1030,), "uint8")}
 TO_THE_RIGHT = [(True, False), (False, False), (False, (False, True))]
+# Whether slices have a strict length, and where they may reach out.
 TO_THE_LEFT = [(False, (True, False)), (False, True)]
-"""Whether slices have a strict length, and where they may reach out."""
 
 
 def random_spec(rng: Rng, kind: str) -> frb.BufferSpec:

@@ -19,8 +19,8 @@ ITEM = {
 PRIORITIZED = frb.BufferSpec(ITEM, 6, frb.Prioritized())
 UNIFORM = frb.BufferSpec(ITEM, 6)
 
+# Of each what the error says, and what makes it. It is a ValueError, unless the words begin with "TypeError: ".
 Cases = list[tuple[Any, ...]]
-"""Of each what the error says, and what makes it. It is a ValueError, unless the words begin with "TypeError: "."""
 
 
 def told(words: str) -> tuple[type[Exception], str]:

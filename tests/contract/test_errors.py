@@ -165,8 +165,8 @@ class Refusals:
                     traced(call, self.state)
 
 
+# JAX narrows the NumPy arguments of a user's jit before we see them; `check_traced` has the inputs inside instead.
 EAGER = [name for name in VARIANTS if name != "jax-jit"]
-"""JAX narrows the NumPy arguments of a user's jit before we see them; `check_traced` has the inputs inside instead."""
 
 
 @pytest.fixture
@@ -294,13 +294,13 @@ def calls_on_states(rb: Any) -> dict[str, Callable[[Any], Any]]:
     return calls | ({"own_": rb.own_} if hasattr(rb, "own_") else {})
 
 
+# What else reads a state of torch.
 READS: dict[str, Callable[[Any], Any]] = {
     "tree": lambda s: s.tree,
     "deepcopy": copy.deepcopy,
     "pickle": pickle.dumps,
     "leaves": lambda s: pytree.tree_leaves(s),
 }
-"""What else reads a state of torch."""
 
 
 def test_states_of_the_other_backend_are_refused(library: Backend) -> None:

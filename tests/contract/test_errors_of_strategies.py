@@ -159,6 +159,7 @@ LANED = spec_with(capacity=12, lanes=3)
 
 
 # (the buffer, how it is filled, the function, its arguments, the error, its message)
+# What follows from shapes and settings, so that the buffer need not be filled.
 CALLS: Cases = [
     (r"leaf 'done': expected shape \(3,\) for a step of all lanes or .*\(4,\)", LANED, (3,), "add", steps(4)),
     (r"or \('T', 3\) for several, got \(\); reshape it, or change BufferSpec.l", LANED, (3,), "add", steps()),
@@ -248,9 +249,9 @@ CALLS: Cases = [
     ("TypeError: epochs: expected n as a Python int", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, 1.5),
     ("epochs: batch_size is missing", spec_with(frb.WithoutReplacement()), (3,), "epochs"),
 ]
-"""What follows from shapes and settings, so that the buffer need not be filled."""
 
 
+# What only values can tell.
 VALUES: Cases = [
     (
         "add: the buffer is full: 2 items do not fit into the room for 1; sample .* first, or add fewer",
@@ -301,7 +302,6 @@ VALUES: Cases = [
     ("a slice of 4 steps with a positive priority", spec_with(frb.PrioritizedSlices(4)), (3,), "sample", 1),
     ("sample: the buffer is empty", spec_with(frb.WithoutReplacement()), (), "epochs", 2),
 ]
-"""What only values can tell."""
 
 
 def arrays_of(backend: Backend, state: Any) -> list[bytes]:

@@ -22,11 +22,11 @@ from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import BATCH, MEMBERS
 
+# Members that keep, among them, every array from which kernels read where to go on.
 KEPT = (
     *("uniform", "prioritized, of the best", "queue of windows", "without replacement", "slices, by windows", "groups"),
     *("without replacement, of a reservoir", "slices without replacement", "slices without replacement, by windows"),
 )
-"""Members that keep, among them, every array from which kernels read where to go on."""
 PAIRED = {
     "observation": frb.Unbounded((2, 3)),
     "reward": frb.Unbounded(()),
@@ -39,10 +39,10 @@ SPECS = {name: MEMBERS[name].spec for name in KEPT} | {
     "waiting steps": frb.BufferSpec(PAIRED, 12, batch_size=BATCH, lanes=3, transforms=frb.n_step(3, 0.9, at="add")),
     "steps ahead": frb.BufferSpec(PAIRED, 12, batch_size=BATCH, lanes=3, transforms=frb.n_step(3, 0.9)),
 }
+# What arrays are filled with: far away, and just beyond.
 WILD = effort((-(2**31), 2**30, 12), (2**31 - 1, -(2**31), 2**30, -1, 12, 40))
-"""What arrays are filled with: far away, and just beyond."""
+# What array libraries, and the library where it sees it, raise.
 REFUSED = (IndexError, ValueError, RuntimeError)
-"""What array libraries, and the library where it sees it, raise."""
 
 
 def swapped(library: Backend, state: Any, name: str, array: np.ndarray) -> Any:
@@ -83,8 +83,8 @@ def all_functions(library: Backend, state: Any) -> None:
             jax.block_until_ready(call())
 
 
+# On JAX, which compiles each function of each.
 COMPILED = effort(("slices without replacement", "waiting steps"), SPECS)
-"""On JAX, which compiles each function of each."""
 
 
 @pytest.mark.parametrize("name", SPECS)

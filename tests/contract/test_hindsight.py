@@ -47,11 +47,11 @@ def test_from_one_backend_to_the_other(strategy: str, n: int | None, rng: Rng) -
 # The law.
 
 
+# A mark for each step of a lane: "|" ends an episode.
 EPISODES = {"a lane": ["..|....|.|..."], "two lanes": ["...|..", "|....|.."]}
-"""A mark for each step of a lane: "|" ends an episode."""
 DRAWS = 40_000
+# Standard deviations: they happen to a correct program once in 5e8 tries.
 FAR = 6.0
-"""Standard deviations: they happen to a correct program once in 5e8 tries."""
 
 
 def filled(backend: Backend, lanes: list[str], transforms: Any) -> tuple[Any, list[list[int]]]:

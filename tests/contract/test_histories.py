@@ -21,8 +21,8 @@ from tests.support.spec_pool import OF_ALL_DTYPES, POOL, WIDE_DTYPES
 
 WIDE = STEP | {"image": frb.Unbounded((33, 33), "bfloat16")}
 EVERY_DTYPE = STEP | OF_ALL_DTYPES | WIDE_DTYPES
+# Without bfloat16, whose NaNs XLA changes where it compiles quickly (see `conftest`).
 BYTES = {name: OF_ALL_DTYPES[name] for name in ("bytes", "wide", "complex", "half")}
-"""Without bfloat16, whose NaNs XLA changes where it compiles quickly (see `conftest`)."""
 STORAGES = [*[frb.Device()] * 4, frb.Host(), frb.Memmap(), frb.Objects()]
 ON_HOST = [frb.Host(), frb.Memmap()]
 
@@ -96,8 +96,8 @@ ACROSS: dict[str, tuple[Sequence[str], frb.BufferSpec]] = {
     "traced": (["jax-jit"], frb.BufferSpec(STEP | BYTES, 17, frb.Prioritized(alpha=1.0, beta=1.0))),
 }
 ACROSS |= {f"nest {k}": (["jax", "torch"], POOL[k]) for k in effort([2], range(len(POOL)))}
+# What these keep, others in the table keep too, or the members that go from backend to backend in `test_members`.
 ALIKE = ("lifo", "in order", "shuffled", "slices", "slices without replacement", "reservoir", "full, traced", "best")
-"""What these keep, others in the table keep too, or the members that go from backend to backend in `test_members`."""
 
 
 @pytest.mark.parametrize("name", [name for name in ACROSS if name not in effort(ALIKE, ())])

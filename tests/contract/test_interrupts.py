@@ -20,12 +20,12 @@ from tests.support.effort import effort
 from tests.support.members import BATCH, MEMBERS
 
 VARIANTS = ("torch", "torch-core", "jax-host", "jax-host-core", "jax")
+# So many lines of each function of each member.
 LINES = effort(5, None)
-"""So many lines of each function of each member."""
+# Those that all is done for by a kernel, those that the core does it for, and two of which kernels do a part.
 NAMES = effort(
     ("prioritized", "prioritized, of the best", "without replacement", "slices, prioritized"), tuple(MEMBERS)
 )
-"""Those that all is done for by a kernel, those that the core does it for, and two of which kernels do a part."""
 CASES = [
     (variant, name) for variant in VARIANTS for name in NAMES if variant != "jax" or name in effort(NAMES[1:2], NAMES)
 ]

@@ -26,8 +26,8 @@ from tests.support.xla_options import AS_USERS
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
 SPEC = frb.BufferSpec(ITEM, 14, frb.Prioritized())
+# Its tree has two levels; XLA takes half as long again to compile that.
 DEEP = frb.BufferSpec(ITEM, 20, frb.Prioritized())
-"""Its tree has two levels; XLA takes half as long again to compile that."""
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, new_priority="ever")]
 
 
@@ -40,8 +40,8 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return bool(request.param == "kernels")
 
 
+# For what JAX makes of either form alike: XLA takes a second or two for each function of the core.
 by_kernels = pytest.mark.parametrize("kernels", effort(["kernels"], ["kernels", "core"]), indirect=True)
-"""For what JAX makes of either form alike: XLA takes a second or two for each function of the core."""
 
 
 def in_turn(*cases: tuple[str, Any]) -> Any:

@@ -18,6 +18,7 @@ from tests.support.backends import Backend
 
 items = frb.items
 X, IMAGE = frb.Unbounded((3,)), frb.Bounded(0, 255, (8, 6, 3), "uint8")
+# Where ("next", "observation") could be read as two keys, a container and a leaf.
 STEPS = {
     "observation": X,
     "pixels": IMAGE,
@@ -25,7 +26,6 @@ STEPS = {
     "done": frb.Binary(()),
     "next": {"observation": X, "pixels": IMAGE, "choice": frb.Categorical(4), "reward": frb.Unbounded(())},
 }
-"""Where ("next", "observation") could be read as two keys, a container and a leaf."""
 PATH, SEVERAL = ("next", "observation"), ["next", "observation"]
 
 

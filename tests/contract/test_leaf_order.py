@@ -20,6 +20,7 @@ Tree = Any
 NUMBERS = np.arange(4, dtype=np.float32)
 
 SCALAR = frb.Unbounded(())
+# Leaves that nothing but their names tells apart, in an order that is not that of their names.
 ITEM: dict[str, Any] = {
     "value": SCALAR,
     "reward": SCALAR,
@@ -27,7 +28,6 @@ ITEM: dict[str, Any] = {
     "done": frb.Binary(),
     "count": frb.Unbounded((), "int32"),
 }
-"""Leaves that nothing but their names tells apart, in an order that is not that of their names."""
 
 
 def backwards(nest: Any) -> Any:

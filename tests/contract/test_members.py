@@ -26,6 +26,7 @@ from tests.support.lives import live_on_torch
 from tests.support.members import BATCH, COVERING, LANES, MEMBERS, Member
 
 COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
+# Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike.
 ON_JAX = {
     name: COMPILED[name]
     for name in effort(
@@ -33,7 +34,6 @@ ON_JAX = {
         COMPILED,
     )
 }
-"""Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike."""
 every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 members_on_jax = pytest.mark.parametrize("member", ON_JAX.values(), ids=ON_JAX)
 
@@ -188,6 +188,7 @@ def test_steps_of_lanes_one_by_one_or_together(member: Member, same_draws: None)
             assert drawn[0] == drawn[1]
 
 
+# Ways to draw that no other test traces, as slices are: another setting of each traces through the same code.
 TRACED = effort(
     [
         "prioritized, distinct",
@@ -197,7 +198,6 @@ TRACED = effort(
     ],
     [name for name in COMPILED if name not in ("uniform", "prioritized", "uniform, stopping when full")],
 )
-"""Ways to draw that no other test traces, as slices are: another setting of each traces through the same code."""
 
 
 @pytest.mark.parametrize("name", TRACED)

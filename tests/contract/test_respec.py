@@ -185,8 +185,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
+# Those that XLA compiles too; mapped, it compiles the core.
 COMPILED = ("slices", "best")
-"""Those that XLA compiles too; mapped, it compiles the core."""
 
 
 @pytest.mark.parametrize("what", OTHERS)

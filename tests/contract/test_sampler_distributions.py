@@ -56,15 +56,15 @@ def on_jax(function: Callable[..., Any], spec: Any, *args: Any) -> Any:
     return jax.device_get(compiled(function, spec)(*args))
 
 
+# How the core is carried out: functions of a function over ops, a spec, and NumPy arrays.
 WAYS: dict[str, Callable[..., Any]] = {
     "jax": on_jax,
     "torch": functools.partial(on_torch, NONE),
     "kernels": functools.partial(on_torch, cpu_kernels.TABLE),
 }
-"""How the core is carried out: functions of a function over ops, a spec, and NumPy arrays."""
 every_way = pytest.mark.parametrize("way", list(WAYS))
+# For samplers without a tree: kernels do nothing of what is left to chance.
 each_library = pytest.mark.parametrize("way", ["jax", "torch"])
-"""For samplers without a tree: kernels do nothing of what is left to chance."""
 
 
 def added(ops: Any, spec: Any, arrays: Any, leaves: Any, mask: Any, priorities: Any, draws: Any) -> Any:
@@ -201,8 +201,8 @@ def check_told(told: Any, outcomes: Sequence[Hashable], probabilities: Law, weig
     np.testing.assert_allclose(told.weights, [weights[x] if weights else 1 for x in outcomes], rtol=2e-6)
 
 
+# Four lanes, of which one has been overwritten in part, if it holds four steps, and one is empty.
 RAGGED = ("." * 6, ".", "", "..")
-"""Four lanes, of which one has been overwritten in part, if it holds four steps, and one is empty."""
 
 
 @each_library
@@ -359,9 +359,9 @@ def test_without_replacement_in_order(way: str) -> None:
         assert told.probabilities.tolist() == told.weights.tolist() == told.mask.tolist()
 
 
+# In lanes of nine: the end of a trajectory, one of one step, one of two, and three of one that is under way; two and
+# five steps in another lane; none in the third.
 EPISODES = ("...|.....||.|...", ".|.....", "")
-"""In lanes of nine: the end of a trajectory, one of one step, one of two, and three of one that is under way; two and
-five steps in another lane; none in the third."""
 
 
 def windows_of(sampler: Any, lane: list[Step]) -> list[list[tuple[int, ...]]]:
@@ -512,13 +512,13 @@ def test_windows_without_replacement(way: str) -> None:
 
 
 RESERVOIR = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 2, writer=frb.Reservoir())
+# The items of each batch; -1 is masked.
 BATCHES: dict[str, list[list[int]]] = {
     "at once": [[0, 1, 2, 3, 4]],
     "masked": [[-1, 0, 1, 2, -1, 3, 4, -1]],
     "one by one": [[0], [1], [2], [3], [4]],
     "in parts": [[0], [1, -1, 2], [3, 4]],
 }
-"""The items of each batch; -1 is masked."""
 
 
 @pytest.mark.parametrize(

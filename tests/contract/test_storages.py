@@ -32,12 +32,12 @@ from tests.support.effort import effort
 
 PAGE = 4096
 VARIANTS = ["torch", "torch-core", *backends.HOST_VARIANTS]
+# Which must give the bits of torch in a device's memory; `test_members` finds these to be those of JAX.
 CARRIERS = [
     *(("jax-host", frb.Host()), ("jax-host-core", frb.Memmap()), ("jax-host", frb.Memmap())),
     *(("torch", frb.Host()), ("torch", frb.Objects())),
     *(("torch", frb.Memmap()), ("torch-core", frb.Memmap()), ("torch-inplace", frb.Memmap())),
 ]
-"""Which must give the bits of torch in a device's memory; `test_members` finds these to be those of JAX."""
 
 
 def stored_in(spec: frb.BufferSpec, storage: Any) -> frb.BufferSpec:
@@ -73,8 +73,8 @@ def check_reserved(state: Any) -> None:
         assert all(array.reserved[page] for array, page in written_pages(state._version.own().files))
 
 
+# Of each item a page of the rows, and one of a wide array.
 BULKY = members.ITEM | {"row": frb.Unbounded((1024,)), "image": frb.Unbounded((64, 64), "uint8")}
-"""Of each item a page of the rows, and one of a wide array."""
 
 
 def bulky(items: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

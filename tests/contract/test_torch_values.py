@@ -28,8 +28,8 @@ from tests.support.effort import effort
 from torch_backend import ops
 from torch_backend.memory import Memory
 
+# Elements of a uint8 leaf that is kept in an array of its own.
 WIDE = 1100
-"""Elements of a uint8 leaf that is kept in an array of its own."""
 ITEM = {
     "id": frb.Unbounded((), "int32"),
     "image": frb.Unbounded((WIDE,), "uint8"),

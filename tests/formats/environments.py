@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 BOX = spaces.Box(-1, 1, (2,), np.float64)
+# More than Gymnasium's samples have with the seeds of these tests.
 LIMITS = {"max_length": 40, "max_edges": 100}
-"""More than Gymnasium's samples have with the seeds of these tests."""
 ALL = spaces.Dict(
     text=spaces.Text(5, min_length=0),
     sequence=spaces.Sequence(spaces.Tuple((spaces.Discrete(5), BOX))),

@@ -22,8 +22,8 @@ LARGE = 2**24  # whole numbers up to here are exact in float32
 MODES = tuple(AutoresetMode)
 FLAGS = ("done", "terminated", "truncated")
 NO, YES = np.zeros(4, bool), np.ones(4, bool)
+# A vector of single environments, or one written with arrays; the latter has NEXT_STEP alone.
 VECTORISED = ("sync", "own")
-"""A vector of single environments, or one written with arrays; the latter has NEXT_STEP alone."""
 
 
 class Episode(NamedTuple):
@@ -33,12 +33,12 @@ class Episode(NamedTuple):
     end: str
 
 
+# One lane after the other: every kind of end, episodes of one step, two of them in a row.
 EPISODES: tuple[tuple[Episode, ...], ...] = (
     (Episode(3, "terminated"), Episode(1, "truncated"), Episode(2, "both"), Episode(1, "terminated")),
     (Episode(4, "truncated"), Episode(2, "terminated")),
     (Episode(1, "both"),),
 )
-"""One lane after the other: every kind of end, episodes of one step, two of them in a row."""
 
 
 def _position(number: int) -> np.ndarray:
@@ -49,6 +49,7 @@ def _frame(number: int) -> np.ndarray:
     return np.tile(np.frombuffer(np.int32(number).tobytes(), np.uint8), (3, 2))
 
 
+# Kinds of observations, by their number.
 OBSERVE: dict[str, Any] = {
     "box": _position,
     "discrete": np.int64,
@@ -61,7 +62,6 @@ OBSERVE: dict[str, Any] = {
     },
     "frame": _frame,
 }
-"""Kinds of observations, by their number."""
 
 _BOX = spaces.Box(-LARGE, LARGE, (2,), np.float32)
 _GOAL = spaces.Box(-LARGE, LARGE, (1,), np.float32)

@@ -15,6 +15,7 @@ from tests.support.grammar import INTEGERS, REAL, Data
 
 specs = pytest.importorskip("dm_env.specs", reason="needs dm-env, which the extra dev brings")
 
+# Specs that have one of their own in dm_env.
 SPECS = grammar.Grammar(
     {
         "unbounded": (*REAL, "bool", "complex64"),
@@ -29,7 +30,6 @@ SPECS = grammar.Grammar(
     masks=False,
     starts=False,
 )
-"""Specs that have one of their own in dm_env."""
 
 
 def same(a: Any, b: Any) -> bool:

@@ -101,6 +101,7 @@ def test_stacked_sequences_come_back(space: Any) -> None:
     assert frb.convert.to_gymnasium(spec) == sequence
 
 
+# Specs that have a space of their own.
 SPECS = grammar.Grammar(
     {
         "unbounded": REAL,
@@ -116,7 +117,6 @@ SPECS = grammar.Grammar(
     masks=False,
     sequences=((LIMITS["max_length"], False),),
 )
-"""Specs that have a space of their own."""
 
 
 @hypothesis.given(SPECS.nests_of(3))

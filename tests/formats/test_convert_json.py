@@ -81,6 +81,7 @@ STEP = {
         "terminated": frb.Binary(),
     },
 }
+# Every sampler, every writer, every transform, every storage.
 BUFFERS = {
     "usual": frb.BufferSpec(STEP, 5),
     "prioritized": frb.BufferSpec(STEP, 5, frb.Prioritized(1, 0.5, "ever"), batch_size=3),
@@ -115,7 +116,6 @@ BUFFERS = {
     "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),
     "objects": frb.BufferSpec(frb.specs.NonTensor(), 5, storage=frb.Objects()),
 }
-"""Every sampler, every writer, every transform, every storage."""
 
 
 @pytest.mark.parametrize("spec", BUFFERS.values(), ids=BUFFERS)

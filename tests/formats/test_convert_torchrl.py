@@ -23,6 +23,7 @@ NUMBERS = (*REAL, "bfloat16")
 
 
 VECTORS = ("bool", "int8", "float32")
+# Specs that have one of their own in torchrl.
 SPECS = grammar.Grammar(
     {
         "unbounded": (*NUMBERS, "bool"),
@@ -39,7 +40,6 @@ SPECS = grammar.Grammar(
     starts=False,
     names=("a", "b", "c_"),  # theirs refuses names such as shape
 )
-"""Specs that have one of their own in torchrl."""
 
 
 @hypothesis.given(SPECS.nests_of(3))

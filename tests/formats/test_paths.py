@@ -19,10 +19,10 @@ from tests.formats.recorded import EPISODES, MODES, Recording, as_numpy, at, num
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
+# Each lane wraps around about twice.
 LENGTH, CALLS = 16, 41
-"""Each lane wraps around about twice."""
+# Lane by lane, each from its oldest step on.
 IN_ORDER = frb.WithoutReplacement(shuffle=False)
-"""Lane by lane, each from its oldest step on."""
 GAMMA = 0.5  # sums of the rewards, which are quarters, are exact
 Step = dict[str, Any]
 

@@ -59,8 +59,8 @@ FUNCTIONS: dict[str, Any] = {
     "vec_norm": items.vec_norm(MOMENTS, "v"),
 }
 INVERTED = ("action_discretize", "cast", "cat", "flatten", "frame_stack", "normalize", "one_hot", "to_image")
+# torch.compile takes long to trace them all.
 TRACED = effort(("frame_stack", "random_shift", "resize", "reward_to_go"), tuple(FUNCTIONS))
-"""torch.compile takes long to trace them all."""
 INVERSES = {name: FUNCTIONS[name].inverse(ITEM) for name in INVERTED}
 RNG = np.random.default_rng(0)
 BATCH = {

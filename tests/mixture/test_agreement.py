@@ -18,8 +18,8 @@ from tests.mixture.mixtures import ITEM, UNIFORM
 from tests.support.effort import effort
 from torch_backend import random
 
+# A key splits into up to FAN, on two levels; so each of ROOTS has NODES at most, of which each gives WORDS.
 FAN, NODES, ROOTS, WORDS = 5, 32, effort(3, 30), 64
-"""A key splits into up to FAN, on two levels; so each of ROOTS has NODES at most, of which each gives WORDS."""
 BATCH = 13
 POWERS = frb.BufferSpec(ITEM, 6, frb.Prioritized(alpha=0.6, beta=0.4))
 QUEUE = frb.BufferSpec(ITEM, 8, frb.Queue())

@@ -18,8 +18,8 @@ from tests.mixture.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM, filled, n
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
+# Of the samplers that remember, those for which programs of JAX are compiled.
 COMPILED = [frb.WithoutReplacement()]
-"""Of the samplers that remember, those for which programs of JAX are compiled."""
 
 
 def test_exact_shares_come_in_the_order_of_the_buffers(library: Backend) -> None:

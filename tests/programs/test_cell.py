@@ -20,8 +20,8 @@ from functional_rb.iteration.turns import Turns
 from tests.support import backends
 from tests.support.backends import Backend
 
+# Seconds that nothing here should ever take.
 PATIENCE = 60.0
-"""Seconds that nothing here should ever take."""
 SPEC = frb.BufferSpec({"x": frb.Unbounded(())}, 64, frb.WithoutReplacement(), batch_size=4)
 LOST = "there is no state any more: the newest was consumed by a function that "
 

@@ -17,15 +17,15 @@ from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES, MEMBERS, USUAL, Member
 
+# Seconds that nothing here should ever take.
 PATIENCE = 60.0
-"""Seconds that nothing here should ever take."""
 COLLECTORS = 2
+# Of the learner; collectors go on until it has done them.
 STEPS = 10
-"""Of the learner; collectors go on until it has done them."""
+# Of JAX also on the device, where functions take long to compile.
 COMPILED = ("uniform", "prioritized")
-"""Of JAX also on the device, where functions take long to compile."""
+# What can be drawn from as soon as there are items.
 ENDLESS = ("uniform", "prioritized", "recency", "without replacement", "slices", "slices without replacement")
-"""What can be drawn from as soon as there are items."""
 CASES = [
     *((name, variant) for name in USUAL for variant in ("torch", "jax-host")),
     *((name, "jax") for name in COMPILED),

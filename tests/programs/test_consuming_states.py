@@ -32,8 +32,8 @@ rb = jax_backend
 CONSUMED = r"this state was consumed by an in-place function.*go on with what that returned"
 SPEC = frb.BufferSpec({"x": frb.Unbounded((2,)), "n": frb.Unbounded((), "int32")}, 8, frb.Prioritized())
 UNIFORM = dataclasses.replace(SPEC, sampler=frb.Uniform())
+# Of a sampler that remembers what it drew.
 LIMITED = dataclasses.replace(SPEC, sampler=frb.Uniform(max_times_sampled=2))
-"""Of a sampler that remembers what it drew."""
 HANDLES, PRIORITIES = np.arange(3, dtype=np.int32), np.ones(3, np.float32)
 
 

@@ -31,8 +31,8 @@ from tests.support.effort import effort
 ROOT = Path(__file__).parents[2]
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
 BATCH = 4
+# Seconds that nothing here should ever take.
 PATIENCE = 30.0
-"""Seconds that nothing here should ever take."""
 
 
 def items(n: int, start: int = 0) -> dict[str, Any]:

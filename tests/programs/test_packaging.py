@@ -43,8 +43,8 @@ def names(lines: list[str]) -> set[str]:
 
 
 OF_TEXT = {"tokenizers", "transformers", "datasets", "pyarrow"}
+# What takes long to import, and only some need.
 LATE = {"torch._dynamo", *(f"functional_rb.{name}" for name in ("datasets", "ted", "testing", "text", "trees"))}
-"""What takes long to import, and only some need."""
 
 
 @pytest.fixture(scope="module")

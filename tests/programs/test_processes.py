@@ -33,8 +33,8 @@ from tests.support import backends, lives
 from tests.support.members import BATCH, ITEM
 from tests.support.sent_states import members, told
 
+# Seconds that nothing here should ever take.
 PATIENCE = 120
-"""Seconds that nothing here should ever take."""
 STORAGES = [frb.Device(), frb.Host(), frb.Memmap()]
 
 

@@ -12,8 +12,8 @@ from tests.support.effort import effort
 from tests.support.members import MEMBERS, USUAL, Member
 
 SEEDS = 3
+# The structures of a deck, of a tree and of episodes: another setting is batched by the same rules.
 SOME = ("without replacement, of a reservoir", "slices, prioritized")
-"""The structures of a deck, of a tree and of episodes: another setting is batched by the same rules."""
 TRAINED = {name: MEMBERS[name] for name in effort(SOME, USUAL)}
 
 

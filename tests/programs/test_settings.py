@@ -120,8 +120,8 @@ CALLS: dict[str, Call] = {
 }
 
 
+# Functions that give descriptions, and no arrays.
 DESCRIBING = {"map_spec", "partition_specs", "sample_spec", "shape_dtype_struct"}
-"""Functions that give descriptions, and no arrays."""
 
 
 def states(storage: Any) -> tuple[frb.State, frb.State]:

@@ -24,10 +24,10 @@ from tests.support.laws import tree_of
 Array = np.ndarray[Any, Any]
 LANES = 8
 LENGTH = 16
+# Step k of lane e has the number `e * IDS + k`.
 IDS = 2**20
-"""Step k of lane e has the number `e * IDS + k`."""
+# The number of steps that are not written.
 NOWHERE = -5
-"""The number of steps that are not written."""
 ITEM = {
     "id": frb.Unbounded((), "int32"),
     "lane": frb.Unbounded((), "int32"),
@@ -351,8 +351,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+# How many steps a lane holds, and how many are written.
 SIZES = effort((800, 13 * 10**4), (6250, 10**6))
-"""How many steps a lane holds, and how many are written."""
 
 
 def on(**names: Iterable[str]) -> Any:

@@ -27,10 +27,10 @@ from tests.support.effort import effort
 from torch_backend import chain, modes
 from torch_backend.library import TORCH
 
+# With DLPack's C interface, and as torch before 2.13 has it.
 CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}
-"""With DLPack's C interface, and as torch before 2.13 has it."""
+# Seconds that nothing here should ever take.
 PATIENCE = 60
-"""Seconds that nothing here should ever take."""
 WIDTH, CAPACITY = 200, 2048
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((WIDTH,)), "image": frb.Unbounded((1100,), "uint8")}
 SPEC = frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized())

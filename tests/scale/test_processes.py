@@ -27,8 +27,8 @@ from torch_backend import ops as torch_ops
 from torch_backend.random import draws
 from torch_backend.sharded_state import ShardedState
 
+# Five lanes are uneven on 2 and on 3 processes; four are on 3, of which then one has none.
 LANES, LENGTH, STEPS, BATCH = 5, 8, 4, 24
-"""Five lanes are uneven on 2 and on 3 processes; four are on 3, of which then one has none."""
 ITEM = {
     "x": frb.Unbounded((2,)),
     "image": frb.Bounded(0, 255, (40, 40), "uint8"),
@@ -68,8 +68,8 @@ SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for na
     for name, more in OTHERS.items()
 }
 
+# What two processes share too, in `make test`.
 PAIRS = ("prioritized", "without replacement", "n-step", "n-step of added, groups", "compact slices", "queue")
-"""What two processes share too, in `make test`."""
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from functional_rb.scale.verl import ReplayBuffer
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
+# What verl's trainers give a sampler of one's own, by name, as read in verl 0.9.1 (verl/trainer/ppo/v1).
 INTERFACE = {
     "__init__": [
         "trainer_mode", "trainer_config", "max_off_policy_threshold", "max_off_policy_strategy", "sampler_kwargs",
@@ -24,7 +25,6 @@ INTERFACE = {
     "get_sampleable_count": ["global_steps", "partition_id"],
     "wait_for_sampleable": ["global_steps", "partition_id", "target_count"],
 }  # fmt: skip
-"""What verl's trainers give a sampler of one's own, by name, as read in verl 0.9.1 (verl/trainer/ppo/v1)."""
 
 
 class Meta(NamedTuple):

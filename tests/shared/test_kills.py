@@ -14,8 +14,8 @@ import pytest
 from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
+# Seconds in which a survivor must go on. It takes milliseconds; a busy machine may let a process wait.
 LONG = 5.0
-"""Seconds in which a survivor must go on. It takes milliseconds; a busy machine may let a process wait."""
 
 
 def scenarios(path: Path, *names: str, before: tuple[str, ...] = ()) -> list[dict[str, Any]]:

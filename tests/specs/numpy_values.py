@@ -15,13 +15,13 @@ from functional_rb.specs.values import Outline
 from tests.support import grammar
 from tests.support.grammar import PARTED, REAL
 
+# Rows of the batches that are tested.
 N = 4
-"""Rows of the batches that are tested."""
 seeds = st.integers(0, 2**32 - 1)
+# What NumPy computes with; `ArraySpec` says nothing of values.
 ARRAYS = grammar.leaves_of(("bool", *REAL, "complex64"), "any", "object")
-"""What NumPy computes with; `ArraySpec` says nothing of values."""
+# Of something: of no arrays, no batch is known.
 SPECS = grammar.Grammar(ARRAYS, (*PARTED, "stacked", "agents", "dict", "tuple"), axes=(0, 2, 0), least=1).nests_of()
-"""Of something: of no arrays, no batch is known."""
 
 
 def drawn(spec: Any, words: np.ndarray) -> Any:
@@ -63,6 +63,7 @@ def assert_same(one: Any, other: Any) -> None:
 # --- the backends ---------------------------------------------------------------------------------------------------
 
 
+# Everything that both backends have.
 MIXED = frb.Composite(
     choice=frb.Categorical(5, [False, True, True, False, True], (2,), "int8", -3),
     each=frb.Categorical(3, [[True, False, True], [False, True, True]], (2,), "uint16", 65000),
@@ -84,7 +85,6 @@ MIXED = frb.Composite(
     either=frb.specs.OneOf([frb.Bounded(5, 6, (2,)), frb.specs.Text(2)]),
     agents=frb.specs.Stacked([frb.Unbounded((2,)), frb.Categorical(4, shape=(1,))]),
 )
-"""Everything that both backends have."""
 
 
 def graph(nodes: Any, edges: Any = None, links: Any = None) -> Any:

@@ -12,8 +12,8 @@ from functional_rb.base import nest
 from tests.support.effort import effort
 from tests.support.grammar import Box, Data, Pair
 
+# All public names that a spec may show.
 NAMES = {name: getattr(module, name) for module in (frb, frb.specs) for name in module.__all__}
-"""All public names that a spec may show."""
 NAMESPACE = NAMES | {"inf": math.inf, "Pair": Pair, "Data": Data, "Box": Box}
 U = frb.Unbounded
 many = settings(max_examples=effort(50, 200))

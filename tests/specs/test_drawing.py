@@ -252,8 +252,8 @@ def test_both_ends_are_drawn(dtype: str) -> None:
 DRAWS = 20_000
 
 
+# A test by chance fails once in 1e9 of its kind, and not at the seeds that stand here.
 SAFE = math.log(1e9)
-"""A test by chance fails once in 1e9 of its kind, and not at the seeds that stand here."""
 
 
 def assert_law(seen: Counter[Any], law: dict[Any, float]) -> None:

@@ -269,6 +269,7 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
     return runner.summarize(verbose=False).attempted
 
 
+# The functions that backends bind: their examples need one.
 BOUND = (
     "functional_rb.buffer.api",
     "functional_rb.iteration.cell",
@@ -299,13 +300,12 @@ BOUND = (
     "functional_rb.trees.forest_tree",
     "functional_rb.trees.view",
 )
-"""The functions that backends bind: their examples need one."""
+# What takes its docstrings from modules of `BOUND`.
 SAID_THERE = ("functional_rb.public.buffers",)
-"""What takes its docstrings from modules of `BOUND`."""
+# What has subclasses of TransferQueue's classes, and cannot be imported without it.
 SUBCLASSES = ("functional_rb.scale.transfer_queue.queue", "functional_rb.scale.transfer_queue.samplers")
-"""What has subclasses of TransferQueue's classes, and cannot be imported without it."""
+# What these say is run on torch, of `BOUND`; here it would be compiled.
 SAID_AGAIN = ("jax_backend.forests", "jax_backend.text", "jax_backend.trees")
-"""What these say is run on torch, of `BOUND`; here it would be compiled."""
 
 
 def test_examples_of_the_core() -> None:

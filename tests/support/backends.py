@@ -14,14 +14,14 @@ import pytest
 import functional_rb as frb
 from functional_rb.native.switch import HAVE_KERNELS, switch
 
+# JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile
+# nothing, so that long histories take little time; that JAX's own numbers come in is for `test_host` to see.
 HOST_VARIANTS = ("jax-host", "jax-host-core")
-"""JAX's functions on buffers in the host's memory, with kernels and without. They draw as torch does, and compile
-nothing, so that long histories take little time; that JAX's own numbers come in is for `test_host` to see."""
+# Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms.
 VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace")
-"""Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms."""
 
+# For what is so only by kernels: the results are the same without them, but XLA copies then.
 needs_native = pytest.mark.skipif(not switch.on, reason="of compiled kernels, which FUNCTIONAL_RB_NATIVE=0 turns off")
-"""For what is so only by kernels: the results are the same without them, but XLA copies then."""
 
 
 @dataclasses.dataclass(frozen=True)

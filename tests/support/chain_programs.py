@@ -18,6 +18,7 @@ from functional_rb.versions.memory import LEAST
 from functional_rb.versions.version import take_back
 from torch_backend.library import TORCH
 
+# The last two have arrays of their own.
 LEAVES = {
     "x": frb.Unbounded((3,)),
     "n": frb.Unbounded((), "int32"),
@@ -32,7 +33,6 @@ LEAVES = {
     "image": frb.Unbounded((1100,), "uint8"),
     "wide": frb.Unbounded((300,), "float16"),
 }
-"""The last two have arrays of their own."""
 
 
 class Pair(NamedTuple):
@@ -134,8 +134,8 @@ FORMS = (
     *("tensor", "tensor", "numpy", "strided", "strided numpy", "read only", "negative", "grad", "parameter"),
     *("number", "wrong dtype", "wrong shape", "list", "swapped bytes", "zeros", "meta"),
 )
+# Each of the unusual forms comes so seldom as once in so many leaves.
 USUAL = 10
-"""Each of the unusual forms comes so seldom as once in so many leaves."""
 
 
 def in_form(form: str, array: np.ndarray) -> Any:

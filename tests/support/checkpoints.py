@@ -24,8 +24,8 @@ from functional_rb.core.counters import CURSOR, SIZE, length
 from functional_rb.storage import disk, host_state
 from functional_rb.storage.host_state import HostState
 
+# What `disk` does that a test can let fail.
 CALLS = ("create", "write", "fsync", "truncate", "rename", "unlink", "fsync_directory", "make_directory")
-"""What `disk` does that a test can let fail."""
 Bits = dict[str, tuple[str, tuple[int, ...], bytes]]
 
 
@@ -93,10 +93,10 @@ def advanced(state: frb.State, rng: np.random.Generator, rows: int) -> frb.State
     return new
 
 
+# Of one lane, with rows, a wide leaf and a tree.
 SPEC = frb.BufferSpec(
     {"x": frb.Unbounded((2,)), "image": frb.Unbounded((32, 32), "uint8")}, capacity=20, sampler=frb.Prioritized()
 )
-"""Of one lane, with rows, a wide leaf and a tree."""
 
 
 class Killed(BaseException):

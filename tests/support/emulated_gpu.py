@@ -23,8 +23,8 @@ from torch_backend.gpus import Gpus, keywords
 from torch_backend.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
+# Blocks and threads at the same time.
 TEAM = "team"
-"""Blocks and threads at the same time."""
 
 
 class OnTheCpu(Gpus):

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest yet
     import pytest
 
+# Of the device without a GPU.
 NAME = "elsewhere"
-"""Of the device without a GPU."""
 ELSEWHERE = os.environ.get("TESTS_DEVICE") == NAME
 ASKED = ELSEWHERE or os.environ.get("TESTS_DEVICE") == "gpu"
+# Modules about the native code of the CPU, or about memory that processes share.
 OF_THE_CPU = {
     *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_updates_kernel", "test_switch"),
     "test_additions",
     *("test_native", "test_sanitizers", "test_version_chain", "test_version_chain_storms"),
     *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
 }
-"""Modules about the native code of the CPU, or about memory that processes share."""
 
 
+# Examples of a property: each takes many launches, and a machine with a GPU is had for minutes.
 FEW = 4
-"""Examples of a property: each takes many launches, and a machine with a GPU is had for minutes."""
 
 
 def search_briefly(test: Any) -> None:

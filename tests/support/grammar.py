@@ -22,8 +22,8 @@ Strategy = st.SearchStrategy[Any]
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")
 REAL = (*INTEGERS, *FLOATS)
+# What zeros and ones can be stored as.
 NARROW = ("bool", *REAL, "bfloat16")
-"""What zeros and ones can be stored as."""
 DTYPES = (*NARROW, "complex64")
 
 
@@ -71,11 +71,11 @@ def _numbers(dtype: str) -> Strategy:
 
 
 NUMBERS = {dtype: _numbers(dtype) for dtype in (*REAL, "bfloat16")}
+# Where numbers of choices begin: near zero, or at an end of the dtype.
 STARTS = {
     dtype: st.sampled_from([0, 1, 2, max(low, -3), low, high - 8])
     for dtype, (low, high) in ((dtype, limits(dtype)) for dtype in INTEGERS)
 }
-"""Where numbers of choices begin: near zero, or at an end of the dtype."""
 SHAPES = {
     (least, most, smallest): hnp.array_shapes(min_dims=least, max_dims=most, min_side=smallest, max_side=3)
     for least in (0, 1)
@@ -84,8 +84,8 @@ SHAPES = {
     if least <= most
 }
 PICK: dict[tuple[Any, ...], Any] = {}
+# For numbers of choices a bit for each that is forbidden, but never all.
 MASKS = {n: st.integers(0, 2**n - 2) for n in range(1, 6)}
-"""For numbers of choices a bit for each that is forbidden, but never all."""
 
 
 def shapes(least: int = 0, most: int = 3, smallest: int = 0) -> st.SearchStrategy[tuple[int, ...]]:
@@ -110,6 +110,7 @@ def table_of(draw: Any, values: Strategy, shape: tuple[int, ...], kind: Any = ob
 
 # --- leaves ---------------------------------------------------------------------------------------------------------
 
+# The kinds of leaves, and their dtypes.
 LEAVES = {
     "any": DTYPES,
     "unbounded": DTYPES,
@@ -122,7 +123,6 @@ LEAVES = {
     "text": (),
     "object": (),
 }
-"""The kinds of leaves, and their dtypes."""
 
 
 def leaves_of(dtypes: tuple[str, ...], *without: str) -> dict[str, tuple[str, ...]]:
@@ -168,8 +168,8 @@ def multi_categorical(draw: Any, axes: tuple[int, ...], dtype: str, masks: bool,
 
 # --- nests ----------------------------------------------------------------------------------------------------------
 
+# What has axes, and parts.
 PARTED = ("composite", "box", "sequence", "graph", "one of")
-"""What has axes, and parts."""
 CONTAINERS = ("stacked", "agents", "uneven", "dict", "tuple", "list", "pair", "data")
 
 
@@ -310,8 +310,8 @@ def by(draw: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     return function(draw, *arguments)
 
 
+# Everything.
 ALL = Grammar()
-"""Everything."""
 
 
 # --- changes of shape -----------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ PRIORITIES = [0.0, 1.0, 1.0, 2.0, 0.5, 3.0, 1e-3, 10.0, 1e-40, 1e30, math.nan, m
 SCORES = [0, 0, 1, 1, 2, 3, -1, -4, 0.5, math.inf, -math.inf, math.nan]
 
 
+# Leaves that updates rewrite.
 UPDATED = ("x", "image", "score", *OF_ALL_DTYPES, *WIDE_DTYPES)
-"""Leaves that updates rewrite."""
 Rng = strategies.Decisions
 
 

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))  # as for a prog
 HEADS, LAYERS, WIDTH, CONTEXT = 2, 2, 8, 16
 VOCABULARY, END = 5, 4
 PROMPTS = np.array([[1, 2, 3, 4], [2, 0, 0, 0], [3, 1, 0, 0]], np.int32)
+# Prompts of 4, 1 and 2 tokens, one of them with an end inside. Tests share them, as JAX compiles for their shapes.
 MASK = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]], bool)
-"""Prompts of 4, 1 and 2 tokens, one of them with an end inside. Tests share them, as JAX compiles for their shapes."""
 N, REPLIES = 3, 4
 _MODELS: dict[str, Any] = {}
 

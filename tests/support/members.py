@@ -15,8 +15,8 @@ ITEM = {
     "episode": frb.Unbounded((), "int32"),
     "note": frb.Unbounded(()),
 }
+# Rows that are added at a time, and the batch size; a multiple of the lanes and of the slices' length.
 BATCH = 6
-"""Rows that are added at a time, and the batch size; a multiple of the lanes and of the slices' length."""
 LANES = 3
 
 
@@ -66,11 +66,11 @@ MEMBERS = {
         frb.SlicesWithoutReplacement(2, trajectory_key="episode", weighting="window")
     ),
 }
+# Members that have every structure and every writer among them.
 COVERING = (
     *("prioritized, with a limit", "prioritized, distinct", "prioritized, of the best", "recency", "queue of windows"),
     *("without replacement, of a reservoir", "slices, by windows", "slices, prioritized"),
     "slices without replacement, by windows",
 )
-"""Members that have every structure and every writer among them."""
+# For programs in which members differ by what they keep, and not by what they draw.
 USUAL = {name: MEMBERS[name] for name in effort(COVERING, MEMBERS)}
-"""For programs in which members differ by what they keep, and not by what they draw."""

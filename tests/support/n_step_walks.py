@@ -35,6 +35,7 @@ TED_KIND = Kind(
     terminated=("next/terminated", None),
 )
 ROW: dict[str, Any] = {"obs": PAIR, "action": ID, "reward": SCALAR, "next_obs": PAIR}
+# Forms of items. Where nothing is set, `n_step` finds its leaves by their usual names.
 KINDS = {
     "ted": TED_KIND,
     "pictures": dataclasses.replace(
@@ -109,9 +110,8 @@ KINDS = {
         },
     ),
 }
-"""Forms of items. Where nothing is set, `n_step` finds its leaves by their usual names."""
+# Discounts by which the sums of small integers are exact, in whichever order.
 EXACT = [1.0, 0.5, 0.5, 0.0]
-"""Discounts by which the sums of small integers are exact, in whichever order."""
 
 
 def ends_of(kind: Kind) -> dict[str, Any]:
@@ -147,8 +147,8 @@ def first_step(rng: Rng, plain: frb.BufferSpec) -> int:
     return pick(rng, [0, 0, plain.plan.ring.limit - 2])
 
 
+# A letter for each step: T terminates its episode, U truncates it, B does both; the last two are still under way.
 STORY = "..T.U..B.."
-"""A letter for each step: T terminates its episode, U truncates it, B does both; the last two are still under way."""
 
 
 def rows(count: int) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
+# In errors of CUDA after which nothing works in the process.
 BROKEN = re.compile(r"illegal memory access|device-side assert|unspecified launch failure|misaligned address|ILLEGAL_")
-"""In errors of CUDA after which nothing works in the process."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

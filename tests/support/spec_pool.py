@@ -34,6 +34,7 @@ IMAGES = {
 }
 TWENTY = {f"leaf{k}": frb.Unbounded((k % 3,), ("float32", "uint8", "int16", "bool")[k % 4]) for k in range(20)}
 ONE_ALPHA = frb.Prioritized(alpha=1.0, beta=1.0)
+# Leaves for histories, whose bytes are random; some so large that they are stored by themselves.
 OF_ALL_DTYPES = {
     "bool": frb.Binary((2,)),
     "bytes": frb.Unbounded((3,), "uint8"),
@@ -47,9 +48,9 @@ OF_ALL_DTYPES = {
     "count": frb.Unbounded((), "uint32"),
     "complex": frb.Unbounded((), "complex64"),
 }
-"""Leaves for histories, whose bytes are random; some so large that they are stored by themselves."""
+# Which JAX has in its 64-bit mode alone.
 WIDE_DTYPES = {"long": frb.Unbounded((2,), "int64"), "double": frb.Unbounded((), "float64")}
-"""Which JAX has in its 64-bit mode alone."""
+# Few, because XLA compiles each anew; on torch specs are drawn freely.
 POOL = [
     frb.BufferSpec(SMALL, 3, frb.Prioritized(alpha=0.6, beta=0.4)),
     frb.BufferSpec(SMALL, 17, ONE_ALPHA),
@@ -59,7 +60,6 @@ POOL = [
     frb.BufferSpec({}, 5, ONE_ALPHA),
     frb.BufferSpec(frb.Unbounded((), "float32"), 1, frb.Prioritized(alpha=0.0)),
 ]
-"""Few, because XLA compiles each anew; on torch specs are drawn freely."""
 
 
 def random_leaf(spec: frb.specs.ArraySpec, n: int, rng: np.random.Generator) -> np.ndarray:

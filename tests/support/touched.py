@@ -14,8 +14,8 @@ import numpy as np
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.signal.restype = ctypes.c_void_p
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+# Handlers, which the system calls without holding them.
 _KEPT: list[Any] = []
-"""Handlers, which the system calls without holding them."""
 
 
 def before_writing(arrays: Sequence[np.ndarray], function: Callable[[], object]) -> None:

@@ -17,8 +17,8 @@ from tests.support.members import BATCH
 from tests.support.xla_options import QUICKLY
 
 STEPS = 5
+# How many items there must be before anything is learned.
 ENOUGH = 4
-"""How many items there must be before anything is learned."""
 
 
 class Given(NamedTuple):

@@ -26,10 +26,10 @@ from tests.support.backends import Backend
 from tests.support.histories import Rng, Shapes, beginning_at, pick
 
 Array = np.ndarray[Any, Any]
+# The leaves of one item, by path, such as "next/reward".
 Leaves = dict[str, Array]
-"""The leaves of one item, by path, such as "next/reward"."""
+# As many numbers as an element of a narrow dtype tells apart.
 BASES = {"bool": 2, "uint8": 251, "int8": 127, "int16": 30011, "float16": 2003}
-"""As many numbers as an element of a narrow dtype tells apart."""
 
 
 # What leaves are made of.
@@ -490,8 +490,8 @@ def goals(lane: Lane, place: int, strategy: str) -> list[int]:
 # Histories of a buffer beside its record.
 
 
+# The items and extras to be drawn by a handle, from a record.
 Expect = Callable[[Any, int], tuple[Leaves, Leaves]]
-"""The items and extras to be drawn by a handle, from a record."""
 
 
 class Kept(NamedTuple):

@@ -18,8 +18,8 @@ KINDS = {  # after GPT-2: rotated positions and grouped queries; the last three 
     "Mistral": {**LLAMA, "num_hidden_layers": 2, "sliding_window": 3},
     "Mamba": {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4},
 }
+# Prompts; an end and padding are among their tokens.
 TEXTS = [[4, 2, 7, 9, 10, 3], [5], [8, 1, 6], [7, 0], [3, 3, 10, 9, 2]]
-"""Prompts; an end and padding are among their tokens."""
 
 
 def made(kind: str, **options: Any) -> Any:

@@ -174,8 +174,8 @@ def test_the_same_bits_give_the_same_replies_on_both_backends() -> None:
 
 
 AFTER = np.full((4, 4), -np.inf, np.float32)
+# After each token the next one, and after the last the first: what else would be minus infinity.
 AFTER[[0, 1, 2, 3], [1, 2, 3, 0]] = 0.0
-"""After each token the next one, and after the last the first: what else would be minus infinity."""
 
 
 def test_the_end_is_told_though_padding_is_the_same_token(library: Backend) -> None:
@@ -253,8 +253,8 @@ def test_torch_compiles_it_as_a_whole() -> None:
         assert torch.equal(one, other)
 
 
+# Of each token the next one follows; of token 3 what a test puts there.
 FAILING = np.log(np.array([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]], np.float32) + 1e-9)
-"""Of each token the next one follows; of token 3 what a test puts there."""
 
 
 def failing(library: Backend, bad: float) -> Any:

@@ -23,8 +23,8 @@ from tests.support.effort import effort
 ITEM = {"id": frb.Unbounded((), "int32"), "prompt": frb.Unbounded((), "int32"), "score": frb.Unbounded(())}
 CAPACITY = 12
 SCORES = st.sampled_from([-1.0, 0.0, 2.0, np.nan])
+# With one variant of JAX beside them, each of which takes seconds to compile what some tests need.
 ON_TORCH = ("torch", "torch-core", "torch-inplace")
-"""With one variant of JAX beside them, each of which takes seconds to compile what some tests need."""
 
 
 def stored_of(sizes: list[int]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from tests.support.language_models import law_of
 from torch_backend import ops as torch_ops
 
 LAWS = [(1.0, None, None), (0.5, None, None), (2.0, 3, None), (1.0, None, 0.7), (0.8, 4, 0.9), (1.0, 1, None)]
+# How many rows are drawn at a time, and 5 tokens of each: JAX compiles for few shapes.
 N = 2**12
-"""How many rows are drawn at a time, and 5 tokens of each: JAX compiles for few shapes."""
 
 
 def choose(library: Backend, logits: np.ndarray, bits: np.ndarray, *law: Any) -> laws.Choice:
@@ -161,11 +161,11 @@ def test_backends_draw_the_same_tokens(vocabulary: int) -> None:
             assert np.isfinite(x).all()
 
 
+# Logits that say of no token how likely it is.
 BAD = np.array(
     [[np.nan, 0, 0, 0, 0], [0, 0, 0, 0, np.nan], [np.inf, 0, 0, 0, 0], [np.inf, -np.inf, 0, np.nan, 1], [-np.inf] * 5],
     np.float32,
 )
-"""Logits that say of no token how likely it is."""
 
 
 @pytest.mark.few_on_jax(2)

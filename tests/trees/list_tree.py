@@ -10,8 +10,8 @@ import numpy as np
 
 import functional_rb as frb
 
+# How much worse than the best the slot may be that the library chooses: its numbers are of 32 bits.
 TOLERANCE = 1e-4
-"""How much worse than the best the slot may be that the library chooses: its numbers are of 32 bits."""
 
 
 @dataclasses.dataclass

@@ -24,8 +24,8 @@ from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
 
+# One size of batch, so that JAX compiles once for a spec.
 BATCH = 12
-"""One size of batch, so that JAX compiles once for a spec."""
 
 
 class Listed:

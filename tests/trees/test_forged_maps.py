@@ -27,8 +27,8 @@ from tests.support.part_kernels import Jax, Numpy, Torch
 
 PLAN = MapPlan(5, 2, 6, hash_bits=2)
 BATCH = 6
+# Words around each array, which nobody may write to.
 GUARD = 64
-"""Words around each array, which nobody may write to."""
 LEAST, MOST = -(2**31), 2**31 - 1
 WILD = st.sampled_from([LEAST, -3, -1, 0, 1, 2, 4, 5, 6, 9, 11, 12, 2**20, 2**30, MOST - 1, EMPTY])
 

@@ -33,8 +33,8 @@ from tests.support.part_kernels import Jax, Numpy, Torch
 from tests.support.xla_options import AS_USERS
 
 PLANS = [MapPlan(1, 1, 5), MapPlan(5, 1, 6, hash_bits=2), MapPlan(40, 2, 7, hash_bits=2), MapPlan(40, 2, 8)]
+# Few plans and one size of batch, so that JAX compiles little.
 BATCH = 24
-"""Few plans and one size of batch, so that JAX compiles little."""
 
 
 class Listed:
@@ -65,8 +65,8 @@ def carriers(plan: MapPlan) -> list[tuple[Any, Any]]:
     return [*made, (Jax, Jax.plain(insert)), (Jax, Jax.kernels(insert))]
 
 
+# Where counts stay.
 MOST = 2**31 - 1
-"""Where counts stay."""
 
 
 def counted(plan: MapPlan, before: int) -> HashTable:

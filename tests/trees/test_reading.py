@@ -22,6 +22,7 @@ from functional_rb.trees.ways import Ways
 from tests.support.effort import effort
 
 SPEC = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), capacity=300, children=9)
+# Steps: observation, action, next observation.
 SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "cycle": [(0, 0, 1), (1, 0, 2), (2, 0, 0)],
     "self-loop": [(0, 0, 0), (0, 1, 1)],
@@ -29,7 +30,6 @@ SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "chain": [(k, 1, k + 1) for k in range(9)],
     "fork": [(0, 0, 1), (1, 0, 2), (2, 0, 3), (2, 1, 4), (4, 0, 5), (5, 2, 6)],
 }
-"""Steps: observation, action, next observation."""
 
 
 def forest_of(steps: list[tuple[int, int, int]]) -> Any:

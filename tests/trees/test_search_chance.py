@@ -11,8 +11,8 @@ import functional_rb as frb
 from tests.support.backends import Backend
 
 TREES = 256
+# States: 0.2 for sure, or a coin of one or minus one.
 START, SURE, COIN, END = range(4)
-"""States: 0.2 for sure, or a coin of one or minus one."""
 
 
 def told(library: Backend, state: Any, valid: Any, value: Any = None) -> frb.trees.Expansion:

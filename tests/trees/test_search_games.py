@@ -38,8 +38,8 @@ def step_of(library: Backend, game: Game) -> Any:
     return step
 
 
+# Long searches: that torch searches as JAX does, is for `test_search_model` to see.
 ON_BOTH = ["jax", pytest.param("torch", marks=pytest.mark.long)]
-"""Long searches: that torch searches as JAX does, is for `test_search_model` to see."""
 
 
 @pytest.mark.parametrize("library", ON_BOTH, indirect=True)

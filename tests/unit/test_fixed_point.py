@@ -27,8 +27,8 @@ from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 ALPHAS = [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.9, 0.999999, 1.0, 1.5, 2.0, 3.7]
+# The bits of 1.0; the binade from there on has every mantissa once.
 ONE = 0x3F800000
-"""The bits of 1.0; the binade from there on has every mantissa once."""
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 

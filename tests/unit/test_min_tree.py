@@ -21,8 +21,8 @@ from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 CAPACITIES = [1, 2, 16, 17, 257, 300]
+# Slots in one update, one shape for all, so that JAX compiles once for a capacity.
 BATCH = 24
-"""Slots in one update, one shape for all, so that JAX compiles once for a capacity."""
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 

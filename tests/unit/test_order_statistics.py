@@ -19,8 +19,8 @@ from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 CAPACITIES = [1, 2, 16, 17, 257, 300]
+# Queries at once, one shape for all, so that JAX compiles once for a capacity.
 BATCH = 32
-"""Queries at once, one shape for all, so that JAX compiles once for a capacity."""
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -24,8 +24,8 @@ from tests.support.part_kernels import Torch
 from tests.support.xla_options import AS_USERS
 from torch_backend import ops as torch_ops
 
+# Capacities and batches; JAX compiles each function for each.
 SHAPES = effort([(1, 3), (7, 4), (12, 16)], [(1, 1), (1, 3), (2, 3), (7, 1), (7, 4), (12, 6), (12, 16)])
-"""Capacities and batches; JAX compiles each function for each."""
 WORD = 2**31
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 

@@ -31,8 +31,8 @@ from tests.support.effort import effort
 from torch_backend import ops as torch_ops
 
 CAPACITIES = [1, 2, 3, 15, 16, 17, 255, 256, 257, 4097]
+# Leaves in one update, one shape for all, so that JAX compiles once for a capacity.
 BATCH = 24
-"""Leaves in one update, one shape for all, so that JAX compiles once for a capacity."""
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -247,8 +247,8 @@ def test_single_updates_do_not_drift(backend: Backend) -> None:
     assert float(sum_tree.total(state.tree)) == pytest.approx(33e-9, rel=2e-7)
 
 
+# One for several tests, as each is compiled on JAX.
 ROOTS = frb.Prioritized(alpha=0.6, beta=0.4)
-"""One for several tests, as each is compiled on JAX."""
 
 
 def test_equal_priorities(backend: Backend) -> None:

@@ -20,8 +20,8 @@ from tools.gpu import packages, plan, report, sanitizers
 from tools.gpu.plan import ROOT
 from tools.gpu.stages import Stage, Tests
 
+# Of the GPU's memory: both backends have a context there, and what they have freed.
 BYTES_OF_A_WORKER = 5 * 2**30
-"""Of the GPU's memory: both backends have a context there, and what they have freed."""
 
 
 def main(arguments: list[str] | None = None) -> int:

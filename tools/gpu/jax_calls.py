@@ -21,8 +21,8 @@ from functional_rb.buffer.state import State
 from jax_backend import gpus
 from tools.gpu.programs import ADDED, TURNS, programs
 
+# For each program, once it has been compiled.
 SECONDS = 0.25
-"""For each program, once it has been compiled."""
 
 
 def filled(state: Any) -> State:

@@ -13,8 +13,8 @@ from typing import Any
 NEEDED = {"torch": "torch", "jax": "jax", "numpy": "numpy", "pytest": "pytest"}
 NEEDED |= {"xdist": "pytest-xdist", "hypothesis": "hypothesis"}
 """Modules without which nothing can be run, and the projects that bring them."""
+# Of these the wheel is taken where another version is installed; of all else what is installed stays.
 TOOLS = frozenset(("pytest", "pytest-xdist", "execnet", "pluggy", "iniconfig", "hypothesis", "sortedcontainers"))
-"""Of these the wheel is taken where another version is installed; of all else what is installed stays."""
 INSTALLED = """
 import json
 from importlib import metadata

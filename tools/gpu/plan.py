@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.gpu import OF_THE_CPU
 
 ROOT = Path(__file__).resolve().parents[2]
+# What differs most between devices: kernels, strategies, storages, structures and the ways between the backends.
 SELECTION = (
     "tests/agreement/test_gpu_kernels.py",
     *("tests/contract/test_torch_interop.py", "tests/contract/test_storages_torch.py"),
@@ -20,7 +21,7 @@ SELECTION = (
     *("tests/items/test_every_function.py", "tests/items/test_images.py", "tests/mixture/test_members.py"),
     *("tests/checkpoint/test_whole_states.py", "tests/trees/test_maps.py", "tests/trees/test_forests.py"),
 )
-"""What differs most between devices: kernels, strategies, storages, structures and the ways between the backends."""
+# What hardly knows of devices.
 LAST = (
     "tests/formats/",
     "tests/datasets/",
@@ -28,7 +29,6 @@ LAST = (
     "tests/text/test_prepar",
     "tests/programs/test_packaging.py",
 )
-"""What hardly knows of devices."""
 
 
 def rest() -> list[str]:

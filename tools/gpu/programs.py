@@ -38,8 +38,8 @@ dnn_version_info { major: 9 minor: 8 }
 runtime_version { major: 12 minor: 9 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
+# Bytes of a copy that is told of by itself.
 LARGE: Final = 2**20
-"""Bytes of a copy that is told of by itself."""
 ITEM: Final = {
     **{name: frb.Unbounded((17,)) for name in ("obs", "next_obs")},
     "action": frb.Unbounded((6,)),
@@ -47,8 +47,8 @@ ITEM: Final = {
     "done": frb.Binary(()),
 }
 CAPACITY, ADDED, DRAWN, TURNS = 1_000_000, 64, 256, 100
+# Operations that are no launch.
 FREE: Final = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call")
-"""Operations that are no launch."""
 
 
 def of(shape: tuple[int, ...], dtype: str = "float32") -> jax.ShapeDtypeStruct:

@@ -20,8 +20,8 @@ from tools.gpu.stages import started
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 USUAL_PLACE = "/usr/local/cuda/bin/compute-sanitizer"
+# The exit status of a tool that has found something.
 FOUND = 9
-"""The exit status of a tool that has found something."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,13 +21,13 @@ from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
 WHO = "frb.ray"
 OLDEST = "2.60"
+# Seconds between two updates of a shard's gauges.
 METRICS_EVERY = 1.0
-"""Seconds between two updates of a shard's gauges."""
+# Seconds that are waited for what tells where the shards are, if it is being restarted.
 PATIENCE = 60.0
-"""Seconds that are waited for what tells where the shards are, if it is being restarted."""
+# What Prometheus gets of each shard, as `ray_functional_rb_<name>`, with the tags `buffer` and `shard`.
 GAUGES = ("size", "capacity", "mass", "inserted", "sampled", "unsaved", "epoch", "stale", "rejected", "duplicates",
           "masked", "saves", "save_failures")  # fmt: skip
-"""What Prometheus gets of each shard, as `ray_functional_rb_<name>`, with the tags `buffer` and `shard`."""
 
 
 def _ray() -> Any:

@@ -15,10 +15,10 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# Bytes; a cache line, and the widest vector that a CPU loads.
 ALIGNMENT = 64
-"""Bytes; a cache line, and the widest vector that a CPU loads."""
+# Arrays of at least so many bytes travel by themselves.
 LARGE = 1 << 19
-"""Arrays of at least so many bytes travel by themselves."""
 
 
 class Block(NamedTuple):

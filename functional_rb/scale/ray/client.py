@@ -26,9 +26,9 @@ from functional_rb.scale.ray.transport import ShardDiedError, Transport
 from functional_rb.scale.ray.watch import Watch
 from functional_rb.scale.ray.writing import addition, change, handles_of
 
+# What shards count that is added up in a `Tally`.
 SUMMED = ("size", "inserted", "sampled", "unsaved", "duplicates", "stale", "rejected", "masked", "saves",
           "save_failures")  # fmt: skip
-"""What shards count that is added up in a `Tally`."""
 
 
 class About(NamedTuple):

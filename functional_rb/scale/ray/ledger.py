@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+# So many are remembered; then those are forgotten that have not written for the longest time.
 MOST_CLIENTS = 10_000
-"""So many are remembered; then those are forgotten that have not written for the longest time."""
 
 
 @dataclasses.dataclass

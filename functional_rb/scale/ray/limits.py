@@ -13,8 +13,8 @@ from typing import NamedTuple
 from functional_rb.base.dtypes import checked_count
 
 KINDS = ("insert", "sample")
+# Of so many connections the last ticket is remembered; then that is forgotten which has not asked for longest.
 MOST_CLIENTS = 10_000
-"""Of so many connections the last ticket is remembered; then that is forgotten which has not asked for longest."""
 
 
 @dataclasses.dataclass(frozen=True)

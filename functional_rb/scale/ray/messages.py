@@ -28,8 +28,8 @@ class Standing(NamedTuple):
     sampled: int
 
 
+# Of a shard of which nothing is known, or that is dead.
 NOTHING = Standing(-1, 0.0, 0.0, 0, 0, 0)
-"""Of a shard of which nothing is known, or that is dead."""
 
 
 class Write(NamedTuple):

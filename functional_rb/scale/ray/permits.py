@@ -6,8 +6,8 @@ from functional_rb.scale.ray.limits import Answer
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 from functional_rb.scale.ray.watch import Watch
 
+# Seconds between two questions: each time twice as many.
 SHORTEST, LONGEST = 0.001, 0.05
-"""Seconds between two questions: each time twice as many."""
 
 
 class Permits:

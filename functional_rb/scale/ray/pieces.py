@@ -13,10 +13,10 @@ import numpy as np
 
 from functional_rb.scale.ray.blocks import Array, Block
 
+# Bytes; with what Ray sets before it, a piece is below the limit of 102,400.
 PIECE = 96_000
-"""Bytes; with what Ray sets before it, a piece is below the limit of 102,400."""
+# Bytes; what is larger is as fast through the object store.
 MOST = 512_000
-"""Bytes; what is larger is as fast through the object store."""
 
 
 def pieces_for(size: int) -> int:

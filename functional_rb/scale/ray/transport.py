@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+# In place of a shard's number: what keeps the rate limit.
 LIMITER: Final = -1
-"""In place of a shard's number: what keeps the rate limit."""
 
 
 class ShardDiedError(RuntimeError):

@@ -10,10 +10,10 @@ from functional_rb.scale.ray.messages import NOTHING, Standing, Welcome
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.transport import ShardDiedError, Transport
 
+# Seconds between two looks at something that has no call to wait for.
 PAUSE = 0.01
-"""Seconds between two looks at something that has no call to wait for."""
+# Seconds between two tries to reach a shard that has died.
 TRY_AGAIN = 0.2
-"""Seconds between two tries to reach a shard that has died."""
 
 
 class Watch:

@@ -21,10 +21,10 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.samplers import Groups, Prioritized
 from functional_rb.specs import Unbounded
 
+# The leaf of the buffer by which `Groups` tells groups apart: a number for each value of the rows' tag.
 GROUP = "group"
-"""The leaf of the buffer by which `Groups` tells groups apart: a number for each value of the rows' tag."""
+# Capacities are powers of two from here on, so that few specs are planned however many rows are ready.
 LEAST_CAPACITY = 64
-"""Capacities are powers of two from here on, so that few specs are planned however many rows are ready."""
 
 Tags = Mapping[str, Any]
 Chances = np.ndarray[Any, np.dtype[np.float32]]

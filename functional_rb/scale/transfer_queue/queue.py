@@ -14,8 +14,8 @@ from functional_rb.scale.transfer_queue.samplers import PROBABILITY, WEIGHT, WHO
 
 OLDEST = "0.1.11"
 PARTITION, TASK = "train", "train"
+# Seconds between two looks at whether enough rows are ready.
 PAUSE = 0.05
-"""Seconds between two looks at whether enough rows are ready."""
 
 
 class Batch(NamedTuple):

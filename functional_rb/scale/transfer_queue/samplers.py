@@ -21,8 +21,8 @@ extras.imported("transfer_queue", WHO)  # whose error tells what to install
 
 from transfer_queue.sampler import BaseSampler  # noqa: E402  # after the remedy for those who have it not
 
+# The tags that a draw writes: floats, as of `sample.probabilities` and `sample.weights`.
 PROBABILITY, WEIGHT = "frb_probability", "frb_weight"
-"""The tags that a draw writes: floats, as of `sample.probabilities` and `sample.weights`."""
 
 
 class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types

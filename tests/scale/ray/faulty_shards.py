@@ -18,8 +18,8 @@ from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
+# What may go wrong with a call. "late": it seems lost, and is carried out after those that come next.
 FAULTS = ("die_before", "die_after", "lose_call", "lose_answer", "late", "die_saving")
-"""What may go wrong with a call. "late": it seems lost, and is carried out after those that come next."""
 
 
 SHARDS = 2

@@ -20,8 +20,8 @@ pytest.importorskip("ray", reason="ray is not installed: pip install '.[ray]'")
 
 ROOT = Path(__file__).parents[3]
 HEAD, WORKER = "10.231.7.1", "10.231.7.2"
+# Of this test's own cluster.
 TOKEN = secrets.token_hex(16)
-"""Of this test's own cluster."""
 
 PROGRAM = """
     import json, os, sys, time

@@ -12,8 +12,8 @@ from functional_rb.scale.ray import actors, blocks
 from functional_rb.scale.ray.actors import RayTransport, ShardActor
 from functional_rb.scale.ray.messages import NOTHING, Drawn, Write
 
+# Bytes of an argument or result that Ray sends in its messages; larger ones go through its object store.
 BY_MESSAGE = 102_400
-"""Bytes of an argument or result that Ray sends in its messages; larger ones go through its object store."""
 NO_ERRORS = ("RayError", "GetTimeoutError", "ActorDiedError", "ActorUnavailableError", "ObjectLostError",
              "NodeDiedError", "RayTaskError")  # fmt: skip
 

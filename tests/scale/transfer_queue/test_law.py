@@ -83,8 +83,8 @@ def test_the_first_of_a_draw_without_replacement_is_by_the_law():
     assert ((firsts - wanted) ** 2 / wanted).sum() < 13.8  # chi squared with 2, at 0.001
 
 
+# Of a four rows, of b three, of c and d one, and one that is not known yet.
 UIDS = ["b", "a", "b", "c", "a", "a", None, "b", "d", "a"]
-"""Of a four rows, of b three, of c and d one, and one that is not known yet."""
 
 
 def test_groups_are_equally_likely_whatever_their_sizes_and_wherever_their_rows():
