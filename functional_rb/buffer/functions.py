@@ -55,7 +55,7 @@ def add(
     if batch:
         for transform in spec.inner:
             leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
-        _write(ops, draft, spec, leaves, mask, priorities, draws)
+        _write(ops, draft, spec, leaves, spec.rows(batch), mask, priorities, draws)
     return draft.finish(ops)
 
 
@@ -67,7 +67,7 @@ def cut(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     for transform in spec.inner:
         if transform.carried():
             leaves, mask = transform.interrupted(ops, draft)
-            _write(ops, draft, spec, leaves, mask, None, None)
+            _write(ops, draft, spec, leaves, leaves[0].shape[0], mask, None, None)
     return draft.finish(ops)
 
 
@@ -197,12 +197,12 @@ def _write(
     draft: Draft,
     spec: BufferSpec,
     leaves: Sequence[Array],
+    batch: int,
     mask: Array | None,
     priorities: Array | None,
     draws: Array | None,
 ) -> None:
     """Write rows that have been through all transforms; see `add`."""
-    batch = leaves[0].shape[0]
     write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
     if spec.plan.boundaries is not None:
         episodes.note(ops, draft, write, leaves, batch)
