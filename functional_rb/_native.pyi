@@ -28,7 +28,7 @@ def gpu_driver(functions: tuple[int, ...], blocks: int, share: int, /) -> None:
 def gpu_device(number: int, context: int, kernels: tuple[int, ...], /) -> None:
     """Tell of the kernels that were loaded for a device, in the order of `GPU_KERNELS`."""
 
-def gpu_scratch(launch: str, plan: object, batch: int, masked: bool, /) -> int:
+def gpu_scratch(launch: str, records: tuple[object, ...], batch: int, masked: bool, /) -> int:
     """How many numbers of int32 a launch wants for the time of a call."""
 
 class Setting:

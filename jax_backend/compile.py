@@ -22,7 +22,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
-from functional_rb.native import kernels
+from functional_rb.native import kernels, launches
 from functional_rb.native.kernels import Kernel
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
@@ -43,6 +43,12 @@ def use_kernels() -> bool:
 def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
     """What is declared of a kernel; where none are in force there may be nobody to tell it to."""
     return declaration(*given) if part_kernels.in_force() else None
+
+
+def _launch(declaration: Callable[..., Kernel | None], *given: Any) -> Kernel | None:
+    """What is declared of a launch that there is no kernel for on CPUs; None where there is to be none."""
+    kernel = declaration(*given) if on_gpu() else None
+    return kernel if kernel is not None and in_use(kernel) else None
 
 
 @functools.cache
@@ -91,9 +97,11 @@ def add(
     """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
     given = _arrays(state), spec, leaves, batch, mask, priorities, draws
-    if not spec.known.buffer:
-        return finished(functions.add(ops, *given))
-    return choose(_declared(kernels.add, *given), functools.partial(functions.add, ops), *given)
+    core = functools.partial(functions.add, ops)
+    if spec.known.buffer:
+        return choose(_declared(kernels.add, *given), core, *given)
+    launch = _launch(launches.add, *given)
+    return finished(core(*given)) if launch is None else choose(launch, core, *given)
 
 
 def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = None) -> jax.Array:
@@ -146,9 +154,7 @@ def draw(
     """
     spec = state.spec
     if spec.known.draws is not Draws.ITEMS or spec.inner:
-        draft = Draft.of(state, spec.plan)
-        draft.wanted = wanted
-        slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
+        draft, slots, selection = _chosen(state, draws, beta, batch, wanted)
         (slots, *info), outline = jax.tree.flatten((slots, selection))
         slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
         leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
@@ -175,6 +181,29 @@ def draw(
     return arrays._replace(counters=counters), leaves, selection
 
 
+def _chosen(
+    state: State, draws: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None
+) -> tuple[Draft, jax.Array, Selection]:
+    """What the sampler chooses, and the draft after that."""
+    spec = state.spec
+
+    def by_sampler(of: State | Arrays, draws: Any, beta: Any, wanted: Any) -> Any:
+        draft = Draft.of(of, spec.plan)
+        draft.wanted = wanted
+        return draft, *spec.sampler.draw(ops, draft, draws, beta, batch)
+
+    def core(*given: Any) -> Any:
+        draft, slots, selection = by_sampler(*given)
+        return draft.finish(ops), slots, selection
+
+    launch = _launch(launches.choose, state, spec, draws, beta, batch, wanted)
+    if launch is None:
+        found: tuple[Draft, jax.Array, Selection] = by_sampler(state, draws, beta, wanted)
+        return found
+    after, slots, selection = choose(launch, core, _arrays(state), draws, beta, wanted)
+    return Draft.of(after, spec.plan), slots, selection
+
+
 def sample(
     state: State, key: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None = None
 ) -> tuple[Arrays, list[jax.Array], Selection] | None:
@@ -184,17 +213,17 @@ def sample(
     spec, arrays = state.spec, _arrays(state)
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
-    kernel = _declared(kernels.sample, arrays, spec, data, beta, batch, wanted) if _is_default(kind) else None
-    if kernel is None or not in_use(kernel):
+    wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
+    launch = _launch(launches.sample, arrays, spec, data, beta, batch, wanted) if _is_default(kind) else None
+    if launch is None:
         return None
 
     def core(arrays: Arrays, data: Any, beta: Any, wanted: Any) -> Any:
         numbers = _bits(data, kind, *spec.draw_shape(batch))
-        after, leaves, selection = draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
-        return leaves, selection, after.counters
+        return draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
 
-    leaves, selection, counters = choose(kernel, core, arrays, data, beta, wanted)
-    return arrays._replace(counters=counters), leaves, selection
+    found: tuple[Arrays, list[jax.Array], Selection] = choose(launch, core, arrays, data, beta, wanted)
+    return found
 
 
 def update(

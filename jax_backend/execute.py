@@ -134,9 +134,9 @@ def drawn_rows(
     """What is traced to draw a batch, of which the first rows count, an int32 scalar, or all."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
-    left_out = wanted if compile.leaves_out(spec) else None
-    if (found := compile.sample(state, key, beta, batch, left_out)) is not None:
+    if (found := compile.sample(state, key, beta, batch, wanted)) is not None:
         return _changes(state, found[0]), *found[1:]
+    left_out = wanted if compile.leaves_out(spec) else None
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = compile.draws(other, *spec.extra_shape(batch))

@@ -156,7 +156,7 @@ def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: 
         batch, masked = int(records[1][0]), operands[-2 - plan[0]] is not None
     else:
         batch = len(results[-1]) if name == "draw" else len(operands[3 if name == "update_priorities" else 2])
-    wanted = _native.gpu_scratch(LAUNCHES[name], plan, batch, masked)
+    wanted = _native.gpu_scratch(LAUNCHES[name], tuple(records), batch, masked)
     scratch = torch.empty(wanted, dtype=torch.int32, device=device)
     handler, on_cuda = _native.GPU_HANDLERS[LAUNCHES[name]], device.type == "cuda"
     where = (2, device.index) if on_cuda else (1, 0)

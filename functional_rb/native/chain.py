@@ -36,7 +36,7 @@ from functional_rb.writers import Immutable, StopWhenFull
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
 # What samplers keep that kernels work on.
-BESIDE = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE, frame_ring.AT
+BESIDE = *descriptor.KEPT, frame_ring.AT
 # Leaves of an item, and axes of a leaf, that the chain takes.
 MOST, AXES = 64, 8
 # DLPack's numbers of kinds of dtypes.

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes
+from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.plan import Plan
 from functional_rb.ops import fixed_point
 from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs, slices_without_replacement
 from functional_rb.samplers.importance import Priorities
+from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import episode_windows, frame_ring, ring, sum_tree
 from functional_rb.structures.episode_windows import Rule
@@ -27,6 +29,8 @@ from functional_rb.transforms import n_step_added
 from functional_rb.transforms.n_step_added import NStepOfAdded
 
 Vector = np.ndarray[Any, np.dtype[np.int32]]
+# Arrays beside the rows that samplers keep and kernels work on, in the order in which these are told of them.
+KEPT: Final = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
 
 
 @functools.cache

@@ -107,7 +107,7 @@ def scratch(kernel: Kernel) -> int:
 
     assert kernel.on_gpu is not None
     name, batch, masked, _ = kernel.on_gpu
-    return _native.gpu_scratch(name, kernel.records[0], batch, masked)
+    return _native.gpu_scratch(name, tuple(kernel.records), batch, masked)
 
 
 @functools.cache

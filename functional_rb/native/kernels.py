@@ -214,20 +214,8 @@ def draw(
     operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
     results = leaves, Selection(ints(batch), floats(batch), floats(batch))
     records = [descriptor.encode(spec), descriptor.encode_rings(spec)]
-    return Kernel("draw", operands, results, records, on_gpu=Launch("draw", batch, few=state.tree is None))
-
-
-def sample(
-    state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
-) -> Kernel | None:
-    """What `draw` gives by the random bits of a key of JAX's, uint32 [2], and the counters again, in one launch."""
-    if spec.known.draws is not Draws.ITEMS or not spec.known.plain or not batch:
-        return None
-    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    operands = (state.rows, *state.wide, state.tree, state.counters, key, beta, wanted)
-    results = leaves, Selection(ints(batch), floats(batch), floats(batch)), ints(*state.counters.shape)
-    records = descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]
-    return Kernel("", operands, results, records, on_gpu=Launch("sample", batch, few=state.tree is None))
+    launch = Launch("draw", batch, few=state.tree is None and spec.plan.ring.lanes == 1)
+    return Kernel("draw", operands, results, records, on_gpu=launch)
 
 
 @stands_in_for(functions.update, WHOLE)

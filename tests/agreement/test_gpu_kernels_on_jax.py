@@ -205,15 +205,21 @@ def otherwise() -> AbstractContextManager[None]:
     return frb.kernels(False) if effort(False, True) else gpu_on_xla.by_the_cpu()
 
 
-def agree(program: str, sampler: str, kernels: AbstractContextManager[Any]) -> Any:
-    """Whether a program gives the same with kernels for GPUs and without."""
-    spec = of(sampler)
+def agreeing(
+    program: Callable[[frb.BufferSpec], Any], spec: frb.BufferSpec, kernels: AbstractContextManager[Any]
+) -> Any:
+    """What was launched by a program that gives the same with kernels for GPUs and without."""
     with otherwise():
-        expected = bits(PROGRAMS[program](spec))
+        expected = bits(program(spec))
     with kernels as told:
-        found = bits(PROGRAMS[program](spec))
+        found = bits(program(spec))
     assert found == expected
     return told
+
+
+def agree(program: str, sampler: str, kernels: AbstractContextManager[Any]) -> Any:
+    """That of one of the programs here."""
+    return agreeing(PROGRAMS[program], of(sampler), kernels)
 
 
 @pytest.mark.few(2, by="sampler")
@@ -296,45 +302,6 @@ def test_nothing_else_is_left_in_a_program(emulated: Emulated) -> None:
     added = str(jax.jit(rb.add).lower(state, jax.eval_shape(lambda: items(0, FEW))).as_text())
     assert added.count("custom_call @functional_rb_gpu_add") == 1
     assert "scatter" not in added
-
-
-RINGS: Final = {
-    "uniform": (frb.Uniform(), {"sample"}),
-    "prioritized": (frb.Prioritized(alpha=0.7), {"sample", "update"}),
-    "slices, prioritized": (frb.PrioritizedSlices(2), {"update"}),
-}
-
-
-def life_in_rings(sampler: Any) -> Any:
-    """Of three lanes, which are written by the core."""
-    spec, told = frb.BufferSpec(ITEM, 24, sampler, lanes=3), []
-    state, run = rb.init(spec), rb.jit(lambda s, b, m, k: rb.sample(rb.add(s, b, m), k, 6))
-    for k in range(3):
-        state, sample = run(state, items(k, 4, 3), mask(k, 4, 3), rb.key(k))
-        if sampler.has_priorities:
-            handles = jnp.concatenate([sample.indices.reshape(-1), jnp.arange(-2, 9, dtype=jnp.int32)])
-            state = rb.update_(state, handles, priorities(k, handles.shape[0]))
-        told.append((sample.items, sample.indices, sample.weights, sample.probabilities))
-    return state, told
-
-
-@pytest.mark.parametrize("sampler", effort([*RINGS][1:], RINGS))
-def test_several_lanes(sampler: str) -> None:
-    with otherwise():
-        expected = bits(life_in_rings(RINGS[sampler][0]))
-    with gpu_on_xla.using("scattered", blocks=4, share=3) as told:
-        found = bits(life_in_rings(RINGS[sampler][0]))
-    assert found == expected
-    assert {name for name, _ in told.launched} - {"finish_update"} == RINGS[sampler][1]
-
-
-@pytest.mark.gpu
-@cuda
-@pytest.mark.parametrize("sampler", RINGS)
-def test_several_lanes_on_a_gpu(sampler: str) -> None:
-    with otherwise():
-        expected = bits(life_in_rings(RINGS[sampler][0]))
-    assert bits(life_in_rings(RINGS[sampler][0])) == expected
 
 
 def test_the_core_does_what_no_launch_can_name() -> None:

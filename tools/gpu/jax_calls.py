@@ -29,8 +29,9 @@ def filled(state: Any) -> State:
     """A buffer of some thousand items, or several of them."""
     spec, lead = state.spec, state.counters.shape[:-1]
     rng = np.random.default_rng(0)
+    rows = (64 * ADDED,) if spec.lanes is None else (64 * ADDED // spec.lanes, spec.lanes)
     items = {
-        name: jnp.asarray(rng.integers(0, 2, (64 * ADDED, *leaf.shape))).astype(leaf.dtype)
+        name: jnp.asarray(rng.integers(0, 2, (*rows, *leaf.shape))).astype(leaf.dtype)
         for name, leaf in spec.item.items()
     }
     made = rb.add_(rb.init(spec), items)

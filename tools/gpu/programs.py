@@ -47,6 +47,8 @@ ITEM: Final = {
     "done": frb.Binary(()),
 }
 CAPACITY, ADDED, DRAWN, TURNS = 1_000_000, 64, 256, 100
+# Of buffers of several lanes, and of slices, which have as many steps as other draws have items.
+LANES, LENGTH = 16, 8
 # Operations that are no launch.
 FREE: Final = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call")
 
@@ -59,11 +61,11 @@ def items(*lead: int) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: of((*lead, *leaf.shape), leaf.dtype) for name, leaf in ITEM.items()}
 
 
-def state(sampler: Any, *lead: int) -> Any:
+def state(sampler: Any, *lead: int, lanes: int | None = None) -> Any:
     """The shapes of a state, or of several."""
 
     def made(*_: Any) -> Any:
-        return rb.init(frb.BufferSpec(ITEM, CAPACITY, sampler))
+        return rb.init(frb.BufferSpec(ITEM, CAPACITY, sampler, lanes=lanes))
 
     return jax.eval_shape(jax.vmap(made) if lead else made, jnp.zeros(lead))
 
@@ -73,7 +75,7 @@ def step(state: Any, given: Any) -> Any:
     batch, key = given
     state, sample = rb.sample(rb.add(state, batch), key, DRAWN)
     if state.spec.sampler.has_priorities:
-        state = rb.update(state, sample.indices, jnp.abs(sample.items["reward"]))
+        state = rb.update(state, sample.indices.reshape(-1), jnp.abs(sample.items["reward"].reshape(-1)))
     return state, sample.items["reward"].sum()
 
 
@@ -116,11 +118,35 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
         (own, items(TURNS, ADDED), keys),
     )
     several = state(sampler, 4)
+    yield from programs_of_rings(key, keys)
     yield (
         "Prioritized: a step of 4 buffers by vmap",
         jax.vmap(lambda s, b, k: step(s, (b, k))),
         (*(several, items(4, ADDED), jax.eval_shape(lambda: rb.split(rb.key(0), 4))),),
     )
+
+
+def programs_of_rings(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """Those of buffers of several lanes, of slices, and of epochs."""
+
+    def draw(state: Any, key: Any) -> Any:
+        return rb.sample(state, key, DRAWN)
+
+    steps = ADDED // LANES
+    for sampler in (
+        *(frb.Uniform(), frb.Prioritized(), frb.Slices(LENGTH, batch="steps")),
+        *(frb.PrioritizedSlices(LENGTH, batch="steps"), frb.WithoutReplacement()),
+        frb.SlicesWithoutReplacement(LENGTH, batch="steps"),
+    ):
+        name, own = f"{type(sampler).__name__}, {LANES} lanes", state(sampler, lanes=LANES)
+        yield f"{name}: add", rb.add, (own, items(steps, LANES))
+        yield f"{name}: add with a mask", rb.add, (own, items(steps, LANES), of((steps, LANES), "bool"))
+        yield f"{name}: sample", draw, (own, key)
+        yield (
+            f"{name}: {TURNS} steps in a scan",
+            lambda s, b, k: lax.scan(step, s, (b, k)),
+            (*(own, items(TURNS, steps, LANES), keys),),
+        )
 
 
 def compiled(device: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:

@@ -524,6 +524,12 @@ FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& pla
   block.wait();
 }
 
+// Tell a draw's counters, which it leaves as they are, so that what needs them comes once all has been read.
+template <class Block> FRB_INLINE void hand_on_counters(const Block& block, const Call& call) {
+  if (call.new_counters && block.x() == 0 && block.y() == 0)
+    block.each(ring_of(call)->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
+}
+
 // Draw by random words of the key: each column of blocks `tile` items. The blocks of the first line tell which; each
 // line draws them again.
 template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
@@ -533,8 +539,7 @@ template <class Block> FRB_INLINE void sample(const Block& block, const Call& ca
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
   int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
   const bool in_rings = ring->lanes > 1 && !plan->levels, tells = block.y() == 0;
-  if (call.new_counters && block.x() == 0 && tells)  // the same, which are there once all has been read
-    block.each(ring->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
+  hand_on_counters(block, call);
   if (in_rings) count_groups(block, call, ring, ends);
   block.each(here, [&](int64_t i) {
     slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells)

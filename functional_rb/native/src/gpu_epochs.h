@@ -54,14 +54,15 @@ struct Deck {
   }
 };
 
-// How many may be drawn, and how many are.
+// How many are to be drawn, may be, and are.
 struct Epochs {
-  int64_t whole, remaining, left, given, taken;
+  int64_t wanted, whole, remaining, left, given, taken;
   FRB_INLINE Epochs(const Call& call, const Plan& plan, const Epoch& epoch)
-      : whole(epoch->drop_last ? call.batch : 1), remaining(call.counters[epoch->remaining]),
+      : wanted(call.wanted_at ? most<int64_t>(0, least<int64_t>(*call.wanted_at, call.batch)) : call.batch),
+        whole(epoch->drop_last ? wanted : least<int64_t>(wanted, 1)), remaining(call.counters[epoch->remaining]),
         left(least<int64_t>(most<int64_t>(remaining < whole ? call.counters[epoch->count] : remaining, 0),
                             plan->capacity)),
-        given(left < whole ? 0 : left), taken(least(given, call.batch)) {}
+        given(left < whole ? 0 : left), taken(least(given, wanted)) {}
 };
 
 // What an epoch's draw has in the scratch: the slots that are found, int32 [batch], and what it works with. The table's

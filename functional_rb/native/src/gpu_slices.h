@@ -52,7 +52,7 @@ FRB_INLINE void read_windows(const Block& block, const Call& call, const Plan& p
       const int64_t k = short_mod(i, width);
       const int32_t found = at(of, k);
       const bool real = k < of.real, last = k + 1 == of.real;
-      call.slots[row + i] = int32_t(slot(i));
+      if (call.slots) call.slots[row + i] = int32_t(slot(i));
       call.handles[row + i] = !real ? -1 : found < of.end ? of.handle + int32_t(k) : of.again + found - of.end;
       call.drawn[row + i] = real;
       call.is_first[row + i] = real && k == 0 && of.begins;
@@ -69,6 +69,7 @@ template <class Block> FRB_INLINE void draw_slices(const Block& block, const Cal
   const Words words(call);
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
   Cut* cuts = reinterpret_cast<Cut*>(block.shared());
+  hand_on_counters(block, call);
   block.each(here, [&](int64_t k) {
     const int64_t i = begin + k, behind = (i + 1) * call.words - 2;
     const int32_t two[2] = {words(behind), words(behind + 1)}, start = descend(call, plan, words, i);
@@ -94,7 +95,7 @@ template <class Block> FRB_INLINE void read_epoch(const Block& block, const Call
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
   const int32_t* found = call.scratch + begin;
   const Lanes lanes{call.counters + ring->cursors, call.counters + ring->sizes};
-  if (call.slots) {
+  if (ring->window_length) {
     Cut* cuts = reinterpret_cast<Cut*>(block.shared());
     block.each(here, [&](int64_t k) {
       const int64_t i = begin + k;
@@ -108,6 +109,7 @@ template <class Block> FRB_INLINE void read_epoch(const Block& block, const Call
   if (block.y() == 0)
     block.each(here, [&](int64_t k) {
       const bool live = begin + k < of.taken;
+      if (call.slots) call.slots[begin + k] = found[k];
       call.drawn[begin + k] = live, call.handles[begin + k] = live ? handle_in_ring(ring, lanes, found[k]) : -1;
     });
   load_items(block, call, plan, begin, here, [&](int64_t k) { return found[k]; });

@@ -23,10 +23,12 @@ struct Asked {
   explicit Asked(const frb::Call& frame) : frame(frame) {
     call.plan = record(0);
     call.scratches = {take, this};
+    for (int64_t k = 0; k < plan()->leaves; ++k) call.row_bytes += plan().leaf(k).bytes;
   }
-  // The first attribute is the batch.
+  // The first attribute is the batch. Null for one that is not told.
   const int32_t* record(int64_t k) const {
-    return reinterpret_cast<const int32_t*>(frame.frame->attributes.at[1 + k]->data);
+    const xla::Attributes& told = frame.frame->attributes;
+    return 1 + k < told.size ? reinterpret_cast<const int32_t*>(told.at[1 + k]->data) : nullptr;
   }
   Plan plan() const { return Plan{{reinterpret_cast<const BufferRecord*>(call.plan)}}; }
   template <class T> const T* in(int64_t k) const { return frame.in<T>(k); }
@@ -106,6 +108,45 @@ int rewrite(Asked& asked) {
   return buffers.update(call);
 }
 
+// plan, rings, batch, of epochs also these; rows, *wide, tree, order, place, in_episode, kept, counters, mask, priorities,
+// *leaves -> rows, *wide, tree, order, place, in_episode, kept, counters.
+int add_to_rings(Asked& asked) {
+  BufferCall& call = asked.call;
+  const int64_t beside = 1 + asked.plan()->wide;
+  asked.set_storage([&](int64_t k) { return asked.out<char>(k); });
+  asked.set_leaves([&](int64_t k) { return asked.in<char>(beside + 8 + k); });
+  call.ring = asked.record(1), call.batch = asked.record(2)[0], call.epoch = asked.record(3);
+  call.tree = asked.out<float>(beside), call.kept = asked.out<float>(beside + 4);
+  call.order = asked.out<int32_t>(beside + 1), call.place = asked.out<int32_t>(beside + 2);
+  call.in_episode = asked.out<int32_t>(beside + 3);
+  call.counters = asked.in<int32_t>(beside + 5), call.new_counters = asked.out<int32_t>(beside + 5);
+  call.mask = asked.in<uint8_t>(beside + 6), call.priorities = asked.in<int32_t>(beside + 7);
+  return buffers.add_to_rings(call);
+}
+
+// plan, rings, words, of epochs also these; rows, *wide, tree, order, place, in_episode, kept, counters, key of JAX's,
+// draws (one of the two is empty), beta, wanted -> *leaves, slots, handles, weights, probabilities, mask, is_first, is_last,
+// truncated, order, place, counters. Leaves and slots may be empty, and what other samplers tell.
+int draw_from_rings(Asked& asked) {
+  BufferCall& call = asked.call;
+  const int64_t beside = 1 + asked.plan()->wide, told = asked.plan()->leaves;
+  asked.set_storage([&](int64_t k) { return asked.in<char>(k); });
+  asked.set_leaves([&](int64_t k) { return asked.out<char>(k); });
+  call.ring = asked.record(1), call.words = asked.record(2)[0], call.epoch = asked.record(3);
+  call.batch = asked.frame.result(told + 2).length();
+  call.tree = const_cast<float*>(asked.in<float>(beside)), call.kept = const_cast<float*>(asked.in<float>(beside + 4));
+  call.in_episode = const_cast<int32_t*>(asked.in<int32_t>(beside + 3)), call.counters = asked.in<int32_t>(beside + 5);
+  call.threefry_at = asked.in<uint32_t>(beside + 6), call.draws = asked.in<int32_t>(beside + 7);
+  call.beta_at = asked.in<float>(beside + 8), call.wanted_at = asked.in<int32_t>(beside + 9);
+  call.slots = asked.out<int32_t>(told), call.handles = asked.out<int32_t>(told + 1);
+  call.weights = asked.out<float>(told + 2), call.probabilities = asked.out<float>(told + 3);
+  call.drawn = asked.out<uint8_t>(told + 4), call.is_first = asked.out<uint8_t>(told + 5);
+  call.is_last = asked.out<uint8_t>(told + 6), call.truncated = asked.out<uint8_t>(told + 7);
+  call.order = asked.out<int32_t>(told + 8), call.place = asked.out<int32_t>(told + 9);
+  call.new_counters = asked.out<int32_t>(told + 10);
+  return call.epoch ? buffers.draw_epoch(call) : buffers.draw_slices(call);
+}
+
 template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
   if (is_asked(frame, xla::COMMAND_BUFFERS)) return nullptr;
   xla::Stream stream{sizeof(xla::Stream), nullptr, frame->context, nullptr};
@@ -135,25 +176,59 @@ const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>
                             {"sample", reinterpret_cast<void*>(&handle_on_gpu<&draw<true>>)},
                             {"draw", reinterpret_cast<void*>(&handle_on_gpu<&draw<false>>)},
                             {"update_priorities", reinterpret_cast<void*>(&handle_on_gpu<&update_priorities>)},
-                            {"rewrite", reinterpret_cast<void*>(&handle_on_gpu<&rewrite>)}, {}};
+                            {"rewrite", reinterpret_cast<void*>(&handle_on_gpu<&rewrite>)},
+                            {"add_to_rings", reinterpret_cast<void*>(&handle_on_gpu<&add_to_rings>)},
+                            {"draw_slices", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
+                            {"draw_epoch", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)}, {}};
 
-// gpu_scratch(handler, plan, batch, masked): how many numbers of int32 a call wants for its time.
+// What a handler launches.
+int (*launch_of(const std::string& name))(const BufferCall&) {
+  return name == "add" ? buffers.add : name == "add_to_rings" ? buffers.add_to_rings
+         : name == "update_priorities" ? buffers.update_priorities : name == "rewrite" ? buffers.update
+         : name == "draw_epoch" ? buffers.draw_epoch : name == "draw_slices" ? buffers.draw_slices : buffers.sample;
+}
+
+// The records of a call as Python has them, held meanwhile; null for what is a number.
+class Records {
+ public:
+  ~Records() {
+    for (Py_buffer& view : views_)
+      if (view.obj) PyBuffer_Release(&view);
+  }
+  bool take(PyObject* records) {
+    for (Py_ssize_t k = 0; k < least<Py_ssize_t>(PyTuple_Size(records), MOST_RECORDS); ++k) {
+      PyObject* record = PyTuple_GetItem(records, k);
+      if (!PyLong_Check(record) && PyObject_GetBuffer(record, &views_[k], PyBUF_SIMPLE)) return false;
+    }
+    return true;
+  }
+  const int32_t* operator[](int64_t k) const { return static_cast<const int32_t*>(views_[k].buf); }
+
+ private:
+  static constexpr Py_ssize_t MOST_RECORDS = 4;
+  Py_buffer views_[MOST_RECORDS] = {};
+};
+
+// gpu_scratch(handler, records, batch, masked): how many numbers of int32 a call wants for its time.
 PyObject* tell_scratch(PyObject*, PyObject* args) {
   const char* name;
-  Py_buffer plan;
+  PyObject* given;
   long long batch, wanted = 0;
   int masked;
-  if (!PyArg_ParseTuple(args, "sy*Lp", &name, &plan, &batch, &masked)) return nullptr;
+  Records records;
+  if (!PyArg_ParseTuple(args, "sO!Lp", &name, &PyTuple_Type, &given, &batch, &masked) || !records.take(given)) return nullptr;
+  const std::string which = name;
   BufferCall call{};
   const uint8_t mask = 0;
-  call.plan = static_cast<const int32_t*>(plan.buf), call.batch = batch, call.device = -1, call.mask = masked ? &mask : nullptr;
+  int32_t any = 0;
+  call.plan = records[0], call.batch = batch, call.device = -1, call.mask = masked ? &mask : nullptr;
+  if (which == "add_to_rings" || which == "draw_epoch") call.ring = records[1], call.epoch = records[3];
+  if (call.epoch) call.order = &any;
   call.scratches = {[](void* of, int64_t count) {
                       *static_cast<long long*>(of) += count;
                       return reinterpret_cast<int32_t*>(of);
                     }, &wanted};
-  const std::string which = name;
-  (which == "add" ? buffers.add : which == "sample" || which == "draw" ? buffers.sample : buffers.update)(call);
-  PyBuffer_Release(&plan);
+  launch_of(which)(call);
   return PyLong_FromLongLong(wanted);
 }
 

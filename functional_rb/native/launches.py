@@ -1,0 +1,135 @@
+"""Launches for GPUs where CPUs have no one kernel that does the same, each declared once, as `kernels` has the others.
+
+What they do the version chain does on hosts, and the core by part kernels in programs for CPUs. A declaration gives
+None for what no launch does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from functional_rb.buffer.known import Draws, is_ring
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays, HasArrays
+from functional_rb.core.strategy import Selection
+from functional_rb.native import descriptor
+from functional_rb.native.kernels import ABSENT, Kernel, Launch, Made, bools, floats, ints
+from functional_rb.ops.protocol import Array
+from functional_rb.samplers.trajectories import Trajectories
+
+
+def add(
+    state: HasArrays,
+    spec: BufferSpec,
+    leaves: Sequence[Array],
+    batch: int,
+    mask: Array | None,
+    priorities: Array | None,
+    draws: Array | None = None,
+) -> Kernel | None:
+    """What `functions.add` does where items lie in rings, with all that a sampler keeps of them."""
+    made_of_others = descriptor.beside(spec) is not descriptor.NOTHING_BESIDE
+    if not (spec.known.appends and is_ring(spec.writer)) or made_of_others or not batch:
+        return None
+    after = Arrays(
+        state.rows,
+        tuple(state.wide),
+        state.tree,
+        Made(state.counters.shape, "int32", over=state.counters),
+        dict(state.auxiliary),
+    )
+    keeps = state.tree is not None or bool(state.auxiliary)
+    return Kernel(
+        "",
+        (*_parts(state), mask, priorities, *leaves),
+        after,
+        [descriptor.encode(spec), descriptor.encode_rings(spec), batch, *_epochs(spec)],
+        outputs=[ABSENT if x is None else x for x in _parts(after)],
+        on_gpu=Launch("add_to_rings", batch, mask is not None, few=mask is None and not keeps),
+    )
+
+
+def sample(
+    state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
+) -> Kernel | None:
+    """What `functions.draw` gives by the random bits of a key of JAX's, uint32 [2].
+
+    The counters are told again where they stay as they are: they are there once all has been read.
+    """
+    if not spec.known.plain or not batch:
+        return None
+    lead = spec.sampler.leading_shape(batch)
+    leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
+    if spec.known.draws is Draws.ITEMS:
+        return _sample_items(state, spec, leaves, key, beta, batch, wanted)
+    return _draw_from_rings(state, spec, leaves, key, None, beta, batch, wanted)
+
+
+def choose(
+    state: HasArrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, wanted: Array | None = None
+) -> Kernel | None:
+    """The arrays afterwards, and what a sampler of slices or of epochs draws by random words int32 [rows, words]."""
+    return _draw_from_rings(state, spec, None, None, draws, beta, batch, wanted) if batch else None
+
+
+def _sample_items(
+    state: HasArrays, spec: BufferSpec, leaves: list[Made], key: Array, beta: Array, batch: int, wanted: Array | None
+) -> Kernel:
+    selection, after = Selection(ints(batch), floats(batch), floats(batch)), _after_draw(state)
+    return Kernel(
+        "",
+        (state.rows, *state.wide, state.tree, state.counters, key, beta, wanted),
+        (after, leaves, selection),
+        [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]],
+        outputs=[*leaves, *selection[:3], after.counters],
+        on_gpu=Launch("sample", batch, few=state.tree is None and spec.plan.ring.lanes == 1),
+    )
+
+
+def _draw_from_rings(
+    state: HasArrays,
+    spec: BufferSpec,
+    leaves: list[Made] | None,
+    key: Array | None,
+    draws: Array | None,
+    beta: Array,
+    batch: int,
+    wanted: Array | None,
+) -> Kernel | None:
+    """With the slots in place of the leaves, if there are none."""
+    if spec.known.draws in (Draws.NOTHING, Draws.ITEMS):
+        return None
+    sampler, lead = spec.sampler, spec.sampler.leading_shape(batch)
+    count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
+    selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead))
+    if isinstance(sampler, Trajectories):
+        selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
+    after, slots = _after_draw(state), ints(math.prod(lead)) if leaves is None else None
+    outputs = [
+        *([ABSENT] * len(spec.plan.layout.leaves) if leaves is None else leaves),
+        *(slots, *selection[:7], *(after.auxiliary.get(name) for name in descriptor.KEPT[:2]), after.counters),
+    ]
+    return Kernel(
+        "",
+        (*_parts(state), key, draws, beta, wanted if sampler.heeds_wanted else None),
+        (after, slots if leaves is None else leaves, selection),
+        [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1], *_epochs(spec)],
+        outputs=[ABSENT if x is None else x for x in outputs],
+        on_gpu=Launch("draw_epoch" if sampler.remembers else "draw_slices", count),
+    )
+
+
+def _parts(of: HasArrays) -> list[Any]:
+    """All arrays that a buffer may have, None for those that it has not."""
+    return [of.rows, *of.wide, of.tree, *(of.auxiliary.get(name) for name in descriptor.KEPT), of.counters]
+
+
+def _after_draw(state: HasArrays) -> Arrays:
+    counters = ints(*state.counters.shape)
+    return Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
+
+
+def _epochs(spec: BufferSpec) -> list[descriptor.Vector]:
+    return [descriptor.encode_epoch(spec)] if spec.sampler.remembers else []
