@@ -38,8 +38,8 @@ class Torch(Library):
     memory_type = Memory
     table_type = Objects
     gpus: Gpus | None = None
+    # A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any.
     operations: Any
-    """A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any."""
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)

@@ -23,8 +23,8 @@ class Description(abc.ABC):
     Its `__post_init__` checks the arguments, puts what is derived beside them, and ends with `_seal`.
     """
 
+    # Equal descriptions have the same, and others another, in this process: torch.compile asks whether it is so.
     token: str = dataclasses.field(init=False, repr=False)
-    """Equal descriptions have the same, and others another, in this process: torch.compile asks whether it is so."""
     _hash: int = dataclasses.field(init=False, repr=False)
 
     @property

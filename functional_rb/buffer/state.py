@@ -61,8 +61,8 @@ class State:
     auxiliary: dict[str, Array]
     spec: BufferSpec
 
+    # What to give in its place where a buffer on one device is needed, if it is over several.
     instead: ClassVar[str] = ""
-    """What to give in its place where a buffer on one device is needed, if it is over several."""
 
     def check_alive(self) -> None:
         """Refuse a state that was consumed: JAX deletes the arrays that are donated.

@@ -24,8 +24,8 @@ class Saving:
         self._error: BaseException | None = None
         self._told = False
         self._finished = threading.Event()
+        # Taken once, by who ends the save: its thread, or `__init__` if an interrupt came before that thread did.
         self._begun = threading.Lock()
-        """Taken once, by who ends the save: its thread, or `__init__` if an interrupt came before that thread did."""
         self._before: queue.Waiting | None = None
         self._place = os.path.realpath(moment.directory)
         # No daemon: the interpreter waits for it.

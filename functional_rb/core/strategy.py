@@ -64,13 +64,13 @@ class Transform:
     Positions are those of the item's leaves, and after them the columns that transforms store beside.
     """
 
+    # Transforms are carried out in this order, whatever the order given.
     order: ClassVar[int] = 0
-    """Transforms are carried out in this order, whatever the order given."""
 
+    # Random 31-bit words that each item of a sample takes.
     words: ClassVar[int] = 0
-    """Random 31-bit words that each item of a sample takes."""
+    # Whether items are written later than they are added.
     delays: ClassVar[bool] = False
-    """Whether items are written later than they are added."""
 
     @property
     def boundaries(self) -> EpisodeBoundaries | None:

@@ -24,8 +24,8 @@ class Discounted(InSlices):
 
     gamma: float
     keys: tuple[Key, ...] | None
+    # The name of the sums' leaf, for one leaf of rewards; None to put sums where the numbers were.
     out: Key | None = None
-    """The name of the sums' leaf, for one leaf of rewards; None to put sums where the numbers were."""
 
     def __post_init__(self) -> None:
         """Check the fields."""

@@ -90,8 +90,8 @@ class Split(ItemFunction):
     before: By
     out: Key
     axis: int = -1
+    # The paths of all leaves, in their order.
     order: tuple[Any, ...] = ()
-    """The paths of all leaves, in their order."""
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         """Several leaves in place of one."""

@@ -24,10 +24,10 @@ class Leafwise(ItemFunction):
         keys: the leaves, or containers of leaves; None for all that fit.
     """
 
+    # How users call it.
     who: ClassVar[str]
-    """How users call it."""
+    # The kinds of dtype of the leaves that fit; None for all.
     kinds: ClassVar[tuple[str, ...] | None] = ("float",)
-    """The kinds of dtype of the leaves that fit; None for all."""
     keys: tuple[Key, ...] | None
 
     def __post_init__(self) -> None:

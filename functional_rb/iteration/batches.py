@@ -145,27 +145,27 @@ class Batches(Iterator[AnySample[Any]]):
         self._drawing, self._key, self._n = drawing, key, n
         self._prefetch, self._lag, threads = numbers
         self._remembers = remembers(drawing.spec) and drawing.cell is None
+        # As of the last batch yielded.
         self._newest = Cell(state) if drawing.cell is None else drawing.cell
-        """As of the last batch yielded."""
+        # Taken by what exchanges the state, and by waiting for a batch to be drawn: never by those who draw.
         self._turns = Turns("iterate")
-        """Taken by what exchanges the state, and by waiting for a batch to be drawn: never by those who draw."""
+        # For what is asked for and taken back, against closing. Nobody waits for anything while it is held.
         self._lock = threading.Lock()
-        """For what is asked for and taken back, against closing. Nobody waits for anything while it is held."""
+        # States, and the number of the first batch that is drawn from each.
         self._from: deque[tuple[int, State]] = deque([(0, state)] if drawing.cell is None else [])
-        """States, and the number of the first batch that is drawn from each."""
+        # Of batches that were taken back.
         self._keys: deque[Any] = deque()
-        """Of batches that were taken back."""
+        # What was asked for and not yielded yet, in order.
         self._ahead: deque[Batch] = deque()
-        """What was asked for and not yielded yet, in order."""
         self._yielded = 0
+        # Whether the next draw begins with the newest state, of samplers that remember.
         self._restart = True
-        """Whether the next draw begins with the newest state, of samplers that remember."""
+        # How often the newest state was exchanged.
         self._exchanges = 0
-        """How often the newest state was exchanged."""
+        # In `exchanges`, what these were when a thread last read or assigned the state; 0 before.
         self._seen = threading.local()
-        """In `exchanges`, what these were when a thread last read or assigned the state; 0 before."""
+        # Whether a state was given since the last batch: then another one will follow the next, as like as not.
         self._given = False
-        """Whether a state was given since the last batch: then another one will follow the next, as like as not."""
         self._closed = False
         self._threads: ThreadPoolExecutor | None = None
         if self._prefetch:

@@ -57,8 +57,8 @@ class Cell(StateHolder):
         """
         self._turns = Turns("Cell")
         self._state = _checked(state)
+        # What happened to the function that consumed the state and returned none.
         self._failure: str | None = None
-        """What happened to the function that consumed the state and returned none."""
         self._changes = 0
         self._renew()
         forks.renewed(self, Cell._renew)

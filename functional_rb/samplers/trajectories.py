@@ -43,8 +43,8 @@ class Trajectories(SamplerBase):
     period: int = 1
     batch: Literal["slices", "steps"] = "slices"
     flat: bool = False
+    # How many steps slices may reach out at either end: what the span says.
     reaches: tuple[int, int] = dataclasses.field(default=(0, 0), init=False, repr=False)
-    """How many steps slices may reach out at either end: what the span says."""
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

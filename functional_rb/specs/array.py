@@ -31,10 +31,10 @@ class ArraySpec(Spec):
     """
 
     arguments: ClassVar[tuple[str, ...]] = ("shape", "dtype")
+    # The names of attributes with a value for each element: numbers, or nested tuples that broadcast to `axes`.
     tables: ClassVar[tuple[str, ...]] = ()
-    """The names of attributes with a value for each element: numbers, or nested tuples that broadcast to `axes`."""
+    # Whether environments have Python objects in place of numbers, which are encoded and decoded on the host only.
     host_only: ClassVar[bool] = False
-    """Whether environments have Python objects in place of numbers, which are encoded and decoded on the host only."""
 
     shape: tuple[int, ...] = ()
     dtype: str = "float32"

@@ -44,8 +44,8 @@ class Spec(abc.ABC):
     """
 
     __slots__ = ()
+    # The names of the constructor's arguments, in their order; the attributes of these names make an equal spec.
     arguments: ClassVar[tuple[str, ...]] = ()
-    """The names of the constructor's arguments, in their order; the attributes of these names make an equal spec."""
 
     @property
     @abc.abstractmethod

@@ -34,8 +34,8 @@ class Choices(ArraySpec):
     """
 
     tables: ClassVar[tuple[str, ...]] = ("mask",)
+    # Whether there are several choices along the last axis.
     several: ClassVar[bool] = False
-    """Whether there are several choices along the last axis."""
 
     mask: Mask = None
 

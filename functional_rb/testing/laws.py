@@ -94,8 +94,8 @@ def shares(weights: Mapping[Name, float]) -> dict[Name, float]:
 class Law:
     """What a sampler may do: here, draw any stored item with equal probability."""
 
+    # How many epochs are done.
     epochs_done = 0
-    """How many epochs are done."""
 
     def __init__(self, spec: BufferSpec) -> None:
         """A law for a buffer from which nothing was drawn yet."""

@@ -30,8 +30,8 @@ class Ring:
         self.lanes: list[list[Step]] = [[] for _ in range(count)]
         self.newest: list[Step | None] = [None] * count
         self.numbers = [first] * count
+        # How many items were not taken.
         self.refused = 0
-        """How many items were not taken."""
 
     def clone(self) -> Ring:
         """The same store, with items of its own."""
@@ -154,8 +154,8 @@ class Chosen:
 class Sampled(Chosen):
     """What `Reservoir` writes: J. S. Vitter, "Random Sampling with a Reservoir", 1985, algorithm R."""
 
+    # How many items were ever added.
     seen = 0
-    """How many items were ever added."""
 
     def put(
         self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]

@@ -33,8 +33,8 @@ class MapItems(Transform):
         expected: the specs of their leaves by path, in the order of `after`.
     """
 
+    # Where it stands.
     at: ClassVar[At]
-    """Where it stands."""
 
     function: Any
     keyed: bool = False

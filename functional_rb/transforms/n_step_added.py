@@ -34,8 +34,8 @@ WAITING = "n_step_waiting"
 class NStepOfAdded(NStep):
     """n-step returns computed as steps are added; see `n_step`."""
 
+    # How waiting steps lie, once the transform is resolved.
     packed: Layout = dataclasses.field(init=False, repr=False, compare=False)
-    """How waiting steps lie, once the transform is resolved."""
 
     delays = True
 

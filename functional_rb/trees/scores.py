@@ -71,8 +71,8 @@ class Edges(NamedTuple):
 class Score(abc.ABC):
     """What all scores have in common: the valid slot of the largest number is chosen, ties by random bits."""
 
+    # The names of what the score needs in `TreeSpec.statistics`.
     statistics: ClassVar[tuple[str, ...]] = ()
-    """The names of what the score needs in `TreeSpec.statistics`."""
 
     @abc.abstractmethod
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:

@@ -35,8 +35,8 @@ class Ways:
         """Begin with the empty set, of numbers below n."""
         masks = max(n - 1, 0) >> BITS
         self._digits = -(-masks.bit_length() // FAN)
+        # [sets, digits, 4]: of each set the rows that are its own, which point to sets that have the next ones.
         self._rows = np.zeros((1, self._digits, 2**FAN), np.int32)
-        """[sets, digits, 4]: of each set the rows that are its own, which point to sets that have the next ones."""
         self._masks: np.ndarray[Any, np.dtype[np.uint64]] = np.zeros(1, np.uint64)
         self._count = 1
 

@@ -30,15 +30,15 @@ class VersionedState(core.State):
 
     library: ClassVar[Library]
 
+    # None once the state is consumed.
     _version: Version | None
-    """None once the state is consumed."""
     _counters: Array
+    # The saves that this state succeeds; None if it succeeds none.
     _save_history: SaveHistory | None
-    """The saves that this state succeeds; None if it succeeds none."""
+    # The device that samples go to, and that items may come from; None for where the arrays are.
     _target: Any
-    """The device that samples go to, and that items may come from; None for where the arrays are."""
+    # The copy that was exported, of a buffer in mapped files.
     _exported: Memory | None
-    """The copy that was exported, of a buffer in mapped files."""
 
     def __init__(
         self,

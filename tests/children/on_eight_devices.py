@@ -94,8 +94,8 @@ class Log(NamedTuple):
 
     items: Any
     masks: Any
+    # Priorities of what is added.
     given: Any
-    """Priorities of what is added."""
     priorities: Any
     keys: Any
 

@@ -177,22 +177,22 @@ CONTAINERS = ("stacked", "agents", "uneven", "dict", "tuple", "list", "pair", "d
 class Grammar:
     """What may be drawn: specs of given axes, or nests whose axes begin with batch axes."""
 
+    # Kinds of leaves, and dtypes of each.
     leaves: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=lambda: LEAVES)
-    """Kinds of leaves, and dtypes of each."""
+    # What they may lie in; dicts, which have no hash, only where they are asked for.
     nests: tuple[str, ...] = tuple(kind for kind in (*PARTED, *CONTAINERS) if kind != "dict")
-    """What they may lie in; dicts, which have no hash, only where they are asked for."""
+    # How many axes a spec has beside the batch's at least and at most, and how long they are at least.
     axes: tuple[int, int, int] = (0, 1, 1)
-    """How many axes a spec has beside the batch's at least and at most, and how long they are at least."""
+    # Kinds without axes of their own.
     single: tuple[str, ...] = ()
-    """Kinds without axes of their own."""
     masks: bool = True
+    # Whether choices may begin elsewhere than at zero.
     starts: bool = True
-    """Whether choices may begin elsewhere than at zero."""
+    # The most elements of sequences, and whether those of a user are stacked.
     sequences: tuple[tuple[int, bool], ...] = tuple((n, stack) for n in (1, 2, 3) for stack in (False, True))
-    """The most elements of sequences, and whether those of a user are stacked."""
     names: tuple[str, ...] = NAMES
+    # How many parts nests have at least.
     least: int = 0
-    """How many parts nests have at least."""
 
     # Strategies.
 

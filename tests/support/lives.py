@@ -27,8 +27,8 @@ class Inputs(NamedTuple):
 
     items: dict[str, np.ndarray]
     mask: np.ndarray
+    # For `update`, one for each of three steps of the slices at most.
     priorities: np.ndarray
-    """For `update`, one for each of three steps of the slices at most."""
     notes: np.ndarray
 
 

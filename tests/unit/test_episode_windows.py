@@ -48,10 +48,10 @@ class Lane:
     steps: list[Step] = dataclasses.field(default_factory=list)
     written: int = 0
     episode: int = 0
+    # Of the next step.
     in_episode: int = 0
-    """Of the next step."""
+    # Whether it is known that the next step begins an episode.
     ended: bool = True
-    """Whether it is known that the next step begins an episode."""
 
     def write(self, begins: bool, ends: bool) -> None:
         if begins or self.ended:

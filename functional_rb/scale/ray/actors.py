@@ -188,8 +188,8 @@ class RayTransport:
     def __init__(self, shards: Sequence[object], coordinator: object) -> None:
         """Take the actors."""
         self._actors, self._coordinator = shards, coordinator
+        # Of the block that came last with rows that were drawn, for each: the next is expected to have as many.
         self._row_bytes = 0.0
-        """Of the block that came last with rows that were drawn, for each: the next is expected to have as many."""
 
     @property
     def shards(self) -> int:

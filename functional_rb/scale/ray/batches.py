@@ -42,10 +42,10 @@ class Batches(Iterator[AnySample[Any]]):
         """
         self._begin, self._finish, self._how = begin, finish, ahead
         self._asked = self._given = 0
+        # What was asked for: how many batches, and where they will be.
         self._ahead: deque[tuple[int, Draw]] = deque()
-        """What was asked for: how many batches, and where they will be."""
+        # Batches that have come with others.
         self._here: deque[AnySample[Any]] = deque()
-        """Batches that have come with others."""
 
     def __iter__(self) -> Batches:
         """The iterator itself."""

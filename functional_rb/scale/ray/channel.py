@@ -91,10 +91,10 @@ class Channel:
         self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
         self.alive, self.lost = True, Lost(0, 0)
         self._pending: deque[_Sent] = deque()
+        # The newest of them, which have not been sent.
         self._gathered: list[_Sent] = []
-        """The newest of them, which have not been sent."""
+        # Of all acknowledged writes that no crash took, by this client and those before of its name.
         self._items = 0
-        """Of all acknowledged writes that no crash took, by this client and those before of its name."""
 
     @property
     def waiting(self) -> int:

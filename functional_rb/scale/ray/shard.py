@@ -70,23 +70,23 @@ class Shard:
         self._ledger = Ledger()
         self._standing: Standing | None = None
         self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0
+        # A save in the background, and how many items had been added when it began.
         self._saving: tuple[Any, int] | None = None
-        """A save in the background, and how many items had been added when it began."""
         self._structure: nest.Structure | None = None
+        # The connection whose steps came last; None if what comes next does not follow on these.
         self._line: tuple[str, int] | None = None
-        """The connection whose steps came last; None if what comes next does not follow on these."""
+        # Of these steps, what `Write.version` said.
         self._line_version = 0
-        """Of these steps, what `Write.version` said."""
         state = self._restored()
         if state is None:
             state = self._rb.init(spec)
             # Handles of the one before must not name items of this one, and nothing tells how often it was restarted.
             self._ledger.epoch = 1 + secrets.randbelow((2**31 - 1) // shards - 1) if restarted else 0
         self._state: State = state
+        # The epoch in which the item in each slot was written; of those restored, the one before.
         self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
-        """The epoch in which the item in each slot was written; of those restored, the one before."""
+        # Of the item in each slot, what `Write.version` said.
         self._versions = np.zeros(spec.capacity, np.int64)
-        """Of the item in each slot, what `Write.version` said."""
         self._versioned = False
         self._saved_at = self._ledger.inserted
         self.saves = 0

@@ -41,8 +41,8 @@ class Watch:
         self._heard = [transport.now()] * count
         self._probes: dict[int, Any] = {}
         self._try_at = [0.0] * count
+        # The shards whose death was counted, and that have not answered since.
         self._dead: set[int] = set()
-        """The shards whose death was counted, and that have not answered since."""
         self.welcomes = [self._connected(k) for k in range(count)]
 
     # ---------------------------------------------------------------- time
