@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class Lib(Generic[A]):
         """The same, for the public functions of a module of the backend."""
         return dataclasses.replace(self, name=f"{self.name}.{module}")
 
-    def bind(self, function: Callable[Concatenate[Lib[A], P], R], name: str = "") -> Callable[P, R]:
+    def bind(self, function: Callable[Concatenate[Self, P], R], name: str = "") -> Callable[P, R]:
         """A public function of the backend: one that is written once, without its first argument, which is this.
 
         It has the docstring of the function, and its signature, in which the arrays are those of the backend; and its

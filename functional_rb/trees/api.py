@@ -1,18 +1,19 @@
-"""The public functions of search trees, up to the arrays: checked here, carried out by a backend.
-
-A backend binds each of these to itself and takes over its docstring; the examples are run with either one as `rb`.
-"""
+"""The public functions of search trees, which backends bind. Each takes a `TreesLib` first."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import DeviceLike, PRNGKey
-from functional_rb.ops.protocol import Array
+from functional_rb.lib import A
+from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import ArraySpec, Unbounded
+from functional_rb.trees import nodes, reuse
+from functional_rb.trees import search as core
+from functional_rb.trees.lib import TreesLib
 from functional_rb.trees.policies import MostVisited, MuZero, Policy
 from functional_rb.trees.scores import PUCT, Score
 from functional_rb.trees.search import Evaluated, Leaf, Step
@@ -68,76 +69,7 @@ class Summary(NamedTuple):
     q: Array
 
 
-class Backend(Protocol):
-    """What carries out the checked calls."""
-
-    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
-        """Make an array of the backend of a leaf, refusing what would change its dtype."""
-        ...
-
-    def cast(self, x: Array, dtype: str) -> Array:
-        """Convert the values of an array of the backend."""
-        ...
-
-    def build_mapping(self, container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
-        """Make a mapping of its parts."""
-        ...
-
-    def check_tree(self, tree: Tree, function: str) -> None:
-        """Refuse what is no tree of this backend."""
-        ...
-
-    def full(self, shape: tuple[int, ...], value: float, dtype: str, like: Array) -> Array:
-        """An array of one value, on the device of another."""
-        ...
-
-    def init(self, spec: TreeSpec, root: Evaluated, device: DeviceLike) -> Tree:
-        """Trees of one node each."""
-        ...
-
-    def select(self, tree: Tree, key: PRNGKey, score: Score, max_depth: int) -> Leaf:
-        """Go down from the root."""
-        ...
-
-    def expand(self, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
-        """Store what lies behind edges."""
-        ...
-
-    def backup(self, tree: Tree, leaf: Leaf, score: Score) -> Tree:
-        """Bring values back to the root."""
-        ...
-
-    def content(self, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:
-        """The leaves of nodes and of actions."""
-        ...
-
-    def search(
-        self,
-        tree: Tree,
-        key: PRNGKey,
-        step: Callable[..., object],
-        simulations: int,
-        policy: Policy,
-        max_depth: int,
-        chance_step: Callable[..., object] | None,
-    ) -> tuple[Tree, Array, Array]:
-        """Search; returns the trees, the slots proposed, and the improved policy."""
-        ...
-
-    def summary(self, tree: Tree) -> tuple[Array, Array, Array, Array]:
-        """The fields of a `Summary`."""
-        ...
-
-    def subtree(self, tree: Tree, slot: Array) -> Tree:
-        """Go on from a child."""
-        ...
-
-    def reset(self, tree: Tree, mask: Array, root: Evaluated) -> Tree:
-        """Begin some trees anew."""
-        ...
-
-
-def init(backend: Backend, spec: TreeSpec, root: Expansion, device: DeviceLike = None) -> Tree:
+def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike = None) -> Tree:
     """Make a batch of trees of one node each, the root.
 
     Args:
@@ -162,11 +94,13 @@ def init(backend: Backend, spec: TreeSpec, root: Expansion, device: DeviceLike =
     """
     if not isinstance(spec, TreeSpec):
         raise TypeError(f"trees.init: expected a frb.trees.TreeSpec, got {type(spec).__name__}")
-    return backend.init(spec, evaluated(backend, spec, root, None, "trees.init"), device)
+    given = lib.put(evaluated(lib, spec, root, None, "trees.init"), device)
+    made: Tree = lib.carry_out(_init, (spec, lib.device_of(given.prior)), (), given)
+    return made
 
 
 def select(
-    backend: Backend, tree: Tree, key: PRNGKey, score: Score | None = None, max_depth: int | None = None
+    lib: TreesLib[A], tree: Tree, key: PRNGKey, score: Score | None = None, max_depth: int | None = None
 ) -> Leaf:
     """Go down from the root, one slot after the other, to an edge behind which no node is stored.
 
@@ -189,12 +123,14 @@ def select(
         >>> leaf.node.tolist(), leaf.slot.tolist(), leaf.child.tolist()
         ([0], [1], [-1])
     """
-    _check_tree(backend, tree, "trees.select")
+    _check_tree(lib, tree, "trees.select")
     score = _score(tree, PUCT() if score is None else score, "trees.select")
-    return backend.select(tree, key, score, _depth(max_depth, "trees.select"))
+    lib.check_key(key)
+    leaf: Leaf = lib.carry_out(_select, (score, _depth(max_depth, "trees.select"), lib.draws), (), tree, key)
+    return leaf
 
 
-def expand(backend: Backend, tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
+def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
     """Store the nodes behind the edges at which `select` ended.
 
     Where a node is stored already, or the tree cannot be searched, nothing is. A full tree stores none, and counts
@@ -223,12 +159,14 @@ def expand(backend: Backend, tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
         >>> tree.size.tolist(), leaf.child.tolist(), tree.visits[0].tolist(), tree.value[0].tolist()
         ([2], [1], [2, 1, 0, 0], [1.0, 2.0, 0.0, 0.0])
     """
-    _check_tree(backend, tree, "trees.expand")
-    leaf = _leaf(backend, tree, leaf, "trees.expand")
-    return backend.expand(tree, leaf, evaluated(backend, tree.spec, expansion, tree.batch, "trees.expand"))
+    _check_tree(lib, tree, "trees.expand")
+    leaf = _leaf(lib, tree, leaf, "trees.expand")
+    found = evaluated(lib, tree.spec, expansion, tree.batch, "trees.expand")
+    made: tuple[Tree, Leaf] = lib.carry_out(_expand, None, tree, leaf, found)
+    return made
 
 
-def backup(backend: Backend, tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
+def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
     """Bring the values of leaves back to the root, and count the visits on the way.
 
     Along each edge a value G becomes `reward + discount * G`; nodes and edges have the mean of what passed them.
@@ -242,12 +180,14 @@ def backup(backend: Backend, tree: Tree, leaf: Leaf, score: Score | None = None)
     Returns:
         The trees; see the example of `expand`.
     """
-    _check_tree(backend, tree, "trees.backup")
-    leaf = _leaf(backend, tree, leaf, "trees.backup")
-    return backend.backup(tree, leaf, _score(tree, PUCT() if score is None else score, "trees.backup"))
+    _check_tree(lib, tree, "trees.backup")
+    leaf = _leaf(lib, tree, leaf, "trees.backup")
+    score = _score(tree, PUCT() if score is None else score, "trees.backup")
+    made: Tree = lib.carry_out(_backup, score, tree, leaf)
+    return made
 
 
-def content(backend: Backend, tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
+def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
     """What a model is asked about: the content of the nodes from which the last edges were taken, and their actions.
 
     Args:
@@ -266,12 +206,13 @@ def content(backend: Backend, tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
         >>> node["x"].tolist()
         [5.0]
     """
-    _check_tree(backend, tree, "trees.content")
-    return _nests(backend, tree, *backend.content(tree, _leaf(backend, tree, leaf, "trees.content")))
+    _check_tree(lib, tree, "trees.content")
+    found = lib.carry_out(_content, None, (), tree, _leaf(lib, tree, leaf, "trees.content"))
+    return _nests(lib, tree, *found)
 
 
 def search(
-    backend: Backend,
+    lib: TreesLib[A],
     tree: Tree,
     key: PRNGKey,
     step: Callable[[Any, Any, object], Expansion],
@@ -322,7 +263,7 @@ def search(
         >>> [weights[1] > 0.5 for weights in proposal.weights.tolist()], tree.visits[:, 0].tolist()
         ([True, True, True], [33, 33, 33])
     """
-    _check_tree(backend, tree, "trees.search")
+    _check_tree(lib, tree, "trees.search")
     chosen: Any = MuZero() if policy is None else policy
     if isinstance(chosen, Score):
         chosen = MostVisited(chosen)
@@ -342,14 +283,15 @@ def search(
     if chance_step is not None and not tree.spec.chance:
         raise ValueError("trees.search: chance_step was given, but the spec has no chance nodes; give " + _CHANCE)
     depth = _depth(max_depth, "trees.search")
-    tree, slot, weights = backend.search(tree, key, step, count, chosen, depth, chance_step)
+    lib.check_key(key)
+    tree, slot, weights = lib.searching(lib, tree, key, step, count, chosen, depth, chance_step)
     if tree.spec.action_content is None:
         return tree, Proposal(slot, slot, weights)
-    return tree, Proposal(slot, content(backend, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
+    return tree, Proposal(slot, content(lib, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
 
 
 def callers(
-    backend: Backend, tree: Tree, step: Callable[..., Any], chance_step: Callable[..., Any] | None
+    lib: TreesLib[A], tree: Tree, step: Callable[..., Any], chance_step: Callable[..., Any] | None
 ) -> tuple[Step, Step | None]:
     """A user's functions, asked about the leaves of nodes and of actions, with their answers checked."""
 
@@ -357,10 +299,10 @@ def callers(
         """Of what is said nothing of, whether it is a chance node."""
 
         def ask(node: list[Array], action: object, key: PRNGKey) -> Evaluated:
-            given = function(*_nests(backend, tree, node, action), key)
+            given = function(*_nests(lib, tree, node, action), key)
             if chance and isinstance(given, Expansion) and given.chance is None:
                 given = given._replace(chance=True)
-            return evaluated(backend, tree.spec, given, tree.batch, name)
+            return evaluated(lib, tree.spec, given, tree.batch, name)
 
         return ask
 
@@ -369,7 +311,7 @@ def callers(
     return asking(step, "step", True), asking(chance_step, "chance_step", False)
 
 
-def summary(backend: Backend, tree: Tree) -> Summary:
+def summary(lib: TreesLib[A], tree: Tree) -> Summary:
     """What is known at the roots: visits, their shares, value and Q values.
 
     Args:
@@ -385,11 +327,11 @@ def summary(backend: Backend, tree: Tree) -> Summary:
         >>> rb.trees.summary(rb.trees.init(spec, root)).value.tolist()
         [3.0]
     """
-    _check_tree(backend, tree, "trees.summary")
-    return Summary(*backend.summary(tree))
+    _check_tree(lib, tree, "trees.summary")
+    return Summary(*lib.carry_out(_summary, None, (), tree))
 
 
-def subtree(backend: Backend, tree: Tree, slot: object) -> Tree:
+def subtree(lib: TreesLib[A], tree: Tree, slot: object) -> Tree:
     """Go on from a child of each root, with all that is known of what lies below it.
 
     Args:
@@ -410,11 +352,13 @@ def subtree(backend: Backend, tree: Tree, slot: object) -> Tree:
         >>> rb.trees.subtree(tree, slot).size.tolist()
         [1, 0]
     """
-    _check_tree(backend, tree, "trees.subtree")
-    return backend.subtree(tree, _array(backend, slot, INDEX, tree.batch, "trees.subtree", "slot"))
+    _check_tree(lib, tree, "trees.subtree")
+    chosen = _array(lib, slot, INDEX, tree.batch, "trees.subtree", "slot")
+    made: Tree = lib.carry_out(_subtree, lib.device_of(tree.size), (), tree, chosen)
+    return made
 
 
-def reset(backend: Backend, tree: Tree, mask: Any, root: Expansion) -> Tree:
+def reset(lib: TreesLib[A], tree: Tree, mask: Any, root: Expansion) -> Tree:
     """Begin some trees of a batch anew.
 
     Args:
@@ -434,18 +378,53 @@ def reset(backend: Backend, tree: Tree, mask: Any, root: Expansion) -> Tree:
         >>> rb.trees.summary(tree).value.tolist()
         [1.0, 2.0]
     """
-    _check_tree(backend, tree, "trees.reset")
-    mask = _array(backend, mask, MASK, tree.batch, "trees.reset", "mask")
-    return backend.reset(tree, mask, evaluated(backend, tree.spec, root, tree.batch, "trees.reset"))
+    _check_tree(lib, tree, "trees.reset")
+    mask = _array(lib, mask, MASK, tree.batch, "trees.reset", "mask")
+    found = evaluated(lib, tree.spec, root, tree.batch, "trees.reset")
+    made: Tree = lib.carry_out(_reset, lib.device_of(tree.size), (), tree, mask, found)
+    return made
+
+
+def _init(ops: TreeOps, static: tuple[TreeSpec, Any], owned: object, root: Evaluated) -> Tree:
+    return core.init(ops, static[0], root, static[1])
+
+
+def _select(ops: TreeOps, static: tuple[Score, int, Any], owned: object, tree: Tree, key: PRNGKey) -> Leaf:
+    score, max_depth, draws = static
+    return core.select_by(ops, tree, score, draws(key, tree.batch[0], 1, tree.size)[:, 0], max_depth)
+
+
+def _expand(ops: TreeOps, static: None, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+    return core.expand(ops, tree, core.within(ops, tree, leaf), found)
+
+
+def _backup(ops: TreeOps, score: Score, tree: Tree, leaf: Leaf) -> Tree:
+    return core.backup(ops, *core.valued(ops, tree, core.within(ops, tree, leaf)), score)
+
+
+def _content(ops: TreeOps, static: None, owned: object, tree: Tree, leaf: Leaf) -> tuple[list[Array], Any]:
+    return core.content_of(ops, tree, core.within(ops, tree, leaf))
+
+
+def _summary(ops: TreeOps, static: None, owned: object, tree: Tree) -> tuple[Array, Array, Array, Array]:
+    return core.summary(ops, tree)
+
+
+def _subtree(ops: TreeOps, device: Any, owned: object, tree: Tree, slot: Array) -> Tree:
+    return reuse.subtree(ops, tree, nodes.empty(ops, tree.spec, tree.batch[0], device), slot)
+
+
+def _reset(ops: TreeOps, device: Any, owned: object, tree: Tree, mask: Array, root: Evaluated) -> Tree:
+    return reuse.reset(ops, tree, core.init(ops, tree.spec, root, device), mask)
 
 
 def evaluated(
-    backend: Backend, spec: TreeSpec, given: object, batch: tuple[int, ...] | None, function: str
+    lib: TreesLib[A], spec: TreeSpec, given: object, batch: tuple[int, ...] | None, function: str
 ) -> Evaluated:
     """An `Expansion` as arrays of the backend, checked, with its defaults filled in.
 
     Args:
-        backend: the backend.
+        lib: the backend's.
         spec: what the trees hold.
         given: what the user gave.
         batch: the axes of the batch, (B,); if None, those of the prior.
@@ -459,12 +438,12 @@ def evaluated(
             raise ValueError(f"{function}: prior: expected shape [B, {spec.children}], got {list(shape)}")
         batch = shape[:1]
     edges = (*batch, spec.children)
-    prior = _numbers(backend, given.prior, FLOAT, edges, function, "prior")
+    prior = _numbers(lib, given.prior, FLOAT, edges, function, "prior")
 
     def filled(name: str, value: object, expected: ArraySpec, shape: tuple[int, ...]) -> Array:
         if isinstance(value, (bool, int, float)):
-            return backend.full(shape, value, expected.dtype, prior)
-        return _numbers(backend, value, expected, shape, function, name)
+            return lib.ops.full_like(lib.ops.zeros(shape, expected.dtype, lib.device_of(prior)), value)
+        return _numbers(lib, value, expected, shape, function, name)
 
     if spec.action_content is None and given.actions is not None:
         raise ValueError(f"{function}: actions were given, but the spec has no action; give TreeSpec(action=...)")
@@ -473,7 +452,7 @@ def evaluated(
     if given.chance is not None and not spec.chance:
         raise ValueError(f"{function}: Expansion.chance was given, but the spec has no chance nodes; give {_CHANCE}")
     return Evaluated(
-        node=_leaves(backend, spec.node_content, given.node, batch, function, "node"),
+        node=_leaves(lib, spec.node_content, given.node, batch, function, "node"),
         prior=prior,
         value=filled("value", given.value, FLOAT, batch),
         reward=filled("reward", given.reward, FLOAT, batch),
@@ -482,57 +461,57 @@ def evaluated(
         terminal=filled("terminal", False if given.terminal is None else given.terminal, MASK, batch),
         actions=[]
         if spec.action_content is None
-        else _leaves(backend, spec.action_content, given.actions, edges, function, "actions"),
+        else _leaves(lib, spec.action_content, given.actions, edges, function, "actions"),
         chance=filled("chance", False if given.chance is None else given.chance, MASK, batch),
     )
 
 
 def _leaves(
-    backend: Backend, content: Content, given: object, lead: tuple[int, ...], function: str, what: str
+    lib: TreesLib[A], content: Content, given: object, lead: tuple[int, ...], function: str, what: str
 ) -> list[Array]:
     """The leaves [*lead, *shape] of a nest, in the order of its spec."""
     outline = content.outline
     leaves = nest.flatten_as(outline.structure, given)
     named = zip(leaves, outline.leaves, outline.names, strict=True)
     return [
-        _array(backend, leaf, expected, (*lead, *expected.shape), function, f"{what} {name!r}")
+        _array(lib, leaf, expected, (*lead, *expected.shape), function, f"{what} {name!r}")
         for leaf, expected, name in named
     ]
 
 
 def _array(
-    backend: Backend, value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
+    lib: TreesLib[A], value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
     """An array of the backend, of this dtype and shape."""
-    array = backend.convert(value, expected, f"{function}: {name}")
+    array = lib.convert(value, expected, f"{function}: {name}")
     if tuple(array.shape) != shape:
         raise ValueError(f"{function}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
     return array
 
 
 def _numbers(
-    backend: Backend, value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
+    lib: TreesLib[A], value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
     """An array of this shape; floats of half precision, as models give them under autocast, are widened exactly."""
     given = dtypes.shown(getattr(value, "dtype", expected.dtype))
     if expected.dtype == "float32" and given in ("float16", "bfloat16"):
-        return backend.cast(_array(backend, value, Unbounded((), given), shape, function, name), "float32")
-    return _array(backend, value, expected, shape, function, name)
+        return lib.ops.cast(_array(lib, value, Unbounded((), given), shape, function, name), "float32")
+    return _array(lib, value, expected, shape, function, name)
 
 
-def _leaf(backend: Backend, tree: Tree, leaf: object, function: str) -> Leaf:
+def _leaf(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> Leaf:
     """A leaf of arrays [B] of the backend."""
     if not isinstance(leaf, Leaf):
         raise TypeError(f"{function}: expected a leaf, as rb.trees.select gives it, got {type(leaf).__name__}")
     kinds = zip(Leaf._fields, leaf, (INDEX, INDEX, INDEX, FLOAT), strict=True)
-    return Leaf(*(_array(backend, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
+    return Leaf(*(_array(lib, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
 
 
-def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:
+def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:
     """Leaves of nodes and of actions as nests; slots stay as they are."""
 
     def together(content: Content, leaves: list[Array]) -> Any:
-        return nest.unflatten(content.outline.structure, leaves, backend.build_mapping, tree.batch)
+        return nest.unflatten(content.outline.structure, leaves, lib.build_mapping, tree.batch)
 
     spec = tree.spec
     return together(spec.node_content, node), (
@@ -540,11 +519,12 @@ def _nests(backend: Backend, tree: Tree, node: list[Array], action: Any) -> tupl
     )
 
 
-def _check_tree(backend: Backend, tree: object, function: str) -> None:
+def _check_tree(lib: TreesLib[A], tree: object, function: str) -> None:
     """Refuse what is no batch of trees of the backend."""
     if not isinstance(tree, Tree):
         raise TypeError(f"{function}: expected a frb.trees.Tree, got {type(tree).__name__}; rb.trees.init makes one")
-    backend.check_tree(tree, function)
+    if not isinstance(tree.parent, lib.array):
+        raise TypeError(f"{function}: expected a tree of this backend; bring it over by rb.from_dlpack(tree)")
     if len(tree.batch) != 1:
         raise ValueError(
             f"{function}: expected a tree with one batch axis, got batch={tree.batch}; jax.vmap maps over more"

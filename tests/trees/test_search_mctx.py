@@ -195,7 +195,7 @@ def test_a_search_is_its_simulations() -> None:
     ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
     draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))
 
-    evaluated, _ = callers(trees._backend, first, step, None)
+    evaluated, _ = callers(trees.LIB, first, step, None)
     searched = jax.jit(lambda tree: core.search(ops, tree, draws, evaluated, policy, 9, 100)[0])(first)
     tree = first
 

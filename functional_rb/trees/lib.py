@@ -1,0 +1,41 @@
+"""What a backend brings along for trees, besides what its `Lib` has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from functional_rb.lib import A, Lib
+from functional_rb.ops.protocol import Array
+from functional_rb.trees.policies import Policy
+from functional_rb.trees.state import Tree
+
+Searching = Callable[
+    [Any, Tree, Any, Callable[..., Any], int, Policy, int, Callable[..., Any] | None], tuple[Tree, Array, Array]
+]
+"""Search, of a `TreesLib`, trees, a key, a model, simulations, a policy, a depth, and a model of chance or None."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TreesLib(Lib[A]):
+    """The `Lib` that the functions of trees are bound to; its `carry_out` knows trees.
+
+    Attributes:
+        check_key: refuses what is no key.
+        draws: uniform int32 [rows, words] in [0, 2^31), of `(key, rows, words, like)`, on the device of an array.
+        device_of: the device of an array, as `ops` take it; None where an array follows those that it is made of.
+        put: a nest of arrays on a device; where they are, if that is None.
+        searching: what carries out a search, which asks the caller's functions.
+    """
+
+    check_key: Callable[[object], object]
+    draws: Callable[[Any, int, int, Any], Array]
+    device_of: Callable[[Any], Any]
+    put: Callable[[Any, Any], Any]
+    searching: Searching
+
+    @classmethod
+    def of(cls, lib: Lib[A], **more: Any) -> TreesLib[A]:
+        """A backend's own, with what it has for trees."""
+        return cls(**{field.name: getattr(lib, field.name) for field in dataclasses.fields(lib)} | more)
