@@ -26,7 +26,7 @@ from jax_backend import devices, execute, hosted, shared
 from jax_backend.execute import build_mapping as build_mapping
 from jax_backend.shared import SharedState
 
-# What knows how lanes are dealt to shards.
+# What knows how buffers are dealt to shards.
 dealer = regroup
 
 

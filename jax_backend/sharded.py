@@ -26,7 +26,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops import part_kernels
-from functional_rb.scale import asked, deal, follow, local, rows
+from functional_rb.scale import asked, deal, follow, local, place, rows
 from functional_rb.structures import row_layout
 from jax_backend import compat, compile, execute, ops, rules, sharded_state
 from jax_backend.convert import as_vector as as_vector
@@ -150,14 +150,15 @@ def _added(
     function: str,
     major: bool,
 ) -> ShardedState:
-    """Write what came of a device's own lanes to its part, and note it in the index, which all have."""
+    """Note what came of all lanes in the index, which all have, and write to the device's part what belongs there."""
     dealing = state.dealing
-    if key is not None:
-        key = jax.random.fold_in(key, shard_number(state))
+    own_key = None if key is None else jax.random.fold_in(key, shard_number(state))
     leaves, batch, mask, priorities, _, outside = api.check_add(
-        execute, _as_of(state, dealing.asked), items, mask, priorities, key, validate, function, major
+        execute, _as_of(state, dealing.asked), items, mask, priorities, own_key, validate, function, major
     )
-    if dealing.delays:
+    if dealing.by_slots:
+        following = _write_where_chosen(state, list(leaves), batch, mask, priorities, key)
+    elif dealing.delays:
         following = _write_later_items(state, list(leaves), batch, mask)
     else:
         following = _write_alike(state, list(leaves), batch, mask, priorities)
@@ -180,6 +181,26 @@ def _write_alike(state: ShardedState, leaves: list[jax.Array], batch: int, mask:
     index = compile.add(state.index, everyones, steps * dealing.lanes, whole_mask, whole_priorities, None)
     own = compile.add(state.own, leaves, batch, _real(state, steps, mask), None, None)
     return state.with_index(index).with_own(own)
+
+
+def _write_where_chosen(
+    state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any, key: Any
+) -> ShardedState:
+    """Note the rows of all lanes in the index, whose writer chooses slots, and write those that go to the device's."""
+    dealing = state.dealing
+    given = _of_all_lanes(state, [*leaves, *(x for x in (mask, priorities) if x is not None)])
+    if not batch:
+        return state
+    leaves, told = given[: len(leaves)], given[len(leaves) :]
+    whole_mask = None if mask is None else told.pop(0)
+    whole_priorities = None if priorities is None else told.pop(0)
+    rows, words = batch // dealing.lanes_each * dealing.lanes, dealing.index.writer.words
+    draws = compile.draws(key, rows, words) if words else None
+    index, write = place.choose(
+        ops, sharded_state.arrays_of(state), dealing, leaves, rows, whole_mask, whole_priorities, draws
+    )
+    own = place.place(ops, state.part, dealing.part, dealing, leaves, write, shard_number(state))
+    return state.with_index(compile.finished(index)).with_own(compile.finished(own))
 
 
 def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: object) -> ShardedState:
@@ -238,6 +259,13 @@ def add_items(
         raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
     check_state(state, function)
     checks.check_writable(state.spec)
+    if key is not None:
+        check_key(key)
+        if state.is_mapped and state.spec.writer.words and not compat.varying_axes(key).isdisjoint(_names(state.axis)):
+            raise ValueError(
+                f"{function}: expected the same key on each device, as {state.spec.writer} chooses slots of all of "
+                f"them, got one that differs along {state.axis!r}; give one key to all"
+            )
     return _written(state, items, mask, priorities, key, validate, time_major, function)
 
 
@@ -702,7 +730,8 @@ def _items(state: ShardedState) -> list[jax.Array]:
         return row_layout.unpack(ops, own.spec.plan.layout, own.rows, own.wide)
 
     found = _mapped(state, _body(body), (), (), _along(state))
-    return [x[: state.spec.capacity] for x in found] if not state.dealing.is_even else found
+    is_whole = state.dealing.slots_each * state.dealing.shards == state.spec.capacity
+    return found if is_whole else [x[: state.spec.capacity] for x in found]
 
 
 def items(state: ShardedState) -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""A buffer whose lanes are dealt to the devices of a mesh, as a value; see `functional_rb.scale.deal`."""
+"""A buffer that is dealt to the devices of a mesh, as a value; see `functional_rb.scale.deal`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Axis = str | tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ShardedState(State):
-    """A replay buffer whose lanes are dealt to the devices along an axis of a mesh.
+    """A replay buffer that is dealt to the devices along an axis of a mesh.
 
-    The arrays of `State` are those of the index, which has all lanes and of the items only what the sampler reads: they
-    lie whole on each device.
+    The arrays of `State` are those of the index, which has all lanes and of the items only what sampler and writer
+    read: they lie whole on each device.
 
     Attributes:
         part: the arrays of each shard's own buffer, one behind the other along their first axis, and divided along it;
@@ -53,7 +53,7 @@ class ShardedState(State):
 
     @property
     def dealing(self) -> Dealing:
-        """How the lanes are dealt."""
+        """How it is dealt."""
         return deal(self.spec, shards_of(self.sharding))
 
     @property
@@ -139,7 +139,7 @@ def check_sharding(sharding: object) -> None:
         raise TypeError(f"init: sharding: expected a jax.sharding.NamedSharding such as {example}, got {sharding!r}")
     if len(sharding.spec) != 1 or not isinstance(sharding.spec[0], str | tuple) or not sharding.spec[0]:
         raise ValueError(
-            f"init: sharding: expected one that names the axis of the mesh to which lanes are dealt, such as "
+            f"init: sharding: expected one that names the axis of the mesh to which the buffer is dealt, such as "
             f"{example}, got {sharding.spec}"
         )
     compat.explicit_axes(sharding.mesh)  # refuses such on an older JAX
@@ -210,7 +210,7 @@ def _placed(make: Callable[..., object], sharding: NamedSharding) -> Callable[..
 
 @rules.transfers
 def shard(state: State, sharding: NamedSharding) -> State:
-    """Deal the lanes of a buffer to the devices along an axis of a mesh.
+    """Deal the lanes of a buffer, or its slots if its writer chooses these, to the devices along an axis of a mesh.
 
     Args:
         state: a buffer that is not sharded, such as one that was loaded.

@@ -27,7 +27,7 @@ from torch_backend.placement import device_of
 from torch_backend.shared import SharedState
 from torch_backend.state import State
 
-# What knows how lanes are dealt to shards.
+# What knows how buffers are dealt to shards.
 dealer = regroup
 
 

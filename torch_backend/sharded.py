@@ -20,7 +20,8 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import asked, deal, follow, local, shares
+from functional_rb.scale import asked, deal, follow, local, place, shares
+from functional_rb.structures.ring import Write
 from torch_backend import execute, library, ops, random
 from torch_backend.exchange import exchanged, gathered, on_device_of
 from torch_backend.execute import as_vector as as_vector
@@ -89,23 +90,24 @@ def add_items(
     to: object,
     function: str,
 ) -> SameState:
-    """Write the steps of this process's own lanes to its part, and note those of all in the index."""
+    """Note the steps of all lanes in the index, and write to this process's part what belongs there."""
     if to is not None:
         raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
     check_state(state, function)
     dealing, own = state.dealing, state.part
-    if key is not None:
-        key = random.split(random.check_key(key), dealing.shards)[state.rank]
+    own_key = None if key is None else random.split(random.check_key(key), dealing.shards)[state.rank]
     view = CoreState(own.counters, (), None, own.counters, {}, dealing.asked)
     leaves, batch, mask, priorities, _, outside = api.check_add(
-        _ENGINE, view, items, mask, priorities, key, validate, function, time_major
+        _ENGINE, view, items, mask, priorities, own_key, validate, function, time_major
     )
     assert outside is None  # what lies outside is known, and an error
     mask = None if mask is None else mask.reshape(batch)
     priorities = None if priorities is None else priorities.reshape(batch)
     before = own.counters
     in_place = function == "add_" and not dealing.part_tells  # else the state is there until all have told the same
-    if dealing.delays:
+    if dealing.by_slots:
+        index, part = _write_where_chosen(state, list(leaves), batch, mask, priorities, key, in_place)
+    elif dealing.delays:
         index, part = _write_later_items(state, list(leaves), batch, mask, in_place)
     else:
         index, part = _write_alike(state, list(leaves), batch, mask, priorities, in_place)
@@ -128,6 +130,29 @@ def _write_alike(
     all_mask, all_priorities, *all_read = _of_all_lanes(state, [mask, priorities, *read])
     index = write(state.index, all_read, steps * dealing.lanes, all_mask, all_priorities, None)
     return index, write(state.part, leaves, batch, _real(state, steps, mask), None, None)
+
+
+def _write_where_chosen(
+    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, key: Any, in_place: bool
+) -> tuple[State, State]:
+    """Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both."""
+    dealing, device = state.dealing, state.index.counters.device
+    given = _of_all_lanes(state, [*leaves, mask, priorities])
+    *leaves, mask, priorities = (None if x is None else x.to(device) for x in given)
+    if not batch:
+        return (execute.renamed(state.index), execute.renamed(state.part)) if in_place else (state.index, state.part)
+    rows, words = batch // dealing.lanes_each * dealing.lanes, dealing.index.writer.words
+    draws = library.numbers(key, (rows, words), device) if words else None
+    writes: list[Write] = []
+
+    def choose(ops: Ops, arrays: Arrays, spec: BufferSpec) -> Arrays:
+        after, write = place.choose(ops, arrays, dealing, leaves, rows, mask, priorities, draws)
+        writes.append(write)
+        return after
+
+    index = execute.write_by(state.index, choose, consume=in_place, rewrites=True)
+    chosen = dealing, leaves, writes[0], _shard_number(state, index.counters)
+    return index, execute.write_by(state.part, place.place, *chosen, consume=in_place, rewrites=True)
 
 
 def _write_later_items(
@@ -218,14 +243,17 @@ def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
     """Another spec, with the items where they are.
 
     Raises:
-        ValueError: for one whose index has other leaves, or whose lanes are longer or shorter.
+        ValueError: for one whose index has other leaves, whose lanes are longer or shorter, or whose items would go to
+            other slots.
     """
     deal.check(spec)
     dealing, old = deal.deal(spec, state.dealing.shards), state.dealing
-    if dealing.index.item != old.index.item or dealing.slots_each != old.slots_each:
+    alike = dealing.slots_each == old.slots_each and dealing.by_slots == old.by_slots
+    if dealing.index.item != old.index.item or not alike or (old.by_slots and spec.writer != state.spec.writer):
         raise ValueError(
-            "with_spec: a sharded buffer keeps its capacity, and a sampler can only take the place of another that "
-            "reads the same leaves; make a new buffer by rb.init, and add the items of this one"
+            "with_spec: a sharded buffer keeps its capacity, a writer that chooses slots stays, and a sampler can only "
+            "take the place of another that reads the same leaves; make a new buffer by rb.init, and add the items of "
+            "this one"
         )
     index, part = execute.with_spec(state.index, dealing.index), execute.with_spec(state.part, dealing.part)
     return ShardedState(index, part, spec, state.group)
@@ -438,7 +466,7 @@ def items(state: ShardedState) -> NoReturn:
         ValueError: with the remedy.
     """
     raise ValueError(
-        "items: no process has all items of a sharded buffer; rb.items(state.part) are those of this process's lanes"
+        "items: no process has all items of a sharded buffer; rb.items(state.part) are those that this process has"
     )
 
 

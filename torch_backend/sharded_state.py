@@ -1,4 +1,4 @@
-"""A buffer whose lanes are dealt to the processes of a group, as a value; see `functional_rb.scale.deal`."""
+"""A buffer that is dealt to the processes of a group, as a value; see `functional_rb.scale.deal`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from torch_backend.state import State
 class ShardedState(CoreState):
     """What one process has of a replay buffer that is dealt to several.
 
-    The arrays of `State` are those of the index, which has all lanes and of the items only what the sampler reads: each
-    process has the same.
+    The arrays of `State` are those of the index, which has all lanes and of the items only what sampler and writer
+    read: each process has the same.
 
     Attributes:
         index: the buffer that all processes have.
-        part: the process's own buffer, which has its lanes' items.
+        part: the process's own buffer, which has the items of its lanes, or slots.
         group: the process group; a handle of this process's own, so that the state cannot be pickled.
-        dealing: how the lanes are dealt.
+        dealing: how it is dealt.
         rank: which shard this process has.
     """
 
-    instead: ClassVar[str] = "state.part, which has the items of this process's lanes"
+    instead: ClassVar[str] = "state.part, which has the items of this process"
     index: State
     part: State
     group: Any

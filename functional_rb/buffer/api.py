@@ -37,7 +37,7 @@ def init(
         device: where its arrays live; the backend's default if None.
         items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled.
         validate: whether these are checked to lie in the domains of their specs, as by `add`.
-        sharding: on JAX, a `jax.sharding.NamedSharding` by the axis of a mesh to whose devices the lanes are dealt, in
+        sharding: on JAX, a `jax.sharding.NamedSharding` by the axis of a mesh to whose devices the buffer is dealt, in
             place of a device; on torch a process group, or a `DeviceMesh` of one axis. See docs/scale.md.
 
     Returns:

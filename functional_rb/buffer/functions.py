@@ -13,7 +13,7 @@ from functional_rb.core.strategy import Reader, Selection, Transform
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.duplicates import Batch, Duplicates
-from functional_rb.structures.ring import RingState
+from functional_rb.structures.ring import RingState, Write
 
 Stored = tuple[Array, tuple[Array, ...], Mapping[str, Array]]
 """Rows, wide arrays, and some of the auxiliary arrays by name."""
@@ -55,7 +55,7 @@ def add(
     if batch:
         for transform in spec.inner:
             leaves, mask = transform.incoming(ops, draft, leaves, batch, mask)
-        _write(ops, draft, spec, leaves, spec.rows(batch), mask, priorities, draws)
+        write_rows(ops, draft, spec, leaves, spec.rows(batch), mask, priorities, draws)
     return draft.finish(ops)
 
 
@@ -67,7 +67,7 @@ def cut(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     for transform in spec.inner:
         if transform.carried():
             leaves, mask = transform.interrupted(ops, draft)
-            _write(ops, draft, spec, leaves, leaves[0].shape[0], mask, None, None)
+            write_rows(ops, draft, spec, leaves, leaves[0].shape[0], mask, None, None)
     return draft.finish(ops)
 
 
@@ -192,7 +192,7 @@ def update(
     return draft.finish(ops)
 
 
-def _write(
+def write_rows(
     ops: Ops,
     draft: Draft,
     spec: BufferSpec,
@@ -201,8 +201,8 @@ def _write(
     mask: Array | None,
     priorities: Array | None,
     draws: Array | None,
-) -> None:
-    """Write rows that have been through all transforms; see `add`."""
+) -> Write:
+    """Write rows that have been through all transforms, one at least; see `add`. Returns where they went."""
     write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
     if spec.plan.boundaries is not None:
         episodes.note(ops, draft, write, leaves, batch)
@@ -213,6 +213,7 @@ def _write(
         removal = frame_store.added(ops, draft, spec.plan.frames, write, leaves)
         spec.sampler.removed(ops, draft, removal)
         draft.counters = draft.counters.replace(ends=removal.after)
+    return write
 
 
 def _rewrite(ops: Ops, draft: Draft, spec: BufferSpec, batch: Batch, replacements: Mapping[int, Array]) -> None:

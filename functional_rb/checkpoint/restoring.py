@@ -61,9 +61,9 @@ def load(
             files they go piece by piece, by way of others beside these, which nobody else sees. For a mixture one for
             each of its buffers, or None for those that stay as they are, as for `rb.with_spec(mixture, specs)`. For a
             hash map a `HashMapSpec`, for a forest a `ForestSpec`, too.
-        sharding: to which shards the lanes of a buffer are dealt, as for `init`, whether or not it was dealt before.
-            All processes call `load` then, with the same directory, and each reads what it needs. Without it a buffer
-            that was dealt is put together.
+        sharding: to which shards the lanes, or slots, of a buffer are dealt, as for `init`, whether or not it was dealt
+            before. All processes call `load` then, with the same directory, and each reads what it needs. Without it a
+            buffer that was dealt is put together.
 
     Returns:
         A state of that backend; or the mixture or the nest that was saved, with arrays of the backend.

@@ -173,19 +173,19 @@ def _tidy(directory: str, keep: int) -> None:
 
 
 class Dealer(Protocol):
-    """What knows how lanes are dealt, which checkpoints do not: `functional_rb.scale.regroup`."""
+    """What knows how buffers are dealt, which checkpoints do not: `functional_rb.scale.regroup`."""
 
     def deal(self, spec: BufferSpec, shards: int) -> Any:
         """How a buffer is dealt, `index` and `part` by their specs among it."""
 
     def split(self, spec: BufferSpec, whole: Any) -> tuple[Any, Any]:
-        """The index, and the part with all lanes, of arrays of NumPy."""
+        """The index, and the part with all items, of arrays of NumPy."""
 
     def join(self, spec: BufferSpec, index: object, part: object) -> Any:
         """The inverse."""
 
     def sources(self, old: object, new: object, shard: int) -> Iterable[int]:
-        """The shards in which a shard's lanes lay."""
+        """The shards in which a shard's lanes, or slots, lay."""
 
     def regrouped(self, old: object, index: object, parts: Mapping[int, object], new: object, shard: int) -> Any:
         """The part of a shard."""

@@ -1,4 +1,4 @@
-"""How the lanes of a buffer are dealt to shards: what each shard holds, and what all of them know.
+"""How a buffer is dealt to shards, by its lanes or by its slots: what each shard holds, and what all of them know.
 
 A sharded buffer consists of two ordinary buffers. The *index* has all lanes, and of the items only the leaves that the
 sampler reads, such as those that tell where episodes end: every shard has the same one, and carries out the same draws
@@ -6,6 +6,10 @@ with the same key, so that what is drawn is what a buffer that is not sharded dr
 of its own lanes, whole: lane `e` lies on shard `e // lanes_each`, so that slices, n-step returns and goals of the
 future find all their steps there. Slots of the index are `lane * length + place`, so those of a shard lie side by side,
 and a slot of its part is one of the index less the shard's first one. (Handles begin again at other numbers.)
+
+A writer that chooses slots (`WriterBase.in_order` is false) puts an item of any lane into any slot, so that such a
+buffer is dealt by its slots: slot `s` lies on shard `s // slots_each`. All shards are told all rows of a batch, the
+index's writer chooses where they go, and each part takes those that go to its slots; see `place`.
 
 Where what is written, or what stays, follows from whole items, only the part knows it: how many items n-step returns of
 added steps make, and which items lose their frames in compact storage. Then the part is written first, and tells how
@@ -35,10 +39,10 @@ class Dealing:
     Attributes:
         spec: of the whole buffer.
         shards: how many there are, D.
-        lanes_each: lanes of each shard, ceil(lanes / D). Those of the last ones that the buffer does not have, as 5
-            lanes on 3 shards leave one, are never written.
-        index: the spec of what all shards know: all lanes, and of the items what the sampler reads.
-        part: the spec of what a shard holds: its own lanes, whole items, drawn from by slots alone.
+        lanes_each: lanes of which each shard is given the steps, ceil(lanes / D). Those of the last ones that the
+            buffer does not have, as 5 lanes on 3 shards leave one, are never written.
+        index: the spec of what all shards know: all lanes, and of the items what sampler and writer read.
+        part: the spec of what a shard holds: its own lanes or slots, whole items, drawn from by slots alone.
         asked: the spec by which a shard checks what it is given of its own lanes.
         index_leaves: which leaves of stored items the index has, by position, in its own order.
     """
@@ -54,7 +58,23 @@ class Dealing:
     @property
     def lanes(self) -> int:
         """How many lanes the buffer has."""
-        return self.spec.plan.ring.lanes
+        assert self.spec.lanes is not None
+        return self.spec.lanes
+
+    @property
+    def by_slots(self) -> bool:
+        """Whether slots are dealt, wherever the lanes' items lie, and not the lanes with their items."""
+        return not self.spec.writer.in_order
+
+    @property
+    def units(self) -> int:
+        """How many lanes, or slots, are dealt."""
+        return self.spec.capacity if self.by_slots else self.lanes
+
+    @property
+    def units_each(self) -> int:
+        """How many of these a shard has."""
+        return self.slots_each if self.by_slots else self.lanes_each
 
     @property
     def is_even(self) -> bool:
@@ -89,7 +109,7 @@ class Dealing:
 
 @functools.lru_cache(maxsize=256)
 def deal(spec: BufferSpec, shards: int) -> Dealing:
-    """Deal the lanes of a buffer to shards.
+    """Deal the lanes of a buffer to shards, or its slots.
 
     Raises:
         ValueError: for a buffer that cannot be dealt, naming the field and the remedy.
@@ -103,23 +123,38 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
     """
     check(spec)
     plan = spec.plan
-    lanes_each = -(-plan.ring.lanes // shards)
-    room = lanes_each * plan.ring.length
-    if room * shards > INT32_MAX:
-        raise ValueError(
-            f"init: sharding: {plan.ring.lanes} lanes of {plan.ring.length} items on {shards} shards leave "
-            f"{lanes_each * shards - plan.ring.lanes} lanes empty, and with them there are more than 2^31 slots; give "
-            f"a number of lanes that the shards divide"
-        )
+    assert spec.lanes is not None
+    lanes_each = -(-spec.lanes // shards)
     leaves = _read_by(spec)
     index = BufferSpec(_nest_of(spec, leaves), spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)
-    compact = _compact_of_part(spec, lanes_each)
-    part = BufferSpec(
-        spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner, compact=compact
-    )
-    asked = dataclasses.replace(writable(spec), capacity=room, lanes=lanes_each, compact=compact)
+    if spec.writer.in_order:
+        room = _slots_of_lanes(spec, lanes_each, shards)
+        compact = _compact_of_part(spec, lanes_each)
+        part = BufferSpec(
+            spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner, compact=compact
+        )
+        asked = dataclasses.replace(writable(spec), capacity=room, lanes=lanes_each, compact=compact)
+    else:
+        part = BufferSpec(spec.stored, -(-spec.capacity // shards), Uniform(), RoundRobin(), transforms=spec.inner)
+        asked = dataclasses.replace(spec, lanes=lanes_each)
     order = tuple(plan.names.index(name) for name in index.plan.names)
     return Dealing(spec, shards, lanes_each, index, part, asked, order)
+
+
+def _slots_of_lanes(spec: BufferSpec, lanes_each: int, shards: int) -> int:
+    """How many slots so many lanes have.
+
+    Raises:
+        ValueError: if the slots of all shards have no numbers.
+    """
+    lanes, length = spec.plan.ring.lanes, spec.plan.ring.length
+    if lanes_each * length * shards > INT32_MAX:
+        raise ValueError(
+            f"init: sharding: {lanes} lanes of {length} items on {shards} shards leave "
+            f"{lanes_each * shards - lanes} lanes empty, and with them there are more than 2^31 slots; give a number "
+            f"of lanes that the shards divide"
+        )
+    return lanes_each * length
 
 
 def writable(spec: BufferSpec) -> BufferSpec:
@@ -128,7 +163,7 @@ def writable(spec: BufferSpec) -> BufferSpec:
 
 
 def check(spec: BufferSpec) -> None:
-    """Refuse a buffer whose lanes cannot be dealt.
+    """Refuse a buffer that cannot be dealt.
 
     Raises:
         ValueError: naming the field, what was expected, what came, and the remedy.
@@ -136,20 +171,14 @@ def check(spec: BufferSpec) -> None:
     expected = "init: sharding: expected a buffer"
     if spec.lanes is None:
         raise ValueError(
-            f"{expected} with lanes, which are dealt to the shards, got lanes=None; give BufferSpec(lanes=E), one for "
-            f"each environment"
+            f"{expected} with lanes, of which each shard is given its own, got lanes=None; give BufferSpec(lanes=E), "
+            f"one for each environment"
         )
     if spec.plan.objects:
         raise ValueError(
             f"{expected} of arrays, which shards send to each other, got Python objects in leaf "
             f"{spec.plan.first_object!r}, which lie in the memory of the process that added them; store arrays in "
             f"their place, such as the tokens of a text, or keep an ordinary buffer in each process"
-        )
-    if not spec.writer.in_order:
-        raise ValueError(
-            f"{expected} whose lanes keep their items, got writer={spec.writer}: a new item takes the slot of one of "
-            f"any lane, and would have to move to another shard; use frb.RoundRobin() or frb.StopWhenFull(), or keep "
-            f"such a buffer on each device, without a sharding"
         )
     if spec.storage.on_host:
         raise ValueError(
@@ -167,10 +196,11 @@ def _compact_of_part(spec: BufferSpec, lanes_each: int) -> Compact | None:
 
 
 def _read_by(spec: BufferSpec) -> tuple[int, ...]:
-    """The leaves that the sampler reads, by position: those that tell where episodes end, and those it names."""
+    """The leaves that sampler and writer read, by position: those that tell where episodes end, and those they name."""
     plan, sampler = spec.plan, spec.sampler
     names = set() if sampler.boundaries is None else set(sampler.boundaries.names)
-    names |= {_shown(key) for key in (getattr(sampler, field, None) for field in ("group_key", "reward_key")) if key}
+    keys = (*(getattr(sampler, field, None) for field in ("group_key", "reward_key")), *spec.writer.reads)
+    names |= {_shown(key) for key in keys if key}
     return tuple(k for k, name in enumerate(plan.names) if name in names)
 
 
@@ -226,6 +256,12 @@ def ends_of_shard(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> 
     return RingState(ends.cursors, ops.where(own, ends.sizes, ops.full_like(ends.sizes, 0)))
 
 
+def ends_of_slots(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> RingState:
+    """Where the ring of a part is that has some of the slots: as if each of its items had been added once, in order."""
+    size = ops.take(sizes_of_shards(ops, dealing, ends), shard.reshape(1))
+    return RingState(size % dealing.part.plan.ring.limit, size)
+
+
 def by_shard(ops: Ops, dealing: Dealing, of_lanes: Array) -> Array:
     """Numbers int32 [lanes] as those of each shard's lanes, [D, lanes_each]; 0 of lanes that there are not."""
     padding = ops.full_like(ops.arange(dealing.shards * dealing.lanes_each - dealing.lanes, like=of_lanes), 0)
@@ -234,6 +270,10 @@ def by_shard(ops: Ops, dealing: Dealing, of_lanes: Array) -> Array:
 
 def sizes_of_shards(ops: Ops, dealing: Dealing, ends: RingState) -> Array:
     """How many items each shard holds, int32 [D]."""
+    if dealing.by_slots:  # which are filled from the first on
+        first = ops.arange(dealing.shards, like=ends.sizes) * dealing.slots_each
+        left = ops.maximum(ends.sizes - first, ops.full_like(first, 0))
+        return ops.minimum(left, ops.full_like(first, dealing.slots_each))
     return ops.cumsum(by_shard(ops, dealing, ends.sizes))[:, -1]
 
 

@@ -111,12 +111,15 @@ def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> Array
 def _among_own(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
 ) -> tuple[Array, Selection]:
-    """By the sampler itself, to which the lanes of others are empty."""
+    """By the sampler itself, to which the lanes, or slots, of others are empty."""
     ends = draft.counters.ends
-    own = dataclasses.replace(
-        draft, counters=draft.counters.replace(ends=deal.ends_of_shard(ops, dealing, ends, shard))
-    )
+    take = deal.ends_of_slots if dealing.by_slots else deal.ends_of_shard
+    own = dataclasses.replace(draft, counters=draft.counters.replace(ends=take(ops, dealing, ends, shard)))
     slots, selection = dealing.spec.sampler.draw(ops, own, draws, beta, batch)
+    if dealing.by_slots:  # which were drawn as if the first shard had them
+        slots = ops.minimum(slots + shard * dealing.slots_each, ops.full_like(slots, dealing.spec.capacity - 1))
+        handles = ops.where(selection.handles >= 0, draft.handles_of(ops, slots), selection.handles)
+        selection = selection._replace(handles=handles)
     law = _law(ops, dealing, selection.probabilities)
     selection = selection._replace(probabilities=law)
     if draft.plan.sampler == "Recency":  # whose weights are all 1

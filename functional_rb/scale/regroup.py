@@ -1,7 +1,7 @@
 """The arrays of a dealt buffer in memory of NumPy's: put together, taken apart, and dealt to another number of shards.
 
 The index is the same for any number of shards. So only parts are dealt anew, and a shard needs those alone in which its
-lanes lay before. A buffer that is not sharded is its index and a part with all lanes.
+lanes, or slots, lay before. A buffer that is not sharded is its index and a part with all of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from functional_rb.core.counters import REFUSED, Counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
-from functional_rb.scale.deal import Dealing
+from functional_rb.scale.deal import Dealing, ends_of_slots
 from functional_rb.scale.deal import deal as deal
 from functional_rb.structures.ring import RingState
 
 
 def split(spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
-    """The index of a buffer that is not sharded, and the part that has all of its lanes."""
+    """The index of a buffer that is not sharded, and the part that has all of its items."""
     dealing = deal(spec, 1)
     plan, known = dealing.index.plan, counters.read(spec.plan, whole.counters)
     slots = np.arange(spec.capacity, dtype=np.int32)
@@ -51,7 +51,7 @@ def join(spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
 
 
 def sources(old: Dealing, new: Dealing, shard: int) -> range:
-    """The shards of a dealing in which the lanes of a shard of another one lie.
+    """The shards of a dealing in which the lanes, or slots, of a shard of another one lie.
 
     Example:
         >>> from functional_rb import BufferSpec, Unbounded
@@ -59,12 +59,12 @@ def sources(old: Dealing, new: Dealing, shard: int) -> range:
         >>> [list(sources(deal(spec, 2), deal(spec, 3), shard)) for shard in range(3)]
         [[0], [0, 1], [1]]
     """
-    first, last = _lanes(new, shard)
-    return range(first // old.lanes_each, -(-last // old.lanes_each)) if first < last else range(0)
+    first, last = _units(new, shard)
+    return range(first // old.units_each, -(-last // old.units_each)) if first < last else range(0)
 
 
 def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dealing, shard: int) -> Arrays:
-    """The part of a shard, of those in which its lanes lay; that very one, if it is dealt alike.
+    """The part of a shard, of those in which its lanes, or slots, lay; that very one, if it is dealt alike.
 
     Args:
         old: how the buffer was dealt.
@@ -76,17 +76,17 @@ def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dea
     if old.shards == new.shards:
         return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops, new.part))
     made = Arrays(*functions.init(numpy_ops, new.part))
-    lanes = _lanes(new, shard)
+    units = _units(new, shard)
     more = {name: _numbers(new, name) for name in _of_lanes(new)}
     for k in sources(old, new, shard):
         part = parts[k]
-        first, last = (min(max(lane, lanes[0]), lanes[1]) for lane in _lanes(old, k))
+        first, last = (min(max(unit, units[0]), units[1]) for unit in _units(old, k))
         arrays = [made.rows, *made.wide, *made.auxiliary.values()]
         given = [part.rows, *part.wide, *(part.auxiliary[name] for name in made.auxiliary)]
         for into, found in zip(arrays, given, strict=True):
-            rows = len(into) // new.lanes_each  # of a lane: as many as it has items, frames, or steps that wait
-            there = found[(first - k * old.lanes_each) * rows : (last - k * old.lanes_each) * rows]
-            into[(first - lanes[0]) * rows : (last - lanes[0]) * rows] = there
+            rows = len(into) // new.units_each  # of a lane: as many as it has items, frames, or steps that wait
+            there = found[(first - k * old.units_each) * rows : (last - k * old.units_each) * rows]
+            into[(first - units[0]) * rows : (last - units[0]) * rows] = there
         own = counters.read(old.part.plan, part.counters).more
         for name, numbers in more.items():
             of_part = own[name].reshape(-1, old.lanes_each)
@@ -96,22 +96,25 @@ def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dea
 
 
 def misfit(dealing: Dealing, index: Arrays, part: Arrays, shard: int) -> str | None:
-    """Why a part cannot be that of a shard, whose lanes' items the index counts too; or None."""
+    """Why a part cannot be that of a shard, whose items the index counts too; or None."""
     ends = counters.read(dealing.index.plan, index.counters).ends
     own = counters.read(dealing.part.plan, part.counters).ends
     expected, length = _of_shard(dealing, shard, ends), dealing.part.plan.ring.length
-    if (own.sizes == expected.sizes).all() and ((own.cursors - expected.cursors) % length == 0).all():
+    if (own.sizes == expected.sizes).all() and (
+        dealing.by_slots or ((own.cursors - expected.cursors) % length == 0).all()
+    ):
         return None
+    where = "slots" if dealing.by_slots else "lanes"
     return (
-        f"its lanes hold {own.sizes.tolist()} items, and by the index, which all shards share, "
+        f"its {where} hold {own.sizes.tolist()} items, and by the index, which all shards share, "
         f"{expected.sizes.tolist()}, or end at other places"
     )
 
 
-def _lanes(dealing: Dealing, shard: int) -> tuple[int, int]:
-    """The lanes of a shard, from the first to before the second."""
-    first, last = shard * dealing.lanes_each, (shard + 1) * dealing.lanes_each
-    return min(first, dealing.lanes), min(last, dealing.lanes)
+def _units(dealing: Dealing, shard: int) -> tuple[int, int]:
+    """The lanes, or slots, of a shard, from the first to before the second."""
+    first, last = shard * dealing.units_each, (shard + 1) * dealing.units_each
+    return min(first, dealing.units), min(last, dealing.units)
 
 
 def _of_lanes(dealing: Dealing) -> Iterable[str]:
@@ -127,13 +130,15 @@ def _numbers(dealing: Dealing, name: str) -> Array:
 
 def _of_shard(dealing: Dealing, shard: int, ends: RingState) -> RingState:
     """Where the rings of a shard are, lanes that the buffer does not have among them."""
+    if dealing.by_slots:
+        return ends_of_slots(numpy_ops, dealing, ends, np.int32(shard))
     limit = dealing.part.plan.ring.limit
     return RingState(_own(dealing, shard, ends.cursors % limit), _own(dealing, shard, ends.sizes))
 
 
 def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
     """Of numbers int32 [..., lanes] those of a shard's lanes, [..., lanes_each]; 0 of lanes that there are not."""
-    first, last = _lanes(dealing, shard)
+    first, last = _units(dealing, shard)
     own = np.zeros((*numbers.shape[:-1], dealing.lanes_each), np.int32)
     own[..., : last - first] = numbers[..., first:last]
     return own

@@ -1,4 +1,4 @@
-"""Who sends which rows of a batch to whom, where all shards know the batch and each has the rows of its own lanes.
+"""Who sends which rows of a batch to whom, where all shards know the batch and each has the rows of its own items.
 
 Each shard gets its share of a batch in one exchange in which each sends to each. A message begins with a mark, a row of
 its own, so that there is one even where nothing is asked for; see `torch_backend.exchange`. What this takes is counted

@@ -101,11 +101,17 @@ class Engine:
             return next_state(state, version, write, None if stored else past_of(state), consume)
 
     def write_by(
-        self, state: Any, function: Callable[..., object], *given: object, rows: int = 0, consume: bool = False
+        self,
+        state: Any,
+        function: Callable[..., object],
+        *given: object,
+        rows: int = 0,
+        consume: bool = False,
+        rewrites: bool = False,
     ) -> Any:
         """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own.
 
-        No row is another, but for those that adding so many rows would write.
+        No row is another, but for those that adding so many rows would write; or, if it rewrites, any may be.
         """
         spec, counters = state.spec, state._counters
         version = self._writable(state, "write_by", consume)
@@ -115,9 +121,10 @@ class Engine:
                 self.library.make_room(memory, spec, counters, rows)
 
             def write(target: Memory, saved: Saved | None) -> Array:
+                target.written |= rewrites
                 return self._carry_out(function, target, saved, counters, spec, *given).counters
 
-            return next_state(state, version, write, past_of(state, rows), consume)
+            return next_state(state, version, write, None if rewrites else past_of(state, rows), consume)
 
     def sample(
         self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None, consume: bool = False

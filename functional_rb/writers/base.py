@@ -6,6 +6,7 @@ import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from functional_rb.base import nest
 from functional_rb.core import handles, soundness
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.ops.protocol import Array, Ops
@@ -39,6 +40,14 @@ class WriterBase(abc.ABC):
     def words(self) -> int:
         """Random 31-bit words that each row of a batch takes; 0 for a writer that needs no key."""
         return 0
+
+    @property
+    def reads(self) -> tuple[nest.Key, ...]:
+        """The leaves that it looks at to choose slots, a name each or the names on the way to it.
+
+        Of a sharded buffer that is dealt by its slots, a writer is shown these alone, and has to find them by name.
+        """
+        return ()
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan that does not fit the writer."""

@@ -62,6 +62,11 @@ class MaxValue(ChoosingWriter):
         if self.reduction not in REDUCTIONS:
             raise ValueError(f"MaxValue: expected reduction as one of {REDUCTIONS}, got {self.reduction!r}")
 
+    @property
+    def reads(self) -> tuple[nest.Key, ...]:
+        """The leaf to rank items by."""
+        return (self.rank_key,)
+
     def check(self, plan: Plan) -> None:
         """The leaf is there and can be ranked."""
         leaf = plan.leaves[self._position(plan)]

@@ -22,7 +22,7 @@ import jax_backend as rb
 from functional_rb.base import extras
 from functional_rb.core import counters
 from functional_rb.ops import numpy_ops
-from functional_rb.scale.deal import by_shard
+from functional_rb.scale.deal import by_shard, sizes_of_shards
 from jax_backend import compat
 from jax_backend.sharded_state import ShardedState
 from tests.support.effort import effort
@@ -71,6 +71,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "queue": {"sampler": frb.Queue(2), "lanes": 4, "capacity": 4 * LENGTH},
     "queue of one lane": {"sampler": frb.Queue(), "lanes": 1},
     "in order": {"sampler": frb.InOrder(2, newest_first=True), "lanes": 1},
+    "reservoir": {"sampler": frb.Prioritized(), "writer": frb.Reservoir(), "capacity": 19},
+    "reservoir, without replacement": {"sampler": frb.WithoutReplacement(), "writer": frb.Reservoir(), "capacity": 5},
+    "best": {"writer": frb.MaxValue("x"), "capacity": 20},
+    "best, with ties": {"sampler": frb.Prioritized(), "writer": frb.MaxValue("episode"), "capacity": 19},
 }
 SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for name, sampler in SAMPLERS.items()} | {
     name: frb.BufferSpec(**{"item": ITEM, "capacity": LANES * LENGTH, "lanes": LANES, **fields})
@@ -86,6 +90,8 @@ SOME = (
     "n-step of added, groups",
     "compact slices",
     "queue",
+    "reservoir",
+    "best",
 )
 
 
@@ -107,6 +113,7 @@ def log(name: str) -> Log:
     done = rng.random(lead) < 0.2
     x = rng.standard_normal((*lead, 2)).astype(np.float32)
     x[0, 0, 0] = [-0.0, np.nan]
+    x[1, 0, 1] = np.nan
     following = np.roll(x.reshape(-1, spec.lanes, 2), -1, 0).reshape(x.shape)  # as compact storage shares it
     following = np.where(done[..., None], x + 1, following)
     items = {
@@ -133,7 +140,8 @@ def takes_priorities(spec: frb.BufferSpec) -> bool:
 
 def step(state: frb.State, now: Log, draw: Any = "global", axis_name: str | None = None) -> Any:
     spec = state.spec
-    state = rb.add(state, now.items, now.masks, now.given if takes_priorities(spec) else None)
+    key = now.keys if spec.writer.words else None
+    state = rb.add(state, now.items, now.masks, now.given if takes_priorities(spec) else None, key=key)
     state, sample = rb.sample(state, now.keys, BATCH, draw=draw, axis_name=axis_name)
     handles = sample.indices.reshape(-1)
     priorities = now.priorities if spec.sampler.has_priorities else None
@@ -158,12 +166,15 @@ def sharding_of(shards: int, kind: AxisType = AxisType.Auto) -> NamedSharding:
 
 
 def assert_parts_have_what_the_index_says(state: ShardedState) -> None:
-    """Each lane as many items, which `rb.size` of a part tells and checkpoints ask for."""
+    """Each lane, or part, as many items, which `rb.size` of a part tells and checkpoints ask for."""
     dealing = state.dealing
-    sizes = counters.read(dealing.index.plan, np.asarray(state.counters)).ends.sizes
+    ends = counters.read(dealing.index.plan, np.asarray(state.counters)).ends
     vectors = np.asarray(state.part.counters).reshape(dealing.shards, -1)
     found = [counters.read(dealing.part.plan, vector).ends.sizes.tolist() for vector in vectors]
-    assert found == by_shard(numpy_ops, dealing, sizes).tolist()
+    if dealing.by_slots:
+        assert [size for (size,) in found] == sizes_of_shards(numpy_ops, dealing, ends).tolist()
+    else:
+        assert found == by_shard(numpy_ops, dealing, ends.sizes).tolist()
 
 
 def check(after: Any, name: str) -> None:
@@ -249,6 +260,22 @@ def test_in_the_users_shard_map(name: str, shards: int) -> None:
     check(jitted(mapped(shards, state))(state, padded(log(name), shards)), name)
 
 
+def test_a_writer_that_draws_needs_one_key() -> None:
+    if not extras.is_version(jax, "0.7"):
+        pytest.skip("JAX 0.6 checks its own searchsorted wrongly, so that nothing tells where keys differ")
+    state = rb.init(SPECS["reservoir"], sharding=sharding_of(5))
+    item = jax.tree.map(lambda x: x[0], log("reservoir").items)
+
+    def body(state: frb.State, keys: Any, item: Any) -> Any:
+        return rb.add(state, item, key=keys[0])
+
+    specs = rb.partition_specs(state)
+    given = (specs, P("d"), P(None, "d"))
+    program = jax.shard_map(body, mesh=sharding_of(5).mesh, in_specs=given, out_specs=specs)
+    with pytest.raises(ValueError, match=r"add: expected the same key on each device, as Reservoir\(\) chooses slots"):
+        jax.eval_shape(program, state, rb.split(rb.key(0), 5), item)
+
+
 def test_a_draw_of_all_needs_one_key() -> None:
     if not extras.is_version(jax, "0.7"):
         pytest.skip("JAX 0.6 checks its own searchsorted wrongly, so that nothing tells where keys differ")
@@ -270,7 +297,8 @@ def filled(name: str, shards: int, turns: int = 1) -> Any:
     state = rb.init(SPECS[name], sharding=sharding_of(shards))
     for turn in range(turns):
         now = jax.tree.map(lambda x, turn=turn: x[turn], log(name))
-        state = rb.add(state, now.items, now.masks, now.given if takes_priorities(state.spec) else None)
+        key = rb.key(turn) if state.spec.writer.words else None
+        state = rb.add(state, now.items, now.masks, now.given if takes_priorities(state.spec) else None, key=key)
     return state
 
 
@@ -308,6 +336,35 @@ def test_local_draws_are_of_each_devices_own(name: str) -> None:
     beta = 0.4 if name == "prioritized" else 0.0
     weights = (expected / min(known.values())) ** -beta
     np.testing.assert_allclose(np.asarray(sample.weights)[real], weights, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", effort(["best, with ties"], ["reservoir", "best, with ties"]))
+def test_where_slots_are_dealt_each_function_does_what_it_does_on_one_device(name: str) -> None:
+    """And a local draw is among a device's own slots, of which those of five of eight are empty."""
+    shards, state, whole = 8, filled(name, 8), filled(name, 1)
+    assert type(whole) is frb.State
+    assert_same_bits(rb.unshard(state), whole)
+    assert_same_bits(rb.unshard(rb.shard(whole, sharding_of(3))), whole)
+    handles = np.arange(2 * whole.spec.capacity, dtype=np.int32)
+
+    def told(state: frb.State) -> Any:
+        functions = (rb.get, rb.is_live, rb.probabilities)
+        return rb.size(state), rb.counts(state), rb.items(state), [function(state, handles) for function in functions]
+
+    assert_same_bits(told(state), told(whole))
+    assert_same_bits(told(rb.clear_(filled(name, 8))), told(rb.clear(whole)))
+    _, sample = rb.sample(state, rb.key(3), BATCH, beta=1.0, draw="local")
+    drawn = np.asarray(sample.indices)
+    each, size = state.dealing.slots_each, int(rb.size(whole))
+    there = np.repeat(np.arange(shards) * each < size, BATCH // shards)
+    assert ((drawn >= 0) == there).all()
+    assert (drawn[there] % whole.spec.capacity // each == np.repeat(np.arange(shards), BATCH // shards)[there]).all()
+    assert (np.asarray(sample.weights > 0) == there).all()
+    assert_same_bits(rb.get(whole, drawn[there]), jax.tree.map(lambda x: x[there], sample.items))
+    shares = np.asarray(rb.probabilities(whole, handles)) * np.asarray(rb.is_live(whole, handles))
+    totals = np.bincount(handles % whole.spec.capacity // each, shares)
+    law = shares[drawn[there]] / totals[drawn[there] % whole.spec.capacity // each] / shards
+    np.testing.assert_allclose(np.asarray(sample.probabilities)[there], law, rtol=1e-5)
 
 
 def test_local_draws_in_the_users_shard_map_are_the_same() -> None:
@@ -381,11 +438,16 @@ def numbers(shape: str) -> int:
     [
         ("prioritized", "global"),
         ("prioritized", "local"),
+        ("reservoir", "global"),
+        *effort([], [("best", "local")]),
         *effort([], [(name, "global") for name in ("compact", "n-step of added", "queue")]),
     ],
 )
 def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(name: str, draw: str) -> None:
-    """Where a part tells how many items its lanes got and have, these numbers go too, fewer than those of a batch."""
+    """Where a part tells how many items its lanes got and have, these numbers go too, fewer than those of a batch.
+
+    Where a writer chooses slots of all shards, what is added goes to all of them.
+    """
     spec = dataclasses.replace(SPECS[name], lanes=16, capacity=16 * LARGE)
     batch = 2 * BATCH if name == "queue" else BATCH  # of each lane as many
     sharding = sharding_of(8)
@@ -395,7 +457,8 @@ def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(name: str
 
     def program(state: frb.State, keys: Any, row: Any) -> Any:
         def one(state: frb.State, key: Any) -> Any:
-            state, sample = rb.sample(rb.add(state, row), key, batch, draw=draw)  # type: ignore[arg-type]  # one of both
+            state = rb.add(state, row, key=key if spec.writer.words else None)
+            state, sample = rb.sample(state, key, batch, draw=draw)  # type: ignore[arg-type]  # one of both
             return state, sample.items["reward"].sum()
 
         return lax.scan(one, state, keys)
@@ -405,6 +468,11 @@ def test_only_what_is_drawn_goes_between_devices_and_nothing_is_copied(name: str
     found = [(kind, numbers(shape)) for shape, kind in re.findall(COLLECTIVE, text)]
     words = spec.item_bytes // 4 + 8  # and what transforms tell
     rows_moved = [(kind, n) for kind, n in found if n > 1]
+    if state.dealing.by_slots:
+        added = [n for kind, n in rows_moved if kind != "reduce-scatter"]
+        assert len(added) == 1, found
+        assert added[0] <= 16 * words
+        rows_moved = [(kind, n) for kind, n in rows_moved if kind == "reduce-scatter"]
     if draw == "global":
         assert [kind for kind, _ in rows_moved if kind == "reduce-scatter"] == ["reduce-scatter"], found
         numbers_told = [n for kind, n in rows_moved if kind != "reduce-scatter"]

@@ -116,10 +116,6 @@ def test_a_part_computes_what_the_buffer_does_as_it_is_sampled() -> None:
     ("fields", "said"),
     [
         ({"lanes": None}, r"lanes=None; give BufferSpec\(lanes=E\)"),
-        (
-            {"writer": frb.Reservoir()},
-            r"writer=Reservoir\(\): a new item takes the slot of one of any lane.*RoundRobin.* on each device",
-        ),
         ({"storage": frb.Host()}, "on devices, got storage=.*leave the storage out"),
         ({"item": {"x": frb.Unbounded(()), "text": frb.specs.NonTensor()}}, "objects in leaf 'text'.*store arrays"),
     ],

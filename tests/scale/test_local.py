@@ -143,6 +143,39 @@ def test_what_is_told_is_the_law(sampler: Any, beta: float) -> None:
         assert (selection.handles.reshape(500, -1)[:, 0] % capacity == slots).all()
 
 
+@pytest.mark.parametrize("sampler", [frb.Prioritized(alpha=1.0), frb.Uniform()])
+@pytest.mark.parametrize("n", [10, 25, 100])
+def test_the_law_where_slots_are_dealt(sampler: Any, n: int) -> None:
+    """By a writer that chooses them: one shard, two or all three have items; the last has fewer slots."""
+    capacity = 100
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity, sampler, frb.Reservoir(), lanes=LANES)
+    dealing, rng = deal.deal(spec, SHARDS), np.random.default_rng(n)
+    draws, given = rng.integers(0, 2**31, (n, 2), np.int32), np.exp(rng.uniform(0, 13, n)).astype(np.float32)
+    arrays = functions.init(ops, dealing.index)
+    priorities = given if spec.sampler.has_priorities else None
+    for _ in range(2):
+        arrays = functions.add(ops, arrays, dealing.index, [], n, None, priorities, draws)
+    draft = Draft.of(arrays, dealing.index.plan)
+    size = min(2 * n, capacity)
+    values = (np.arange(capacity) < size).astype(np.float64)
+    values = values if draft.tree is None else draft.tree.reshape(-1)[:capacity].astype(np.float64)
+    shard_of = np.arange(capacity) // dealing.slots_each
+    totals = np.bincount(shard_of, values)
+    law = values / np.where(totals > 0, totals, 1)[shard_of] / SHARDS
+    for shard in range(SHARDS):
+        slots, selection = drawn(dealing, draft, shard, 400, 1.0)
+        if totals[shard] == 0:
+            assert (selection.handles == -1).all()
+            assert (selection.weights == 0).all()
+            continue
+        assert (shard_of[slots] == shard).all()
+        assert (selection.handles == draft.auxiliary["handle"][slots]).all()
+        np.testing.assert_allclose(selection.probabilities, law[slots], rtol=1e-6)
+        np.testing.assert_allclose(selection.weights, law[law > 0].min() / law[slots], rtol=1e-5)
+        if draft.tree is None and size == capacity:
+            assert set(slots) == set(np.flatnonzero(shard_of == shard)), "400 draws find each of 34"
+
+
 @pytest.mark.parametrize(
     "sampler", [frb.Prioritized(), frb.Uniform(), frb.Recency(), frb.Slices(3), frb.PrioritizedSlices(3)]
 )

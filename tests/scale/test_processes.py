@@ -20,7 +20,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.scale import local
-from functional_rb.scale.deal import by_shard, deal
+from functional_rb.scale.deal import by_shard, deal, sizes_of_shards
 from tests.scale.process_group import ProcessGroup
 from tests.support.effort import effort
 from torch_backend import ops as torch_ops
@@ -62,6 +62,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "queue": {"sampler": frb.Queue(2), "lanes": 4, "capacity": 4 * 40},
     "queue of one lane": {"sampler": frb.Queue(), "lanes": 1, "capacity": 6 * LENGTH},
     "in order": {"sampler": frb.InOrder(2, newest_first=True), "lanes": 1},
+    "reservoir": {"sampler": frb.Prioritized(), "writer": frb.Reservoir(), "capacity": 19},
+    "best": {"writer": frb.MaxValue(("next", "x")), "capacity": 20},
+    "best, with ties": {"sampler": frb.Prioritized(), "writer": frb.MaxValue("episode"), "capacity": 19},
 }
 SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for name, sampler in SAMPLERS.items()} | {
     name: frb.BufferSpec(**{"item": ITEM, "capacity": LANES * LENGTH, "lanes": LANES, **more})
@@ -69,7 +72,7 @@ SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for na
 }
 
 # What two processes share too, in `make test`.
-PAIRS = ("prioritized", "without replacement", "n-step", "n-step of added, groups", "compact slices", "queue")
+PAIRS = ("prioritized", "without replacement", "n-step", "n-step of added, groups", "compact slices", "queue", "best")
 
 
 @pytest.fixture(scope="module")
@@ -139,15 +142,23 @@ def assert_same_draws(group: Any, sharded: Any, whole: Any, seed: int, in_place:
     return sharded, whole, found, expected
 
 
+def drawn_by(spec: frb.BufferSpec, seed: int) -> dict[str, Any]:
+    """The key that `add` takes, if the writer draws."""
+    return {"key": rb.key(seed)} if spec.writer.words else {}
+
+
 def takes_priorities(spec: frb.BufferSpec) -> bool:
     """Whether `add` may be given any."""
     return spec.sampler.has_priorities and not any(transform.delays for transform in spec.transforms)
 
 
 def assert_part_has_what_the_index_says(state: Any) -> None:
-    """Each lane as many items, which `rb.size(state.part)` tells and checkpoints ask for."""
-    index, part = (counters.read(x.spec.plan, x.counters.numpy()).ends.sizes for x in (state.index, state.part))
-    assert part.tolist() == by_shard(numpy_ops, state.dealing, index)[state.rank].tolist()
+    """Each lane, or part, as many items, which `rb.size(state.part)` tells and checkpoints ask for."""
+    index, part = (counters.read(x.spec.plan, x.counters.numpy()).ends for x in (state.index, state.part))
+    if state.dealing.by_slots:
+        assert int(part.sizes[0]) == sizes_of_shards(numpy_ops, state.dealing, index)[state.rank]
+    else:
+        assert part.sizes.tolist() == by_shard(numpy_ops, state.dealing, index.sizes)[state.rank].tolist()
 
 
 def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
@@ -162,8 +173,11 @@ def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
             with pytest.raises(ValueError, match=r"full|room"):
                 add(sharded, own_lanes(group, spec, items))
             break
-        own = {name: own_lanes(group, spec, x) for name, x in more.items()}
+        own = {name: own_lanes(group, spec, x) for name, x in more.items()} | drawn_by(spec, turn)
+        more |= drawn_by(spec, turn)
+        older = None if in_place else (sharded, sharded.part.rows.clone())
         sharded, whole = add(sharded, own_lanes(group, spec, items), **own), add(whole, items, **more)
+        assert older is None or torch.equal(older[0].part.rows, older[1]), "the older state stays"
         sharded, whole, found, expected = assert_same_draws(group, sharded, whole, turn, in_place)
         if spec.sampler.has_priorities:
             new = torch.rand(expected.indices.numel(), generator=torch.Generator().manual_seed(turn))
@@ -228,8 +242,10 @@ def local_draws(group: Any, spec: frb.BufferSpec, skew: float) -> None:
     for turn in range(3):
         items, mask, priorities = steps(spec, turn)
         priorities = priorities * torch.where(torch.arange(spec.lanes or 1) == 0, skew, 1.0)
-        more = {"mask": mask, "priorities": priorities} if spec.sampler.has_priorities else {"mask": mask}
-        own = {name: own_lanes(group, spec, x) for name, x in more.items()}
+        more: dict[str, Any] = {"mask": mask}
+        more |= {"priorities": priorities} if spec.sampler.has_priorities else {}
+        own = {name: own_lanes(group, spec, x) for name, x in more.items()} | drawn_by(spec, turn)
+        more |= drawn_by(spec, turn)
         state, whole = rb.add(state, own_lanes(group, spec, items), **own), rb.add(whole, items, **more)
     before = list(map(int, rb.counts(state)))
     state, sample = rb.sample(state, rb.key(3), size * 64, beta=1.0, draw="local")
@@ -261,6 +277,8 @@ def local_draws(group: Any, spec: frb.BufferSpec, skew: float) -> None:
 def test_local_draws(processes: ProcessGroup, sampler: Any) -> None:
     for lanes, length, skew in ((LANES, LENGTH, 1.0), (4, LENGTH, 1e6), (LANES, 80, 1e6)):
         processes.run(3, local_draws, frb.BufferSpec(ITEM, lanes * length, sampler, lanes=lanes), skew)
+    for capacity in (19, 100):  # of which a shard has fewer slots, and one no items
+        processes.run(3, local_draws, frb.BufferSpec(ITEM, capacity, sampler, frb.Reservoir(), lanes=LANES), 1e6)
 
 
 def queue_taken(group: Any) -> None:
@@ -318,6 +336,30 @@ def rewritten(group: Any) -> None:
 def test_leaves_are_rewritten_where_they_lie(processes: ProcessGroup) -> None:
     for size in (2, 3):
         processes.run(size, rewritten)
+        processes.run(size, ranked_anew)
+
+
+def ranked_anew(group: Any) -> None:
+    """By what is written to stored items, which decides what goes next."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    spec = frb.BufferSpec(ITEM, 19, writer=frb.MaxValue("reward"), lanes=LANES)
+    state, whole = rb.init(spec, sharding=group), rb.init(spec)
+    for turn in range(3):
+        items = steps(spec, turn)[0]
+        items["reward"][0, 1] = torch.nan
+        state, whole = rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items)
+        handles = torch.arange(8 * spec.capacity, dtype=torch.int32)
+        given = handles[rb.is_live(whole, handles)][: 4 * size]
+        new = torch.arange(4 * size).float() - 2 * size
+        update = rb.update_ if turn == 1 else rb.update
+        state = update(state, given.chunk(size)[rank], items={"reward": new.chunk(size)[rank]})
+        whole = update(whole, given, items={"reward": new})
+        for found in (given, given + spec.capacity):
+            mine, expected = (rb.get(one, found)["reward"] for one in (state, whole))
+            assert torch.equal(mine, expected)
+        state, whole, *_ = assert_same_draws(group, state, whole, turn, False)
+    assert list(map(int, rb.counts(state))) == list(map(int, rb.counts(whole)))
+    assert rb.counts(whole).refused == 3
 
 
 def told_apart(group: Any) -> str:
@@ -365,8 +407,8 @@ def filled(group: Any, name: str, turns: int = 3) -> tuple[Any, Any]:
     spec = SPECS[name]
     state, whole = rb.init(spec, sharding=group), rb.init(spec)
     for turn in range(turns):
-        items = steps(spec, turn)[0]
-        state, whole = rb.add(state, own_lanes(group, spec, items)), rb.add(whole, items)
+        items, key = steps(spec, turn)[0], drawn_by(spec, turn)
+        state, whole = rb.add(state, own_lanes(group, spec, items), **key), rb.add(whole, items, **key)
     return state, whole
 
 
@@ -376,7 +418,8 @@ def saved(group: Any, name: str, folder: str) -> Any:
         frb.save(whole, f"{folder}/whole")
     info = frb.save(state, f"{folder}/dealt", incremental=True)
     items = steps(SPECS[name], 3)[0]
-    more = frb.save(rb.add(state, own_lanes(group, SPECS[name], items)), f"{folder}/dealt", incremental=True)
+    state = rb.add(state, own_lanes(group, SPECS[name], items), **drawn_by(SPECS[name], 3))
+    more = frb.save(state, f"{folder}/dealt", incremental=True)
     if name == "prioritized":  # whose tree is as it was; of others all blocks have changed
         assert not more.full
         assert more.written < info.written, "of each part what is new"
@@ -391,8 +434,8 @@ def went_on(group: Any, name: str, folder: str) -> None:
         state = frb.load(f"{folder}/{place}", rb, sharding=group)
         for turn in range(turns, turns + 2):
             state, whole, *_ = assert_same_draws(group, state, whole, turn, turn % 2 == 0)
-            items = steps(spec, turn)[0]
-            state, whole = rb.add_(state, own_lanes(group, spec, items)), rb.add_(whole, items)
+            items, key = steps(spec, turn)[0], drawn_by(spec, turn)
+            state, whole = rb.add_(state, own_lanes(group, spec, items), **key), rb.add_(whole, items, **key)
         assert list(map(int, rb.counts(state))) == list(map(int, rb.counts(whole)))
         frb.save(state, f"{folder}/{place}_{dist.get_world_size(group)}", incremental=True)
         dist.barrier(group)
@@ -401,7 +444,7 @@ def went_on(group: Any, name: str, folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", effort(("prioritized", "n-step", "queue"), [name for name in SPECS if "stopping" not in name])
+    "name", effort(("prioritized", "n-step", "queue", "reservoir"), [name for name in SPECS if "stopping" not in name])
 )
 def test_a_checkpoint_is_dealt_to_any_number_of_processes(processes: ProcessGroup, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -443,6 +486,11 @@ def with_another_sampler(group: Any, folder: str) -> None:
     larger = dataclasses.replace(state.spec, sampler=frb.Slices(2), capacity=2 * LANES * LENGTH)
     with pytest.raises(ValueError, match="keeps its capacity"):
         rb.with_spec(state, larger)
+    by_slots = filled(group, "reservoir")
+    annealed = dataclasses.replace(by_slots[0].spec, sampler=frb.Prioritized(alpha=0.3))
+    assert_same_draws(group, *(rb.with_spec(one, annealed) for one in by_slots), 8, False)
+    with pytest.raises(ValueError, match="a writer that chooses slots stays"):
+        rb.with_spec(by_slots[0], dataclasses.replace(by_slots[0].spec, writer=frb.MaxValue("reward")))
     frb.save(state, folder)
     assert_same_draws(group, frb.load(folder, rb, sharding=group, spec=larger), rb.with_spec(whole, larger), 8, False)
     with pytest.raises(TypeError, match="expected a BufferSpec"):

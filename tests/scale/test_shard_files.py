@@ -35,6 +35,10 @@ ITEM = {
     "next": {"x": frb.Unbounded((2,)), "done": frb.Binary(())},
 }
 SPEC = frb.BufferSpec(ITEM, LANES * LENGTH, frb.Prioritized(), lanes=LANES, transforms=frb.n_step(2, 0.5))
+CHOOSING = tuple(
+    frb.BufferSpec(ITEM, 19, frb.Prioritized(), writer, lanes=LANES) for writer in (frb.Reservoir(), frb.MaxValue("x"))
+)
+"""Dealt by slots."""
 BACKENDS = (jax_backend, torch_backend)
 both = pytest.mark.parametrize("rb", BACKENDS, ids=["jax", "torch"])
 
@@ -66,7 +70,7 @@ class Held(frb.State):
 def whole(rb: Any, seed: int, spec: frb.BufferSpec = SPEC) -> Any:
     """A buffer after some steps, in which lanes have been left out here and there."""
     rng, state = np.random.default_rng(seed), rb.init(spec)
-    for _ in range(3 + seed):
+    for turn in range(3 + seed):
         lead = (2, spec.lanes)
         items = {
             "x": rng.standard_normal((*lead, 2)).astype(np.float32),
@@ -74,7 +78,8 @@ def whole(rb: Any, seed: int, spec: frb.BufferSpec = SPEC) -> Any:
             "reward": rng.standard_normal(lead).astype(np.float32),
             "next": {"x": rng.standard_normal((*lead, 2)).astype(np.float32), "done": rng.random(lead) < 0.3},
         }
-        state = rb.add(state, items, mask=rng.random(lead) < 0.8)
+        key = rb.key(turn) if spec.writer.words else None
+        state = rb.add(state, items, mask=rng.random(lead) < 0.8, key=key)
     return state
 
 
@@ -108,16 +113,17 @@ def flat(arrays: Arrays) -> list[Any]:
 
 
 @both
-def test_what_loads_is_the_whole_on_either_backend(rb: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [SPEC, *CHOOSING], ids=["lanes", "reservoir", "best"])
+def test_what_loads_is_the_whole_on_either_backend(rb: Any, spec: frb.BufferSpec, tmp_path: Path) -> None:
+    state = whole(rb, 0, spec)
     for shards in (1, 2, 3, 8):
-        state = whole(rb, 0)
         info = frb.save(dealt(rb, state, shards=shards), tmp_path / str(shards))
         assert info.items == int(rb.size(state))
         assert info.full
         assert info.nbytes <= info.written
         for backend in BACKENDS:
             assert_same(backend, frb.load(tmp_path / str(shards), backend), state)
-        assert frb.checkpoint.load_spec(tmp_path / str(shards)) == SPEC
+        assert frb.checkpoint.load_spec(tmp_path / str(shards)) == spec
         assert len(os.listdir(tmp_path / str(shards) / "shards")) == shards
 
 
