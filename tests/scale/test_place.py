@@ -96,6 +96,7 @@ def test_index_and_parts_are_the_whole(writer: Any, sampler: Any, capacity: int,
                 whole = functions.clear(ops, whole, spec)
                 index = functions.clear(ops, index, dealt.index)
                 parts = {k: functions.clear(ops, part, dealt.part) for k, part in parts.items()}
+                assert all(regroup.misfit(dealt, index, part, k) is None for k, part in parts.items())
         split_index, split_part = regroup.split(spec, whole)
         assert_same(regroup.join(spec, split_index, split_part), whole)
 
