@@ -147,7 +147,7 @@ def test_what_is_told_is_the_law(sampler: Any, beta: float) -> None:
 @pytest.mark.parametrize(("capacity", "n"), [(100, 10), (100, 25), (100, 100), (4, 5)])
 def test_the_law_where_slots_are_dealt(sampler: Any, capacity: int, n: int) -> None:
     """By a writer that chooses them: one shard, two or all three have items; the last has fewer slots, or none."""
-    spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity, sampler, frb.Reservoir(), lanes=LANES)
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity, sampler, frb.Reservoir(), lanes=1)
     dealing, rng = deal.deal(spec, SHARDS), np.random.default_rng(n)
     draws, given = rng.integers(0, 2**31, (n, 2), np.int32), np.exp(rng.uniform(0, 13, n)).astype(np.float32)
     arrays = functions.init(ops, dealing.index)
