@@ -248,8 +248,8 @@ def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
     """
     deal.check(spec)
     dealing, old = deal.deal(spec, state.dealing.shards), state.dealing
-    alike = dealing.slots_each == old.slots_each and dealing.by_slots == old.by_slots
-    if dealing.index.item != old.index.item or not alike or (old.by_slots and spec.writer != state.spec.writer):
+    rearranged = spec.writer != state.spec.writer and (dealing.by_slots or old.by_slots)
+    if dealing.index.item != old.index.item or dealing.slots_each != old.slots_each or rearranged:
         raise ValueError(
             "with_spec: a sharded buffer keeps its capacity, a writer that chooses slots stays, and a sampler can only "
             "take the place of another that reads the same leaves; make a new buffer by rb.init, and add the items of "
