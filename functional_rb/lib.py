@@ -92,19 +92,20 @@ class Lib(Generic[A]):
         """The same, for the public functions of a module of the backend."""
         return dataclasses.replace(self, name=f"{self.name}.{module}")
 
+    @classmethod
+    def of(cls, lib: Lib[Any], **more: Any) -> Self:
+        """A backend's `Lib` with what it has besides, or in place of that, for a kind of functions."""
+        return cls(**{field.name: getattr(lib, field.name) for field in dataclasses.fields(lib)} | more)
+
     def bind(self, function: Callable[Concatenate[Self, P], R], name: str = "") -> Callable[P, R]:
         """A public function of the backend: one that is written once, without its first argument, which is this.
 
         It has the docstring of the function, and its signature, in which the arrays are those of the backend; and its
         name, unless there is another.
         """
-        return self.bind_to(self, function, name)
-
-    def bind_to(self, first: Any, function: Callable[Concatenate[Any, P], R], name: str = "") -> Callable[P, R]:
-        """The same, where the first argument is something else."""
 
         def public(*args: Any, **named: Any) -> Any:
-            return function(first, *args, **named)
+            return function(self, *args, **named)
 
         whole: Any = function
         public.__name__ = public.__qualname__ = name or whole.__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import jax
 
@@ -94,7 +94,7 @@ def _searched(
 
 _search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "max_depth", "chance_step"))
 
-LIB = TreesLib.of(
+LIB: Final[TreesLib[jax.Array]] = TreesLib.of(
     lib.LIB.within("trees"),
     carry_out=_carry_out,
     check_key=execute.check_key,

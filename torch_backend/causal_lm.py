@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from functional_rb.base.extras import imported
-from functional_rb.text.backend import EmptyCache, Step
+from functional_rb.text.lib import EmptyCache, Step
 from torch_backend import compat, skeletons, wrapped_models
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
@@ -68,7 +68,7 @@ def _searching(
         return core.search(ops, _copied(tree), draws, asked, policy, simulations, max_depth, by_chance)
 
 
-LIB = TreesLib.of(
+LIB: Final[TreesLib[torch.Tensor]] = TreesLib.of(
     lib.LIB.within("trees"),
     carry_out=_carry_out,
     check_key=random.check_key,

@@ -1,7 +1,4 @@
-"""The public functions of text, up to the arrays: checked here, carried out by a backend.
-
-A backend binds each of these to itself and takes over its docstring; the examples are run with either one as `rb`.
-"""
+"""The public functions of text, which backends bind. Each takes a `TextLib` first."""
 
 from __future__ import annotations
 
@@ -10,14 +7,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base.arrays import ArrayLike
+from functional_rb.lib import A
 from functional_rb.ops.protocol import Array
 from functional_rb.ted.steps import from_transitions
 from functional_rb.text import advantages, rollouts
 from functional_rb.text import generation as core
-from functional_rb.text.backend import Backend, EmptyCache, Step
 from functional_rb.text.checks import check_callable, law_of, rows_of, settings_of, shaped, unset, whole
 from functional_rb.text.decoding import Decoding, Reward, Score
 from functional_rb.text.generation import Generation, Joined
+from functional_rb.text.lib import EmptyCache, Step, TextLib
 
 NAMES: Final = (
     "bradley_terry_loss",
@@ -32,7 +30,7 @@ NAMES: Final = (
     "rollout",
     "update_kl",
 )
-"""What `rb.text` has on every backend."""
+"""What `rb.text` has on every lib."""
 
 
 class Rollout(NamedTuple):
@@ -70,7 +68,7 @@ class Advantages(NamedTuple):
 
 
 def generate(
-    backend: Backend,
+    lib: TextLib[A],
     step: Step,
     params: object,
     prompts: object,
@@ -126,27 +124,27 @@ def generate(
     """
     who = "text.generate"
     check_callable(step, "step", who)
-    prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
+    prompts, mask = rows_of(lib, prompts, mask, "prompts", who)
     decoding = decoding if isinstance(decoding, Decoding) else Decoding(decoding)
-    law, settings = law_of(backend, prompts, decoding, who), settings_of(decoding, who)
+    law, settings = law_of(lib, prompts, decoding, who), settings_of(decoding, who)
     if cache is not None:
         check_callable(cache, "cache", who)
-    known = backend.values(mask)
+    known = lib.values(mask)
     if known is not None and not known.any(1).all():
         row = int((~known.any(1)).argmax())
         raise ValueError(f"{who}: prompt {row} has no token; give each a first one, such as the tokenizer's bos")
-    made = backend.generate(step, params, cache, prompts, mask, key, law, settings)
-    _check_replies(backend, made, settings.replies, who)
+    made = lib.generating(step, params, cache, prompts, mask, key, law, settings)
+    _check_replies(lib, made, settings.replies, who)
     return made
 
 
-def _check_replies(backend: Backend, made: Generation, replies: int, who: str) -> None:
+def _check_replies(lib: TextLib[A], made: Generation, replies: int, who: str) -> None:
     """Refuse a reply that has no law to be drawn by, where that can be seen."""
-    rejected = backend.values(made.rejected)
+    rejected = lib.values(made.rejected)
     if rejected is not None and rejected.any():
         row = int(rejected.argmax())
         prompt, reply = divmod(row, replies)
-        token = int(backend.values(made.lengths)[row])
+        token = int(lib.values(made.lengths)[row])
         raise ValueError(
             f"{who}: token {token} of reply {reply} to prompt {prompt}: expected logits below infinity, one at least "
             f"above minus infinity, got NaN, infinity or minus infinity alone; look at the model's parameters, and at "
@@ -154,7 +152,7 @@ def _check_replies(backend: Backend, made: Generation, replies: int, who: str) -
         )
 
 
-def join(backend: Backend, prompts: Any, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
+def join(lib: TextLib[A], prompts: Any, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
     """Prompts and their replies as rows without gaps: the prompt, then the reply, then padding.
 
     Args:
@@ -181,20 +179,20 @@ def join(backend: Backend, prompts: Any, generation: Generation, mask: ArrayLike
         ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
     """
     who = "text.join"
-    prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
+    prompts, mask = rows_of(lib, prompts, mask, "prompts", who)
     given: Any = generation  # users give anything
     if not isinstance(given, Generation):
         raise TypeError(f"{who}: expected generation as rb.text.generate returns it, got {type(given).__name__}")
-    tokens, live = rows_of(backend, given.tokens, given.mask, "generation.tokens", who)
+    tokens, live = rows_of(lib, given.tokens, given.mask, "generation.tokens", who)
     count, rows = int(prompts.shape[0]), int(tokens.shape[0])
     if rows % count:
         raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
     static = (whole(pad, "pad", 0, who),)
-    return backend.run(core.join, prompts, mask, tokens, live, static=static)
+    return lib.run(core.join, prompts, mask, tokens, live, static=static)
 
 
 def log_probs(
-    backend: Backend,
+    lib: TextLib[A],
     step: Step,
     params: object,
     ids: object,
@@ -248,11 +246,11 @@ def log_probs(
         raise ValueError(f"{who}: {given} was given without {other}; give both, or none")
     rows = None if rows_at_once is None else whole(rows_at_once, "rows_at_once", 1, who)
     tokens = None if tokens_at_once is None else whole(tokens_at_once, "tokens_at_once", 1, who)
-    return backend.log_probs(step, params, *rows_of(backend, ids, mask, "ids", who), rows, tokens, cache)
+    return lib.log_probs_of(step, params, *rows_of(lib, ids, mask, "ids", who), rows, tokens, cache)
 
 
 def gae(
-    backend: Backend,
+    lib: TextLib[A],
     rewards: Any,
     values: ArrayLike,
     terminated: ArrayLike,
@@ -302,23 +300,23 @@ def gae(
         [[0.5, 0.0, 0.5]]
     """
     who = "text.gae"
-    rewards = backend.array(rewards, "float32", f"{who}: rewards")
+    rewards = lib.converted(rewards, "float32", f"{who}: rewards")
     if len(rewards.shape) != 2 or not rewards.shape[1]:
         raise ValueError(f"{who}: rewards: expected shape [N, T], got {list(rewards.shape)}")
     rows, steps = (int(size) for size in rewards.shape)
-    values = shaped(backend, values, "float32", (rows, steps + 1), "values", who)
-    none = backend.run(unset, rewards)
+    values = shaped(lib, values, "float32", (rows, steps + 1), "values", who)
+    none = lib.run(unset, rewards)
     flags = [
-        none if x is None else shaped(backend, x, "bool", (rows, steps), name, who)
+        none if x is None else shaped(lib, x, "bool", (rows, steps), name, who)
         for name, x in (("terminated", terminated), ("truncated", truncated))
     ]
-    there = None if mask is None else shaped(backend, mask, "bool", (rows, steps), "mask", who)
-    numbers = [backend.number(x, "float32", rewards) for x in (gamma, lam)]
-    return Advantages(*backend.run(advantages.gae, rewards, values, *flags, there, *numbers))
+    there = None if mask is None else shaped(lib, mask, "bool", (rows, steps), "mask", who)
+    numbers = [lib.number(x, "float32", rewards) for x in (gamma, lam)]
+    return Advantages(*lib.run(advantages.gae, rewards, values, *flags, there, *numbers))
 
 
 def rollout(
-    backend: Backend,
+    lib: TextLib[A],
     step: Step,
     params: object,
     prompts: Any,
@@ -374,13 +372,13 @@ def rollout(
     decoding = decoding if isinstance(decoding, Decoding) else Decoding(decoding)
     reward = reward if isinstance(reward, Reward) else Reward(reward)
     check_callable(reward.score, "score", who)
-    prompts, mask = rows_of(backend, prompts, mask, "prompts", who)
-    with backend.without_gradients():
-        made = generate(backend, step, params, prompts, key, decoding, mask=mask, cache=cache)
-        joined = join(backend, prompts, made, mask, decoding.pad)
+    prompts, mask = rows_of(lib, prompts, mask, "prompts", who)
+    with lib.without_gradients():
+        made = generate(lib, step, params, prompts, key, decoding, mask=mask, cache=cache)
+        joined = join(lib, prompts, made, mask, decoding.pad)
         rows = (int(joined.ids.shape[0]),)
-        scores = shaped(backend, reward.score(*joined), "float32", rows, "what score gave", who)
-        known = backend.values(scores)
+        scores = shaped(lib, reward.score(*joined), "float32", rows, "what score gave", who)
+        known = lib.values(scores)
         if known is not None and not np.isfinite(known).all():
             row = int((~np.isfinite(known)).argmax())
             raise ValueError(f"{who}: the score of row {row} is {known[row]}; give a finite one")
@@ -388,15 +386,15 @@ def rollout(
         if reward.reference is not None:
             by_whom = step if reward.reference_step is None else reward.reference_step
             some = None if decoding.at_once is None else int(prompts.shape[0]) * decoding.at_once
-            by_reference = backend.log_probs(by_whom, reward.reference, *joined[:2], some, None, None)
-            known = backend.values(by_reference)
+            by_reference = lib.log_probs_of(by_whom, reward.reference, *joined[:2], some, None, None)
+            known = lib.values(by_reference)
             if known is not None and np.isnan(known).any():
                 row = int(np.isnan(known).any(1).argmax())
                 raise ValueError(
                     f"{who}: the reference's logits of row {row} are NaN or infinite; look at its parameters"
                 )
-        coefficient = backend.number(reward.kl, "float32", scores)
-        told = backend.run(rollouts.told, joined, made, scores, by_reference, coefficient)
+        coefficient = lib.number(reward.kl, "float32", scores)
+        told = lib.run(rollouts.told, joined, made, scores, by_reference, coefficient)
     steps = from_transitions(told.observation, told.action, told.reward, told.action, told.terminated, told.truncated)
     steps |= {"reply": told.reply, "log_prob": told.log_prob}
     if reward.reference is not None:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base.arrays import ArrayLike
+from functional_rb.lib import A
 from functional_rb.ops.protocol import Array
-from functional_rb.text.backend import Backend
 from functional_rb.text.decoding import Decoding
 from functional_rb.text.generation import Settings
 from functional_rb.text.laws import Law
+from functional_rb.text.lib import TextLib
 
 
 def unset(ops: Any, x: Array) -> Array:
@@ -26,20 +27,20 @@ def check_callable(function: object, name: str, who: str) -> None:
         raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
 
 
-def rows_of(backend: Backend, ids: Any, mask: ArrayLike, name: str, who: str) -> tuple[Array, Array]:
+def rows_of(lib: TextLib[A], ids: Any, mask: ArrayLike, name: str, who: str) -> tuple[Array, Array]:
     """Rows of tokens and their mask."""
-    ids = backend.array(ids, "int32", f"{who}: {name}")
+    ids = lib.converted(ids, "int32", f"{who}: {name}")
     shape = tuple(int(size) for size in ids.shape)
     if len(shape) != 2 or not all(shape):
         raise ValueError(f"{who}: {name}: expected shape [rows, tokens], at least one of each, got {list(shape)}")
     if mask is None:
-        return ids, ~backend.run(unset, ids)
-    return ids, shaped(backend, mask, "bool", shape, "mask", who)
+        return ids, ~lib.run(unset, ids)
+    return ids, shaped(lib, mask, "bool", shape, "mask", who)
 
 
-def shaped(backend: Backend, x: object, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
+def shaped(lib: TextLib[A], x: object, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
     """An array of a shape."""
-    array = backend.array(x, dtype, f"{who}: {name}")
+    array = lib.converted(x, dtype, f"{who}: {name}")
     if tuple(array.shape) != shape:
         raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
     return array
@@ -70,7 +71,7 @@ def settings_of(decoding: Decoding, who: str) -> Settings:
     return Settings(whole(decoding.n, "n", 1, who), count, together, ends, whole(decoding.pad, "pad", 0, who))
 
 
-def law_of(backend: Backend, like: Array, decoding: Decoding, who: str) -> Law:
+def law_of(lib: TextLib[A], like: Array, decoding: Decoding, who: str) -> Law:
     """A law whose numbers are scalars, checked where they can be seen."""
     bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
         ("temperature", decoding.temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
@@ -82,8 +83,8 @@ def law_of(backend: Backend, like: Array, decoding: Decoding, who: str) -> Law:
         if value is None and name == "temperature":
             raise TypeError(f"{who}: expected {name} as {expected}, got None")
         refused = isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and not fits(value))
-        number = None if value is None or refused else backend.number(value, dtype, like)
-        known = None if number is None or isinstance(value, (int, float)) else backend.values(number)
+        number = None if value is None or refused else lib.number(value, dtype, like)
+        known = None if number is None or isinstance(value, (int, float)) else lib.values(number)
         if refused or (known is not None and not (known.ndim == 0 and fits(known.item()))):
             raise ValueError(f"{who}: expected {name} as {expected}, got {value!r}")
         numbers.append(number)

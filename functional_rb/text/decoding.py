@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.ops.protocol import Array
-from functional_rb.text.backend import Step
+from functional_rb.text.lib import Step
 
 Score = Callable[[Array, Array, Array], Any]
 

@@ -14,15 +14,16 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import checks
+from functional_rb.lib import A
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import Unbounded
-from functional_rb.text.backend import Backend
 from functional_rb.text.kl import KLController
+from functional_rb.text.lib import TextLib
 from functional_rb.text.records import PairwiseDataset, RewardData
 
 
 def bradley_terry_loss(
-    backend: Backend, chosen: ArrayLike, rejected: ArrayLike, margin: ArrayLike = 0.0, mask: ArrayLike = None
+    lib: TextLib[A], chosen: ArrayLike, rejected: ArrayLike, margin: ArrayLike = 0.0, mask: ArrayLike = None
 ) -> Array:
     """How badly the scores of whole texts tell the preferred from the others; to be minimised.
 
@@ -47,17 +48,17 @@ def bradley_terry_loss(
         >>> round(float(rb.text.bradley_terry_loss(*scores)), 4)
         0.41
     """
-    arrays = [backend.array(x, "float32", name) for x, name in ((chosen, "chosen"), (rejected, "rejected"))]
+    arrays = [lib.converted(x, "float32", name) for x, name in ((chosen, "chosen"), (rejected, "rejected"))]
     if not isinstance(margin, int | float):
-        arrays.append(backend.array(margin, "float32", "margin"))
-    real = _checked_mask(backend, "bradley_terry_loss", 1, arrays, mask)
+        arrays.append(lib.converted(margin, "float32", "margin"))
+    real = _checked_mask(lib, "bradley_terry_loss", 1, arrays, mask)
     if len(arrays) == 2:
-        arrays.append(backend.number(margin, "float32", arrays[0]))
-    loss: Array = backend.run(_bradley_terry, *arrays, real)
+        arrays.append(lib.number(margin, "float32", arrays[0]))
+    loss: Array = lib.run(_bradley_terry, *arrays, real)
     return loss
 
 
-def reward_loss(backend: Backend, pairs: PairwiseDataset) -> Array:
+def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> Array:
     """How badly the rewards of single tokens tell the preferred texts from the others, as torchrl's reward model does.
 
     Of each pair the mean of `-log sigmoid(chosen - rejected)` over the positions from the first at which the texts
@@ -90,15 +91,15 @@ def reward_loss(backend: Backend, pairs: PairwiseDataset) -> Array:
                 f"reward_loss: leaf '{side}/rewards': expected rewards of each token, got None; put the model's there "
                 f"by dataclasses.replace(pairs.{side}, rewards=...)"
             )
-        given.append(backend.array(text.input_ids, "int32", f"{side}/input_ids"))
-        given.append(backend.array(text.attention_mask, "bool", f"{side}/attention_mask"))
-        given.append(backend.array(text.rewards, "float32", f"{side}/rewards"))
+        given.append(lib.converted(text.input_ids, "int32", f"{side}/input_ids"))
+        given.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
+        given.append(lib.converted(text.rewards, "float32", f"{side}/rewards"))
     _check_shapes("reward_loss", 2, given)
-    loss: Array = backend.run(_diverging, *given)
+    loss: Array = lib.run(_diverging, *given)
     return loss
 
 
-def end_scores(backend: Backend, rewards: ArrayLike, mask: ArrayLike) -> Array:
+def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> Array:
     """The score of each text: the reward of its last token.
 
     Args:
@@ -116,14 +117,14 @@ def end_scores(backend: Backend, rewards: ArrayLike, mask: ArrayLike) -> Array:
         >>> rb.text.end_scores(np.array([[1, 2, 3]], np.float32), np.array([[1, 1, 0]])).tolist()
         [2.0]
     """
-    given = backend.array(rewards, "float32", "rewards"), backend.array(mask, "bool", "mask")
+    given = lib.converted(rewards, "float32", "rewards"), lib.converted(mask, "bool", "mask")
     _check_shapes("end_scores", 2, given)
-    scores: Array = backend.run(_end_scores, *given)
+    scores: Array = lib.run(_end_scores, *given)
     return scores
 
 
 def pairs_of_groups(
-    backend: Backend, items: object, scores: ArrayLike, mask: ArrayLike = None
+    lib: TextLib[A], items: object, scores: ArrayLike, mask: ArrayLike = None
 ) -> tuple[PairwiseDataset, Array]:
     """The best and the worst item of each group as a pair, for DPO and for reward models.
 
@@ -147,8 +148,8 @@ def pairs_of_groups(
         ([1, 3], [0, 3], [True, False])
     """
     checks.check_unpacked(items, "pairs_of_groups")
-    ranked = backend.array(scores, "float32", "scores")
-    real = _checked_mask(backend, "pairs_of_groups", 2, [ranked], mask)
+    ranked = lib.converted(scores, "float32", "scores")
+    real = _checked_mask(lib, "pairs_of_groups", 2, [ranked], mask)
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
     given = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
@@ -158,15 +159,15 @@ def pairs_of_groups(
                 f"pairs_of_groups: leaf {nest.show(path)!r}: expected the leading axes {tuple(ranked.shape)} of the "
                 f"scores, got {found}"
             )
-        given.append(backend.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
-    best, worst, differ = backend.run(_extremes, given, ranked, real)
+        given.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
+    best, worst, differ = lib.run(_extremes, given, ranked, real)
     shape = (int(ranked.shape[0]),)
-    made = [nest.unflatten(structure, row, backend.build_mapping, shape) for row in (best, worst)]
+    made = [nest.unflatten(structure, row, lib.build_mapping, shape) for row in (best, worst)]
     return PairwiseDataset(*made), differ
 
 
 def group_advantages(
-    backend: Backend, scores: ArrayLike, mask: ArrayLike = None, scale: bool = True, epsilon: float = 1e-4
+    lib: TextLib[A], scores: ArrayLike, mask: ArrayLike = None, scale: bool = True, epsilon: float = 1e-4
 ) -> Array:
     """How much better each item is than the others of its group, which stands for a value model in GRPO and RLOO.
 
@@ -195,11 +196,11 @@ def group_advantages(
         >>> rb.text.group_advantages(np.array([[1, 3], [2, 2]], np.float32), scale=False).tolist()
         [[-1.0, 1.0], [0.0, 0.0]]
     """
-    values = backend.array(scores, "float32", "scores")
-    real = _checked_mask(backend, "group_advantages", 2, [values], mask)
+    values = lib.converted(scores, "float32", "scores")
+    real = _checked_mask(lib, "group_advantages", 2, [values], mask)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"group_advantages: expected epsilon as a positive number, got {epsilon!r}")
-    known, there = backend.values(values), None if real is None else backend.values(real)
+    known, there = lib.values(values), None if real is None else lib.values(real)
     if known is not None:
         wrong = ~np.isfinite(known) if there is None else ~np.isfinite(known) & there
         if wrong.any():
@@ -208,12 +209,12 @@ def group_advantages(
                 f"group_advantages: the score of item {column} of group {row} is {known[row, column]}; give a finite "
                 f"one, or mask it"
             )
-    advantages: Array = backend.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
+    advantages: Array = lib.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
     return advantages
 
 
 def update_kl(
-    backend: Backend, controller: KLController, coefficient: ArrayLike, kl: ArrayLike, mask: ArrayLike = None
+    lib: TextLib[A], controller: KLController, coefficient: ArrayLike, kl: ArrayLike, mask: ArrayLike = None
 ) -> Array:
     """The next coefficient of the KL divergence, after some replies.
 
@@ -241,27 +242,27 @@ def update_kl(
         raise TypeError(
             f"update_kl: expected frb.text.ConstantKL or frb.text.AdaptiveKL, got {type(controller).__name__}"
         )
-    values = backend.array(kl, "float32", "kl")
+    values = lib.converted(kl, "float32", "kl")
     if values.ndim != 1:
         raise ValueError(
             f"update_kl: expected kl [N], one number for each reply, got shape {tuple(values.shape)}; sum over the "
             f"tokens of each reply, not over padding"
         )
-    real = _checked_mask(backend, "update_kl", 1, [values], mask)
-    number = _coefficient(backend, coefficient, values)
-    updated: Array = backend.run(_updated, number, values, real, static=(controller,))
+    real = _checked_mask(lib, "update_kl", 1, [values], mask)
+    number = _coefficient(lib, coefficient, values)
+    updated: Array = lib.run(_updated, number, values, real, static=(controller,))
     return updated
 
 
-def _coefficient(backend: Backend, given: object, like: Array) -> Array:
+def _coefficient(lib: TextLib[A], given: object, like: Array) -> Array:
     """A coefficient as a scalar, refused if it is none: a negative one would reward what it is to hold back."""
     plain = isinstance(given, int | float | np.generic) and not isinstance(given, bool | np.bool_)
     if not plain and not hasattr(given, "shape"):
         raise TypeError(f"update_kl: expected coefficient as a number, got {given!r:.80}")
-    number = backend.number(given, "float32", like)
+    number = lib.number(given, "float32", like)
     if tuple(number.shape):
         raise ValueError(f"update_kl: expected coefficient as one number, got shape {tuple(number.shape)}")
-    known = backend.values(number)
+    known = lib.values(number)
     if known is not None and not 0 <= float(known) < math.inf:
         raise ValueError(
             f"update_kl: expected coefficient as a finite number that is not negative, got {float(known)}; begin with "
@@ -270,9 +271,9 @@ def _coefficient(backend: Backend, given: object, like: Array) -> Array:
     return number
 
 
-def _checked_mask(backend: Backend, who: str, axes: int, given: list[Array], mask: ArrayLike) -> Array | None:
+def _checked_mask(lib: TextLib[A], who: str, axes: int, given: list[Array], mask: ArrayLike) -> Array | None:
     """The mask, bool, in the one shape of the arrays; None for none."""
-    real = None if mask is None else backend.array(mask, "bool", "mask")
+    real = None if mask is None else lib.converted(mask, "bool", "mask")
     _check_shapes(who, axes, [*given, *([] if real is None else [real])])
     return real
 

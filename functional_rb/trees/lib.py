@@ -34,8 +34,3 @@ class TreesLib(Lib[A]):
     device_of: Callable[[Any], Any]
     put: Callable[[Any, Any], Any]
     searching: Searching
-
-    @classmethod
-    def of(cls, lib: Lib[A], **more: Any) -> TreesLib[A]:
-        """A backend's own, with what it has for trees."""
-        return cls(**{field.name: getattr(lib, field.name) for field in dataclasses.fields(lib)} | more)
