@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base import dtypes
-from functional_rb.base.containers import Registered
+from functional_rb.base import dtypes, nest
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer import checks
 from functional_rb.core.handles import NO_HANDLE
@@ -128,6 +127,5 @@ def unsupported(dtype: str) -> str | None:
     return None
 
 
-def build_mapping(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
-    """What is registered, or a dict: tensordict's have no meaning here, and come back when the state goes back."""
-    return container.together(parts) if isinstance(container, Registered) else parts
+# TensorDicts have no meaning here, and come back when the state goes back.
+build_mapping = nest.plain_mapping

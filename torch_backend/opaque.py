@@ -73,7 +73,7 @@ class Opaque:
         return _call(self.number, "decoded", x)[0]
 
     def _nested(self, leaves: Any) -> Any:
-        return nest.unflatten(self.structure, leaves, _as_dict)
+        return nest.unflatten(self.structure, leaves)
 
 
 @constant
@@ -99,10 +99,6 @@ def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tenso
     """What a method makes of the leaves of its arguments, as leaves."""
     unit = _UNITS[number]
     structure = nest.flatten(unit, is_leaf)[1].sorted()
-    arguments = (nest.unflatten(structure, tensors, _as_dict),) if method in ("inside", "nearest") else tensors
+    arguments = (nest.unflatten(structure, tensors),) if method in ("inside", "nearest") else tensors
     made = getattr(unit, method)(primitives, *arguments)
     return tuple(nest.flatten_as(structure, made)) if method in ("draw", "nearest") else (made,)
-
-
-def _as_dict(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    return parts

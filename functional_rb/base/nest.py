@@ -367,22 +367,30 @@ def flatten_some(structure: Structure, nest: Nest) -> dict[int, Any]:
     return found
 
 
+def plain_mapping(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    """What is registered is put together; other mappings, TensorDicts among them, are dicts."""
+    return container.together(parts) if isinstance(container, Registered) else parts
+
+
 def unflatten(
-    structure: Structure, leaves: Sequence[Any], build_mapping: BuildMapping, batch_shape: tuple[int, ...] = ()
+    structure: Structure,
+    leaves: Sequence[Any],
+    build_mapping: BuildMapping | None = None,
+    batch_shape: tuple[int, ...] = (),
 ) -> Any:
     """Put leaves back into the containers of a structure.
 
     Args:
         structure: which containers to make.
         leaves: one for each leaf of the structure, in its order.
-        build_mapping: how the backend makes its mappings.
+        build_mapping: how mappings are made, as the backend has it; None for dicts.
         batch_shape: leading axes that all the leaves share, which some mappings record.
     """
     return _build(structure, iter(leaves), build_mapping, batch_shape)
 
 
 def _build(
-    structure: Structure, remaining: Iterator[object], build_mapping: BuildMapping, batch_shape: tuple[int, ...]
+    structure: Structure, remaining: Iterator[object], build_mapping: BuildMapping | None, batch_shape: tuple[int, ...]
 ) -> Any:
     """`unflatten`, recursively. A closure that calls itself would keep the leaves until the next garbage collection."""
     if structure.kind == "leaf":
@@ -390,7 +398,8 @@ def _build(
     parts = [_build(child, remaining, build_mapping, batch_shape) for child in structure.children]
     if structure.kind == "mapping":
         named = {name: parts[k] for name, k in structure.named}
-        return build_mapping(structure.type, named, (*batch_shape, *structure.batch_shape))
+        batch = (*batch_shape, *structure.batch_shape)
+        return named if build_mapping is None else build_mapping(structure.type, named, batch)
     assert isinstance(structure.type, type)
     if structure.kind == "sequence":
         return structure.type(parts)

@@ -311,7 +311,7 @@ def check_gives(backend: Mapper, spec: BufferSpec) -> None:
         return
     found = Outline.of(item_spec(backend, transform), transform.who)
     try:
-        leaves = nest.flatten_as(spec.plan.structure, nest.unflatten(found.structure, found.leaves, _as_dict))
+        leaves = nest.flatten_as(spec.plan.structure, nest.unflatten(found.structure, found.leaves))
     except ValueError as error:
         raise ValueError(f"{transform.who}: gives: {error}; rb.map_spec(function, item) finds it") from None
     for leaf, told, name in zip(leaves, spec.plan.leaves, spec.plan.names, strict=True):
@@ -320,7 +320,3 @@ def check_gives(backend: Mapper, spec: BufferSpec) -> None:
                 f"{transform.who}: gives: leaf {name!r}: expected {told.dtype} {told.shape}, and the function gives "
                 f"{leaf.dtype} {leaf.shape}; rb.map_spec(function, item) finds it"
             )
-
-
-def _as_dict(container: object, parts: dict[str, Any], batch: Lead) -> dict[str, Any]:
-    return parts

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import DeviceLike, NumpyArray
-from functional_rb.base.containers import RULES, Registered, register_record
+from functional_rb.base.containers import RULES, register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -77,11 +76,7 @@ def described(spec: BufferSpec) -> Any:
 
 def problem(spec: BufferSpec, arrays: Arrays) -> str | None:
     """Why what a checkpoint has of a nest's containers (maps, trees, moments) cannot be those, naming one; or None."""
-
-    def build(container: object, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
-        return container.together(parts) if isinstance(container, Registered) else parts
-
-    return _problem_of(nest.unflatten(spec.plan.structure, _leaves(spec, arrays), build))
+    return _problem_of(nest.unflatten(spec.plan.structure, _leaves(spec, arrays), nest.plain_mapping))
 
 
 def _problem_of(value: object) -> str | None:

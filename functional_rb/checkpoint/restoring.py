@@ -12,9 +12,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from functional_rb.base import lazy
+from functional_rb.base import lazy, nest
 from functional_rb.base.arrays import DeviceLike
-from functional_rb.base.containers import Registered
 from functional_rb.base.description import Description
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
 from functional_rb.base.files import as_path
@@ -269,9 +268,7 @@ class _NumPy:
     def placed(array: Any, device: DeviceLike) -> Any:
         return array
 
-    @staticmethod
-    def build_mapping(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
-        return container.together(parts) if isinstance(container, Registered) else parts
+    build_mapping = staticmethod(nest.plain_mapping)
 
 
 def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Any:

@@ -23,7 +23,7 @@ from functional_rb.datasets.pieces import spec_of_values
 from functional_rb.datasets.reader import Counts, Reader
 from functional_rb.datasets.stored import Stored, Summary
 from functional_rb.specs.values import Outline
-from functional_rb.ted.check import as_dict, is_leaf
+from functional_rb.ted.check import is_leaf
 
 Path = str | os.PathLike[str]
 
@@ -252,4 +252,4 @@ def _specs(old: object, values: ArrayLike) -> Any:
         spec, found = known.get(path), spec_of_values(leaf.shape[1:], leaf.dtype, narrow=False)
         same = spec is not None and (spec.shape, spec.dtype) == (found.shape, found.dtype)
         made.append(spec if same else found)
-    return nest.unflatten(structure, made, as_dict)
+    return nest.unflatten(structure, made)

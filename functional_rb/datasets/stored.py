@@ -32,7 +32,6 @@ from functional_rb.ops import numpy_ops
 from functional_rb.specs import Composite
 from functional_rb.storage.directory import file_name, shapes
 from functional_rb.structures import frame_ring, row_layout, stored_arrays
-from functional_rb.ted.check import as_dict
 
 # Short episodes are read so many times fewer steps at a time than a piece may have.
 BLOCKS = 8
@@ -144,7 +143,7 @@ class Stored:
                 yield self._episode(Piece(-1, False, arrays.parts(slot, slot + 1)), {})
 
     def _episode(self, piece: Piece, about: Json) -> Episode:
-        made = {field: nest.unflatten(*part, as_dict) for field, part in piece.parts.items()}
+        made = {field: nest.unflatten(*part) for field, part in piece.parts.items()}
         return Episode(**made, goes_on=piece.goes_on, about=about, file=self.path)
 
 
@@ -180,7 +179,7 @@ class _Arrays:
         self._frames: dict[int, tuple[Array, int]] = {}  # by leaf, and how many frames later it is
         self._at = np.zeros(0, np.int64)  # of each step the place of its observation among the frames
         names = _observed(description.item)
-        of = nest.unflatten(self._plan.structure, range(len(self._plan.structure.paths)), as_dict)
+        of = nest.unflatten(self._plan.structure, range(len(self._plan.structure.paths)))
         after = of[NEXT]
         fields = {"observations": {name: of[name] for name in names}, "actions": of[ACTION], "rewards": after[REWARD]}
         fields |= {"terminated": after["terminated"], "truncated": after["truncated"], "infos": of.get(INFO, {})}

@@ -95,7 +95,7 @@ def _buffer(report: Report) -> Iterator[str]:
     yield from _table(rows)
     yield ""
     yield "Item"
-    yield from _table([[x["leaf"], x["dtype"], _shape(x["shape"]), x["spec"]] for x in spec["item"]])
+    yield from _table([[x["leaf"], x["dtype"], str(tuple(x["shape"])), x["spec"]] for x in spec["item"]])
 
 
 def _priorities(numbers: Report | None) -> Iterator[str]:
@@ -157,10 +157,6 @@ def _some(numbers: list[int]) -> str:
 
 def _number(value: object) -> str:
     return f"{value:.4g}"
-
-
-def _shape(shape: list[int]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
 def _bytes(n: int) -> str:

@@ -103,7 +103,12 @@ def values_at(unit: ArraySpec, index: Vector) -> Vector:
     """The values [N, *shape] at positions int64 [N] in the list of all values, whose last element changes fastest."""
     if not unit.size:
         return numpy_ops.zeros((len(index), *unit.shape), unit.dtype)
-    digits = _digits(index, _counts(unit))
+    # The digits int32 [N, *shape] of the positions in the mixed radix of the counts, the last one changing fastest.
+    counts, rest = _counts(unit), index
+    flat = np.zeros((len(index), counts.size), np.int32)
+    for k in reversed(np.flatnonzero(counts.reshape(-1) > 1)):
+        rest, flat[:, k] = np.divmod(rest, int(counts.flat[k]))
+    digits = flat.reshape(len(index), *counts.shape)
     if isinstance(unit, Text):
         texts = [_text(unit, int(digit)) for digit in digits.flat]
         return unit.from_host(np.array(texts, object).reshape(digits.shape), index.shape)
@@ -115,14 +120,6 @@ def values_at(unit: ArraySpec, index: Vector) -> Vector:
         return np.broadcast_to(unit._bounds[0], (len(index), *unit.shape)).copy()
     made = np.asarray(unit.domain.low, object) + digits.astype(object)
     return made != 0 if unit.dtype == "bool" else dtypes.as_numpy(unit.dtype, made)
-
-
-def _digits(index: Vector, counts: Vector) -> Vector:
-    """The digits of numbers in the mixed radix `counts`, the last digit changing fastest: int32 [N, *counts.shape]."""
-    digits = np.zeros((len(index), counts.size), np.int32)
-    for k in reversed(np.flatnonzero(counts.reshape(-1) > 1)):
-        index, digits[:, k] = np.divmod(index, int(counts.flat[k]))
-    return digits.reshape(len(index), *counts.shape)
 
 
 def _text(unit: Text, number: int) -> str:

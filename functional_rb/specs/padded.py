@@ -36,7 +36,8 @@ def length_words(low: int, high: int) -> int:
 def draw_length(ops: SpecOps, bits: Array, lead: tuple[int, ...], low: int, high: int) -> Array:
     """Uniform lengths int32 [N, *lead] from low to high."""
     of_each = bits.reshape(bits.shape[0], *lead, length_words(low, high))
-    return random_numbers.whole(ops, of_each, np.asarray(low, object), np.asarray(high - low + 1, object), "int32")
+    counts = np.asarray(high - low + 1, object)
+    return random_numbers.Whole(np.asarray(low, object), counts, "int32").draw(ops, of_each)
 
 
 def draw_padded(ops: SpecOps, nest: SpecNest, bits: Array, lead: tuple[int, ...], size: int) -> Any:

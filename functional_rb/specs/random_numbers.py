@@ -43,7 +43,8 @@ class Whole:
     def __init__(self, low: NumpyArray, counts: NumpyArray, dtype: str) -> None:
         self.words = whole_words(counts)
         self._low = Low(low, dtype)
-        self._limbs = [_limb(counts, j) for j in range(self.words - 1)]
+        limb = np.frompyfunc(lambda n, j: (int(n) >> BITS * j) & MASK, 2, 1)
+        self._limbs = [np.asarray(limb(counts, j), np.int32) for j in range(self.words - 1)]
         # n * u / 2^31 for a power of two n is a shift; 2^31 has no int32, and is shifted by 0.
         shifts = np.frompyfunc(lambda n: BITS + 1 - int(n).bit_length(), 1, 1)(counts)
         self._shifts = np.asarray(shifts, np.int32)
@@ -61,11 +62,6 @@ class Whole:
         return self._low.behind(ops, digits)
 
 
-def whole(ops: SpecOps, bits: Array, low: NumpyArray, counts: NumpyArray, dtype: str) -> Array:
-    """`Whole(low, counts, dtype).draw`, for a distribution that is drawn from once."""
-    return Whole(low, counts, dtype).draw(ops, bits)
-
-
 class Low:
     """The lowest of some whole numbers, Python ints that broadcast to the shape."""
 
@@ -79,7 +75,10 @@ class Low:
         work = "int64" if self._wide else "int32"
         if self._wide:
             digits = [ops.cast(digit, work) for digit in digits]
-        value = _sum(digits, [0, BITS, 2 * BITS] if self._wide else [0, BITS])
+        # Modulo 2^32 or 2^64: what higher digits would add is a multiple of that.
+        value = digits[0]
+        for k, digit in enumerate(digits[1 : 3 if self._wide else 2], 1):
+            value = value + (digit << k * BITS)
         if self._any:
             value = value + ops.table(self._wrapped, work, digits[0])
         if self._dtype in ("uint32", "uint64"):
@@ -96,14 +95,6 @@ def below(ops: SpecOps, bits: Array, counts: Array) -> Array:
         counts: int32 [...], from 1 on.
     """
     return ops.scale(bits[..., 0], bits[..., 1], counts)
-
-
-def _sum(digits: Sequence[Array], shifts: Sequence[int]) -> Array:
-    """The number of some digits in base 2^31, the lowest first, modulo 2^32 or 2^64."""
-    value = digits[0]
-    for digit, shift in zip(digits[1:], shifts[1:], strict=False):
-        value = value + (digit << shift)
-    return value
 
 
 def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]:
@@ -124,11 +115,6 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
             total = (total + number) & MASK
         digits.append(total)
     return digits[len(u) :]
-
-
-def _limb(counts: NumpyArray, j: int) -> NumpyArray:
-    digit = np.frompyfunc(lambda n: (int(n) >> BITS * j) & MASK, 1, 1)(counts)
-    return np.asarray(digit, np.int32)
 
 
 def _wrapped(low: NumpyArray, bits: int, dtype: Any) -> NumpyArray:

@@ -141,19 +141,13 @@ def from_host(nest: SpecNest, values: Rows[Any], stacked: bool = False) -> Any:
 def count(nest: SpecNest, stacked: Any) -> int:
     """The number of rows of a stacked value."""
     try:
-        counts = {len(part) for part in each_part(nest, stacked)}
+        counts: set[int] = set()
+        each(lambda unit, part: counts.add(len(part)), nest, stacked)
     except (LookupError, AttributeError, TypeError) as error:
         raise ValueError(f"expected stacked values of {nest!r:.80}, got {type(stacked).__name__}: {error}") from None
     if len(counts) != 1:
         raise ValueError(f"expected parts of one length, got {sorted(counts)}")
     return counts.pop()
-
-
-def each_part(nest: SpecNest, value: Nest) -> list[Any]:
-    """The parts of a value, one for each unit."""
-    found: list[Any] = []
-    each(lambda unit, part: found.append(part), nest, value)
-    return found
 
 
 def to_host(nest: SpecNest, rows: object) -> Any:

@@ -98,9 +98,9 @@ class Text(ArraySpec):
         count, none = bits.shape[0], np.zeros((), object)
         split = self._texts * random_numbers.whole_words(lengths)
         of_length = bits[:, :split].reshape(count, *self.axes, random_numbers.whole_words(lengths))
-        length = random_numbers.whole(ops, of_length, none + self.min_length, lengths, "int32")
+        length = random_numbers.Whole(none + self.min_length, lengths, "int32").draw(ops, of_length)
         of_characters = bits[:, split:].reshape(count, *self.shape, random_numbers.whole_words(characters))
-        which = random_numbers.whole(ops, of_characters, none, characters, "int32")
+        which = random_numbers.Whole(none, characters, "int32").draw(ops, of_characters)
         points = ops.take(ops.table(self._points, "int32", bits), which.reshape(-1)).reshape(which.shape)
         return ops.where(self._positions(ops, bits) < length[..., None], points, which * PADDING)
 

@@ -54,7 +54,7 @@ class Member:
         if self.structure == nest.LEAF:
             return leaves[self.first]
         own = leaves[self.first : self.first + self.count]
-        return nest.unflatten(self.structure, own, _as_dict)
+        return nest.unflatten(self.structure, own)
 
     def scatter(self, value: Nest) -> list[Array]:
         """The leaves of a value of the unit."""
@@ -189,7 +189,3 @@ def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int
 
 def _put(made: dict[int, Array], member: Member, value: Nest) -> None:
     made.update(enumerate(member.scatter(value), member.first))
-
-
-def _as_dict(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    return parts

@@ -101,11 +101,6 @@ def is_leaf(x: object) -> bool:
     return hasattr(x, "dtype") and not hasattr(x, "keys") and not hasattr(x, "batch_size")
 
 
-def as_dict(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    """Mappings of steps are dicts: for `nest.unflatten`."""
-    return parts
-
-
 def leaves_of(steps: object, who: str) -> Leaves:
     """All leaves by their path."""
     parts = named_parts(steps, who)

@@ -17,7 +17,7 @@ from functional_rb.base.steps import FLAGS, NEXT, REWARD
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
 from functional_rb.specs.values import Outline
-from functional_rb.ted.check import as_dict, named_parts
+from functional_rb.ted.check import named_parts
 
 
 def encoding_item(item: object) -> Composite | None:
@@ -60,7 +60,7 @@ def encoded(spec: object, value: object, batch: tuple[int, ...], prefix: str, wh
         except (TypeError, ValueError) as error:
             name = "/".join(part for part in (prefix, member.name if outline.shape_of_units.keys else "") if part)
             raise type(error)(f"{who}: leaf {name!r}: {error}") from None
-    return nest.unflatten(outline.shape_of_units, made, as_dict)
+    return nest.unflatten(outline.shape_of_units, made)
 
 
 def encoded_observation(

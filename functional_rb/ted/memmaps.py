@@ -93,21 +93,17 @@ def load(
     """
     root, reward = File(files.as_path(directory, "ted.load")), path_of(reward_key)
     with reading.naming(str(root)):
-        return _read(root, reward, known)
-
-
-def _read(root: File, reward: Path, known: Iterable[object]) -> Flat | Nested:
-    leaves = _Directory(root)
-    header = reading.checked(
-        Header(_value(root, "is_full", bool), _value(root, "shift", int), _storage_shape(root)), str(root)
-    )
-    try:
-        extra = _content(root / f"{padded.EXTRA}.json")
-    except FileNotFoundError:
-        extra = None
-    source = Source(str(root), leaves.file_leaves, leaves.rows, leaves.written, leaves.holds)
-    flat = reading.read(header, source, extra, reward, known)
-    return flat_to_nested(flat) if leaves.nested else flat
+        leaves = _Directory(root)
+        header = reading.checked(
+            Header(_value(root, "is_full", bool), _value(root, "shift", int), _storage_shape(root)), str(root)
+        )
+        try:
+            extra = _content(root / f"{padded.EXTRA}.json")
+        except FileNotFoundError:
+            extra = None
+        source = Source(str(root), leaves.file_leaves, leaves.rows, leaves.written, leaves.holds)
+        flat = reading.read(header, source, extra, reward, known)
+        return flat_to_nested(flat) if leaves.nested else flat
 
 
 def _write(flat: Flat, root: File, nested: bool) -> None:

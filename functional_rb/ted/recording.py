@@ -17,7 +17,7 @@ from functional_rb.base.nest import Structure
 from functional_rb.base.steps import ACTION
 from functional_rb.buffer import checks
 from functional_rb.specs import Composite
-from functional_rb.ted.check import as_dict, is_leaf, leaves_of, values_of
+from functional_rb.ted.check import is_leaf, leaves_of, values_of
 from functional_rb.ted.host import cast, encoded, encoded_observation, encoding_item, is_encoding
 from functional_rb.ted.steps import Transition, as_array, assemble, check_rows, to_transitions
 
@@ -208,7 +208,7 @@ def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
     leaves, structure = nest.flatten(carry.observation, is_leaf)
     news = _leaves_as(structure, observation, f"{who}: the observation")
     merged = [_where(mask, new, old) for new, old in zip(news, leaves, strict=True)]
-    return carry._replace(observation=nest.unflatten(structure, merged, as_dict), ended=carry.ended & ~mask)
+    return carry._replace(observation=nest.unflatten(structure, merged), ended=carry.ended & ~mask)
 
 
 def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
@@ -273,7 +273,7 @@ def _with_final(observation: object, done: ArrayLike, infos: Mapping[str, object
             _where(done, _final_leaf(last, leaf, leaf.shape, who), leaf)
             for last, leaf in zip(finals, leaves, strict=True)
         ]
-        return nest.unflatten(structure, merged, as_dict)
+        return nest.unflatten(structure, merged)
     merged = [np.array(leaf) for leaf in leaves]
     for i in np.flatnonzero(which):
         if final[i] is None:
@@ -281,7 +281,7 @@ def _with_final(observation: object, done: ArrayLike, infos: Mapping[str, object
         lasts = _leaves_as(structure, final[i], f'{who}: infos["final_obs"][{i}]')
         for leaf, last in zip(merged, lasts, strict=True):
             leaf[i] = _final_leaf(last, leaf, leaf.shape[1:], who)
-    return nest.unflatten(structure, merged, as_dict)
+    return nest.unflatten(structure, merged)
 
 
 def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
@@ -309,7 +309,7 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
             made.append(cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
-    return nest.unflatten(structure, made, as_dict)
+    return nest.unflatten(structure, made)
 
 
 def _leaves_as(structure: Structure, given: object, what: str) -> list[Any]:
@@ -328,7 +328,7 @@ def _leaves_as(structure: Structure, given: object, what: str) -> list[Any]:
 
 def _map(function: Callable[[Any], object], tree: object) -> Any:
     leaves, structure = nest.flatten(tree, is_leaf)
-    return nest.unflatten(structure, [function(leaf) for leaf in leaves], as_dict)
+    return nest.unflatten(structure, [function(leaf) for leaf in leaves])
 
 
 def _own(leaf: Any) -> Any:

@@ -129,7 +129,7 @@ def items(draw: st.DrawFn, item: Any) -> Any:
     """Single items: values as in `batches`, NumPy arrays [*shape]."""
     outline = Outline.of(item, "items")
     leaves = nest.flatten_as(outline.structure, draw(batches(item, 1)))
-    return nest.unflatten(outline.structure, [leaf[0] for leaf in leaves], _parts)
+    return nest.unflatten(outline.structure, [leaf[0] for leaf in leaves])
 
 
 def priorities(size: int) -> st.SearchStrategy[NumpyArray]:
@@ -259,7 +259,7 @@ def some_items(item: Any, size: int, seed: int) -> Any:
             raise TypeError(f"batches: leaf {name!r}: expected a spec of arrays, got {leaf!r}; leave it out")
     bits = np.random.default_rng(seed).integers(0, BITS, (size, outline.words), np.int32)
     drawn = values.draw(numpy_ops, outline, bits)
-    return nest.unflatten(outline.structure, [np.asarray(drawn[k]) for k in range(len(outline.leaves))], _parts)
+    return nest.unflatten(outline.structure, [np.asarray(drawn[k]) for k in range(len(outline.leaves))])
 
 
 def numbered(item: Any, batch: Any, first: int) -> Any:
@@ -267,7 +267,3 @@ def numbered(item: Any, batch: Any, first: int) -> Any:
     if not (isinstance(item, Mapping) and "id" in item):
         return batch
     return batch | {"id": np.arange(first, first + len(batch["id"])).astype(item["id"].dtype)}
-
-
-def _parts(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
-    return parts

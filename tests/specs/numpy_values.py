@@ -28,11 +28,7 @@ def drawn(spec: Any, words: np.ndarray) -> Any:
     """Values [N, ...] on NumPy."""
     outline = Outline.of(spec, "test")
     leaves = values.draw(numpy_ops, outline, words)
-    return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))], as_dict)
-
-
-def as_dict(container: Any, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> dict[str, Any]:
-    return parts
+    return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))])
 
 
 def leaves_of(x: Any) -> list[np.ndarray]:
@@ -50,7 +46,7 @@ def inside(spec: Any, x: Any) -> list[bool]:
 def projected(spec: Any, x: Any) -> Any:
     outline = Outline.of(spec, "test")
     leaves = values.nearest(numpy_ops, outline, nest.flatten_as(outline.structure, x))
-    return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))], as_dict)
+    return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))])
 
 
 def assert_same(one: Any, other: Any) -> None:

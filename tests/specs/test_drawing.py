@@ -17,7 +17,7 @@ from functional_rb.base import nest
 from functional_rb.specs import numpy_ops, random_numbers, values
 from functional_rb.specs.values import Outline
 from tests.specs import value_model as model
-from tests.specs.numpy_values import MIXED, SPECS, N, as_dict, assert_same, drawn, inside, leaves_of, projected, seeds
+from tests.specs.numpy_values import MIXED, SPECS, N, assert_same, drawn, inside, leaves_of, projected, seeds
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import INTEGERS, limits
@@ -90,7 +90,7 @@ def assert_agree(spec: Any, library: Backend, rng: np.random.Generator, n: int) 
     leaves = nest.flatten_as(outline.structure, model.spoilt(rng, spec, x, 0.2))
     if library.library == "jax":
         leaves = [without_subnormal(leaf) for leaf in leaves]
-    x = nest.unflatten(outline.structure, leaves, as_dict)
+    x = nest.unflatten(outline.structure, leaves)
     assert np.all(on(library, values.inside, spec, leaves), 0).tolist() == inside(spec, x)
     assert_same(on(library, values.nearest, spec, leaves), leaves_of(projected(spec, x)))
 
@@ -185,7 +185,7 @@ def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], li
     tables = np.array(low, object), np.array(counts, object)
     size = random_numbers.whole_words(tables[1])
     words = model.random_words(np.random.default_rng(seed), 6 * len(counts), size).reshape(6, len(counts), size)
-    made = numpy(random_numbers.whole(ops, array(words), *tables, dtype))
+    made = numpy(random_numbers.Whole(*tables, dtype).draw(ops, array(words)))
     assert made.dtype == dtype
     for row, got in zip(words, made, strict=True):
         expected = [a + (n * as_one(w) >> 31 * size) for a, n, w in zip(low, counts, row.tolist(), strict=True)]
@@ -236,7 +236,7 @@ def test_each_number_has_as_many_words_as_any_other(n: int) -> None:
     assert max(parts) - min(parts) <= 1
     edges = [u for k in range(n) for u in (ends[k], ends[k + 1] - 1)]
     words = np.array([[[u >> 31 * (size - 1 - i) & 2**31 - 1 for i in range(size)]] for u in edges], np.int32)
-    made = random_numbers.whole(numpy_ops, words, np.array([0], object), counts, "int32")
+    made = random_numbers.Whole(np.array([0], object), counts, "int32").draw(numpy_ops, words)
     assert made[:, 0].tolist() == [k for k in range(n) for _ in range(2)]
 
 

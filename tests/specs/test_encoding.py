@@ -13,7 +13,7 @@ import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.specs.values import Outline
 from tests.specs import value_model as model
-from tests.specs.numpy_values import MIXED, SPECS, N, as_dict, assert_same, drawn, graph, inside, leaves_of, seeds
+from tests.specs.numpy_values import MIXED, SPECS, N, assert_same, drawn, graph, inside, leaves_of, seeds
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import limits
@@ -42,13 +42,13 @@ def test_what_is_decoded_on_a_backend_is_encoded_again(library: Backend) -> None
         outline = Outline.of(spec, "test")
         words = model.random_words(np.random.default_rng(0), math.prod(batch), outline.words)
         leaves = [leaf.reshape((*batch, *leaf.shape[1:])) for leaf in leaves_of(drawn(spec, words))]
-        x = nest.unflatten(outline.structure, leaves, as_dict)
+        x = nest.unflatten(outline.structure, leaves)
         again = rb.encode(spec, rb.decode(spec, library_tree(library, outline, leaves)), batch)
         assert_same([library.numpy(leaf) for leaf in leaves_of(again)], leaves_of(x))
 
 
 def library_tree(library: Backend, outline: Outline, leaves: list[np.ndarray]) -> Any:
-    return nest.unflatten(outline.structure, [library.array(leaf) for leaf in leaves], as_dict)
+    return nest.unflatten(outline.structure, [library.array(leaf) for leaf in leaves])
 
 
 def spaces() -> list[tuple[Any, Any]]:

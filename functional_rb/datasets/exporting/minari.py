@@ -17,7 +17,6 @@ from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Text
-from functional_rb.ted.check import as_dict
 
 NAME = "Minari"
 # The folder within a dataset's that has the files.
@@ -138,4 +137,4 @@ def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> Any:
         member.spec.to_host(leaf) if isinstance(member.spec, Text) else leaf
         for member, leaf in zip(outline.members, rows, strict=True)
     ]
-    return nest.unflatten(outline.shape_of_units, given, as_dict)
+    return nest.unflatten(outline.shape_of_units, given)

@@ -30,8 +30,14 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
     """
     found: dict[str, Feature] = {}
     for part in _messages(message, 1, where):
-        for name, value in _entries(part, where):
-            found[name] = _feature(value, f"{where}, feature {name!r}")
+        for entry in _messages(part, 1, where):
+            names, values = _messages(entry, 1, where), _messages(entry, 2, where)
+            try:
+                name = str(names[-1], "utf-8") if names else ""
+            except UnicodeDecodeError as error:
+                raise DatasetError(f"{where}: expected the name of a feature: {error}") from None
+            # Of a field that comes several times the last one counts, as the format says.
+            found[name] = _feature(values[-1] if values else memoryview(b""), f"{where}, feature {name!r}")
     return found
 
 
@@ -44,18 +50,6 @@ def _messages(message: memoryview, number: int, where: str) -> list[memoryview]:
             found.append(value)
             if len(found) > MOST:
                 raise DatasetError(f"{where}: expected at most {MOST} values in a list")
-    return found
-
-
-def _entries(message: memoryview, where: str) -> list[tuple[str, memoryview]]:
-    found = []
-    for entry in _messages(message, 1, where):
-        names, values = _messages(entry, 1, where), _messages(entry, 2, where)
-        try:
-            name = str(names[-1], "utf-8") if names else ""
-        except UnicodeDecodeError as error:
-            raise DatasetError(f"{where}: expected the name of a feature: {error}") from None
-        found.append((name, values[-1] if values else memoryview(b"")))
     return found
 
 

@@ -226,7 +226,7 @@ class Shard:
                 self._state = cut(self._engine(self._state), self._state)
         arrays = blocks.unpack(write.block)
         count, structure = len(write.leaves), self.spec.added.structure
-        items = nest.unflatten(structure, arrays[:count], _as_dict)
+        items = nest.unflatten(structure, arrays[:count])
         named = dict(zip(write.names, arrays[count:], strict=True))
         self._versioned |= write.version != 0
         with self._noting(write.version):
@@ -383,10 +383,6 @@ def _least(ops: Ops, state: Any, spec: BufferSpec) -> Array:
 
 def _numpy(array: Any) -> Any:
     return array if isinstance(array, np.ndarray) else array.numpy()
-
-
-def _as_dict(container: object, parts: dict[Any, Any], batch: tuple[int, ...]) -> dict[Any, Any]:
-    return parts
 
 
 def _nested(leaves: dict[tuple[object, ...], Any]) -> Any:
