@@ -29,7 +29,6 @@ from functional_rb.datasets import pieces as sizes
 from functional_rb.datasets.exporting import lerobot_files
 from functional_rb.specs.values import Outline
 from functional_rb.storage import disk
-from functional_rb.ted.check import as_dict
 from tests.datasets.episodes import equal, joined, read
 from tests.datasets.made_up import LENGTHS, READERS, MadeUp, expected
 from tests.support.effort import effort
@@ -325,7 +324,7 @@ def numbers(spec: Any, n: int, rng: np.random.Generator) -> Any:
         rng.integers(0, 2 if leaf.dtype == "bool" else 120, (n, *leaf.shape)).astype(leaf.dtype)
         for leaf in outline.leaves
     ]
-    return nest.unflatten(outline.structure, made, as_dict)
+    return nest.unflatten(outline.structure, made)
 
 
 @settings(max_examples=effort(4, 200), deadline=None, derandomize=True)
