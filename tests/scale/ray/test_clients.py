@@ -6,9 +6,7 @@ import gc
 import importlib
 import pickle
 import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +20,7 @@ from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
 from tests.scale.ray.faulty_shards import SPEC, FaultyTransport, items, stored
+from tests.support.children import ROOT, program
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
@@ -419,15 +418,7 @@ def test_neither_a_client_nor_a_shard_grows_with_the_number_of_writes():
 
 
 def test_ray_is_not_needed_before_it_is_asked_for():
-    script = (
-        "import sys; sys.modules['ray'] = None; import functional_rb as frb;"
-        "spec = frb.BufferSpec({'x': frb.Unbounded(())}, 8); frb.ray.start(spec, local=True);"
-        "assert 'jax' not in sys.modules\n"
-        "try: frb.ray.start(spec)\n"
-        "except ImportError as error: print(error)"
-    )
-    root = Path(frb.__file__).parents[1]
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
+    found = subprocess.run(program("without_ray"), capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.startswith("frb.ray needs ray: pip install '.[ray]'")
 
 
