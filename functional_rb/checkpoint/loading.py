@@ -354,6 +354,7 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
         if name not in read:
             read[name] = np.zeros(shape, dtype)
     read["counters"] = vector
+    # Of a tree the leaves are stored alone, from which all that is above them follows.
     if spec.plan.tree_shape is not None:
         tree, leaves = numpy_ops.zeros(spec.plan.tree_shape, "float32"), read["tree"]
         tree[: len(leaves)] = leaves

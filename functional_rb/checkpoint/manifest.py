@@ -206,6 +206,7 @@ def decode(content: bytes, generation: int) -> Manifest:
         Unreadable: if it is not what `encode` wrote for that generation.
         OtherFormat: if another version of the library did.
     """
+    # Before anything is parsed, and as a whole: so a manifest has one form alone.
     body = content[_FRAME : -len(_TAIL)]
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:
         raise Unreadable("its checksum does not fit")

@@ -252,6 +252,7 @@ class _Save:
             disk.fsync(fd)
         finally:
             disk.close(fd)
+        # What the manifest names must last before the manifest has its name, by which it counts.
         disk.fsync_directory(self.directory)
         self.committing = True
         disk.rename(path + TEMPORARY, path)

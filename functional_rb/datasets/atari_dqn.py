@@ -111,6 +111,7 @@ class AtariDqn:
         count = _small(self._file("add_count", k)).reshape(-1)
         if count.shape != (1,) or count.dtype.kind not in "iu" or count[0] < 1:
             raise DatasetError(f"{self._file('add_count', k)}: expected how many rows were added, got {count!r:.80}")
+        # Rows are counted over all turns around the ring of n; where the remainder is 0 it has just been filled.
         return _Checkpoint(**arrays, written=int(count[0]) % n or n)
 
     def _file(self, field: str, k: int) -> str:

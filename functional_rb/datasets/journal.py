@@ -106,6 +106,7 @@ class Journal:
         path = os.path.join(directory, JOURNAL)
         self.lines = read_lines(path)
         if not self.lines or self.lines[0] != begin:
+            # Of another dataset, or by other options: nothing of it can be gone on with.
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
             self.lines = []

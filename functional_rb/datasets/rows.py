@@ -106,6 +106,7 @@ class Part:
 
 
 def _cast(array: Array, dtype: np.dtype[Any], dtype_name: str, name: str, where: str) -> Array:
+    # The usual case at once; of all else `cast` says what does not fit.
     if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
         with np.errstate(over="ignore"):
             made: Array = array.astype(dtype)

@@ -85,6 +85,7 @@ class OneOf(Varying):
         found = (choice >= 0) & (choice < len(self.options))
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
             flat = rows.regrouped(option, value, 1 + len(self.batch_shape), (choice.shape[0] * self._many,))
+            # `choice == choice` is true everywhere, in an array of the values' own library.
             own = rows.inside(ops, option, flat, (choice == choice).reshape(choice.shape[0] * self._many))
             found = found & (own.reshape(choice.shape) | (choice != i))
         return all_of(ops, found, self._many)

@@ -56,6 +56,7 @@ def inside_padded(ops: SpecOps, nest: SpecNest, value: Nest, length: Array, size
     """Whether the first `length` rows of values [*lead, size, ...] lie in their domain, bool [*lead]."""
     padding = ~real_rows(ops, length, size)
     flat = rows.regrouped(nest, value, len(padding.shape), (math.prod(padding.shape),))
+    # `padding == padding` is true everywhere, in an array of the values' own library.
     found = rows.inside(ops, nest, flat, (padding == padding).reshape(math.prod(padding.shape)))
     return all_last(ops, found.reshape(padding.shape) | padding, size)
 

@@ -111,6 +111,7 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
         total, *rest = column if carried is None else [carried, *column]
         carried = total * 0
         for number in rest:
+            # That the sum takes more than 31 bits is asked before it is made, as int32 would wrap around.
             carried = carried + ops.cast(total > MASK - number, "int32")
             total = (total + number) & MASK
         digits.append(total)
@@ -154,6 +155,7 @@ class Real:
         fractions = fraction(ops, bits, work)
         u = [fractions[..., i] for i in range(self.words)]
         if self._bounded:
+            # A float64 has 53 bits: behind the 31 of the first word go the upper 21 of the second.
             fine = u[0] if work != "float64" else u[0] + ops.cast(bits[..., 1] >> 10, work) * 2.0**-52
             value = self._between(ops, fine)
         elif self._free:

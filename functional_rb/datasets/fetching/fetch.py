@@ -176,6 +176,7 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
     from functional_rb.datasets.fetching import http
 
     begun = partial.origin
+    # What is there is the begin of what the address gives now if that has not changed; a known sha256 tells in the end.
     resumes = partial.size > 0 and bool(file.sha256 or (begun.url == url and begun.same))
     if resumes and partial.size == begun.length:
         return _verify(file, partial, resumes)

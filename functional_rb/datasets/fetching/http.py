@@ -66,6 +66,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
+    # Not that of `build_opener`, which knows file:, ftp: and data: too: a redirect could lead to these.
     made = urllib.request.OpenerDirector()
     handlers = (
         urllib.request.ProxyHandler(),
@@ -103,6 +104,7 @@ def ask(
         raise RefusedError("expected an address that begins with https:// or http://")
     headers = {"User-Agent": "functional_rb", "Accept-Encoding": "identity"}
     if start:
+        # If-Range: of a file that has changed since, all comes, and not the end of another one.
         headers |= {"Range": f"bytes={start}-"} | ({"If-Range": same} if same else {})
     try:
         body = _opener(context).open(urllib.request.Request(url, headers=headers), timeout=timeout)
@@ -134,6 +136,7 @@ def _answer(start: int, body: Any) -> Answer:
     headers: Mapping[str, str] = body.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RefusedError(f"it sends the file as {headers['Content-Encoding']!r}, though asked for it as it is")
+    # A weak ETag is shared by files that mean the same, though their bytes differ.
     etag = headers.get("ETag", "")
     etag, modified = "" if etag.startswith("W/") else etag, headers.get("Last-Modified", "")
     told = headers.get("Content-Length")
@@ -142,6 +145,7 @@ def _answer(start: int, body: Any) -> Answer:
     length = None if told is None else int(told)
     if body.status == 200:
         return Answer(0, length, etag, modified, body)
+    # Any other part would be appended at the wrong place.
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
     if body.status != 206 or found is None or int(found[1]) != start or (length or 0) > int(found[2]) - start + 1:
         raise RefusedError(
