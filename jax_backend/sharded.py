@@ -730,8 +730,12 @@ def _items(state: ShardedState) -> list[jax.Array]:
         return row_layout.unpack(ops, own.spec.plan.layout, own.rows, own.wide)
 
     found = _mapped(state, _body(body), (), (), _along(state))
-    is_whole = state.dealing.slots_each * state.dealing.shards == state.spec.capacity
-    return found if is_whole else [x[: state.spec.capacity] for x in found]
+    if state.dealing.slots_each * state.dealing.shards == state.spec.capacity:
+        return found
+    mesh = state.sharding.mesh
+    if compat.explicit_axes(mesh):  # which divide nothing into unequal parts
+        found = [jax.sharding.reshard(x, NamedSharding(mesh, WHOLE)) for x in found]
+    return [x[: state.spec.capacity] for x in found]
 
 
 def items(state: ShardedState) -> list[jax.Array]:

@@ -223,6 +223,8 @@ def test_explicit_axes() -> None:
     assert after[0].part.rows.sharding.spec[0] == "d"
     assert after[0].tree.sharding.is_fully_replicated
     assert after[1].indices.sharding.spec == P(None, "d")
+    uneven = rb.init(SPECS["prioritized"], sharding=sharding_of(3, AxisType.Explicit))
+    assert rb.items(uneven)["x"].shape == (LANES * LENGTH, 2), "which three devices do not divide"
 
 
 # --- inside of the user's own shard_map ------------------------------------------------------------------------------

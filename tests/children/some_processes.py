@@ -28,7 +28,7 @@ from tests.support.training import assert_same_bits  # noqa: E402
 
 NAME = "prioritized"
 # In one program: XLA takes long to compile a scan, which other tests make on one process.
-SCANNED = effort((), (NAME, "n-step of added", "compact slices", "queue"))
+SCANNED = effort((), (NAME, "n-step of added", "compact slices", "queue", "reservoir"))
 # One in each process: several in one wait for each other in threads, of which two cores have too few.
 SHARDS = int(sys.argv[4])
 
