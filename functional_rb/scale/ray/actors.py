@@ -14,7 +14,7 @@ from functional_rb.base import extras
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.blocks import Array
 from functional_rb.scale.ray.limits import Limiter, RateLimit
-from functional_rb.scale.ray.messages import Drawn, Standing, Welcome, Write, Wrote
+from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
 from functional_rb.scale.ray.options import Actors, Checkpoints
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
@@ -74,15 +74,15 @@ class ShardActor:
         self._gauges.now_and_then(self._shard)
         return wrote
 
-    def sample(self, seed: int, batch: int, oldest: int | None = None) -> Drawn:
+    def sample(self, seed: int, batch: int, oldest: int | None = None, ticket: Ticket | None = None) -> Drawn:
         """See `Shard.sample`."""
-        drawn = self._shard.sample(seed, batch, oldest)
+        drawn = self._shard.sample(seed, batch, oldest, ticket)
         self._gauges.now_and_then(self._shard)
         return drawn
 
-    def sample_in_pieces(self, pieces: int, seed: int, batch: int, oldest: int | None) -> tuple[Any, ...]:
+    def sample_in_pieces(self, pieces: int, *question: Any) -> tuple[Any, ...]:
         """What `sample` draws without the bytes of its block, and these in so many pieces."""
-        drawn = self.sample(seed, batch, oldest)
+        drawn = self.sample(*question)
         rest, found = in_pieces.cut(drawn.block, pieces)
         return (drawn._replace(block=rest), *found)
 
@@ -218,11 +218,11 @@ class RayTransport:
         found = [pieces for _, pieces in cuts]
         return actor.write.remote(rests, [len(pieces) for pieces in found], *(one for some in found for one in some))
 
-    def _sample(self, actor: Any, seed: int, batch: int, oldest: int | None) -> Any:
+    def _sample(self, actor: Any, seed: int, batch: int, *more: Any) -> Any:
         pieces = in_pieces.pieces_for(int(self._row_bytes * batch))
         if not pieces:
-            return actor.sample.remote(seed, batch, oldest)
-        return actor.sample_in_pieces.options(num_returns=pieces + 1).remote(pieces, seed, batch, oldest)
+            return actor.sample.remote(seed, batch, *more)
+        return actor.sample_in_pieces.options(num_returns=pieces + 1).remote(pieces, seed, batch, *more)
 
     def result(self, call: object, timeout: float | None = None) -> Any:
         """Wait for a result."""

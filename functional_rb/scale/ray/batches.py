@@ -63,17 +63,24 @@ class Batches(Iterator[AnySample[Any]]):
         if not self._here:
             if not self._ahead:
                 self._ask(True)
-            count, draw = self._ahead.popleft()
-            while self._asked - self._given < self._how.prefetch + 1 and self._left() and self._ask(False):
+            count, draw = self._ahead[0]
+            while self._coming() < self._how.prefetch + 1 and self._left() and self._ask(False):
                 pass
-            self._here.extend(self._finish(draw, range(self._given, self._given + count)))
+            try:
+                self._here.extend(self._finish(draw, range(self._given, self._given + count)))
+            finally:  # what did not come is asked for anew
+                self._ahead.popleft()
         self._given += 1
         return self._here.popleft()
 
+    def _coming(self) -> int:
+        """How many were asked for."""
+        return sum(count for count, _ in self._ahead)
+
     def _left(self) -> int:
-        """How many are asked for in the next call."""
+        """How many are asked for in the next call, where none is here."""
         n = self._how.n
-        return self._how.per_call if n is None else min(self._how.per_call, n - self._asked)
+        return self._how.per_call if n is None else min(self._how.per_call, n - self._given - self._coming())
 
     def _ask(self, wait: bool) -> bool:
         """Ask for the next ones; whether that was possible without waiting."""

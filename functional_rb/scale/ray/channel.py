@@ -83,13 +83,14 @@ class Channel:
         acknowledged: the highest number of which the shard has said that it is applied.
         retries: how many writes were sent again.
         lost: acknowledged writes that a crash took.
+        wanted: how many items the oldest write has, which waits as the shard has no room for it; 0 if none does.
     """
 
     def __init__(self, transport: Transport, shard: int, client: str, per_call: int) -> None:
         """Not connected yet; so many writes will go in one call."""
         self._transport, self.shard, self._client, self._per_call = transport, shard, client, per_call
         self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
-        self.alive, self.lost = True, Lost(0, 0)
+        self.alive, self.lost, self.wanted = True, Lost(0, 0), 0
         self._pending: deque[_Sent] = deque()
         # The newest of them, which have not been sent.
         self._gathered: list[_Sent] = []
@@ -101,18 +102,23 @@ class Channel:
         """How many writes are not acknowledged."""
         return len(self._pending)
 
+    @property
+    def items_waiting(self) -> int:
+        """How many items these add."""
+        return sum(sent.items for sent in self._pending)
+
     def connect(self, welcome: Welcome) -> None:
         """Begin where the shard says that this client has stopped."""
         self.session, self.sequence, self.acknowledged = welcome.session, welcome.applied, welcome.applied
         self.epoch, self._items = welcome.standing.epoch, welcome.items
 
     def send(self, write: dict[str, Any], items: int, receipt: Receipt) -> None:
-        """Send a write, with those that were gathered; if the shard is dead it goes out when that is back."""
+        """Send a write, with those that were gathered; if the shard is dead or full it goes out when that is over."""
         self.sequence += 1
         whole = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, **write)
         sent = _Sent(whole, items, receipt)
         self._pending.append(sent)
-        if self.alive:
+        if self.alive and not self.wanted:
             self._gathered.append(sent)
             if len(self._gathered) >= self._per_call:
                 self.post()
@@ -131,6 +137,8 @@ class Channel:
     def collect(self, timeout: float | None) -> Wrote | None:
         """Take the answer to the oldest call; None if the shard asked for more again.
 
+        If it has no room for the oldest write, nothing more is sent until `room_for`.
+
         Raises:
             ShardDiedError: if the shard has died: then the channel is not alive.
         """
@@ -146,15 +154,28 @@ class Channel:
             self.broken()
             raise ShardDiedError(f"shard {self.shard} was restarted")
         for sent, refused in zip(together, answer.refused, strict=True):
-            if answer.applied < sent.write.sequence and refused is None:  # something before it is missing
-                self._resend(answer.applied)
+            if answer.applied < sent.write.sequence and refused is None:
+                if answer.full:
+                    self._pause()
+                    return answer
+                self._resend(answer.applied)  # something before it is missing
                 return None
             self._acknowledge(sent, refused)
         return answer
 
+    def room_for(self, items: int | None) -> None:
+        """Send again what the shard had no room for, if it has room for so many items now."""
+        if self.alive and self.wanted and (items is None or items >= self.wanted):
+            self._resend(self.acknowledged)
+
+    def _pause(self) -> None:
+        self.wanted, self._gathered = max(self._pending[0].items, 1), []
+        for sent in self._pending:
+            sent.call = None
+
     def broken(self) -> None:
         """Note that the shard has died; nothing is sent until `revive`."""
-        self.alive, self._gathered = False, []
+        self.alive, self.wanted, self._gathered = False, 0, []
         for sent in self._pending:
             sent.call = None
 
@@ -172,7 +193,7 @@ class Channel:
         while self._pending and self._pending[0].write.sequence <= applied:
             self._acknowledge(self._pending[0], None)
         self.retries += len(self._pending) - len(self._gathered)
-        self._gathered = []
+        self._gathered, self.wanted = [], 0
         again = list(self._pending)
         for sent in again:
             sent.write = sent.write._replace(after=self.acknowledged, epoch=self.epoch)

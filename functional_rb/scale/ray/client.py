@@ -21,6 +21,7 @@ from functional_rb.scale.ray.drawing import Drawing
 from functional_rb.scale.ray.options import Clients, checked_name
 from functional_rb.scale.ray.outbox import Content, Outbox
 from functional_rb.scale.ray.permits import Permits
+from functional_rb.scale.ray.taking import Taking
 from functional_rb.scale.ray.tally import Tally
 from functional_rb.scale.ray.transport import ShardDiedError, Transport
 from functional_rb.scale.ray.watch import Watch
@@ -86,9 +87,11 @@ class Client:
         self.name = secrets.token_hex(8) if name is None else checked_name(name, "connect: name")
         self._arrays: NumPyArrays = arrays_of(backend)
         self._watch = Watch(transport, about.options, self.name)
-        self._outbox = Outbox(self._watch, spread=not needs_order(about.spec))
+        takes_out = about.spec.sampler.takes_out
+        stops = not about.spec.writer.overwrites and not takes_out
+        self._outbox = Outbox(self._watch, spread=not needs_order(about.spec), stops=stops)
         self._permits = Permits(self._watch, about.limited)
-        self._drawing = Drawing(self._watch, self._permits, about.spec, self._arrays)
+        self._drawing = (Taking if takes_out else Drawing)(self._watch, self._permits, about.spec, self._arrays)
         welcomes = self._watch.welcomes
         self.resumed = Resumed(sum(one.adds for one in welcomes), sum(one.items for one in welcomes))
 
@@ -119,7 +122,7 @@ class Client:
         deadline = self._watch.deadline()
         content = addition(self.spec, items, mask, priorities, version)
         self._permits.ask("insert", content.items, deadline, "add")
-        return self._outbox.send(self._outbox.next(deadline), content)
+        return self._outbox.send(self._outbox.next(deadline, content.items), content)
 
     def update(self, indices: ArrayLike, priorities: ArrayLike = None, items: object = None) -> None:
         """Set priorities, rewrite stored leaves, or both, of what was sampled.

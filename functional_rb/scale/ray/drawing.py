@@ -120,7 +120,7 @@ class Drawing:
         # Several batches come shard by shard, and no batch may have more of one shard than chance gives it. Rows are
         # drawn independently, so that in any order that does not look at them they are as good.
         order = draw.random.permutation(draw.size) if len(betas) > 1 else None
-        columns = [_aligned(arrays, order) for arrays in zip(*(arrays for _, _, arrays in parts), strict=True)]
+        columns = [aligned(arrays, order) for arrays in zip(*(arrays for _, _, arrays in parts), strict=True)]
         names = (*first.names, *first.extras)
         leaves, named = columns[: -len(names)], dict(zip(names, columns[-len(names) :], strict=True))
         chosen = np.repeat([draw.chances[k] for k, _, _ in parts], [drawn.rows for _, drawn, _ in parts])
@@ -159,7 +159,7 @@ class Drawing:
         return found
 
 
-def _aligned(arrays: Sequence[Array], order: Any = None) -> Array:
+def aligned(arrays: Sequence[Array], order: Any = None) -> Array:
     """Arrays one behind the other, in another order, in memory that every backend can share."""
     shape, dtype = (sum(len(array) for array in arrays), *arrays[0].shape[1:]), arrays[0].dtype
     whole = np.empty(shape, dtype) if dtype.hasobject else numpy_ops.aligned(np.empty, shape, dtype)

@@ -18,6 +18,7 @@ class Standing(NamedTuple):
         size: how many items it stores.
         inserted: items that were ever added, those lost with a crash left out.
         sampled: items that were ever drawn.
+        room: how many items fit in at most, in whichever lanes; None of a buffer that overwrites.
     """
 
     epoch: int
@@ -26,6 +27,7 @@ class Standing(NamedTuple):
     size: int
     inserted: int
     sampled: int
+    room: int | None = None
 
 
 # Of a shard of which nothing is known, or that is dead.
@@ -70,11 +72,13 @@ class Wrote(NamedTuple):
             missing: then the client sends all again from there.
         standing: of the shard, afterwards.
         refused: of each write why it was refused, if it was; it counts as applied, and has changed nothing.
+        full: whether the next write is not applied yet as a queue has no room for it: it is to be sent again.
     """
 
     applied: int
     standing: Standing
     refused: tuple[Exception | None, ...]
+    full: bool = False
 
 
 class Welcome(NamedTuple):
@@ -95,15 +99,31 @@ class Welcome(NamedTuple):
     standing: Standing
 
 
+class Ticket(NamedTuple):
+    """By which a shard knows a question for items that it takes out, so that asking again takes no others.
+
+    Attributes:
+        connection: who asks.
+        epoch: of the shard, as the client knows it: one that was restarted since gives nothing, as nobody waits for it.
+        number: of the question, which rises.
+        heard: the answers to all questions before this one have come, or are no longer waited for.
+    """
+
+    connection: str
+    epoch: int
+    number: int
+    heard: int
+
+
 class Drawn(NamedTuple):
     """What a shard has drawn.
 
     Attributes:
-        rows: how many there are: as many as were asked for, or none if nothing could be drawn.
+        rows: how many there are: as many as were asked for, or none if nothing could be drawn; of a queue what it has.
         block: the leaves of the items, then the arrays below.
         names: of the arrays behind the leaves: "indices", "probabilities", and what else the sampler tells.
         extras: of those that are a sample's extras.
-        standing: of the shard at the draw: the probabilities are by its mass.
+        standing: of the shard at the draw: the probabilities are by its mass. Of a queue it is that afterwards.
     """
 
     rows: int

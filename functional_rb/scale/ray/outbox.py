@@ -44,14 +44,14 @@ class Outbox:
         turn: the shard of the next add.
     """
 
-    def __init__(self, watch: Watch, spread: bool) -> None:
-        """Of the client that has the watch."""
-        self._watch, self.spread = watch, spread
+    def __init__(self, watch: Watch, spread: bool, stops: bool = False) -> None:
+        """Of the client that has the watch; stops: whether shards that are full refuse more."""
+        self._watch, self.spread, self._stops = watch, spread, stops
         self.turn = zlib.crc32(watch.name.encode()) % len(watch.channels)
         self._unasked: deque[Receipt] = deque()
 
-    def next(self, deadline: float) -> Channel:
-        """The channel of the next add, with room for it."""
+    def next(self, deadline: float, items: int) -> Channel:
+        """The channel of the next add of so many items, with room for it."""
         channels, count = self._watch.channels, len(self._watch.channels)
         chosen = channels[self.turn]
         if self.spread:
@@ -59,10 +59,26 @@ class Outbox:
             turns = [channels[(self.turn + k) % count] for k in range(count)]
             alive = [channel for channel in turns if channel.alive]
             free = [channel for channel in alive if channel.waiting < self._watch.options.in_flight]
-            chosen = (free or alive or turns)[0]
+            roomy = [channel for channel in free if self._has_room(channel, items)]
+            if not roomy and alive and self._stops:  # by what was heard last, which may be long ago
+                roomy = self._asked_for_room(turns, deadline, items)
+            chosen = (roomy or free or alive or turns)[0]
             self.turn = (chosen.shard + 1) % count
         self.make_room(chosen, deadline, "add")
         return chosen
+
+    def _has_room(self, channel: Channel, items: int) -> bool:
+        """Whether a shard has room for items behind those under way, as far as is known."""
+        room = self._watch.standings[channel.shard].room
+        return room is None or (not channel.wanted and channel.items_waiting + items <= room)
+
+    def _asked_for_room(self, channels: Sequence[Channel], deadline: float, items: int) -> list[Channel]:
+        """The shards that have room for items after what is under way has arrived."""
+        for channel in channels:
+            while channel.alive and channel.waiting:
+                self._watch.advance(channel, deadline, "add")
+        self._watch.ask_all(deadline)
+        return [channel for channel in channels if channel.alive and self._has_room(channel, items)]
 
     def make_room(self, channel: Channel, deadline: float, who: str) -> None:
         """Wait until one more write may be under way."""

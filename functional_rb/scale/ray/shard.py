@@ -18,18 +18,21 @@ from functional_rb.base.errors import NoCheckpointError
 from functional_rb.buffer import mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, SliceSample, State
-from functional_rb.core.draft import Draft
+from functional_rb.core.draft import Arrays, Draft
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers import Prioritized
+from functional_rb.samplers import Prioritized, Queue
 from functional_rb.scale.ray import blocks
+from functional_rb.scale.ray.given import Given
 from functional_rb.scale.ray.ledger import Ledger
-from functional_rb.scale.ray.messages import Drawn, Standing, Welcome, Write, Wrote
+from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
 from functional_rb.scale.ray.options import Checkpoints
+from functional_rb.scale.ray.taken import Taken
 from functional_rb.scale.ray.trajectories import cut
 from functional_rb.specs import Unbounded
 from functional_rb.structures import sum_tree
+from functional_rb.structures.ring import RingState
 from functional_rb.writers import Immutable
 
 _log = logging.getLogger("functional_rb")
@@ -77,12 +80,18 @@ class Shard:
         self._line: tuple[str, int] | None = None
         # Of these steps, what `Write.version` said.
         self._line_version = 0
-        state = self._restored()
+        self._given, self._full = Given(), False
+        self._taken = Taken(f"{self._checkpoint}.taken" if self._checkpoint and spec.sampler.takes_out else None)
+        state, fresh = self._restored(), False
         if state is None:
             state = self._rb.init(spec)
             # Handles of the one before must not name items of this one, and nothing tells how often it was restarted.
             self._ledger.epoch = 1 + secrets.randbelow((2**31 - 1) // shards - 1) if restarted else 0
+            self._taken.note(self._ledger.epoch, np.zeros(spec.plan.ring.lanes, np.int64))
+            fresh = True
         self._state: State = state
+        if spec.sampler.takes_out and not fresh:
+            self._leave_out_given()
         # The epoch in which the item in each slot was written; of those restored, the one before.
         self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
         # Of the item in each slot, what `Write.version` said.
@@ -102,15 +111,18 @@ class Shard:
 
     def write(self, writes: Sequence[Write]) -> Wrote:
         """Apply writes of one client in their order, each unless it has been."""
+        self._full = False
         refused = tuple(self._apply(write) for write in writes)
-        return Wrote(self._ledger.of(writes[0].client).applied, self.standing(), refused)
+        return Wrote(self._ledger.of(writes[0].client).applied, self.standing(), refused, self._full)
 
     def _apply(self, write: Write) -> Exception | None:
         """Apply a write, unless it has been; why it was refused, if it was."""
         self._collect()
         verdict = self._ledger.judge(write.client, write.session, write.epoch, write.sequence, write.after)
         refused: Exception | None = None
-        if verdict == "apply":
+        if verdict == "apply" and write.kind == "add" and self._has_to_wait(write):
+            self._full = True
+        elif verdict == "apply":
             items = 0
             try:
                 items = getattr(self, f"_{write.kind}")(write)
@@ -132,17 +144,38 @@ class Shard:
             )
         return refused
 
-    def sample(self, seed: int, batch: int, oldest: int | None = None) -> Drawn:
+    def sample(self, seed: int, batch: int, oldest: int | None = None, ticket: Ticket | None = None) -> Drawn:
         """Draw by this shard's own law.
 
         Args:
             seed: of the draw, 64 bits.
-            batch: how many.
+            batch: how many; of a queue at most, in whole rounds of its lanes.
             oldest: items that were made by an older version are masked.
+            ticket: of a queue, which gives the same items to the same ticket.
         """
+        if ticket is None:
+            return self._draw(seed, batch, oldest)
+        return self._given.once(ticket, self._ledger.epoch, lambda: self._take(batch, oldest), self._nothing)
+
+    def _nothing(self) -> Drawn:
+        return Drawn(0, blocks.pack([]), (), (), self.standing())
+
+    def _take(self, batch: int, oldest: int | None) -> Drawn:
+        """Take the oldest items out, or windows of each lane in turn, as many as there are."""
+        whole = self._windows()
+        lanes = len(whole)
+        batch = min(batch // lanes, int(whole.max())) * lanes
+        if not batch:
+            return self._nothing()
+        drawn = self._draw(0, batch, oldest, whole_alone=True)
+        self._standing = None
+        self._taken.note(self._ledger.epoch, self._begins())
+        return drawn._replace(standing=self.standing())
+
+    def _draw(self, seed: int, batch: int, oldest: int | None, whole_alone: bool = False) -> Drawn:
         standing = self.standing()
         if standing.mass <= 0:
-            return Drawn(0, blocks.pack([]), (), (), standing)
+            return self._nothing()
         self._state, sample = self._rb.sample(self._state, self._rb.key(seed), batch)
         leaves, self._structure = mapping.taken_apart(self.spec, sample.items)
         handles = _numpy(sample.indices)
@@ -155,7 +188,11 @@ class Shard:
             arrays["mask"] = fresh & arrays["mask"] if "mask" in arrays else fresh
             arrays["indices"] = self._global(np.where(fresh, handles, -1))
         extras = {name: _numpy(array) for name, array in sample.extras.items()}
-        block = blocks.pack([*map(_numpy, leaves), *arrays.values(), *extras.values()])
+        columns = [*map(_numpy, leaves), *arrays.values(), *extras.values()]
+        if whole_alone:  # lanes that have no window give none
+            there = _numpy(sample.mask).reshape(batch, -1)[:, 0]
+            columns, batch = [column[there] for column in columns], int(there.sum())
+        block = blocks.pack(columns)
         self._ledger.sampled += batch
         self._standing = self._standing and self._standing._replace(sampled=self._ledger.sampled)
         return Drawn(batch, block, tuple(arrays), tuple(extras), standing)
@@ -170,7 +207,8 @@ class Shard:
             mass, least = self._mass()
             size = int(self._rb.size(self._state))
             ledger = self._ledger
-            self._standing = Standing(ledger.epoch, mass, least, size, ledger.inserted, ledger.sampled)
+            room = None if self.spec.writer.overwrites else int(self._room().max()) * self.spec.plan.ring.lanes
+            self._standing = Standing(ledger.epoch, mass, least, size, ledger.inserted, ledger.sampled, room)
         return self._standing
 
     def save(self) -> int:
@@ -276,6 +314,44 @@ class Shard:
         self._state = self._rb.clear(self._state)
         return 0
 
+    # ---------------------------------------------------------------- queues
+
+    def _has_to_wait(self, write: Write) -> bool:
+        """Whether a queue has no room for items that would fit into it, were it empty."""
+        if not self.spec.sampler.takes_out:
+            return False
+        arrays, ring = blocks.unpack(write.block), self.spec.plan.ring
+        named = dict(zip(write.names, arrays[len(write.leaves) :], strict=True))
+        if "mask" in named:
+            wanted = named["mask"].reshape(-1, ring.lanes).sum(0)
+        else:
+            wanted = np.full(ring.lanes, _rows(self.spec, arrays[: len(write.leaves)]) // ring.lanes)
+        return bool((wanted > self._room()).any() and (wanted <= ring.length).all())
+
+    def _room(self) -> Array:
+        """For how many items each lane has room, int [lanes]."""
+        room: Array = self.spec.plan.ring.length - self._look(_sizes)
+        return room
+
+    def _windows(self) -> Array:
+        """How many items, or windows, each lane of a queue has to give, int [lanes]."""
+        assert isinstance(self.spec.sampler, Queue)
+        whole: Array = self._look(_sizes) // (self.spec.sampler.length or 1)
+        return whole
+
+    def _begins(self) -> Array:
+        """The sequence numbers of the oldest items of the lanes, int64 [lanes]."""
+        cursors, sizes = (self._look(function).astype(np.int64) for function in (_cursors, _sizes))
+        begins: Array = (cursors - sizes) % self.spec.plan.ring.limit
+        return begins
+
+    def _leave_out_given(self) -> None:
+        """Take those items of a checkpoint out that were given out since it was written."""
+        known = self._ledger.epoch - 1, self._begins(), self._look(_sizes), self.spec.plan.ring.limit
+        given = self._taken.since(*known)
+        if given.any():
+            self._state = self._engine(self._state).write_by(self._state, _without, self._rb.from_dlpack(given))
+
     # ---------------------------------------------------------------- handles
 
     def _global(self, handles: Array) -> Array:
@@ -300,6 +376,8 @@ class Shard:
     def _mass(self) -> tuple[float, float]:
         """What a draw goes by: the mass of all items, and the least chance of one."""
         state, sampler = self._state, self.spec.sampler
+        if sampler.takes_out:
+            return float(self._windows().sum()), 1.0
         if self.spec.plan.tree_shape is None:
             size = int(self._rb.size(state))
             if not size:
@@ -375,6 +453,23 @@ class Shard:
 def _root(ops: Ops, state: Any, spec: BufferSpec) -> Array:
     """The last rows of the sum tree, which have its root: a small array of its own."""
     return Draft.of(state, spec.plan).known_tree[-3:] * 1
+
+
+def _sizes(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+    return Draft.of(state, spec.plan).counters.ends.sizes
+
+
+def _cursors(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+    return Draft.of(state, spec.plan).counters.ends.cursors
+
+
+def _without(ops: Ops, state: Any, spec: BufferSpec, items: Array) -> Arrays:
+    """The buffer without so many of the oldest items of each lane, int64 [lanes]."""
+    draft = Draft.of(state, spec.plan)
+    ends = draft.counters.ends
+    fewer = ends.sizes - ops.cast(items, "int32")
+    draft.counters = draft.counters.replace(ends=RingState(ends.cursors, fewer))
+    return draft.finish(ops)
 
 
 def _least(ops: Ops, state: Any, spec: BufferSpec) -> Array:

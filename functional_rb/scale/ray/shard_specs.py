@@ -6,6 +6,8 @@ import dataclasses
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.samplers import Queue
+from functional_rb.writers import StopWhenFull
 
 
 def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
@@ -40,27 +42,24 @@ def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
 
 
 def _check_sampler(spec: BufferSpec) -> None:
-    """Refuse laws that are not those of one draw after the other."""
+    """Refuse laws over all items that do not follow from the shards' own."""
     sampler = spec.sampler
-    if sampler.takes_out:
-        raise ValueError(
-            f"BufferSpec.sampler: {sampler} takes out what it gives, and an answer that is lost on its way would lose "
-            f"that; items of several shards have no single order either. Use ray.util.queue.Queue, or "
-            f"frb.ray.RateLimit(samples_per_insert=1) with frb.Uniform()"
-        )
-    if not sampler.single_law or sampler.remembers or sampler.steps_in_a_row is not None:
+    if isinstance(sampler, Queue):
+        return
+    if not sampler.single_law or sampler.remembers or sampler.takes_out or sampler.steps_in_a_row is not None:
         raise ValueError(
             f"BufferSpec.sampler: expected one whose draws do not depend on each other nor on the order over all "
-            f"shards, got {sampler}; use frb.Uniform(), frb.Prioritized(), frb.Recency() or slices with an axis of "
-            f"their own"
+            f"shards, got {sampler}: what it has drawn, and in which order items were added, each shard knows of its "
+            f"own items alone, and after a crash as of its last checkpoint; use frb.Uniform(), frb.Prioritized(), "
+            f"frb.Recency(), slices with an axis of their own, or frb.Queue(), which gives each item once"
         )
 
 
 def _check_writer(spec: BufferSpec) -> None:
     """Refuse writers for which the whole buffer is more than its parts."""
     writer = spec.writer
-    if not writer.in_order or not writer.overwrites:
+    if not (writer.in_order and writer.overwrites) and not isinstance(writer, StopWhenFull):
         raise ValueError(
             f"BufferSpec.writer: {writer} decides by all items of the buffer which it keeps, and a shard knows its own "
-            f"alone: expected frb.RoundRobin(); leave the writer out"
+            f"alone: expected frb.RoundRobin() or frb.StopWhenFull(); leave the writer out"
         )

@@ -41,6 +41,8 @@ class Watch:
         self._heard = [transport.now()] * count
         self._probes: dict[int, Any] = {}
         self._try_at = [0.0] * count
+        # Seconds until a full shard is asked for room again.
+        self._patience = PAUSE
         # The shards whose death was counted, and that have not answered since.
         self._dead: set[int] = set()
         self.welcomes = [self._connected(k) for k in range(count)]
@@ -164,6 +166,9 @@ class Watch:
             TimeoutError: if the shard does not acknowledge it in time, or is not restarted.
         """
         shard, waited = channel.shard, f"{who}: waited {self.options.timeout} s for shard {channel.shard}"
+        if channel.wanted:
+            self._wait_for_room(channel, deadline, waited)
+            return
         if channel.alive:
             try:
                 answer = channel.collect(self.left(deadline))
@@ -185,3 +190,20 @@ class Watch:
                     f"is back"
                 )
             self.pause()
+
+    def _wait_for_room(self, channel: Channel, deadline: float, waited: str) -> None:
+        """Ask a shard that was full how it stands, by which what waits is sent if there is room for it."""
+        standing = self._answer(channel.shard, self.transport.call(channel.shard, "standing"), deadline)
+        if standing is not None:
+            self.hear(channel.shard, standing)
+            channel.room_for(standing.room)
+        if not channel.wanted:
+            self._patience = PAUSE
+            return
+        if self.is_late(deadline):
+            raise TimeoutError(
+                f"{waited}, whose queue is full: the next of {channel.waiting} writes that are kept has "
+                f"{channel.wanted} items; are learners sampling?"
+            )
+        self.transport.sleep(self._patience)
+        self._patience = min(2 * self._patience, TRY_AGAIN)

@@ -35,7 +35,8 @@ PROGRAM = """
     def items(first, n):
         x = np.arange(first, first + n, dtype=np.float32)
         return {"x": x, "frame": np.broadcast_to(x.astype(np.uint8)[:, None], (n, 300_000)).copy()}
-    client = frb.ray.start(spec, 4, checkpoint=sys.argv[1], actors=frb.ray.Actors(options={"num_cpus": 0.5}),
+    actors = frb.ray.Actors(options={"num_cpus": float(sys.argv[2])})
+    client = frb.ray.start(spec, 4, checkpoint=sys.argv[1], actors=actors,
                            clients=frb.ray.Clients(mass_age=0.2, timeout=120.0))
     nodes = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}
     def places():
@@ -63,7 +64,7 @@ PROGRAM = """
     alive = [k for k, one in enumerate(where) if one == "HEAD"]
     shards = set((client.sample(1, 32).indices[:, 0] % 4).tolist())
     told(phase="dead", dead=counts.dead, masses=counts.masses, alive=alive, only_alive=shards <= set(alive))
-    sys.stdin.readline()  # and is back
+    sys.stdin.readline()  # and is back, or is not
     while client.counts().dead and time.monotonic() < deadline + 120:
         time.sleep(0.2)
     counts = client.counts()
@@ -129,7 +130,9 @@ class Node:
 
 
 @pytest.mark.long
-def test_a_cluster_of_two_nodes_in_networks_of_their_own_loses_one_and_gets_it_back(networks, tmp_path):
+@pytest.mark.parametrize("cores", [1.5, 0.5], ids=["its shards wait for it", "its shards move to the other"])
+def test_a_cluster_of_two_nodes_in_networks_of_their_own_loses_one(networks, tmp_path, cores):
+    """Each node has four cores: two shards of 1.5 fit into one, and all four of 0.5."""
     head_network, worker_network = networks
     session = f"--temp-dir=/tmp/frb_{os.getpid()}"  # a longer path is too long for Ray's sockets
     head = Node(
@@ -147,7 +150,7 @@ def test_a_cluster_of_two_nodes_in_networks_of_their_own_loses_one_and_gets_it_b
     try:
         with (tmp_path / "driver.log").open("w") as log:
             driver = subprocess.Popen(
-                ["ip", "netns", "exec", head_network, sys.executable, "-c", program, str(tmp_path / "shards")],
+                ["ip", "netns", "exec", head_network, sys.executable, "-c", program, tmp_path / "shards", str(cores)],
                 env=head.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=log,
             )  # fmt: skip
         begun = answer(driver, "begun")
@@ -163,10 +166,12 @@ def test_a_cluster_of_two_nodes_in_networks_of_their_own_loses_one_and_gets_it_b
         assert dead["dead"] == lost
         assert dead["only_alive"]
         assert all((dead["masses"][k] > 0) == (k in dead["alive"]) for k in range(4))
-        worker = Node(worker_network, tmp_path, *joining)
+        if cores > 1:
+            worker = Node(worker_network, tmp_path, *joining)
         go_on(driver)
         back = answer(driver, "back")
         assert back["dead"] == 0
+        assert set(back["where"]) == ({HEAD, WORKER} if cores > 1 else {HEAD})
         assert back["deaths"] == lost
         assert back["lost"] in (0, 8)  # the one add that no checkpoint had, if it lay there
         assert back["size"] == 72 - back["lost"]

@@ -289,7 +289,6 @@ def test_rows_lie_where_the_spec_says_after_a_restart_too(storage, tmp_path):
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        (frb.BufferSpec(ITEM, 64, frb.Queue()), "Queue.* takes out what it gives, and an answer that is lost"),
         (frb.BufferSpec(ITEM, 64, frb.InOrder()), "draws do not depend on each other nor on the order over all shards"),
         (frb.BufferSpec(ITEM, 64, writer=frb.MaxValue("reward")), "MaxValue.* decides by all items of the buffer"),
         (frb.BufferSpec(ITEM, 64, writer=frb.Reservoir()), "Reservoir.* decides by all items of the buffer"),

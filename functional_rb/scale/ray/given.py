@@ -1,0 +1,42 @@
+"""Answers with items that were taken out, kept until their clients have heard them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from functional_rb.scale.ray.messages import Drawn, Ticket
+
+MOST_CLIENTS = 1_000
+"""So many connections are remembered; then that is forgotten which has not asked for the longest time."""
+
+
+class Given:
+    """What was given to which question, so that one which is asked again is given the same."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._clients: dict[str, tuple[int, dict[int, Drawn]]] = {}
+        """Of each connection which answers it has heard, and the others."""
+
+    def once(self, ticket: Ticket, epoch: int, take: Callable[[], Drawn], nothing: Callable[[], Drawn]) -> Drawn:
+        """What the ticket has been given before, or else what is taken now.
+
+        Args:
+            ticket: of the question.
+            epoch: of the shard.
+            take: takes items out.
+            nothing: answers a question that nobody asks any more.
+        """
+        if ticket.epoch != epoch:
+            return nothing()
+        before, kept = self._clients.pop(ticket.connection, (0, {}))
+        heard = max(before, ticket.heard)
+        kept = {number: drawn for number, drawn in kept.items() if number >= heard}
+        self._clients[ticket.connection] = heard, kept
+        while len(self._clients) > MOST_CLIENTS:
+            del self._clients[next(iter(self._clients))]
+        if ticket.number < heard:  # it was under way for longer than its repetition
+            return nothing()
+        if ticket.number not in kept:
+            kept[ticket.number] = take()
+        return kept[ticket.number]
