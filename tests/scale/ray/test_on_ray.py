@@ -222,3 +222,33 @@ def test_what_is_not_there_is_told(client, where):
     other = frb.ray.Actors("other", options={"num_cpus": 0.1})
     with pytest.raises(ValueError, match="expected a shard of"):
         frb.ray.start(frb.BufferSpec(SPEC.item, 64), 1, checkpoint=where, actors=other)
+
+
+def test_a_queue_gives_each_item_once_though_a_shard_is_killed(client, tmp_path):
+    """In blocks that travel in pieces; adds wait for room meanwhile."""
+    spec = frb.BufferSpec({"x": frb.Unbounded((20_000,), "uint8"), "n": frb.Unbounded((), "int64")}, 64, frb.Queue())
+    actors, clients = frb.ray.Actors("queue", options={"num_cpus": 0.1}), frb.ray.Clients(mass_age=0.2, in_flight=8)
+    actor = frb.ray.start(spec, 2, checkpoint=tmp_path, actors=actors, clients=clients)
+    learner = frb.ray.connect("queue")
+
+    def add(first: int) -> None:
+        n = np.arange(first, first + 8)
+        actor.add({"x": np.broadcast_to(n.astype(np.uint8)[:, None], (8, 20_000)).copy(), "n": n})
+
+    for k in range(12):  # of which eight fit
+        add(8 * k)
+    batches = learner.iterate(0, 8, prefetch=2)
+    found = [next(batches) for _ in range(4)]
+    actor.flush()
+    actor.save()
+    found += [next(batches) for _ in range(2)]
+    learner._watch.transport.kill(0)
+    found += list(
+        learner.iterate(0, 1, n=96 - 8 * 6 - 16)
+    )  # the last two batches that were asked for are `batches`' own
+    for batch in found:
+        assert (batch.items["x"] == batch.items["n"].astype(np.uint8)[:, None]).all()
+    numbers = np.concatenate([batch.items["n"] for batch in found])
+    assert len(set(numbers.tolist())) == len(numbers)
+    for one in (*learner._watch.transport._actors, learner._watch.transport._coordinator):
+        ray.kill(one)
