@@ -144,7 +144,6 @@ def test_other_arguments_that_do_not_fit_are_refused():
         (frb.BufferSpec(SPEC.item, 10), {"shards": 4}, "capacity: expected a multiple of shards=4, got 10; 8 would do"),
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.WithoutReplacement()), {}, "BufferSpec.sampler: expected one whose"),
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.Prioritized(replacement=False)), {}, "BufferSpec.sampler"),
-        (frb.BufferSpec(SPEC.item, 8, writer=frb.StopWhenFull()), {}, r"BufferSpec.writer: .* expected frb.RoundRobin"),
         (frb.BufferSpec({"n": frb.Unbounded((), "bfloat16")}, 8), {}, "leaf 'n': expected a dtype of NumPy"),
         (SPEC, {"shards": 0}, "start: shards"),
     ],
