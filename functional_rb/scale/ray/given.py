@@ -15,8 +15,8 @@ class Given:
 
     def __init__(self) -> None:
         """Begin with nobody."""
+        # Of each connection which answers it has heard, and the others.
         self._clients: dict[str, tuple[int, dict[int, Drawn]]] = {}
-        """Of each connection which answers it has heard, and the others."""
 
     def once(self, ticket: Ticket, epoch: int, take: Callable[[], Drawn], nothing: Callable[[], Drawn]) -> Drawn:
         """What the ticket has been given before, or else what is taken now.

@@ -82,13 +82,13 @@ class Shard:
         self._line_version = 0
         self._given, self._full = Given(), False
         self._taken = Taken(f"{self._checkpoint}.taken" if self._checkpoint and spec.sampler.takes_out else None)
-        state, fresh = self._restored(), False
+        state = self._restored()
+        fresh = state is None
         if state is None:
             state = self._rb.init(spec)
             # Handles of the one before must not name items of this one, and nothing tells how often it was restarted.
             self._ledger.epoch = 1 + secrets.randbelow((2**31 - 1) // shards - 1) if restarted else 0
             self._taken.note(self._ledger.epoch, np.zeros(spec.plan.ring.lanes, np.int64))
-            fresh = True
         self._state: State = state
         if spec.sampler.takes_out and not fresh:
             self._leave_out_given()

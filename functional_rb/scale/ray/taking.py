@@ -50,15 +50,15 @@ class Taking(Drawing):
     def __init__(self, watch: Watch, permits: Permits, spec: BufferSpec, arrays: NumPyArrays) -> None:
         """Of the client that has the watch."""
         super().__init__(watch, permits, spec, arrays)
+        # Windows come one of each lane at a time, items one by one.
         self._round = spec.plan.ring.lanes
-        """Windows come one of each lane at a time, items one by one."""
         self._numbers = [0] * len(watch.channels)
         self._open: deque[Asked] = deque()
+        # Questions without an answer, to be asked again when their shard answers.
         self._again: list[Asked] = []
-        """Questions without an answer, to be asked again when their shard answers."""
         self._here: deque[Part] = deque()
+        # Rows of batches that were begun and not finished.
         self._wanted = 0
-        """Rows of batches that were begun and not finished."""
 
     def begin(self, draw: Draw, deadline: float, exact: bool = False, wait: bool = True) -> bool:
         """Ask shards for what they have, up to the rows of all batches that were begun.
