@@ -19,8 +19,8 @@ from functional_rb.scale.ray.given import Given
 from functional_rb.scale.ray.messages import Ticket
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.taken import Taken
+from tests.scale.ray.faulty_shards import FAULTS, SHARDS, FaultyTransport, items, stored, transport_at
 from tests.support.effort import effort
-from tests.support.faulty_shards import FAULTS, SHARDS, FaultyTransport, items, stored, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
