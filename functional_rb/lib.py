@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-import numpy as np
-
-from functional_rb.ops.protocol import Array
+from functional_rb.base.arrays import Array, NumpyArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-A = TypeVar("A")
+A = TypeVar("A", bound=Array)
 """The arrays of a backend: `jax.Array` or `torch.Tensor`."""
 
 
@@ -60,33 +59,33 @@ class Lib(Generic[A]):
     """
 
     name: str
-    array: Any
+    array: type[A]
     shown: str
     ops: Any
-    convert: Callable[[Any, Any, str], Array]
-    as_array: Callable[[Any, Any], A]
-    build_mapping: Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
+    convert: Callable[..., A]
+    as_array: Callable[..., A]
+    build_mapping: Callable[..., Any]
     unsupported: Callable[[str], str | None]
-    to_numpy: Callable[[Any], np.ndarray[Any, Any]]
-    is_traced: Callable[[Any], bool]
-    outline: Callable[[Any, str], Any]
-    draw: Callable[[Any, Any, int, Any, Any], Mapping[int, Array]]
-    inside: Callable[[Any, Sequence[Array]], Sequence[Array]]
-    nearest: Callable[[Any, Sequence[Array]], Mapping[int, Array]]
-    encoded: Callable[[Any, Any], Array]
-    decoded: Callable[[Any, Any], Array]
+    to_numpy: Callable[..., NumpyArray]
+    is_traced: Callable[[object], bool]
+    outline: Callable[..., Any]
+    draw: Callable[..., Mapping[int, A]]
+    inside: Callable[..., Sequence[A]]
+    nearest: Callable[..., Mapping[int, A]]
+    encoded: Callable[..., A]
+    decoded: Callable[..., A]
     carry_out: Callable[..., Any]
-    engine: Callable[[Any], Any]
-    engine_for: Callable[[Any], Any]
-    in_place: Callable[[Any], Any]
-    mapper: Any
-    host: Any
-    mixtures: Any
-    sharded: Any
+    engine: Callable[..., Any]
+    engine_for: Callable[..., Any]
+    in_place: Callable[..., Any]
+    mapper: ModuleType
+    host: ModuleType
+    mixtures: ModuleType
+    sharded: ModuleType
     elsewhere: Callable[..., Any]
-    chain: Callable[[Any], Any]
-    around: Callable[[Callable[..., Any]], Callable[..., Any]]
-    steps: Callable[[Any], Any]
+    chain: Callable[..., Any]
+    around: Callable[..., Callable[..., Any]]
+    steps: Callable[..., Any]
 
     def within(self, module: str) -> Lib[A]:
         """The same, for the public functions of a module of the backend."""
@@ -103,9 +102,12 @@ class Lib(Generic[A]):
         It has the docstring of the function, and its signature, in which the arrays are those of the backend; and its
         name, unless there is another.
         """
+        return self.bind_to(self, function, name)
 
-        def public(*args: Any, **named: Any) -> Any:
-            return function(self, *args, **named)
+    def bind_to(self, first: object, function: Callable[Concatenate[Any, P], R], name: str = "") -> Callable[P, R]:
+
+        def public(*args: P.args, **named: P.kwargs) -> R:
+            return function(first, *args, **named)
 
         whole: Any = function
         public.__name__ = public.__qualname__ = name or whole.__name__

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
+
+if TYPE_CHECKING:
+    from functional_rb.specs import ArraySpec
 
 Path = tuple[str | int, ...]
 
@@ -39,7 +43,7 @@ def stored_dtype(dtype: Any, narrow: bool) -> str:
     return dtypes.name_of(NARROWED.get(name, name) if narrow else name)
 
 
-def need_integers(spec: Any, where: str) -> None:
+def need_integers(spec: ArraySpec, where: str) -> None:
     """Refuse choices that are numbered by floats, which other libraries do not have."""
     if dtypes.kind_of(spec.dtype) != "int":
         raise TypeError(
@@ -48,7 +52,7 @@ def need_integers(spec: Any, where: str) -> None:
         )
 
 
-def narrowed_bounds(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
+def narrowed_bounds(low: NumpyArray, high: NumpyArray, dtype: str) -> tuple[NumpyArray, NumpyArray]:
     """Bounds in a narrower dtype: floats are rounded; the limits of a wide integer dtype mean no bound."""
     if dtypes.shown(low.dtype) == dtype:
         return low, high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from functional_rb.specs import (
     Text,
     Unbounded,
 )
+from functional_rb.specs.base import SpecNest
 
 FROM: Final = "from_dm_env"
 TO: Final = "to_dm_env"
@@ -77,7 +79,7 @@ def to_dm_env(spec: object) -> Any:
     return _write(imported("dm_env.specs", TO), spec, ())
 
 
-def _read(specs: Any, spec: Any, narrow: bool, path: Path) -> Any:
+def _read(specs: ModuleType, spec: object, narrow: bool, path: Path) -> SpecNest:
     if isinstance(spec, Mapping):
         parts = {name: _read(specs, part, narrow, (*path, name)) for name, part in spec.items()}
         with at(FROM, path):
@@ -104,7 +106,7 @@ def _read(specs: Any, spec: Any, narrow: bool, path: Path) -> Any:
         return Unbounded(spec.shape, dtype)
 
 
-def _write(specs: Any, spec: Any, path: Path) -> Any:
+def _write(specs: ModuleType, spec: Any, path: Path) -> object:
     if isinstance(spec, Mapping) and getattr(spec, "_container", None) is None:
         return {name: _write(specs, part, (*path, name)) for name, part in spec.items()}
     if isinstance(spec, tuple | list):
@@ -121,7 +123,7 @@ def _write(specs: Any, spec: Any, path: Path) -> Any:
         return _array(specs, spec, _name(path))
 
 
-def _array(specs: Any, spec: Any, name: str | None) -> Any:
+def _array(specs: ModuleType, spec: ArraySpec, name: str | None) -> object:
     if type(spec) in (ArraySpec, Unbounded):
         return specs.Array(spec.shape, spec.dtype, name)
     if isinstance(spec, Categorical | MultiCategorical):
@@ -147,6 +149,6 @@ def _remedy(spec: object) -> str:
     return "write a dict, a tuple or a list of its parts"
 
 
-def _sequence(parts: Any, function: Callable[[Any, str | int], Any]) -> Any:
+def _sequence(parts: Any, function: Callable[[object, str | int], object]) -> object:
     made = [function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)]
     return type(parts)(*made) if hasattr(parts, "_fields") else type(parts)(made)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.convert.common import Path, at, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
@@ -29,13 +31,19 @@ from functional_rb.specs import (
     Unbounded,
 )
 from functional_rb.specs.array import whole_domain
+from functional_rb.specs.base import SpecNest
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
+
+    AnySpace: TypeAlias = spaces.Space[Any]
 
 FROM: Final = "from_gymnasium"
 TO: Final = "to_gymnasium"
 
 
 def from_gymnasium(
-    space: Any, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
+    space: AnySpace, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
 ) -> Any:
     """The spec of a space's elements.
 
@@ -69,13 +77,15 @@ def from_gymnasium(
     return spec_of_space(space, narrow, max_length, max_edges, FROM, ())
 
 
-def spec_of_space(space: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path) -> Any:
+def spec_of_space(
+    space: AnySpace, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path
+) -> SpecNest:
     """`from_gymnasium` for a space that lies at some path of a larger nest."""
     spaces = imported("gymnasium", who).spaces
     return _FromSpaces(spaces, narrow, max_length, max_edges, who).spec(space, path)
 
 
-def to_gymnasium(spec: Any) -> Any:
+def to_gymnasium(spec: SpecNest) -> AnySpace:
     """The space of a spec's values.
 
     `from_gymnasium` gives the spec back, apart from limits of length, which spaces do not have, and from what has no
@@ -100,7 +110,7 @@ def to_gymnasium(spec: Any) -> Any:
     return space_of_spec(spec, TO, ())
 
 
-def space_of_spec(spec: Any, who: str, path: Path) -> Any:
+def space_of_spec(spec: SpecNest, who: str, path: Path) -> AnySpace:
     """`to_gymnasium` for a spec that lies at some path of a larger nest."""
     return _ToSpaces(imported("gymnasium", who).spaces, who).space(spec, path)
 
@@ -108,9 +118,11 @@ def space_of_spec(spec: Any, who: str, path: Path) -> Any:
 class _FromSpaces:
     """Reads spaces; `spaces` is Gymnasium's module."""
 
-    def __init__(self, spaces: Any, narrow: bool, max_length: int | None, max_edges: int | None, who: str) -> None:
+    def __init__(
+        self, spaces: ModuleType, narrow: bool, max_length: int | None, max_edges: int | None, who: str
+    ) -> None:
         self.narrow, self.max_length, self.max_edges, self.who = narrow, max_length, max_edges, who
-        self.readers: tuple[tuple[type, Callable[[Any, Path], Any]], ...] = (
+        self.readers: tuple[tuple[type, Callable[[Any, Path], SpecNest]], ...] = (
             (spaces.Box, self._box),
             (spaces.Discrete, lambda x, path: Categorical(int(x.n), dtype=self._dtype(x), start=int(x.start))),
             (spaces.MultiDiscrete, lambda x, path: MultiCategorical(x.nvec, dtype=self._dtype(x), start=x.start)),
@@ -123,7 +135,7 @@ class _FromSpaces:
             (spaces.OneOf, lambda x, path: OneOf(self._tuple(x, path))),
         )
 
-    def spec(self, space: Any, path: Path) -> Any:
+    def spec(self, space: AnySpace, path: Path) -> SpecNest:
         for kind, read in self.readers:
             if isinstance(space, kind):
                 with at(self.who, path):
@@ -134,10 +146,10 @@ class _FromSpaces:
             f"wrap the environment so that it has one"
         )
 
-    def _dtype(self, space: Any) -> str:
+    def _dtype(self, space: AnySpace) -> str:
         return stored_dtype(space.dtype, self.narrow)
 
-    def _box(self, space: Any, path: Path) -> Any:
+    def _box(self, space: spaces.Box, path: Path) -> SpecNest:
         dtype = self._dtype(space)
         if dtype == "bool":
             if space.low.any() or not space.high.all():
@@ -149,20 +161,20 @@ class _FromSpaces:
             return Unbounded(space.shape, dtype)
         return Bounded(low, high, space.shape, dtype)
 
-    def _dict(self, space: Any, path: Path) -> Any:
+    def _dict(self, space: spaces.Dict, path: Path) -> SpecNest:
         for name in space.spaces:
             if not isinstance(name, str):
                 raise TypeError(f"expected names that are strings, got {name!r}; rename it to '{name}'")
         return Composite({name: self.spec(part, (*path, name)) for name, part in space.spaces.items()})
 
-    def _tuple(self, space: Any, path: Path) -> Any:
+    def _tuple(self, space: spaces.Tuple, path: Path) -> tuple[SpecNest, ...]:
         return tuple(self.spec(part, (*path, i)) for i, part in enumerate(space.spaces))
 
-    def _sequence(self, space: Any, path: Path) -> Any:
+    def _sequence(self, space: spaces.Sequence, path: Path) -> SpecNest:
         element = self.spec(space.feature_space, (*path, "elements"))
         return Sequence(element, self._limit("max_length", self.max_length, "elements a Sequence"), space.stack)
 
-    def _graph(self, space: Any, path: Path) -> Any:
+    def _graph(self, space: spaces.Graph, path: Path) -> SpecNest:
         nodes = self._limit("max_length", self.max_length, "nodes a Graph")
         node = self.spec(space.node_space, (*path, "nodes"))
         if space.edge_space is None:
@@ -179,9 +191,9 @@ class _FromSpaces:
 class _ToSpaces:
     """Makes spaces; `spaces` is Gymnasium's module."""
 
-    def __init__(self, spaces: Any, who: str) -> None:
+    def __init__(self, spaces: ModuleType, who: str) -> None:
         self.spaces, self.who = spaces, who
-        self.makers: dict[type, Callable[[Any, Path], Any]] = {
+        self.makers: dict[type, Callable[[Any, Path], AnySpace]] = {
             ArraySpec: self._unbounded,
             Unbounded: self._unbounded,
             Bounded: self._bounded,
@@ -198,7 +210,7 @@ class _ToSpaces:
             OneOf: self._one_of,
         }
 
-    def space(self, spec: Any, path: Path) -> Any:
+    def space(self, spec: SpecNest, path: Path) -> AnySpace:
         with at(self.who, path):
             make = self.makers.get(type(spec))
             if make is None:
@@ -207,17 +219,17 @@ class _ToSpaces:
                 raise TypeError("spaces have no masks; leave it out, and give it to space.sample(mask=...)")
             return make(spec, path)
 
-    def _unbounded(self, spec: ArraySpec, path: Path) -> Any:
+    def _unbounded(self, spec: ArraySpec, path: Path) -> AnySpace:
         kind = dtypes.kind_of(spec.dtype)
         if kind == "bool":
             return self.spaces.Box(0, 1, spec.shape, np.bool_)
         low, high = (-np.inf, np.inf) if np.dtype(_numpy(spec)).kind in "if" else dtypes.integer_limits(spec.dtype)
         return self.spaces.Box(low, high, spec.shape, _numpy(spec))
 
-    def _bounded(self, spec: Bounded, path: Path) -> Any:
+    def _bounded(self, spec: Bounded, path: Path) -> AnySpace:
         return self.spaces.Box(np.array(spec.table("low")), np.array(spec.table("high")), spec.shape, _numpy(spec))
 
-    def _binary(self, spec: Binary, path: Path) -> Any:
+    def _binary(self, spec: Binary, path: Path) -> AnySpace:
         if spec.dtype == "bool":
             return self.spaces.Box(0, 1, spec.shape, np.bool_)
         if spec.dtype == "int8":
@@ -226,7 +238,7 @@ class _ToSpaces:
             raise TypeError(f"no space has zeros and ones alone of dtype {spec.dtype}; write Binary({spec.shape})")
         return self.spaces.Box(0, 1, spec.shape, _numpy(spec))
 
-    def _categorical(self, spec: Categorical, path: Path) -> Any:
+    def _categorical(self, spec: Categorical, path: Path) -> AnySpace:
         need_integers(spec, "no space")
         if spec.shape:
             nvec, start = (np.full(spec.shape, n) for n in (spec.n, spec.start))
@@ -234,48 +246,48 @@ class _ToSpaces:
         _check_choices(spec.n, spec)
         return self.spaces.Discrete(spec.n, start=spec.start, dtype=_numpy(spec))
 
-    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
+    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> AnySpace:
         need_integers(spec, "no space")
         return self._multi(spec.table("nvec"), spec.table("start"), spec)
 
-    def _multi(self, nvec: Any, start: Any, spec: ArraySpec) -> Any:
+    def _multi(self, nvec: NumpyArray, start: NumpyArray, spec: ArraySpec) -> AnySpace:
         if nvec.size:
             _check_choices(nvec.max(), spec)
         return self.spaces.MultiDiscrete(nvec, dtype=_numpy(spec), start=start)
 
-    def _text(self, spec: Text, path: Path) -> Any:
+    def _text(self, spec: Text, path: Path) -> AnySpace:
         if spec.axes:
             raise TypeError(f"a space has one text, not {spec.axes} of them; write a tuple of Text({spec.max_length})")
         return self.spaces.Text(spec.max_length, min_length=spec.min_length, charset=spec.charset)
 
-    def _mapping(self, spec: Any, path: Path) -> Any:
+    def _mapping(self, spec: Composite | dict[str, SpecNest], path: Path) -> AnySpace:
         if isinstance(spec, Composite) and spec._kind is not None:
             raise TypeError(f"a space has no {spec._kind.__name__}; write Composite(spec.parts)")
         # A plain dict would be sorted.
         return self.spaces.Dict(OrderedDict((name, self.space(part, (*path, name))) for name, part in spec.items()))
 
-    def _tuple(self, spec: Any, path: Path) -> Any:
+    def _tuple(self, spec: tuple[SpecNest, ...], path: Path) -> AnySpace:
         return self.spaces.Tuple([self.space(part, (*path, i)) for i, part in enumerate(spec)])
 
-    def _sequence(self, spec: Sequence, path: Path) -> Any:
+    def _sequence(self, spec: Sequence, path: Path) -> AnySpace:
         self._one(spec)
         return self.spaces.Sequence(self.space(spec.element, (*path, "elements")), stack=spec.stack)
 
-    def _graph(self, spec: Graph, path: Path) -> Any:
+    def _graph(self, spec: Graph, path: Path) -> AnySpace:
         self._one(spec)
         edge = None if spec.edge is None else self.space(spec.edge, (*path, "edges"))
         return self.spaces.Graph(self.space(spec.node, (*path, "nodes")), edge)
 
-    def _one_of(self, spec: OneOf, path: Path) -> Any:
+    def _one_of(self, spec: OneOf, path: Path) -> AnySpace:
         self._one(spec)
         return self.spaces.OneOf([self.space(part, (*path, i)) for i, part in enumerate(spec.options)])
 
-    def _one(self, spec: Any) -> None:
+    def _one(self, spec: Sequence | Graph | OneOf) -> None:
         if spec.batch_shape:
             raise TypeError(f"a space has one value, not {spec.batch_shape} of them; index the spec")
 
 
-def _numpy(spec: ArraySpec) -> Any:
+def _numpy(spec: ArraySpec) -> type[np.generic]:
     if spec.dtype in ("bfloat16", "complex64"):
         raise TypeError(f"no space has the dtype {spec.dtype}; change the spec's")
     return np.dtype(spec.dtype).type
@@ -287,7 +299,7 @@ def _check_choices(count: int, spec: ArraySpec) -> None:
         raise ValueError(f"Gymnasium keeps the {count} choices as {spec.dtype}; give the spec a wider dtype")
 
 
-def _remedy(spec: Any) -> str:
+def _remedy(spec: object) -> str:
     if isinstance(spec, OneHot | MultiOneHot):
         return "write spec.to_categorical(), and encode what the environment gives: rb.encode(spec, value)"
     if isinstance(spec, NonTensor):

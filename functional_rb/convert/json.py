@@ -22,8 +22,8 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ import functional_rb.specs as specs
 from functional_rb.base import extras, functions, lazy
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.base.nest import SEVERAL, Keys
+from functional_rb.base.strict_json import Json
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
 
@@ -72,13 +73,14 @@ REGISTERING: Final = (
 _WHOLE: Final[list[type]] = []
 
 # Python's own containers, and the types that a defaultdict may make its values of.
-_BUILT_IN: Final[dict[str, list[Any]]] = {
+_BUILT_IN: Final[dict[str, list[object]]] = {
     f"{kind.__module__}:{kind.__name__}": [kind]
     for kind in (collections.OrderedDict, collections.defaultdict, bool, dict, float, int, list, set, str, tuple)
 }
 
 Path = tuple[str | int, ...]
 Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 class KnownError(ValueError):
@@ -101,7 +103,7 @@ def register_records(parts: Iterable[type], tuples: Iterable[type] = ()) -> None
     _BUILT_IN.update({f"{kind.__module__}:{kind.__qualname__}": [kind] for kind in tuples})
 
 
-def to_json(spec: Any) -> str:
+def to_json(spec: object) -> str:
     """A spec as JSON text.
 
     Equal specs whose names are in the same order give the same text, character by character.
@@ -129,7 +131,7 @@ def to_json(spec: Any) -> str:
         raise ValueError("to_json: the nest is too deep for JSON; flatten it") from None
 
 
-def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
+def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
     """The spec of a JSON text.
 
     Nothing that the text names is imported, and nothing is run but the constructors of this library's classes and of
@@ -154,7 +156,7 @@ def from_json(text: str | bytes, known: Iterable[Any] = ()) -> Any:
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
     lazy.imported(BUFFERS)
-    by_name: dict[str, list[Any]] = {}
+    by_name: dict[str, list[object]] = {}
     for given in known:
         thing = given.func if isinstance(given, functools.partial) else given
         try:
@@ -183,7 +185,7 @@ def arguments_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
 
 
-def _check_leaves(spec: Any, who: str) -> None:
+def _check_leaves(spec: object, who: str) -> None:
     if isinstance(spec, tuple(_WHOLE)):
         return
     if OURS.get(type(spec).__name__) is type(spec) and not isinstance(spec, Spec):
@@ -191,7 +193,7 @@ def _check_leaves(spec: Any, who: str) -> None:
     Outline.of(spec, who)
 
 
-def _encoded(value: Any, path: Path) -> Any:
+def _encoded(value: object, path: Path) -> object:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         value = value.item()
     if value is None or type(value) in (bool, int, str):
@@ -199,7 +201,7 @@ def _encoded(value: Any, path: Path) -> Any:
     if type(value) is float:
         # Equal specs have equal texts, and -0.0 equals 0.0.
         return value + 0.0 if math.isfinite(value) else {"type": "float", "value": _infinity(value, path)}
-    if type(value) in (tuple, list, Keys):
+    if isinstance(value, tuple | list) and type(value) in (tuple, list, Keys):
         parts = [_encoded(part, (*path, i)) for i, part in enumerate(value)]
         return {"type": "list", "parts": parts} if type(value) is list else parts
     if type(value) is dict:
@@ -213,15 +215,15 @@ def _encoded(value: Any, path: Path) -> Any:
     return _encoded_foreign(value, path)
 
 
-def _encoded_parts(parts: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+def _encoded_parts(parts: Mapping[Any, object], path: Path) -> dict[str, object]:
     for key in parts:
         if not isinstance(key, str):
             raise TypeError(f"to_json: {_shown(path)}: expected names that are strings, got {key!r}; rename it")
     return {key: _encoded(part, (*path, key)) for key, part in parts.items()}
 
 
-def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _encoded_composite(spec: Composite, path: Path) -> dict[str, object]:
+    made: dict[str, object] = {
         "type": "Composite",
         "parts": _encoded_parts(spec.parts, path),
         "batch_shape": list(spec.batch_shape),
@@ -245,18 +247,18 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, Any]:
     return made
 
 
-def _encoded_static(value: Any, path: Path) -> Any:
+def _encoded_static(value: object, path: Path) -> object:
     """The static fields of a registered container, among which there may be classes."""
     if type(value) is tuple:
         return [_encoded_static(part, path) for part in value]
     return {"type": "function", "name": _name_of(value, path, "to_json")} if callable(value) else _encoded(value, path)
 
 
-def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
+def _encoded_foreign(value: object, path: Path) -> dict[str, object]:
     if apart(value) is not None:
         return _encoded_composite(freeze(value), path)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        parts: dict[str, Any] = dict(zip(value._fields, value, strict=True))
+        parts: dict[str, object] = dict(zip(value._fields, value, strict=True))
         return _encoded_object("namedtuple", value, parts, path)
     if dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
         parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -272,7 +274,7 @@ def _encoded_foreign(value: Any, path: Path) -> dict[str, Any]:
     )
 
 
-def _encoded_object(kind: str, value: Any, parts: dict[str, Any], path: Path) -> dict[str, Any]:
+def _encoded_object(kind: str, value: object, parts: dict[str, object], path: Path) -> dict[str, object]:
     return {"type": kind, "name": _name_of(type(value), path, "to_json"), "parts": _encoded_parts(parts, path)}
 
 
@@ -293,7 +295,11 @@ def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
     return found
 
 
-def _name_of(thing: Any, path: Path, who: str) -> str:
+def _records_named(name: str) -> list[type]:
+    return [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
+
+
+def _name_of(thing: object, path: Path, who: str) -> str:
     """The name by which a text gives a user's class or function."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str) and callable(thing)) or "<lambda>" in name:
@@ -304,18 +310,18 @@ def _name_of(thing: Any, path: Path, who: str) -> str:
     return f"{module}:{name}"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError(f"from_json: expected each name once, got {[name for name, _ in pairs]}")
     return made
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> object:
     raise ValueError(f'from_json: {name} is not JSON; infinities are {{"type": "float", "value": "inf"}}')
 
 
-def _payload(whole: Any) -> Any:
+def _payload(whole: object) -> object:
     """The spec inside the envelope, after a check of format and version."""
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
@@ -333,9 +339,9 @@ def _payload(whole: Any) -> Any:
 class _Reader:
     """Makes values of parsed JSON, with the users' classes and functions at hand."""
 
-    def __init__(self, known: dict[str, list[Any]]) -> None:
+    def __init__(self, known: dict[str, list[object]]) -> None:
         self.known = known
-        self.kinds: dict[str, Callable[[dict[str, Any], Path], Any]] = {
+        self.kinds: dict[str, Callable[[Json, Path], object]] = {
             "float": self._float,
             "list": self._list,
             "dict": self._dict,
@@ -346,7 +352,7 @@ class _Reader:
             "Composite": self._composite,
         }
 
-    def read(self, data: Any, path: Path) -> Any:
+    def read(self, data: object, path: Path) -> Any:
         if isinstance(data, list):
             return tuple(self.read(part, (*path, i)) for i, part in enumerate(data))
         if not isinstance(data, dict):
@@ -365,31 +371,31 @@ class _Reader:
         arguments |= {name: list(arguments[name]) for name in several}
         return _made(OURS[kind], arguments, path)
 
-    def _check(self, data: dict[str, Any], names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
+    def _check(self, data: Json, names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
         if not set(names) <= set(data) <= {*names, *more}:
             raise ValueError(
                 f"from_json: {_shown(path)}: expected {data['type']} with {list(names)}, got the names {list(data)}"
             )
 
-    def _float(self, data: dict[str, Any], path: Path) -> float:
+    def _float(self, data: Json, path: Path) -> float:
         self._check(data, ("type", "value"), path)
         if data["value"] not in ("inf", "-inf"):
             raise ValueError(f"from_json: {_shown(path)}: expected 'inf' or '-inf', got {data['value']!r:.80}")
         return float(data["value"])
 
-    def _list(self, data: dict[str, Any], path: Path) -> list[Any]:
+    def _list(self, data: Json, path: Path) -> list[object]:
         self._check(data, ("type", "parts"), path)
         return list(self.read(self._instance(data["parts"], list, path), path))
 
-    def _dict(self, data: dict[str, Any], path: Path) -> dict[str, Any]:
+    def _dict(self, data: Json, path: Path) -> dict[str, Any]:
         self._check(data, ("type", "parts"), path)
         return self._named(data, path)
 
-    def _named(self, data: dict[str, Any], path: Path) -> dict[str, Any]:
+    def _named(self, data: Json, path: Path) -> dict[str, Any]:
         parts = self._instance(data["parts"], dict, path)
         return {name: self.read(part, (*path, name)) for name, part in parts.items()}
 
-    def _composite(self, data: dict[str, Any], path: Path) -> Any:
+    def _composite(self, data: Json, path: Path) -> object:
         self._check(data, ("type", "parts", "batch_shape"), path, ("container", "names", "device"))
         arguments = {"parts": self._named(data, path), "batch_shape": self.read(data["batch_shape"], path)}
         arguments |= {name: self.read(data[name], path) for name in ("names", "device") if name in data}
@@ -407,7 +413,7 @@ class _Reader:
             raise KnownError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
         return _made(Composite.like, {"container": container, **arguments}, path, KnownError)
 
-    def _registered(self, data: dict[str, Any], path: Path) -> Registered:
+    def _registered(self, data: Json, path: Path) -> Registered:
         if set(data) != {"class", "library", "names", "static"}:
             raise ValueError(
                 f"from_json: {_shown(path)}: expected class, library, names and static of a container, got {data!r:.80}"
@@ -425,19 +431,16 @@ class _Reader:
                     f"{list(fields)}; give fields that came later a default, and leave the others as they were"
                 )
         static = self.read(data["static"], path)
-        return cast(
-            Registered,
-            _made(Registered, {"type": kind, "static": static, "library": data["library"], "names": names}, path),
-        )
+        return _made(Registered, {"type": kind, "static": static, "library": data["library"], "names": names}, path)
 
-    def _namedtuple(self, data: dict[str, Any], path: Path) -> Any:
+    def _namedtuple(self, data: Json, path: Path) -> object:
         self._check(data, ("type", "name", "parts"), path)
         kind, parts = self._known(data["name"], path), self._named(data, path)
         if not (isinstance(kind, type) and issubclass(kind, tuple) and set(getattr(kind, "_fields", ())) == set(parts)):
             raise KnownError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
         return _made(kind, parts, path, KnownError)
 
-    def _dataclass(self, data: dict[str, Any], path: Path) -> Any:
+    def _dataclass(self, data: Json, path: Path) -> object:
         self._check(data, ("type", "name", "parts"), path)
         kind, parts = self._known(data["name"], path), self._named(data, path)
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
@@ -445,18 +448,18 @@ class _Reader:
             raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
         return of_fields(kind, parts)
 
-    def _function(self, data: dict[str, Any], path: Path) -> Any:
+    def _function(self, data: Json, path: Path) -> object:
         self._check(data, ("type", "name"), path)
         return self._known(data["name"], path)
 
-    def _partial(self, data: dict[str, Any], path: Path) -> Any:
+    def _partial(self, data: Json, path: Path) -> object:
         self._check(data, ("type", "function", "args", "keywords"), path)
         function, args, keywords = (self.read(data[name], (*path, name)) for name in ("function", "args", "keywords"))
         if not (callable(function) and isinstance(args, tuple) and isinstance(keywords, dict)):
             raise ValueError(f"from_json: {_shown(path)}: expected a function and its arguments, got {data!r:.80}")
         return functools.partial(function, *args, **keywords)
 
-    def _known(self, name: Any, path: Path) -> Any:
+    def _known(self, name: object, path: Path) -> Any:
         found = _sought(self._things_named, name) or [] if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
@@ -468,13 +471,10 @@ class _Reader:
             )
         return found[0]
 
-    def _things_named(self, name: str) -> list[Any]:
-        # To be a record is to be known, as putting one together runs nothing; of those of a name the newest counts, as
-        # where a class was written again in a notebook.
-        records = [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
-        return self.known.get(name, _BUILT_IN.get(name) or records)
+    def _things_named(self, name: str) -> Sequence[object]:
+        return self.known.get(name, _BUILT_IN.get(name) or _records_named(name))
 
-    def _instance(self, value: Any, kind: type, path: Path) -> Any:
+    def _instance(self, value: object, kind: type, path: Path) -> Any:
         if not isinstance(value, kind):
             raise ValueError(
                 f"from_json: {_shown(path)}: expected parts as {'an array' if kind is list else 'an object'}, "
@@ -483,11 +483,11 @@ class _Reader:
         return value
 
 
-def _composite_of(parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Composite:
+def _composite_of(parts: dict[str, object], batch_shape: tuple[int, ...]) -> Composite:
     return Composite(parts, batch_shape=batch_shape)
 
 
-def _made(kind: Callable[..., Any], arguments: dict[str, Any], path: Path, wrong: type[ValueError] = ValueError) -> Any:
+def _made(kind: Callable[..., T], arguments: dict[str, Any], path: Path, wrong: type[ValueError] = ValueError) -> T:
     """Call a constructor with arguments of a text, which may be anything; its errors name the path."""
     try:
         return kind(**arguments)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.convert.common import Path, at, shown
 from functional_rb.specs import (
@@ -26,12 +28,17 @@ from functional_rb.specs import (
     Unbounded,
     freeze,
 )
+from functional_rb.specs.base import SpecNest
+
+if TYPE_CHECKING:
+    import torch
+    from torchrl.data import TensorSpec
 
 FROM: Final = "from_torchrl"
 TO: Final = "to_torchrl"
 
 
-def from_torchrl(spec: Any) -> Any:
+def from_torchrl(spec: TensorSpec) -> Any:
     """The spec of what a torchrl spec describes: the class of the same name, for each class but `Choice`.
 
     A `Composite` has its shape as `batch_shape`; one with a `data_cls` becomes a `Composite.like` that. A
@@ -55,7 +62,7 @@ def from_torchrl(spec: Any) -> Any:
     return _FromTorchrl(imported("torchrl.data.tensor_specs", FROM)).spec(spec, ())
 
 
-def to_torchrl(spec: Any) -> Any:
+def to_torchrl(spec: SpecNest) -> TensorSpec:
     """The torchrl spec of a spec's values, on the CPU.
 
     `from_torchrl` gives the spec back, apart from an `ArraySpec`, which comes back as `Unbounded`. A `MultiCategorical`
@@ -79,9 +86,9 @@ def to_torchrl(spec: Any) -> Any:
 class _FromTorchrl:
     """Reads specs of torchrl; `specs` is its module."""
 
-    def __init__(self, specs: Any) -> None:
+    def __init__(self, specs: ModuleType) -> None:
         # Subclasses come before their base classes.
-        self.readers: tuple[tuple[type, Callable[[Any, Path], Any]], ...] = (
+        self.readers: tuple[tuple[type, Callable[[Any, Path], SpecNest]], ...] = (
             (specs.StackedComposite, self._stacked),
             (specs.Stacked, self._stacked),
             (specs.Composite, self._composite),
@@ -96,42 +103,42 @@ class _FromTorchrl:
             (specs.Choice, self._choice),
         )
 
-    def spec(self, spec: Any, path: Path) -> Any:
+    def spec(self, spec: TensorSpec, path: Path) -> SpecNest:
         for kind, read in self.readers:
             if isinstance(spec, kind):
                 with at(FROM, path):
                     return read(spec, path)
         raise TypeError(f"{FROM}: {shown(path)}: expected a spec of torchrl, got {spec!r:.80}")
 
-    def _stacked(self, spec: Any, path: Path) -> Any:
+    def _stacked(self, spec: TensorSpec, path: Path) -> SpecNest:
         return Stacked(tuple(self.spec(part, (*path, i)) for i, part in enumerate(spec._specs)), spec.dim)
 
-    def _composite(self, spec: Any, path: Path) -> Any:
+    def _composite(self, spec: TensorSpec, path: Path) -> SpecNest:
         parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
         if spec.data_cls is None:
             return Composite(parts, batch_shape=tuple(spec.shape))
         return Composite.like(spec.data_cls, parts, tuple(spec.shape))
 
-    def _categorical(self, spec: Any, path: Path) -> Any:
+    def _categorical(self, spec: TensorSpec, path: Path) -> SpecNest:
         if spec.space.n < 1:
             raise ValueError("the number of choices is not known; write Categorical(n) with one")
         if dtypes.name_of(spec.dtype) == "bool" and spec.space.n == 2 and spec.mask is None:
             return Binary(tuple(spec.shape))
         return Categorical(spec.space.n, *_mask_shape_dtype(spec))
 
-    def _multi_categorical(self, spec: Any, path: Path) -> Any:
-        made = MultiCategorical(_array(spec.nvec), *_mask_shape_dtype(spec))
+    def _multi_categorical(self, spec: TensorSpec, path: Path) -> SpecNest:
+        made = MultiCategorical(_numbers(spec.nvec), *_mask_shape_dtype(spec))
         # What torchrl draws under a mask keeps its axis all the same.
         removed = spec.remove_singleton and made.shape == (1,) and made.mask is None
         return made[0] if removed else made
 
-    def _bounded(self, spec: Any, path: Path) -> Any:
-        low, high = (_array(bound) for bound in (spec.space.low, spec.space.high))
+    def _bounded(self, spec: TensorSpec, path: Path) -> SpecNest:
+        low, high = (_numbers(bound) for bound in (spec.space.low, spec.space.high))
         if dtypes.name_of(spec.dtype) == "bool" and high.all() and not low.any():
             return Binary(tuple(spec.shape))
         return Bounded(low, high, tuple(spec.shape), spec.dtype)
 
-    def _choice(self, spec: Any, path: Path) -> Any:
+    def _choice(self, spec: TensorSpec, path: Path) -> SpecNest:
         raise TypeError(
             "a value of a Choice does not say which of the choices it is of, and no spec is of such values; store that "
             "beside it: OneOf([...])"
@@ -141,9 +148,9 @@ class _FromTorchrl:
 class _ToTorchrl:
     """Makes specs of torchrl; `specs` is its module."""
 
-    def __init__(self, specs: Any, torch: Any) -> None:
+    def __init__(self, specs: ModuleType, torch: ModuleType) -> None:
         self.specs, self.torch = specs, torch
-        self.makers: dict[type, Callable[[Any, Path], Any]] = {
+        self.makers: dict[type, Callable[[Any, Path], TensorSpec]] = {
             ArraySpec: self._unbounded,
             Unbounded: self._unbounded,
             Bounded: self._bounded,
@@ -157,50 +164,50 @@ class _ToTorchrl:
             Stacked: self._stacked,
         }
 
-    def spec(self, spec: Any, path: Path) -> Any:
+    def spec(self, spec: SpecNest, path: Path) -> TensorSpec:
         with at(TO, path):
             make = self.makers.get(type(spec))
             if make is None:
                 raise TypeError(f"no spec of torchrl has the values of {spec!r:.80}; {_remedy(spec)}")
             return make(spec, path)
 
-    def _dtype(self, spec: ArraySpec) -> Any:
+    def _dtype(self, spec: ArraySpec) -> torch.dtype:
         return getattr(self.torch, spec.dtype)
 
-    def _dtype_and_mask(self, spec: Any) -> dict[str, Any]:
+    def _dtype_and_mask(self, spec: Categorical | OneHot | MultiCategorical | MultiOneHot) -> dict[str, object]:
         mask = None if spec.mask is None else self._tensor(spec.mask_table())
         return {"dtype": self._dtype(spec), "mask": mask}
 
-    def _tensor(self, table: Any) -> Any:
+    def _tensor(self, table: NumpyArray) -> torch.Tensor:
         return self.torch.tensor(np.array(table))
 
-    def _unbounded(self, spec: ArraySpec, path: Path) -> Any:
+    def _unbounded(self, spec: ArraySpec, path: Path) -> TensorSpec:
         if spec.dtype == "complex64":
             raise TypeError("no spec of torchrl has complex numbers; store real and imaginary parts")
         return self.specs.Unbounded(spec.shape, dtype=self._dtype(spec))
 
-    def _bounded(self, spec: Bounded, path: Path) -> Any:
+    def _bounded(self, spec: Bounded, path: Path) -> TensorSpec:
         low, high = (self._tensor(spec.table(name)).to(self._dtype(spec)) for name in ("low", "high"))
         return self.specs.Bounded(low, high, spec.shape, dtype=self._dtype(spec))
 
-    def _categorical(self, spec: Categorical, path: Path) -> Any:
+    def _categorical(self, spec: Categorical, path: Path) -> TensorSpec:
         self._from_zero(spec)
         return self.specs.Categorical(spec.n, spec.shape, **self._dtype_and_mask(spec))
 
-    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> Any:
+    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> TensorSpec:
         self._from_zero(spec)
         nvec = self._tensor(spec.table("nvec").astype(np.int64))
         return self.specs.MultiCategorical(nvec, spec.shape, **self._dtype_and_mask(spec), remove_singleton=False)
 
-    def _from_zero(self, spec: Any) -> None:
+    def _from_zero(self, spec: Categorical | MultiCategorical) -> None:
         if spec.start != 0:
             raise TypeError(f"choices of torchrl are numbered from 0 on, not from {spec.start!r}; write start=0")
 
-    def _composite(self, spec: Composite, path: Path) -> Any:
+    def _composite(self, spec: Composite, path: Path) -> TensorSpec:
         parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
         return self.specs.Composite(parts, shape=spec.batch_shape, data_cls=spec._kind)
 
-    def _stacked(self, spec: Stacked, path: Path) -> Any:
+    def _stacked(self, spec: Stacked, path: Path) -> TensorSpec:
         composites = [isinstance(member, Composite) for member in spec.members]
         if len({type(member) for member in spec.members}) > 1:
             raise TypeError(f"torchrl has specs of one kind side by side, got {spec!r:.80}; write a dict of them")
@@ -208,20 +215,18 @@ class _ToTorchrl:
         return kind(*(self.spec(member, (*path, i)) for i, member in enumerate(spec.members)), dim=spec.axis)
 
 
-def _mask_shape_dtype(spec: Any) -> tuple[Any, tuple[int, ...], Any]:
+def _mask_shape_dtype(spec: TensorSpec) -> tuple[NumpyArray | None, tuple[int, ...], str]:
     """The arguments that all specs of choices have behind their numbers of choices."""
-    return _array(spec.mask), tuple(spec.shape), spec.dtype
+    return None if spec.mask is None else _numbers(spec.mask), tuple(spec.shape), spec.dtype
 
 
-def _array(tensor: Any) -> Any:
-    """A tensor as NumPy array, None as it is; numbers of bfloat16, which NumPy lacks, are float32."""
-    if tensor is None:
-        return None
+def _numbers(tensor: torch.Tensor) -> NumpyArray:
+    """A tensor as NumPy array; numbers of bfloat16, which NumPy lacks, are float32."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if dtypes.shown(tensor.dtype) == "bfloat16" else tensor).numpy()
 
 
-def _remedy(spec: Any) -> str:
+def _remedy(spec: object) -> str:
     if isinstance(spec, Text):
         return f"write NonTensor({spec.axes})"
     if isinstance(spec, Spec):

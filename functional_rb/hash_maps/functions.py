@@ -298,8 +298,8 @@ def check_arrays(lib: Lib[A], array: object, who: str, what: str) -> None:
     """
     if array is not None and not isinstance(array, lib.array):
         raise TypeError(f"{who}: expected a {what} of this backend; bring it over by rb.from_dlpack({what})")
-    deletable = hasattr(array, "is_deleted") and not lib.is_traced(array)
-    if array is None or (deletable and array.is_deleted()):
+    is_deleted = None if lib.is_traced(array) else getattr(array, "is_deleted", None)
+    if array is None or (is_deleted is not None and is_deleted()):
         raise consumed()
 
 

@@ -16,8 +16,8 @@ from functional_rb.specs import text_form
 Number = bool | int | float
 # A number for every element, or nested tuples that broadcast to a shape: arrays cannot be hashed.
 Table = Number | tuple[Any, ...]
-# A spec, or specs in nested dicts, tuples, dataclasses and whatever container is registered; dynamic as `Nest` is.
-SpecNest: TypeAlias = Any
+# A spec, or specs in nested dicts, tuples, dataclasses and whatever container is registered: looked at before use.
+SpecNest: TypeAlias = object
 # A change of shape: it acts on the leading axes of an array and leaves those behind them as they are.
 Change = Callable[[NumpyArray], NumpyArray]
 
