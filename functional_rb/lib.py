@@ -102,12 +102,9 @@ class Lib(Generic[A]):
         It has the docstring of the function, and its signature, in which the arrays are those of the backend; and its
         name, unless there is another.
         """
-        return self.bind_to(self, function, name)
-
-    def bind_to(self, first: object, function: Callable[Concatenate[Any, P], R], name: str = "") -> Callable[P, R]:
 
         def public(*args: P.args, **named: P.kwargs) -> R:
-            return function(first, *args, **named)
+            return function(self, *args, **named)
 
         whole: Any = function
         public.__name__ = public.__qualname__ = name or whole.__name__
