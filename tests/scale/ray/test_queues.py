@@ -306,7 +306,7 @@ def test_each_item_is_given_once_oldest_first_of_each_shard(name):
 
 
 def test_batches_that_did_not_come_in_time_come_with_the_next_question():
-    client = frb.ray.start(QUEUE, 2, backend=torch_backend, local=True, clients=Clients(timeout=0.05))
+    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=Clients(timeout=0.05))
     batches = client.iterate(0, 2, n=3, prefetch=1)
     client.add(items([0, 1, 2])).result()
     found = [numbers(next(batches))]
