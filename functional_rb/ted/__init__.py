@@ -10,10 +10,9 @@ observations under these names. What is exported here is public as `frb.ted`.
 from functional_rb.ted.buffers import from_form, to_form
 from functional_rb.ted.check import check
 from functional_rb.ted.check_env import check_env
+from functional_rb.ted.files import load, save
 from functional_rb.ted.forms import Flat, Lanes, Nested
-from functional_rb.ted.hdf5 import h5_combine, h5_split
 from functional_rb.ted.items import item_from_env
-from functional_rb.ted.memmaps import load, save
 from functional_rb.ted.recording import begin, from_gymnasium, reset, to_gymnasium
 from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
 
@@ -28,8 +27,6 @@ __all__ = [
     "from_form",
     "from_gymnasium",
     "from_transitions",
-    "h5_combine",
-    "h5_split",
     "item_from_env",
     "load",
     "reset",

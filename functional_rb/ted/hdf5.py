@@ -30,44 +30,16 @@ LONGEST = 60_000
 _GROUP = re.compile(rf"{GROUP}([0-9]{{1,18}})", re.ASCII)
 
 
-def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: str | None = None) -> None:
-    """Write a file of HDF5 with a group for each trajectory.
-
-    TorchRL's H5StorageCheckpointer loads it into a storage with as many rows. Rows of empty slots are there too, as
-    trajectories of zeros, which take no space. Leaves of bfloat16, which HDF5 lacks, are uint16 with an attribute that
-    says so; TorchRL does not know it.
-
-    Args:
-        form: the steps.
-        path: the path of the file, which is written under another name first, and then renamed.
-        compression: the compression of leaves, by the name that h5py has for it: "gzip", "lzf".
-
-    Raises:
-        ImportError: if h5py is not installed.
-        FileExistsError: if the file is there.
-        ValueError: for a leaf whose name means something else in the file.
-
-    Example:
-        >>> import tempfile
-        >>> import torch_backend as rb
-        >>> from functional_rb import Binary, BufferSpec, Unbounded, ted
-        >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
-        >>> step = {"observation": Unbounded(()), **flags}
-        >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
-        >>> form = ted.to_form(rb.init(BufferSpec(item, capacity=3)), "nested")
-        >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     h5_split(form, f"{scratch}/x.h5")
-        ...     h5_combine(f"{scratch}/x.h5").spec == form.spec
-        True
-    """
-    h5py = imported("h5py", "ted.h5_split")
-    target = File(files.as_path(path, "ted.h5_split"))
+def save(form: Flat | Nested, path: str, compression: str | None) -> None:
+    """Write a file with a group for each trajectory, see `ted.files.save`."""
+    h5py = imported("h5py", "ted.save")
+    target = File(path)
     if target.exists():
-        raise FileExistsError(f"ted.h5_split: {target} is there already; give another path, or remove it")
+        raise FileExistsError(f"ted.save: {target} is there already; give another path, or remove it")
     flat = nested_to_flat(form) if isinstance(form, Nested) else form
     for leaf in leaves_of_form(flat.data):
         if any(name in (".", "") or "/" in name for name in map(str, leaf)):
-            raise ValueError(f"ted.h5_split: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
+            raise ValueError(f"ted.save: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
     with files.aside(os.fspath(target.parent)) as scratch:
         made = File(scratch) / "made.h5"
         with h5py.File(made, "w") as file:
@@ -75,28 +47,14 @@ def h5_split(form: Flat | Nested, path: str | os.PathLike[str], *, compression: 
         os.replace(made, target)
 
 
-def h5_combine(path: str | os.PathLike[str], *, reward_key: Key = "reward", known: Iterable[Any] = ()) -> Nested:
-    """Read what `h5_split` wrote, or TorchRL.
-
-    Args:
-        path: the path of the file.
-        reward_key: path of the reward in a file that TorchRL wrote.
-        known: classes that the spec names, as for `frb.convert.from_json`.
-
-    Returns:
-        The trajectories, in arrays of their own. If TorchRL wrote it, the spec is None.
-
-    Raises:
-        ImportError: if h5py is not installed.
-        FileNotFoundError: if the file is missing.
-        ValueError: for a file that is damaged, not HDF5, or without trajectories in this form, naming the file.
-    """
-    h5py, where, reward = imported("h5py", "ted.h5_combine"), files.as_path(path, "ted.h5_combine"), path_of(reward_key)
-    with reading.naming(where):
-        descriptor, size = files.open_regular(where)
+def load(path: str, reward_key: Key, known: Iterable[Any]) -> Nested:
+    """Read the trajectories of a file, see `ted.files.load`."""
+    h5py, reward = imported("h5py", "ted.load"), path_of(reward_key)
+    with reading.naming(path):
+        descriptor, size = files.open_regular(path)
         try:
-            with h5py.File(where, "r") as file:
-                return flat_to_nested(_read(_Trajectories(h5py, file, where, descriptor, size), reward, known))
+            with h5py.File(path, "r") as file:
+                return flat_to_nested(_read(_Trajectories(h5py, file, path, descriptor, size), reward, known))
         finally:
             os.close(descriptor)
 

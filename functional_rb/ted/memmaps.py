@@ -32,35 +32,9 @@ UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(i) for i in range(32)}
 OF_META = ("shape", "device", "_type")
 
 
-def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
-    """Write the flat or the nested form to a directory that TensorDict.load reads, and TorchRL's storages load.
-
-    A storage of TorchRL with as many rows loads it with the hook Flat2TED, or Nested2TED:
-    `storage.register_load_hook(Flat2TED()); storage.loads(pathlib.Path(directory))`. Rows of empty slots are there too,
-    as it expects them, but take no space on a file system that has sparse files.
-
-    Args:
-        form: the steps.
-        directory: the directory to make, which is written under another name first, and then renamed.
-
-    Raises:
-        FileExistsError: if it is there and not empty.
-        ValueError: for a leaf whose name means something else in the directory.
-
-    Example:
-        >>> import tempfile
-        >>> import torch_backend as rb
-        >>> from functional_rb import Binary, BufferSpec, Unbounded, ted
-        >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
-        >>> step = {"observation": Unbounded(()), **flags}
-        >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
-        >>> form = ted.to_form(rb.init(BufferSpec(item, capacity=3)))
-        >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     save(form, f"{scratch}/flat")
-        ...     load(f"{scratch}/flat").spec == form.spec
-        True
-    """
-    target = File(files.as_path(directory, "ted.save"))
+def save(form: Flat | Nested, directory: str) -> None:
+    """Write a form to a directory, see `ted.files.save`."""
+    target = File(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"ted.save: {target} is there already; give another directory, or remove it")
     nested = isinstance(form, Nested)
@@ -74,24 +48,9 @@ def save(form: Flat | Nested, directory: str | os.PathLike[str]) -> None:
         os.replace(made, target)
 
 
-def load(
-    directory: str | os.PathLike[str], *, reward_key: Key = "reward", known: Iterable[object] = ()
-) -> Flat | Nested:
-    """Read what `save` wrote, or TorchRL: the form that lies there.
-
-    Args:
-        directory: the directory of the form; of a dumped ReplayBuffer its "storage".
-        reward_key: path of the reward in a directory that TorchRL wrote.
-        known: classes that the spec names, as for `frb.convert.from_json`.
-
-    Returns:
-        The steps, in arrays of their own. If TorchRL wrote it, the spec is None.
-
-    Raises:
-        FileNotFoundError: if a file is missing, naming it.
-        ValueError: for a file that is damaged, unreadable, or without this form, naming it.
-    """
-    root, reward = File(files.as_path(directory, "ted.load")), path_of(reward_key)
+def load(directory: str, reward_key: Key, known: Iterable[object]) -> Flat | Nested:
+    """Read the form that lies in a directory, see `ted.files.load`."""
+    root, reward = File(directory), path_of(reward_key)
     with reading.naming(str(root)):
         leaves = _Directory(root)
         header = reading.checked(

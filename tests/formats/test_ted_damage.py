@@ -214,9 +214,9 @@ def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, limits[1]))
     try:
         ted.save(made, tmp_path / "x")
-        ted.h5_split(made, tmp_path / "x.h5")
+        ted.save(made, tmp_path / "x.h5")
         same_form(ted.load(tmp_path / "x"), made)
-        same_form(ted.h5_combine(tmp_path / "x.h5"), ted.to_form(made, "nested"))
+        same_form(ted.load(tmp_path / "x.h5"), ted.to_form(made, "nested"))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -225,7 +225,7 @@ def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
 
 
 def written(flat: ted.Flat, file: Path) -> Path:
-    ted.h5_split(flat, file)
+    ted.save(flat, file)
     return file
 
 
@@ -347,7 +347,7 @@ def test_files_of_hdf5_that_lie_are_damage(lie: str, flat: ted.Flat, tmp_path: P
     file = written(flat, tmp_path / "x.h5")
     with h5py.File(file, "r+") as opened:
         change(opened)
-    refuse(ted.h5_combine, file, message)
+    refuse(ted.load, file, message)
 
 
 def test_what_is_no_hdf5_is_named(flat: ted.Flat, tmp_path: Path) -> None:
@@ -355,24 +355,24 @@ def test_what_is_no_hdf5_is_named(flat: ted.Flat, tmp_path: Path) -> None:
     content = file.read_bytes()
     for part in (b"", b"no such file", content[:100], content[: len(content) // 2], content[::-1]):
         file.write_bytes(part)
-        refuse(ted.h5_combine, file, "cannot be read|damaged")
+        refuse(ted.load, file, "cannot be read|damaged")
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        ted.h5_combine(tmp_path / "nowhere.h5")
+        ted.load(tmp_path / "nowhere.h5")
     for kind, make in KINDS.items():
         other = tmp_path / f"{kind}.h5"
         with make(other), pytest.raises(ValueError, match=str(other)):
-            ted.h5_combine(other)
+            ted.load(other)
 
 
 def test_a_filter_that_is_missing_is_named(flat: ted.Flat, tmp_path: Path) -> None:
     file = tmp_path / "x.h5"
-    ted.h5_split(flat, file, compression="gzip")
+    ted.save(flat, file, compression="gzip")
     content = file.read_bytes()
     assert content.count(b"deflate") > 0
     changed = content.replace(b"\x01\x00\x08\x00\x01\x00\x01\x00deflate", b"\x77\x7f\x08\x00\x00\x00\x01\x00deflate")
     assert changed != content
     file.write_bytes(changed)
-    refuse(ted.h5_combine, file, "cannot be read|damaged")
+    refuse(ted.load, file, "cannot be read|damaged")
 
 
 def test_what_there_is_to_tell_may_be_long(tmp_path: Path) -> None:
@@ -380,10 +380,10 @@ def test_what_there_is_to_tell_may_be_long(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         bounds = frb.Bounded(np.arange(9000) / 7, 10_000.0, (9000,))
         made = ted.to_form(backend.init(frb.BufferSpec({**fixed([], 1).spec.item, "bounds": bounds}, capacity=1)))
-    ted.h5_split(made, tmp_path / "x.h5")
+    ted.save(made, tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as file:
         assert {"functional_rb.0", "functional_rb.1"} <= set(file.attrs)
-    assert ted.h5_combine(tmp_path / "x.h5").spec == made.spec
+    assert ted.load(tmp_path / "x.h5").spec == made.spec
 
 
 def test_classes_that_are_not_known_are_told_with_the_file(flat: ted.Flat, tmp_path: Path) -> None:

@@ -72,10 +72,10 @@ def check_files(flat: ted.Flat) -> None:
         nested = ted.to_form(flat, "nested")
         ted.save(nested, place / "nested")
         same_form(loaded(place / "nested"), nested)
-        ted.h5_split(nested, place / "x.h5")
-        same_form(ted.h5_combine(place / "x.h5"), nested)
-        ted.h5_split(flat, place / "y.h5", compression="gzip")
-        same_form(ted.h5_combine(place / "y.h5"), nested)
+        ted.save(nested, place / "x.h5")
+        same_form(ted.load(place / "x.h5"), nested)
+        ted.save(flat, place / "y.h5", compression="gzip")
+        same_form(ted.load(place / "y.h5"), nested)
         assert sorted(file.name for file in place.iterdir()) == ["flat", "nested", "x.h5", "y.h5"]
 
 
@@ -302,11 +302,13 @@ def flat() -> ted.Flat:
 
 def test_files_are_never_overwritten(flat: ted.Flat, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "flat")
-    ted.h5_split(flat, tmp_path / "x.h5")
+    ted.save(flat, tmp_path / "x.h5")
     with pytest.raises(FileExistsError, match="flat is there already"):
         ted.save(flat, tmp_path / "flat")
     with pytest.raises(FileExistsError, match=r"x\.h5 is there already"):
-        ted.h5_split(flat, tmp_path / "x.h5")
+        ted.save(flat, tmp_path / "x.h5")
+    with pytest.raises(ValueError, match=r"compression is of files of HDF5, and '.*none' does not end with"):
+        ted.save(flat, tmp_path / "none", compression="gzip")
     (tmp_path / "empty").mkdir()
     ted.save(flat, tmp_path / "empty")
     same_form(ted.load(tmp_path / "empty"), flat)
@@ -321,7 +323,7 @@ def test_a_failure_leaves_nothing_behind(flat: ted.Flat, tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="no space left"):
         ted.save(flat, tmp_path / "flat")
     with pytest.raises(OSError, match="no space left"):
-        ted.h5_split(flat, tmp_path / "x.h5")
+        ted.save(flat, tmp_path / "x.h5")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -331,7 +333,7 @@ def test_names_that_files_have_for_something_else() -> None:
             state = backend.init(frb.BufferSpec({**ITEM, name: frb.Binary()}, capacity=2))
             made = ted.to_form(state)
             with pytest.raises(ValueError, match="rename"):
-                (ted.save if where == "flat" else ted.h5_split)(made, Path(scratch) / where)
+                ted.save(made, Path(scratch) / where)
 
 
 def test_odd_names_come_back(tmp_path: Path) -> None:
@@ -360,10 +362,10 @@ def test_files_need_numpy_alone(flat: ted.Flat, tmp_path: Path) -> None:
 
 def test_hdf5_without_h5py_is_told(flat: ted.Flat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ImportError, match=r"ted\.h5_split needs h5py: pip install '\.\[hdf5\]' in a checkout"):
-        ted.h5_split(flat, tmp_path / "x.h5")
-    with pytest.raises(ImportError, match=r"ted\.h5_combine needs h5py"):
-        ted.h5_combine(tmp_path / "x.h5")
+    with pytest.raises(ImportError, match=r"ted\.save needs h5py: pip install '\.\[hdf5\]' in a checkout"):
+        ted.save(flat, tmp_path / "x.h5")
+    with pytest.raises(ImportError, match=r"ted\.load needs h5py"):
+        ted.load(tmp_path / "x.h5")
 
 
 def test_forms_show_their_outline(flat: ted.Flat) -> None:

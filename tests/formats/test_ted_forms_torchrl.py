@@ -91,7 +91,7 @@ def test_what_torchrl_wrote_is_read(case: Case, form: str, tmp_path: Path) -> No
     storage = storage_of(case)
     storage.checkpointer = FORMS[form]()
     dumped(storage, tmp_path / "theirs")
-    read = ted.h5_combine(tmp_path / "theirs" / "checkpoint.h5") if form == "h5" else ted.load(tmp_path / "theirs")
+    read = ted.load(tmp_path / "theirs" / "checkpoint.h5" if form == "h5" else tmp_path / "theirs")
     assert type(read) is (ted.Flat if form == "flat" else ted.Nested)
     nested = ted.to_form(read, "nested") if isinstance(read, ted.Flat) else read
     expected = trajectories(case)
@@ -116,7 +116,7 @@ def test_what_we_wrote_is_read_by_torchrl(case: Case, form: str, there: bool, tm
     place = tmp_path / "ours"
     if form == "h5":
         place.mkdir()
-        ted.h5_split(made, place / "checkpoint.h5")
+        ted.save(made, place / "checkpoint.h5")
     else:
         ted.save(made, place)
     if there:

@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden_ted"
 def test_golden_files_are_read(name: str, form: str) -> None:
     case = dataclasses.replace(CASES[name], half=form != "h5")
     place = GOLDEN / f"{name}_{form}"
-    read = ted.h5_combine(place / "checkpoint.h5") if form == "h5" else ted.load(place)
+    read = ted.load(place / "checkpoint.h5" if form == "h5" else place)
     nested = ted.to_form(read, "nested") if isinstance(read, ted.Flat) else read
     assert isinstance(read, ted.Flat) == (form == "flat")
     for got, steps in zip(nested.trajectories, trajectories(case), strict=True):
@@ -45,7 +45,7 @@ def test_directories_are_written_as_torchrl_does(name: str, tmp_path: Path) -> N
 def test_hdf5_is_written_as_torchrl_does(name: str, tmp_path: Path) -> None:
     import h5py
 
-    ted.h5_split(ours(dataclasses.replace(CASES[name], half=False)), tmp_path / "x.h5")
+    ted.save(ours(dataclasses.replace(CASES[name], half=False)), tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as got, h5py.File(GOLDEN / f"{name}_h5" / "checkpoint.h5") as expected:
         same(datasets(got), datasets(expected))
 
