@@ -296,10 +296,12 @@ def check_arrays(lib: Lib[A], array: object, who: str, what: str) -> None:
         TypeError: for the one, with the remedy.
         RuntimeError: for the other: JAX deletes an array that is consumed, on torch it is None.
     """
-    if array is not None and not isinstance(array, lib.array):
+    if array is None:
+        raise consumed()
+    if not isinstance(array, lib.array):
         raise TypeError(f"{who}: expected a {what} of this backend; bring it over by rb.from_dlpack({what})")
     is_deleted = None if lib.is_traced(array) else getattr(array, "is_deleted", None)
-    if array is None or (is_deleted is not None and is_deleted()):
+    if is_deleted is not None and is_deleted():
         raise consumed()
 
 
