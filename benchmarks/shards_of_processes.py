@@ -6,6 +6,7 @@ anything; on a machine that others use, it is that which takes longest.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
 import sys
@@ -21,7 +22,7 @@ from benchmarks.shards import BATCH, CAPACITY, LANES, items, spec_of
 ROUNDS, BEFORE = 200, 20
 
 
-def calls(group: Any, sampler: Any) -> dict[str, Callable[[], Any]]:
+def calls(group: Any, sampler: Any, writer: Any) -> dict[str, Callable[[], Any]]:
     """What a process calls, by name."""
     import torch
     import torch.distributed as dist
@@ -30,7 +31,10 @@ def calls(group: Any, sampler: Any) -> dict[str, Callable[[], Any]]:
 
     own = LANES // dist.get_world_size(group)
     filled, batch = ({name: torch.from_numpy(x) for name, x in items(n, own).items()} for n in (3000, 4))
-    state, key = rb.add_(rb.init(spec_of(sampler), sharding=group), filled), rb.key(0)
+    key = rb.key(0)
+    drawn = {"key": key} if writer.words else {}
+    state = rb.init(dataclasses.replace(spec_of(sampler), writer=writer), sharding=group)
+    state = rb.add_(state, filled, **drawn)
     state, first = rb.sample_(state, key, BATCH)
     priorities, number = torch.rand(first.indices.numel()), torch.zeros(1)
 
@@ -40,7 +44,7 @@ def calls(group: Any, sampler: Any) -> dict[str, Callable[[], Any]]:
 
     made = {
         "all-reduce": lambda: dist.all_reduce(number, group=group),
-        "add": lambda: keep(rb.add_(state, batch)),
+        "add": lambda: keep(rb.add_(state, batch, **drawn)),
         "sample": lambda: keep(rb.sample_(state, key, BATCH)),
         "sample, local": lambda: keep(rb.sample_(state, key, BATCH, draw="local")),
     }
@@ -56,8 +60,10 @@ def measured(rank: int, shards: int, store: str) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=shards)
-    for sampler in (frb.Uniform(), frb.Prioritized(), frb.Slices(8)):
-        for name, call in calls(dist.group.WORLD, sampler).items():
+    choosing = ((frb.Uniform(), frb.Reservoir()), (frb.Uniform(), frb.MaxValue("reward")))
+    in_order = ((sampler, frb.RoundRobin()) for sampler in (frb.Uniform(), frb.Prioritized(), frb.Slices(8)))
+    for sampler, writer in (*in_order, *choosing):
+        for name, call in calls(dist.group.WORLD, sampler, writer).items():
             taken = []
             for _ in range(BEFORE + ROUNDS):
                 begun = time.perf_counter()
@@ -65,7 +71,10 @@ def measured(rank: int, shards: int, store: str) -> None:
                 taken.append((time.perf_counter() - begun) * 1e6)
             if rank == 0:
                 low, middle = min(taken[BEFORE:]), statistics.median(taken[BEFORE:])
-                print(f"| {type(sampler).__name__} | {name} | {middle:.0f} | {low:.0f} |", flush=True)
+                print(
+                    f"| {type(sampler).__name__} | {type(writer).__name__} | {name} | {middle:.0f} | {low:.0f} |",
+                    flush=True,
+                )
     dist.destroy_process_group()
 
 
@@ -76,7 +85,7 @@ def main() -> None:
     shards = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     print(f"{CAPACITY:,} items in {LANES} lanes on {shards} processes, draws of {BATCH}; {ROUNDS} calls, us.\n")
-    print("| sampler | function | median | least |\n|---|---|--:|--:|", flush=True)
+    print("| sampler | writer | function | median | least |\n|---|---|---|--:|--:|", flush=True)
     context, store = multiprocessing.get_context("spawn"), f"{tempfile.mkdtemp()}/store"
     processes = [context.Process(target=measured, args=(rank, shards, store)) for rank in range(shards)]
     for process in processes:
