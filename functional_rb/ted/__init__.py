@@ -13,7 +13,7 @@ from functional_rb.ted.check_env import check_env
 from functional_rb.ted.files import load, save
 from functional_rb.ted.forms import Flat, Lanes, Nested
 from functional_rb.ted.items import item_from_env
-from functional_rb.ted.recording import begin, from_gymnasium, reset, to_gymnasium
+from functional_rb.ted.recording import begin, from_gymnasium, to_gymnasium
 from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "from_transitions",
     "item_from_env",
     "load",
-    "reset",
     "save",
     "step_mdp",
     "to_form",

@@ -43,6 +43,48 @@ class Carry(NamedTuple):
     ended: Any
     item: Composite | None = None
 
+    def reset(self, observation: Any, mask: Any) -> Carry:
+        """Go on after some environments were reset by hand, with autoreset disabled.
+
+        Args:
+            observation: what `env.reset(options={"reset_mask": mask})` returned.
+            mask: bool [E], which environments were reset.
+
+        Returns:
+            A new carry with their first observations.
+
+        Raises:
+            ValueError: for an environment that had not ended, unless it is traced: stored steps would go on from one
+                episode to another. Mark its last step as truncated as you record it:
+                `step = (obs, reward, terminated, truncated | cut_off, infos)`.
+
+        Example:
+            >>> no, yes = np.zeros(2, bool), np.array([True, False])
+            >>> carry = begin(np.zeros((2, 1)))
+            >>> carry, *_ = from_gymnasium(carry, np.zeros(2), (np.ones((2, 1)), np.zeros(2), yes, no, {}), "Disabled")
+            >>> carry.reset(np.array([[7.0], [8.0]]), yes).observation.tolist()
+            [[7.0], [1.0]]
+        """
+        who = "ted: Carry.reset"
+        if not is_leaf(mask) or shown(mask.dtype) != "bool":
+            raise TypeError(
+                f"{who}: mask: expected an array of dtype bool, got {getattr(mask, 'dtype', type(mask).__name__)}"
+            )
+        early = values_of(mask & ~((mask ^ mask) | self.ended))
+        if early is not None and early.any():
+            raise ValueError(
+                f"{who}: environments {np.flatnonzero(early).tolist()} had not ended; record their last step as "
+                f"truncated, from_gymnasium(carry, action, (obs, reward, terminated, truncated | mask, infos), ...), "
+                f"then reset them"
+            )
+        observation = _map(_own, observation)
+        if self.item is not None:
+            observation = encoded_observation(self.item, observation, None, tuple(mask.shape), who)
+        leaves, structure = nest.flatten(self.observation, is_leaf)
+        news = _leaves_as(structure, observation, f"{who}: the observation")
+        merged = [_where(mask, new, old) for new, old in zip(news, leaves, strict=True)]
+        return self._replace(observation=nest.unflatten(structure, merged), ended=self.ended & ~mask)
+
 
 def begin(observation: Any) -> Carry:
     """Begin to record, with what `env.reset` returned.
@@ -150,7 +192,7 @@ def from_gymnasium(
     if mode == DISABLED and np.any(ended := values_of(idle)) and ended is not None:
         raise ValueError(
             f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; after "
-            f'env.reset(options={{"reset_mask": mask}}) call ted.reset(carry, observation, mask); plain ones: ted.begin'
+            f'env.reset(options={{"reset_mask": mask}}) call carry.reset(observation, mask); plain ones: ted.begin'
         )
     rows = Transition(carry.observation, _map(as_array, action), reward, after, terminated, truncated)
     items = assemble(rows, done, observation_key, who)
@@ -166,49 +208,6 @@ def from_gymnasium(
             )
     ended = {NEXT_STEP: done, SAME_STEP: never, DISABLED: done | idle}[mode]
     return Carry(observation, ended, spec), items, ~(never if mode == SAME_STEP else idle)
-
-
-def reset(carry: Carry, observation: Any, mask: Any) -> Carry:
-    """Go on after some environments were reset by hand, with autoreset disabled.
-
-    Args:
-        carry: from `begin` or `from_gymnasium`.
-        observation: what `env.reset(options={"reset_mask": mask})` returned.
-        mask: bool [E], which environments were reset.
-
-    Returns:
-        The carry with their first observations.
-
-    Raises:
-        ValueError: for an environment that had not ended, unless it is traced: stored steps would go on from one
-            episode to another. Mark its last step as truncated as you record it:
-            `step = (obs, reward, terminated, truncated | cut_off, infos)`.
-
-    Example:
-        >>> no, yes = np.zeros(2, bool), np.array([True, False])
-        >>> carry = begin(np.zeros((2, 1)))
-        >>> carry, *_ = from_gymnasium(carry, np.zeros(2), (np.ones((2, 1)), np.zeros(2), yes, no, {}), "Disabled")
-        >>> reset(carry, np.array([[7.0], [8.0]]), yes).observation.tolist()
-        [[7.0], [1.0]]
-    """
-    who = "ted.reset"
-    if not is_leaf(mask) or shown(mask.dtype) != "bool":
-        raise TypeError(
-            f"{who}: mask: expected an array of dtype bool, got {getattr(mask, 'dtype', type(mask).__name__)}"
-        )
-    early = values_of(mask & ~((mask ^ mask) | carry.ended))
-    if early is not None and early.any():
-        raise ValueError(
-            f"{who}: environments {np.flatnonzero(early).tolist()} had not ended; record their last step as truncated, "
-            f"from_gymnasium(carry, action, (obs, reward, terminated, truncated | mask, infos), ...), then reset them"
-        )
-    observation = _map(_own, observation)
-    if carry.item is not None:
-        observation = encoded_observation(carry.item, observation, None, tuple(mask.shape), who)
-    leaves, structure = nest.flatten(carry.observation, is_leaf)
-    news = _leaves_as(structure, observation, f"{who}: the observation")
-    merged = [_where(mask, new, old) for new, old in zip(news, leaves, strict=True)]
-    return carry._replace(observation=nest.unflatten(structure, merged), ended=carry.ended & ~mask)
 
 
 def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:

@@ -184,7 +184,7 @@ def stream(env: VectorEnv[Any, Any, Any], mode: AutoresetMode, calls: int, item:
         done = items["next"]["done"]
         if mode == AutoresetMode.DISABLED and done.any():
             observation, _ = env.reset(options={"reset_mask": done.copy()})
-            carry = frb.ted.reset(carry, observation, done)
+            carry = carry.reset(observation, done)
         taken += mask
         yield items, mask
 

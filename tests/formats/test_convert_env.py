@@ -75,7 +75,7 @@ def test_vector_environment(library: Backend, mode: AutoresetMode) -> None:
         state = library.add(state, steps, mask=mask)
         done = steps["next"]["done"]
         if mode == AutoresetMode.DISABLED and done.any():
-            carry = ted.reset(carry, env.reset(options={"reset_mask": done})[0], done)
+            carry = carry.reset(env.reset(options={"reset_mask": done})[0], done)
     assert int(library.rb.size(state)) == 15
     read_back(library, spec, state, [one.log for one in env.envs])
 

@@ -287,7 +287,7 @@ def test_recorder_works_on_either_library(library: Backend) -> None:
     carry, items, _ = ted.from_gymnasium(ted.begin(zero), zero, (zero + 1, zero, end, no, {}), DISABLED)
     with pytest.raises(ValueError, match=r"environments \[0\] have ended"):
         ted.from_gymnasium(carry, zero, (zero + 1, zero, no, no, {}), DISABLED)
-    carry = ted.reset(carry, zero + 7, end)
+    carry = carry.reset(zero + 7, end)
     assert library.numpy(carry.observation).tolist() == [7, 1, 1]
     _, items, mask = ted.from_gymnasium(carry, zero, (zero + 2, zero, no, no, {}), DISABLED)
     assert library.numpy(mask).all()
@@ -301,7 +301,7 @@ def test_what_is_stepped_after_its_end_while_tracing_is_not_marked() -> None:
         for ends in (end, end ^ end, end ^ end):
             carry, _, mask = ted.from_gymnasium(carry, zero, (zero + 1, zero, ends, end ^ end, {}), DISABLED)
             masks.append(mask)
-        carry = ted.reset(carry, zero, end)
+        carry = carry.reset(zero, end)
         return [*masks, ted.from_gymnasium(carry, zero, (zero + 1, zero, end, end, {}), DISABLED)[2]]
 
     masks = record(np.zeros(2, np.float32), np.array([True, False]))
@@ -312,19 +312,19 @@ def test_manual_resets_are_checked() -> None:
     x, zero, end = np.zeros((2, 1)), np.zeros(2), np.array([True, False])
     carry, _, _ = ted.from_gymnasium(ted.begin(x), zero, (x, zero, end, ~YES[:2], {}), DISABLED)
     with pytest.raises(
-        ValueError, match=r"ted.reset: environments \[1\] had not ended; record their last step as truncated"
+        ValueError, match=r"ted: Carry\.reset: environments \[1\] had not ended; record their last step as truncated"
     ):
-        ted.reset(carry, x, YES[:2])
-    with pytest.raises(TypeError, match=r"ted.reset: mask: expected an array of dtype bool, got int64"):
-        ted.reset(carry, x, np.array([1, 0]))
+        carry.reset(x, YES[:2])
+    with pytest.raises(TypeError, match=r"ted: Carry\.reset: mask: expected an array of dtype bool, got int64"):
+        carry.reset(x, np.array([1, 0]))
     with pytest.raises(
-        ValueError, match=r"ted.reset: the observation: expected the structure of the observations before"
+        ValueError, match=r"ted: Carry\.reset: the observation: expected the structure of the observations before"
     ):
-        ted.reset(carry, {"x": x}, end)
+        carry.reset({"x": x}, end)
     # An episode that is cut off says so in what is recorded.
     carry, items, _ = ted.from_gymnasium(ted.begin(x), zero, (x, zero, end, ~end, {}), DISABLED)
     assert items["next"]["truncated"].tolist() == [False, True]
-    assert not ted.reset(carry, x, YES[:2]).ended.any()
+    assert not carry.reset(x, YES[:2]).ended.any()
 
 
 X, ZERO, END = np.zeros((2, 1), np.float32), np.zeros(2), np.array([True, False])
