@@ -66,10 +66,6 @@ class ArraySpec(Spec):
         """The values of one of `tables` for every element, as a NumPy array of the shape."""
         return np.broadcast_to(np.asarray(getattr(self, name)), self.shape)
 
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: a scalar float32."""
-        return {"shape": (), "dtype": "float32"}
-
     @property
     def size(self) -> int:
         """The number of elements of a value."""
@@ -308,10 +304,6 @@ class Binary(ArraySpec):
         half = 0 if dtypes.kind_of(self.dtype) == "int" else 0.5
         y = order.comparable(ops, x, self.dtype)
         return ops.cast(y > order.limit(ops, np.asarray(half), self.dtype, x), self.dtype)
-
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: a scalar bool."""
-        return {"shape": (), "dtype": "bool"}
 
 
 def rows_of(ops: SpecOps, found: Array, size: int) -> Array:

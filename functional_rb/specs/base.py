@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -180,8 +181,9 @@ class Spec(abc.ABC):
         raise TypeError("a spec does not look at values: write rb.contains(spec, value)")
 
     def defaults(self) -> dict[str, Any]:
-        """The defaults of the constructor's arguments, by name."""
-        return {}
+        """The defaults of the constructor's arguments, by name; in place of None what follows from the others."""
+        parameters = inspect.signature(type(self)).parameters.values()
+        return {each.name: each.default for each in parameters if each.default is not each.empty}
 
     def __repr__(self) -> str:
         """The call that makes the spec, without arguments that equal their defaults, in one line or several."""

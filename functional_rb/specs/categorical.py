@@ -65,10 +65,6 @@ class Categorical(Numbers):
         """The number of values of the single choice."""
         return (self.n,)
 
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: all choices allowed, a scalar int32, numbered from zero."""
-        return {"mask": None, "shape": (), "dtype": "int32", "start": 0}
-
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class OneHot(Vectors):
@@ -117,4 +113,4 @@ class OneHot(Vectors):
 
     def defaults(self) -> dict[str, Any]:
         """The defaults: all choices allowed, one vector of bools."""
-        return {"mask": None, "shape": (self.n,), "dtype": "bool"}
+        return super().defaults() | {"shape": (self.n,)}

@@ -87,10 +87,6 @@ class Graph(Varying):
             }
         return Composite(parts, batch_shape=lead)
 
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: one graph."""
-        return {"max_edges": 1, "batch_shape": ()}
-
     @property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes: for the numbers, nodes, edges, and two for each linked node."""

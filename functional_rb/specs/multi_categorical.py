@@ -164,7 +164,7 @@ class MultiCategorical(Numbers):
 
     def defaults(self) -> dict[str, Any]:
         """The defaults: all choices allowed, as many elements as `nvec` has numbers, numbered from zero."""
-        return {"mask": None, "shape": np.shape(self.nvec) or None, "dtype": "int32", "start": 0}
+        return super().defaults() | {"shape": np.shape(self.nvec) or None}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -218,4 +218,4 @@ class MultiOneHot(Vectors):
 
     def defaults(self) -> dict[str, Any]:
         """The defaults: all choices allowed, one vector of bools."""
-        return {"mask": None, "shape": (sum(self.nvec),), "dtype": "bool"}
+        return super().defaults() | {"shape": (sum(self.nvec),)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -46,7 +46,3 @@ class NonTensor(Spec):
     def changed(self, k: int, change: Change) -> NonTensor:
         """The spec after a change of shape."""
         return NonTensor(change(np.broadcast_to(np.int8(0), self.shape)).shape)
-
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: one object."""
-        return {"shape": ()}

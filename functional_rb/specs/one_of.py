@@ -58,10 +58,6 @@ class OneOf(Varying):
         options = tuple(in_front(option, lead) for option in self.options)
         return Composite({"choice": Categorical(len(options), shape=lead), "options": options}, batch_shape=lead)
 
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: one value."""
-        return {"batch_shape": ()}
-
     @property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes: for the choice, and for every option."""

@@ -67,10 +67,6 @@ class Sequence(Varying):
         length = Bounded(0, self.max_length, self.batch_shape, "int32")
         return Composite({"elements": in_front(self.element, lead), "length": length}, batch_shape=self.batch_shape)
 
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: one tuple."""
-        return {"stack": False, "batch_shape": ()}
-
     @property
     def words(self) -> int:
         """Random words of 31 bits that `draw` takes: for the length and the elements."""

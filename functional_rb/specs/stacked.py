@@ -198,10 +198,6 @@ class Stacked(Spec):
             f"axis of {given}"
         )
 
-    def defaults(self) -> dict[str, Any]:
-        """The defaults: members along the first axis."""
-        return {"axis": 0}
-
 
 def stack(specs: Sequence[Any], axis: int = 0) -> Any:
     """Specs side by side: one spec with a further axis if they are all the same, else `Stacked`.

@@ -84,7 +84,7 @@ class Text(ArraySpec):
 
     def defaults(self) -> dict[str, Any]:
         """The defaults: one text of letters and digits."""
-        return {"min_length": 1, "charset": ALPHANUMERIC, "shape": (self.max_length,)}
+        return super().defaults() | {"shape": (self.max_length,)}
 
     @property
     def words(self) -> int:
