@@ -14,7 +14,7 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from tests.agreement import gpu_on_xla
-from tests.agreement.test_gpu_kernels_on_jax import (
+from tests.agreement.jax_programs import (
     ITEM,
     agreeing,
     cuda,

@@ -7,7 +7,7 @@ import ctypes
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,17 @@ import jax_backend as rb
 from functional_rb import _native
 from jax_backend import gpus
 from tests.agreement import gpu_on_xla
+from tests.agreement.jax_programs import (
+    ITEM,
+    agreeing,
+    bits,
+    cuda,
+    items,
+    mask,
+    otherwise,
+    priorities,
+    stacked,
+)
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
@@ -27,55 +38,16 @@ from tests.support.emulated_gpu import Emulated
 
 pytestmark = needs_native
 
-GPU: Final = jax.default_backend() == "gpu"
-cuda = pytest.mark.skipif(not GPU, reason="no CUDA device")
 SAMPLERS = {
     "uniform": frb.Uniform(),
     "prioritized": frb.Prioritized(alpha=0.7, beta=0.5),
     "prioritized, as they are": frb.Prioritized(alpha=1.0, new_priority="ever"),
 }
-ITEM = {
-    "x": frb.Unbounded((3,)),
-    "n": frb.Unbounded((), "int32"),
-    "done": frb.Binary(()),
-    "tiny": frb.Unbounded((5,), "int8"),
-    "half": frb.Unbounded((2,), "bfloat16"),
-    "image": frb.Unbounded((1100,), "uint8"),
-    "none": frb.Unbounded((0, 2)),
-}
 CAPACITY, FEW, MANY, DRAWN = 17, 6, 40, 9
-UNUSUAL = (np.nan, -1.0, np.inf, 0.0, -0.0, 1e-40, 3.0, 1e30, 1e-30)
 
 
 def of(sampler: str, capacity: int = CAPACITY) -> frb.BufferSpec:
     return frb.BufferSpec(ITEM, capacity, SAMPLERS[sampler])
-
-
-def items(seed: int, *lead: int) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-
-    def array(shape: tuple[int, ...], dtype: str) -> Any:
-        numbers = rng.integers(0, 2 if dtype == "bool" else 100, (*lead, *shape))
-        return jnp.asarray(numbers).astype(dtype)
-
-    return {name: array(leaf.shape, leaf.dtype) for name, leaf in ITEM.items()}
-
-
-def mask(seed: int, *shape: int) -> Any:
-    return jnp.asarray(np.random.default_rng(seed).random(shape) < 0.6)
-
-
-def priorities(seed: int, *shape: int) -> Any:
-    rng = np.random.default_rng(seed)
-    numbers = rng.random(shape, np.float32).reshape(-1)
-    numbers[: len(UNUSUAL)] = UNUSUAL[: numbers.size]
-    return jnp.asarray(rng.permutation(numbers).reshape(shape))
-
-
-def bits(tree: Any) -> list[tuple[str, bytes]]:
-    """All arrays, of a state too."""
-    named = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(jax.tree_util.keystr(path), np.asarray(x).tobytes()) for path, x in named if isinstance(x, jax.Array)]
 
 
 def step(state: frb.State, given: Any, key: jax.Array) -> Any:
@@ -92,10 +64,6 @@ def step(state: frb.State, given: Any, key: jax.Array) -> Any:
 
 def given(k: int, n: int = FEW) -> Any:
     return items(k, n), mask(k, n), priorities(k, n)
-
-
-def stacked(*each: Any) -> Any:
-    return jax.tree.map(lambda *x: jnp.stack(x), *each)
 
 
 # --- programs: of a spec, each gives arrays -------------------------------------------------------------------------
@@ -198,23 +166,6 @@ PROGRAMS: dict[str, Callable[[frb.BufferSpec], Any]] = {
     program.__name__: program
     for program in (eager, scanned, donated, branched, several, shared, divided, at_the_end, rewritten)
 }
-
-
-def otherwise() -> AbstractContextManager[None]:
-    """By the core, or by the kernels of the CPU, which other tests hold to it and which are compiled faster."""
-    return frb.kernels(False) if effort(False, True) else gpu_on_xla.by_the_cpu()
-
-
-def agreeing(
-    program: Callable[[frb.BufferSpec], Any], spec: frb.BufferSpec, kernels: AbstractContextManager[Any]
-) -> Any:
-    """What was launched by a program that gives the same with kernels for GPUs and without."""
-    with otherwise():
-        expected = bits(program(spec))
-    with kernels as told:
-        found = bits(program(spec))
-    assert found == expected
-    return told
 
 
 def agree(program: str, sampler: str, kernels: AbstractContextManager[Any]) -> Any:
