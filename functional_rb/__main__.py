@@ -7,7 +7,6 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from functional_rb import __version__
 from functional_rb.base.errors import CheckpointError
@@ -69,7 +68,7 @@ def _inspect(given: argparse.Namespace) -> int:
     return 0 if is_whole(report) else 1
 
 
-def _imported(name: str) -> Any:
+def _imported(name: str) -> object:
     """What a module has under a name.
 
     Raises:

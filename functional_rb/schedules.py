@@ -54,7 +54,7 @@ class Schedule:
         return self.first + (self.last - self.first) * part
 
 
-def _cosine(x: Any) -> Any:
+def _cosine(x: Any) -> float:
     """The cosine of a number from 0 to pi / 2."""
     square, found = x * x, 0.0
     for factor in reversed(_COSINE):

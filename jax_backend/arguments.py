@@ -33,7 +33,7 @@ class Given(NamedTuple):
     places: tuple[int, ...]
     static: Static
 
-    def together(self, args: Sequence[object], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def together(self, args: Sequence[object], kwargs: dict[str, object]) -> tuple[list[Any], dict[str, Any]]:
         """Others in place of those that are not static, and the static ones: by position, and by name."""
         by_place = dict(zip(self.places, args, strict=True))
         by_place |= {where: x for where, _, x in self.static if isinstance(where, int)}
@@ -63,7 +63,7 @@ class Chosen(NamedTuple):
         """Whether it names the argument at a position among `count`."""
         return place in self.numbers or place - count in self.numbers
 
-    def sort(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+    def sort(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> Given:
         """Arguments, with those apart that it names: the static ones."""
         count = len(args)
         places = tuple(range(count))

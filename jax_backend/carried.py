@@ -11,7 +11,7 @@ from jax_backend import compile, lent, ops
 
 
 @compile.program
-def _traced(owned: Any, given: Any, function: Callable[..., Any], static: Any) -> Any:
+def _traced(owned: Any, given: Any, function: Callable[..., object], static: Any) -> object:
     return function(ops, static, owned, *given)
 
 

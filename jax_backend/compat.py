@@ -39,7 +39,7 @@ def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) ->
         of: is given a function to call with each new value of the setting.
         now: its value.
     """
-    made: Any = jax.make_user_context(now) if hasattr(jax, "make_user_context") else None
+    made: object = jax.make_user_context(now) if hasattr(jax, "make_user_context") else None
     if hasattr(made, "set_global"):
         of(made.set_global)
         return
@@ -79,7 +79,7 @@ def explicit_axes(mesh: object) -> tuple[Any, ...]:
     Raises:
         NotImplementedError: for a mesh that has some, on an older JAX.
     """
-    found: tuple[Any, ...] = tuple(getattr(mesh, "explicit_axes", ()))
+    found = tuple(getattr(mesh, "explicit_axes", ()))
     if found and not IS_EXPLICIT:
         raise NotImplementedError(
             f"a mesh with explicit axes ({', '.join(map(str, found))}): buffers are on such from JAX 0.7.2 on, and "
@@ -110,7 +110,7 @@ def told(results: Any, state: Any, is_state: bool) -> Any:
     sizes = [size for size in mesh.axis_sizes if size > 1]
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
-    def placed(x: Any) -> Any:
+    def placed(x: jax.Array | None) -> Any:
         if not isinstance(x, jax.Array) or (is_state and any(length % n == 0 for length in x.shape for n in sizes)):
             return x
         return lax.with_sharding_constraint(x, whole)
@@ -152,7 +152,7 @@ def is_aligned(address: int, platform: str) -> bool:
 
 def tree_of(registry: object, node: tuple[object, object], children: Sequence[object]) -> Any:
     """The structure of a node and its children: JAX 0.7 renamed the function, and gave it a name before."""
-    kind: Any = jax.tree_util.PyTreeDef
+    kind = jax.tree_util.PyTreeDef
     if hasattr(kind, "from_node_data_and_children"):
         return kind.from_node_data_and_children(registry, node, children)
     return kind.make_from_node_data_and_children(registry, node, children)

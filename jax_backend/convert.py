@@ -51,7 +51,7 @@ def as_vector(array: Any, name: str) -> Any:
     return array
 
 
-def exactly(array: Any, name: str) -> Any:
+def exactly(array: Any, name: str) -> object:
     """Handles as int32, and priorities as float32, where nothing is lost; the rest as it is, for the caller to refuse.
 
     Whether float32 has all of float64 numbers can only be seen where the numbers are at hand.
@@ -74,7 +74,7 @@ def exactly(array: Any, name: str) -> Any:
     return array
 
 
-def _whole_priorities(array: Any) -> Any:
+def _whole_priorities(array: jax.Array) -> object:
     """Whole numbers as float32, where it has all of them; the rest as it is."""
     if array.dtype.itemsize > 2:
         if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):

@@ -47,7 +47,7 @@ def choose(kernel: Kernel | None, core: Callable[..., object], *args: object) ->
     for k in places:  # what is being traced must not outlive this
         leaves[k] = None
 
-    def rebuilt(arrays: Sequence[object]) -> Any:
+    def rebuilt(arrays: Sequence[object]) -> object:
         filled = dict(enumerate(leaves)) | dict(zip(places, arrays, strict=True))
         with part_kernels.using(part_kernels.NONE):
             return core(*jax.tree.unflatten(outline, filled.values()))
@@ -146,7 +146,7 @@ def _carry_out(*operands: jax.Array, **params: object) -> Any:
     return jax.jit(functools.partial(_work.bind, **params))(*operands)
 
 
-def _results(*operands: object, kernel: Kernel, batch: Batch, **others: object) -> list[Any]:
+def _results(*operands: object, kernel: Kernel, batch: Batch, **others: object) -> list[object]:
     results = [x for x in kernel.in_order if x is not ABSENT]
     return [_like(operands, (*batch.sizes, *x.shape), jnp.dtype(x.dtype)) for x in results]
 
@@ -158,7 +158,7 @@ def _like(operands: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
     return operand.update(shape=shape, dtype=dtype, weak_type=False, sharding=whole)
 
 
-def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[object, object]:
     if all(dim is None for dim in dims):
         out = _work.bind(*operands, **params)
         return out, [None] * len(out)
@@ -178,7 +178,7 @@ def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **p
     return out, [0] * len(out)
 
 
-def _lower_to_core(ctx: Any, *operands: Any, core: Any, batch: Batch, **others: Any) -> Any:
+def _lower_to_core(ctx: Any, *operands: object, core: Any, batch: Batch, **others: object) -> Any:
     """Lower a part to the operations of the core, where its kernel cannot run."""
     function = core
     for level in reversed(range(len(batch.sizes))):
@@ -207,7 +207,7 @@ def lower_on_gpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
     values, arguments, results = _in_frame(ctx, operands, kernel)
     results = [*results, jax.core.ShapedArray((gpu.scratch(kernel),), np.dtype(np.int32))]
-    attributes: dict[str, Any] = {"batch": _batch_of(kernel, batch, arguments, results)}
+    attributes: dict[str, object] = {"batch": _batch_of(kernel, batch, arguments, results)}
     for k, record in enumerate(kernel.records):  # XLA sorts them by their names
         attributes[f"record_{k}"] = descriptor.encode_number(record) if isinstance(record, int) else record
     # Of the counters blocks read the old ones while one block writes the new.
@@ -218,7 +218,7 @@ def lower_on_gpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core
     return [x for x, wanted in zip(found, expected, strict=False) if wanted is not ABSENT]
 
 
-def _in_frame(ctx: Any, operands: Sequence[Any], kernel: Kernel) -> tuple[list[Any], list[Any], list[Any]]:
+def _in_frame(ctx: Any, operands: Sequence[object], kernel: Kernel) -> tuple[list[Any], list[Any], list[Any]]:
     """Operands, their types, and those of the results, with an empty array for each that is not there."""
     nothing = np.zeros(0, np.int32)
     empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
@@ -248,11 +248,11 @@ def _batch_of(
 def _custom_call(
     ctx: Any,
     target: str,
-    values: Sequence[Any],
-    arguments: Sequence[Any],
-    results: Sequence[Any],
+    values: Sequence[object],
+    arguments: Sequence[object],
+    results: Sequence[object],
     aliases: Mapping[int, int],
-    attributes: Mapping[str, Any],
+    attributes: Mapping[str, object],
 ) -> Any:
     rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(aliases))
     return rule(ctx.replace(avals_in=arguments, avals_out=results), *values, **attributes)
@@ -275,7 +275,7 @@ def _register() -> None:
 
 def _encode_batch(
     sizes: Sequence[int], batched: Sequence[Sequence[bool]], nbytes: Sequence[int]
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """The attribute of a call that stands for many, as `xla::Batch` reads it (`functional_rb/native/src/xla_frame.h`).
 
     Args:
@@ -313,12 +313,12 @@ mlir.register_lowering(_work, lower_on_gpu, platform="cuda")
 # --- the barrier ----------------------------------------------------------------------------------------------------
 
 
-def _behind(*arrays: object, count: int) -> Any:
+def _behind(*arrays: object, count: int) -> list[object]:
     """The first `count` arrays, or their types, which the barrier lets through."""
     return list(arrays[:count])
 
 
-def _behind_batched(arrays: Sequence[object], dims: Sequence[object], *, count: int) -> tuple[Any, Any]:
+def _behind_batched(arrays: Sequence[object], dims: Sequence[object], *, count: int) -> tuple[object, object]:
     return _barrier.bind(*arrays, count=count), dims[:count]
 
 
@@ -326,7 +326,7 @@ def _lower_to_nothing(ctx: object, *arrays: object, count: int) -> Any:
     return arrays[:count]
 
 
-def _lower_barrier_on_cpu(ctx: Any, *arrays: Any, count: int) -> Any:
+def _lower_barrier_on_cpu(ctx: Any, *arrays: object, count: int) -> Any:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}

@@ -12,7 +12,7 @@ from functional_rb.structures import frame_ring
 from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, is_items, wide_name
 
 
-def resolve(device: object) -> Any:
+def resolve(device: object) -> object:
     """A device of JAX, or a sharding, as it is; one by name, as in `frb.Device("cuda:1")`; None for no device.
 
     Raises:
@@ -60,7 +60,7 @@ def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
     return where
 
 
-def places(arrays: Arrays, where: object) -> Any:
+def places(arrays: Arrays, where: object) -> object:
     """Where all of a state's arrays, or their shapes, are placed by a sharding."""
     if not isinstance(where, NamedSharding):
         return where

@@ -106,7 +106,7 @@ def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any
             lambda _, x: jnp.array(x, copy=True),
         )
     checks.check_together(target, "load_state_dict")
-    placed: dict[str, Any] = {}
+    placed = {}
     if isinstance(target, BufferSpec):
         spec = target
         device = devices.resolve(device) if spec.storage.on_host else execute.device_of(spec, device)

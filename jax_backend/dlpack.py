@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
@@ -77,7 +78,7 @@ def _shared(name: str, array: object) -> jax.Array:
         raise dlpack.refusal(name, array, error) from error
 
 
-def _on_host(name: str, array: Any) -> np.ndarray[Any, Any]:
+def _on_host(name: str, array: Any) -> NumpyArray:
     """An array of a state in the host's memory, which NumPy has."""
     if isinstance(array, np.ndarray):
         return array
@@ -88,7 +89,7 @@ def _on_host(name: str, array: Any) -> np.ndarray[Any, Any]:
         raise dlpack.refusal(name, array, error) from error
 
 
-def _copied_to_host(name: str, array: object) -> np.ndarray[Any, Any]:
+def _copied_to_host(name: str, array: object) -> NumpyArray:
     return np.array(_copied(name, array))
 
 

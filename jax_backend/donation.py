@@ -127,7 +127,7 @@ class Jitted(Generic[P, R]):
         self._calls.clear()
         self._plain.clear_cache()
 
-    def _stage(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _stage(self, name: str, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
         found = self._found(args, kwargs)
         if found is None:
             return getattr(self._plain, name)(*args, **kwargs)
@@ -135,7 +135,7 @@ class Jitted(Generic[P, R]):
         made = getattr(call.compiled(leaves), name)(*call.operands(leaves))
         return _Stage(made, call, jax.tree.structure(self._static.sort(args, kwargs)[:2]))
 
-    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Regrouped, list[Any]] | None:
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[Regrouped, list[Any]] | None:
         """How to call the function, and with which leaves; None where there is nothing to donate."""
         given = self._static.sort(args, kwargs)
         leaves, outline = jax.tree.flatten(given[:2])
@@ -160,7 +160,7 @@ class Jitted(Generic[P, R]):
     def _planned(self, given: Given, outline: object) -> Regrouped | None:
         count = len(given.places) + sum(isinstance(where, int) for where, *_ in given.static)
         leaves: list[Leaf] = []
-        states: list[Any] = []
+        states: list[object] = []
         for path, node in jax.tree_util.tree_leaves_with_path(given[:2], is_leaf=lambda x: isinstance(x, State)):
             if path[0].idx == 0:
                 place = given.places[path[1].idx]
@@ -220,13 +220,13 @@ class _Stage:
     def __init__(self, stage: Any, call: Regrouped, outline: Any) -> None:
         self._stage, self._call, self._outline = stage, call, outline
 
-    def lower(self, *args: Any, **kwargs: Any) -> _Stage:
+    def lower(self, *args: object, **kwargs: object) -> _Stage:
         return _Stage(self._stage.lower(*args, **kwargs), self._call, self._outline)
 
     def compile(self, *args: Any, **kwargs: Any) -> _Stage:
         return _Stage(self._stage.compile(*args, **kwargs), self._call, self._outline)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         leaves, outline = jax.tree.flatten((args, kwargs))
         if outline != self._outline:
             raise TypeError(f"this was compiled for arguments of the structure {self._outline}, got {outline}")

@@ -62,7 +62,7 @@ def to_state(arrays: Arrays, spec: BufferSpec) -> State:
     return State(*arrays, spec)
 
 
-def device_of(spec: BufferSpec, device: object) -> Any:
+def device_of(spec: BufferSpec, device: object) -> object:
     """Where the arrays of a state lie: on the device that is given, else on that of the storage."""
     named = spec.storage.device if isinstance(spec.storage, Device) else None
     return devices.resolve(named if device is None else device)
@@ -121,7 +121,7 @@ def add(
 @compile.program
 def drawn_from(
     state: State, key: jax.Array, batch: int, beta: jax.Array
-) -> tuple[dict[str, Any], list[jax.Array], Any, Selection]:
+) -> tuple[dict[str, object], list[jax.Array], object, Selection]:
     """What `sample` traces: of the state what is new, the leaves, their structure if it is another, the selection."""
     changed, leaves, selection = drawn_rows(state, key, batch, beta, None)
     leaves, structure = mapping.sampled(state.spec, leaves, batch, key, selection.mask)
@@ -130,7 +130,7 @@ def drawn_from(
 
 def drawn_rows(
     state: State, key: jax.Array, batch: int, beta: Any, wanted: jax.Array | None
-) -> tuple[dict[str, Any], list[jax.Array], Selection]:
+) -> tuple[dict[str, object], list[jax.Array], Selection]:
     """What is traced to draw a batch, of which the first rows count, an int32 scalar, or all."""
     _check_shapes(state, "sample")
     spec, more = state.spec, None
@@ -148,7 +148,7 @@ def drawn_rows(
 _sample = jax.jit(drawn_from, static_argnames=("batch", "kernels"), inline=True)
 
 
-def _changes(state: State, arrays: Arrays) -> dict[str, Any]:
+def _changes(state: State, arrays: Arrays) -> dict[str, object]:
     """What of a state a sampler has exchanged: a jitted function would copy what it only hands through.
 
     While tracing, the counters at least, for what they wait for; see `custom_call.barrier`.
@@ -234,7 +234,7 @@ def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None) 
     return _exchanged(state, compile.update(state, handles, priorities, {}))
 
 
-def _exchanged(state: State, arrays: Arrays) -> dict[str, Any]:
+def _exchanged(state: State, arrays: Arrays) -> dict[str, object]:
     """All but rows and wide arrays, as far as it is new."""
     tree = {} if arrays.tree is state.tree else {"tree": arrays.tree}
     changed = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary[name]}
@@ -242,7 +242,7 @@ def _exchanged(state: State, arrays: Arrays) -> dict[str, Any]:
 
 
 @compile.program
-def cleared(state: State) -> dict[str, Any]:
+def cleared(state: State) -> dict[str, object]:
     """What of a state changes where all items are taken out."""
     return _exchanged(state, compile.finished(functions.clear(ops, state, state.spec)))
 
@@ -257,7 +257,7 @@ def clear(state: State) -> State:
 
 @functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
 @compile.program
-def _with_spec(state: State, spec: BufferSpec, where: jax.sharding.NamedSharding | None) -> dict[str, Any]:
+def _with_spec(state: State, spec: BufferSpec, where: jax.sharding.NamedSharding | None) -> dict[str, object]:
     """What is new of a state under another spec."""
     arrays = compile.finished(respec.with_spec(ops, state, state.spec, spec))
     auxiliary = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary.get(name)}

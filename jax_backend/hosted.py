@@ -283,14 +283,14 @@ def look(
     return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
 
 
-def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], jax.Array, jax.Array]:
+def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], Any, Any]:
     """Do what `crop.random_crop` does; objects are found by where they were."""
     batch, steps = leaves[0].shape[:2]
     objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
     places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)
     arrays: list[Any] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
     made, starts, mask = execute.random_crop(arrays, lengths, key, length)
-    cut: list[Any] = list(made)
+    cut: list[object] = list(made)
     for k, leaf in objects.items():
         cut[k] = leaf.reshape(batch * steps, *leaf.shape[2:])[np.asarray(made[k])]
     return cut, starts, mask

@@ -71,7 +71,7 @@ def _check_nonempty(state: State, batch: int) -> None:
 
 def _sampled(
     state: State, key: jax.Array, batch: int, beta: jax.Array, kernels: bool = False
-) -> tuple[State, list[jax.Array], Any, Selection]:
+) -> tuple[State, list[jax.Array], object, Selection]:
     drawn = execute.drawn_from(state, key, batch, beta, kernels=kernels)  # type: ignore[call-arg]  # see `compile.program`
     return execute.changed_by(state, drawn[0]), *drawn[1:]
 

@@ -64,5 +64,5 @@ def for_maps(key: jax.Array) -> jax.Array:
 
 
 @functools.cache
-def _is_key_type(dtype: Any) -> bool:
+def _is_key_type(dtype: str) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)

@@ -24,7 +24,7 @@ def _not_here(*given: object) -> Any:
 
 
 @functools.cache
-def _writes() -> Any:
+def _writes() -> SimpleNamespace:
     """The chain of shared buffers, which knows none of JAX's keys."""
     found = chain()
     return SimpleNamespace(
@@ -37,11 +37,11 @@ def _writes() -> Any:
     )
 
 
-def _chain(state: Any) -> Any:
+def _chain(state: SharedState) -> Any:
     return _writes() if type(state) is SharedState else None
 
 
-def _explicit(draws: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _explicit(draws: Generator[object, object, object]) -> Generator[Any, Any, Any]:
     """A generator that may move arrays, but not in place of the caller between its steps."""
     following = None
     while True:

@@ -77,7 +77,7 @@ def _given(
     return found, _Static(structure)
 
 
-def _called_back(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[Any], _Static]:
+def _called_back(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[object], _Static]:
     """What a function on the host gives, as a program that is compiled asks it."""
     after = mapping.known_of_host(transform)
 
@@ -112,7 +112,7 @@ def map_items(
     return found if at == "add" else nest.unflatten(static.structure, found, build_mapping, lead)
 
 
-def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> Any:
+def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
     """What a function of items gives of leaves [*lead, *shape]: `jax.ShapeDtypeStruct`s."""
     structs = [jax.ShapeDtypeStruct((*lead, *leaf.shape), jnp.dtype(leaf.dtype)) for leaf in outline.leaves]
     key = jax.eval_shape(lambda: jax.random.key(0)) if transform.draws else None

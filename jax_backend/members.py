@@ -47,7 +47,7 @@ class Members:
         firsts = [of_devices.index(process) for process in self._processes]
         return [everyones[k][: sizes[k]].tobytes().decode() for k in firsts]
 
-    def _gathered(self, numbers: NumpyArray) -> np.ndarray[Any, Any]:
+    def _gathered(self, numbers: NumpyArray) -> NumpyArray:
         """An array of each process as those of all devices."""
         mesh = Mesh(self._devices, ("all",))
         divided, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("all"), PartitionSpec()))

@@ -44,7 +44,7 @@ class _Traced(drawing.Carrier):
     known, ops, mapper = False, ops, execute
 
     def __init__(self) -> None:
-        self.changed: list[dict[str, Any]] = []
+        self.changed: list[dict[str, object]] = []
 
     def status(self, state: State) -> Status:
         return Status(*drawing.status(ops, state, state.spec))
@@ -109,7 +109,7 @@ class _Hosted(drawing.Carrier):
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"))
 @compile.program
-def _rows(state: State, key: jax.Array, batch: int, wanted: jax.Array) -> Any:
+def _rows(state: State, key: jax.Array, batch: int, wanted: jax.Array) -> object:
     """What a buffer on a device gives to others on the host."""
     return execute.drawn_rows(state, key, batch, np.float32(0), wanted)
 

@@ -248,7 +248,7 @@ def _varying_as_made(body: Callable[[T], T], carry: T) -> T:
 def argmax_by(x: jax.Array, order: jax.Array) -> jax.Array:
     """Position of the largest, equal ones by their order: in one pass, so that XLA computes the numbers once."""
 
-    def better(left: Any, right: Any) -> Any:
+    def better(left: jax.Array, right: jax.Array) -> tuple[jax.Array, ...]:
         wins = (left[0] > right[0]) | ((left[0] == right[0]) & (left[1] >= right[1]))
         return tuple(jnp.where(wins, a, b) for a, b in zip(left, right, strict=True))
 

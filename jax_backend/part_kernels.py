@@ -33,7 +33,7 @@ LEFT_TO_XLA = {
 }
 
 
-def by_kernel(function: Any, declaration: Declaration) -> Callable[..., Any]:
+def by_kernel(function: Any, declaration: Declaration) -> Callable[..., object]:
     """A function of the core by a custom call, or as XLA's operations where that cannot be.
 
     Args:
@@ -67,7 +67,7 @@ def _clear_leaves(draft: Draft, removal: Removal) -> None:
     importance.clear_leaves.core(ops, draft, removal._replace(slots=slots))
 
 
-def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> Any:
+def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> list[jax.Array]:
     """Ranks have been read before they are written, and after all that the counters stand for."""
     ends = draft.counters.ends
     *found, sizes = barrier([*max_value.compare.core(ops, draft, keys, best), ends.sizes])
@@ -75,7 +75,7 @@ def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> Any:
     return found
 
 
-def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> Any:
+def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> object:
     """What is found is written to: so it comes after all that was done before, which the counters stand for."""
     (wanted,) = barrier([wanted], [ends.sizes])
     return handles.locate_current.core(ops, ends, current, wanted)

@@ -28,7 +28,7 @@ class Named:
         self.names, self.leaves = names, leaves
 
 
-def _with_keys(x: Named) -> tuple[tuple[tuple[Any, Any], ...], tuple[str, ...]]:
+def _with_keys(x: Named) -> tuple[tuple[tuple[object, object], ...], tuple[str, ...]]:
     return tuple((jax.tree_util.GetAttrKey(name), leaf) for name, leaf in zip(x.names, x.leaves, strict=True)), x.names
 
 
@@ -117,7 +117,7 @@ class Regrouped:
         self.__name__ = self.__qualname__ = getattr(function, "__name__", type(function).__name__)
 
     @property
-    def __wrapped__(self) -> Any:
+    def __wrapped__(self) -> object:
         """The user's function, whose place JAX names in its errors."""
         return self._plan.function()
 
@@ -131,7 +131,7 @@ class Regrouped:
 
     def __call__(self, arguments: Named, *groups: Sequence[object]) -> Any:
         """Call the user's function: this is what is traced."""
-        leaves: list[Any] = [None] * len(self._plan.leaves)
+        leaves: list[object] = [None] * len(self._plan.leaves)
         for taken, group in zip((self.undonated, *self._groups), (arguments.leaves, *groups), strict=True):
             for k, leaf in zip(taken.places, group, strict=True):
                 leaves[k] = leaf

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -95,7 +96,7 @@ def restore(
     return execute.to_state(made, spec)
 
 
-def placed(leaf: np.ndarray[Any, Any], device: Any) -> jax.Array:
+def placed(leaf: NumpyArray, device: Any) -> jax.Array:
     """A leaf of a nest on a device, None for the default.
 
     Raises:

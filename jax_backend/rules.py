@@ -165,10 +165,10 @@ def _like_state(out: object, state: State) -> Any:
 
 def _like(part: object, before: object) -> Any:
     """Arrays with the shardings of those before; whole, where there were none."""
-    structure: Any = jax.tree.structure(part)
+    structure: object = jax.tree.structure(part)
     same = structure == jax.tree.structure(before)
     return jax.tree.map(_placed_like, part, before) if same else _whole(part)
 
 
-def _placed_like(x: jax.Array, before: jax.Array) -> Any:
+def _placed_like(x: jax.Array, before: jax.Array) -> object:
     return _placed(x, jax.typeof(before).sharding.spec)

@@ -104,7 +104,7 @@ def _mapped(
         out: how what it gives is divided.
     """
     mesh = state.sharding.mesh
-    given: tuple[Any, ...] = (state, *args)
+    given = (state, *args)
     where = (partition_specs(state), *specs)
     if compat.explicit_axes(mesh):
         given = jax.tree.map(
@@ -169,7 +169,9 @@ def _added(
     return following if outside is None else count_invalid(following, outside)
 
 
-def _write_alike(state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any) -> ShardedState:
+def _write_alike(
+    state: ShardedState, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+) -> ShardedState:
     """Write the same rows to the index, of all lanes, and to the part."""
     dealing = state.dealing
     steps = batch // dealing.lanes_each
@@ -562,7 +564,7 @@ _sample_in_place = jax.jit(_sampled_program, static_argnames=("batch", "how", "k
 
 @_body
 def _updated(
-    state: ShardedState, handles: jax.Array, priorities: Any, replacements: dict[int, jax.Array]
+    state: ShardedState, handles: jax.Array, priorities: jax.Array | None, replacements: dict[int, jax.Array]
 ) -> ShardedState:
     """Set priorities in the index, and rewrite leaves where they lie; all devices were given the same."""
     dealing = state.dealing

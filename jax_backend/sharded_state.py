@@ -287,7 +287,7 @@ def arrays_of(state: State) -> Arrays:
     return Arrays(state.rows, state.wide, state.tree, state.counters, state.auxiliary)
 
 
-def _of_one(shards: int, k: int, array: Any) -> Any:
+def _of_one(shards: int, k: int, array: jax.Array) -> Any:
     """Of arrays of all shards, one behind the other, that of one."""
     n = array.shape[0] // shards
     return array[k * n : (k + 1) * n]
@@ -298,7 +298,7 @@ def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], shard
     mesh, count, kind = sharding.mesh, shards_of(sharding), sharding.memory_kind
     whole = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)
 
-    def everywhere(array: Any) -> jax.Array:
+    def everywhere(array: jax.Array) -> jax.Array:
         return jax.make_array_from_callback(array.shape, whole, lambda place: array[place])
 
     if count == 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
@@ -20,11 +19,11 @@ class Transfer:
         """To a `jax.Device`, a `jax.sharding.Sharding`, or a device by name."""
         self._device = devices.resolve(device)
 
-    def send(self, leaves: Sequence[object]) -> list[Any]:
+    def send(self, leaves: Sequence[object]) -> list[object]:
         """Begin to copy; Python objects stay as they are."""
         arrays = iter(jax.device_put([leaf for leaf in leaves if not is_object_array(leaf)], self._device))
         return [leaf if is_object_array(leaf) else next(arrays) for leaf in leaves]
 
-    def receive(self, sent: list[Any]) -> list[Any]:
+    def receive(self, sent: list[object]) -> list[object]:
         """What was sent; JAX waits where the values are used."""
         return sent

@@ -69,11 +69,11 @@ def _searching(
 def _searched(
     tree: Tree,
     key: jax.Array,
-    step: Callable[..., Any],
+    step: Callable[..., object],
     simulations: int,
     policy: Policy,
     max_depth: int,
-    chance_step: Callable[..., Any] | None,
+    chance_step: Callable[..., object] | None,
 ) -> tuple[Tree, jax.Array, jax.Array]:
     batch, slots = tree.batch[0], tree.spec.children
     keys = jax.random.split(key, 1 + simulations)
@@ -81,7 +81,7 @@ def _searched(
     draws = Draws.of(bits, keys[1:], slots, policy.words)
 
     def by_users_rules(function: core.Step) -> core.Step:
-        def ask(*args: Any) -> Evaluated:
+        def ask(*args: object) -> Evaluated:
             leaves, structure = jax.tree.flatten(args)
             return ops.call(lambda *leaves: function(*jax.tree.unflatten(structure, leaves)), *leaves)
 

@@ -67,12 +67,12 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
     """
     transformers = imported("transformers", "text.causal_lm")
     compat.check_transformers(transformers)
-    inner: Any = model
+    inner = model
     if isinstance(model, torch.nn.Module) and not hasattr(model, "get_output_embeddings"):
         inner = wrapped_models.innermost(model)
     if not all(hasattr(inner, name) for name in ("config", "get_output_embeddings", "forward")):
         raise TypeError(f"text.causal_lm: expected a model of transformers, got {type(model).__name__}")
-    config: Any = inner.config
+    config = inner.config
     if getattr(config, "is_encoder_decoder", False) or inner.get_output_embeddings() is None:
         raise TypeError(
             f"text.causal_lm: {type(inner).__name__} does not tell which token comes next; load the model by "
@@ -111,7 +111,7 @@ class _Cache:
         return self.mask
 
 
-def _taken(layer: Any, rows: torch.Tensor) -> Any:
+def _taken(layer: Any, rows: torch.Tensor) -> object:
     """Rows of a layer; what has no rows is copied too where the layer writes into it."""
     taken = copy.copy(layer)
     for name, value in vars(layer).items():
@@ -167,7 +167,7 @@ class _Step:
         return cache
 
     def logits(
-        self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor, **options: Any
+        self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor, **options: object
     ) -> torch.Tensor:
         """Of rows whose padding is in front."""
         params = self.bound(params)

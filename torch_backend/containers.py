@@ -19,7 +19,7 @@ class _Trees:
         if node is None:
             return None
         parts, static = self.parts(x)
-        keys: Sequence[Any] = range(len(parts))
+        keys: Sequence[object] = range(len(parts))
         if node.flatten_with_keys_fn is not None:
             keys = [key for key, _ in node.flatten_with_keys_fn(x)[0]]
         return Apart(names_of(keys), parts, static)

@@ -185,8 +185,8 @@ def build_mapping(
         return container.together(parts)
     tensordict = _tensordict()
     parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
-    options: dict[str, Any] = {}
-    names_below: dict[str, Any] = {}
+    options: dict[str, object] = {}
+    names_below: dict[str, object] = {}
     if isinstance(container, Container):
         if container.names:
             options["names"] = (*(None,) * (len(batch_shape) - len(container.names)), *container.names)

@@ -101,7 +101,7 @@ def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[A
     return form.operands, records, _shaped(form, left)
 
 
-def _shaped(form: Form, sizes: Any) -> list[Any]:
+def _shaped(form: Form, sizes: Any) -> list[object]:
     return [
         (tuple([next(sizes) for _ in range(x[1])]), ops.DTYPES[x[0]]) if isinstance(x, list) else x
         for x in form.outputs
@@ -164,7 +164,9 @@ def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: 
     CHAIN.launch(handler, tuple(records), operands, [*results, scratch], where, stream)
 
 
-def _returned(name: str, made: list[torch.Tensor]) -> Any:
+def _returned(
+    name: str, made: list[torch.Tensor]
+) -> list[torch.Tensor] | torch.Tensor | tuple[torch.Tensor, ...] | None:
     """What torch expects of an operation that has made these."""
     count = CHANGING.get(name)
     return made if count is None else made[0] if count == 1 else tuple(made) or None
@@ -213,8 +215,8 @@ def _by_operation(
     _OF[function] = declaration, core
 
     def work(*args: object, **named: object) -> Any:
-        operands: list[Any] = []
-        static: list[Any] = []
+        operands: list[object] = []
+        static: list[object] = []
         template = _apart((args, named), operands, static)
         kinds = tuple([(x.dim(), x.dtype) if isinstance(x, torch.Tensor) else None for x in operands])
         number = _number(function, on_gpu, template, kinds, *static)
@@ -257,7 +259,7 @@ def _fields(kind: Any) -> tuple[str, ...]:
     return tuple([field.name for field in dataclasses.fields(kind) if field.init])
 
 
-def _together(template: Any, operands: Sequence[Any], static: Sequence[Any]) -> Any:
+def _together(template: Any, operands: Sequence[object], static: Sequence[object]) -> Any:
     """The nest of these containers."""
     if isinstance(template, int):
         return operands[template] if template >= 0 else static[-1 - template]
@@ -295,7 +297,7 @@ def _number(*key: Any) -> int:
     return _NUMBERS[key]
 
 
-def _outline_of(kernel: Kernel, operands: Sequence[object]) -> Any:
+def _outline_of(kernel: Kernel, operands: Sequence[object]) -> object:
     made = [x for x in kernel.in_order if isinstance(x, Made)]
     numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(made)}
 
@@ -310,12 +312,12 @@ def _outline_of(kernel: Kernel, operands: Sequence[object]) -> Any:
 
 
 @constant
-def _outline(number: int) -> Any:
+def _outline(number: int) -> object:
     """The containers of what a call gives: a class by its name, as what torch.compile takes for constant has none."""
     return _CALLS[number].outline
 
 
-def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[Any]) -> Any:
+def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[object]) -> Any:
     if outline is None:
         return None
     if isinstance(outline, int):
@@ -327,7 +329,7 @@ def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[Any])
     return found if kind == "list" else tuple(found) if kind == "tuple" else _CLASSES[kind](*found)
 
 
-def _call(number: int, *operands: Any) -> tuple[torch.Tensor, ...]:
+def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
     """What a call makes, by its operation."""
     function, on_gpu, template, static, outline = _CALLS[number]
     kernel = _declared(function, on_gpu, template, operands, static)
@@ -350,7 +352,7 @@ def _declared(
     return None if on_gpu and kernel is not None and not gpu.fits(kernel) else kernel
 
 
-def _take(outline: Any, results: Any, made: dict[int, torch.Tensor]) -> None:
+def _take(outline: Any, results: torch.Tensor, made: dict[int, torch.Tensor]) -> None:
     if isinstance(outline, int) and outline < 0:
         made[outline] = results
     elif isinstance(outline, tuple):

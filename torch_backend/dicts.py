@@ -148,5 +148,5 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 def _values(name: str, array: object) -> np.ndarray[Any, Any]:
     """The values of a tensor, which are only to be read."""
-    found: np.ndarray[Any, Any] = _taken(name, array).cpu().numpy()
+    found = _taken(name, array).cpu().numpy()
     return found

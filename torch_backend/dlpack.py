@@ -46,7 +46,7 @@ def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
     def take(name: str, array: Any) -> torch.Tensor:
         return _copied(name, array) if copy else _shared(name, array)
 
-    def build(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+    def build(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> object:
         if isinstance(container, Registered) or (into is None and container is None):
             return build_mapping(container, parts, batch_shape)
         for name, part in parts.items():

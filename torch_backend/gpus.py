@@ -19,7 +19,7 @@ NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
 class Gpus:
     """Those that torch has."""
 
-    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
+    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
         """Keywords of `torch.empty` for what a memory's states and samples are made of; None if it is on no GPU."""
         device = memory.rows.device
         if not (device.type == "cuda" and memory.fits and all(map(memory.is_plain_array, memory.arrays))):
@@ -39,7 +39,7 @@ def _ready(device: int) -> bool:
     return gpu.ready(device, "torch")
 
 
-def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, Any], ...]:
+def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, object], ...]:
     """Those of `torch.empty` for numbers, masks and bytes, and for each leaf."""
     leaves = [ops.DTYPES[leaf.dtype] for leaf in spec.plan.layout.leaves]
     return tuple({"dtype": dtype, "device": device} for dtype in (*NUMBERS, *leaves))

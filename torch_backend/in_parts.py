@@ -51,7 +51,7 @@ class _ByPlaces(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, *back: torch.Tensor) -> Any:
+    def backward(ctx: Any, *back: torch.Tensor) -> object:
         (x, y), slopes = ctx.saved_tensors, ctx.slopes
         by = back[0][..., None]
         if torch.is_grad_enabled():  # there are to be gradients of these

@@ -28,7 +28,7 @@ from torch_backend.objects import Table as Objects
 from torch_backend.shipping import shipped
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
-_NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
+_NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
 
 
 class Torch(Library):
@@ -58,7 +58,7 @@ class Torch(Library):
         """Let the core compute without autograd."""
         return modes.without_gradients()
 
-    def making(self) -> AbstractContextManager[Any]:
+    def making(self) -> AbstractContextManager[object]:
         """Outside of inference mode, as torch forbids to write to what was made in it."""
         return modes.outside_inference()
 
@@ -87,7 +87,7 @@ class Torch(Library):
         """By the version chain."""
         return self.by_chain(function, *given)
 
-    def makers_on_gpu(self, memory: versioned.Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
+    def makers_on_gpu(self, memory: versioned.Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
         """On CUDA."""
         return None if self.gpus is None else self.gpus.makers(memory, spec)
 
@@ -101,7 +101,7 @@ class Torch(Library):
             return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
         return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
 
-    def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> Any:
+    def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
         """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""
         if not isinstance(array, torch.Tensor) or not (array.device == target or array.device.type == "cpu"):
             return array
@@ -112,7 +112,7 @@ class Torch(Library):
         return self._all_sent([array], target)[0]
 
     def sent_sample(
-        self, leaves: list[Any], selection: Selection, target: torch.device | None
+        self, leaves: list[object], selection: Selection, target: torch.device | None
     ) -> tuple[list[Any], Selection]:
         """A sample on the target; Python objects stay as they are."""
         if target is None:
@@ -124,7 +124,7 @@ class Torch(Library):
         leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
         return self._all_sent(leaves, target), found
 
-    def _all_sent(self, arrays: list[Any], target: torch.device | None) -> list[Any]:
+    def _all_sent(self, arrays: list[object], target: torch.device | None) -> list[Any]:
         """Results on the target; one copy takes them to CUDA."""
         if target is None:
             return arrays

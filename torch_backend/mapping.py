@@ -55,7 +55,7 @@ def map_items(
     return items
 
 
-def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> Any:
+def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> object:
     """What a function on the host gives, on the device of what it is given."""
     names = transform.given.names
     if isinstance(leaves[0], np.ndarray):  # from a kernel, which knows who reads them
@@ -107,11 +107,11 @@ def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:
     return all(x.device.type == "cpu" and not x.requires_grad and not is_batched(x) for x in tensors)
 
 
-def _stored(leaf: Any, expected: Any, name: str) -> Any:
+def _stored(leaf: torch.Tensor | None, expected: Any, name: str) -> object:
     return leaf if expected.dtype == "object" else convert(leaf, expected, name)
 
 
-def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> Any:
+def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
     """What a function of items gives of leaves [*lead, *shape]: fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 

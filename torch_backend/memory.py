@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.versions import memory
 from torch_backend import modes, ops
 from torch_backend.shipping import part
@@ -48,11 +49,11 @@ class Memory(memory.Memory):
     @staticmethod
     def as_numpy(array: Any) -> np.ndarray[Any, Any]:
         """The array as NumPy's, on the host."""
-        found: np.ndarray[Any, Any] = array if isinstance(array, np.ndarray) else array.cpu().numpy()
+        found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found
 
     @staticmethod
-    def numpy_dtype(array: torch.Tensor) -> np.dtype[Any]:
+    def numpy_dtype(array: torch.Tensor) -> np.dtype[np.generic]:
         """The dtype of the same name."""
         return _NUMPY[array.dtype]
 

@@ -204,7 +204,7 @@ def _find_devices(nested: Any, found: set[torch.device]) -> None:
             _find_devices(part, found)
 
 
-def _moved(nested: object, device: torch.device) -> Any:
+def _moved(nested: object, device: torch.device) -> object:
     if isinstance(nested, list | tuple):
         return [_moved(part, device) for part in nested]
     return nested.to(device) if isinstance(nested, torch.Tensor) else nested

@@ -26,6 +26,6 @@ def without_gradients() -> AbstractContextManager[Any]:
     return Setting(torch.is_grad_enabled, torch._C._set_grad_enabled, False)
 
 
-def outside_inference() -> AbstractContextManager[Any]:
+def outside_inference() -> AbstractContextManager[object]:
     """`torch.inference_mode(False)`: what was made in inference mode may not be written to outside of it."""
     return torch.inference_mode(False) if _compiling() else torch._C._InferenceMode(False)

@@ -52,7 +52,7 @@ class Opaque:
         """Draw a value as `ArraySpec.draw` does."""
         return self._nested(_call(self.number, "draw", words))
 
-    def draw_among(self, ops: object, words: Array, mask: Array) -> Any:
+    def draw_among(self, ops: object, words: Array, mask: Array) -> torch.Tensor:
         """Draw one of the values that a mask allows, as `Categorical.draw_among` does."""
         return _call(self.number, "draw_among", words, mask)[0]
 

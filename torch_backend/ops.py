@@ -256,7 +256,7 @@ def cos(x: torch.Tensor) -> torch.Tensor:
     return torch.cos(x)
 
 
-def clamp(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+def clamp(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Bring between bounds, of which one may be a number and the other a tensor."""
     if isinstance(low, torch.Tensor) == isinstance(high, torch.Tensor):
         return x.clamp(low, high)

@@ -10,6 +10,7 @@ made, however many processes are started.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -29,7 +30,7 @@ from torch_backend.state import State, signed, unpickled
 def _sent(state: State) -> tuple[Any, ...]:
     version = readable(state)
     with version.lock:
-        memory: Any = version.own()
+        memory = version.own()
         if memory.files is not None:
             filed = sending.take_apart(state.exported_memory(), state._counters)
             return _received_files, (state.spec, state._target, filed)
@@ -65,7 +66,7 @@ def _received(
     target: torch.device | None,
     device: torch.device,
     arrays: Arrays,
-    held: dict[int, Any] | None,
+    held: Mapping[int, object] | None,
     shared: bool,
 ) -> State:
     arrays = arrays.each(functools.partial(torch.as_tensor, device=device))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.ops import random_bits
 from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, MAP, SHIFTS, SPLIT, signed
@@ -64,7 +64,7 @@ def split_numbers(key: torch.Tensor | int, n: int) -> list[int]:
     return random_bits.outputs(int(key), SPLIT, n)
 
 
-def known_draws(key: int, n: int) -> np.ndarray[Any, Any]:
+def known_draws(key: int, n: int) -> NumpyArray:
     """What `draws` gives by a key that is a number, int32 [n], as NumPy has it."""
     if n <= FEW:
         return np.array([number >> 33 & 0x7FFFFFFF for number in random_bits.outputs(key, DRAW, n)], np.int32)

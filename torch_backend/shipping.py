@@ -12,7 +12,7 @@ import torch
 LINE: Final = 256
 
 
-def shipped(values: Sequence[Any], device: torch.device) -> list[Any]:
+def shipped(values: Sequence[Any], device: torch.device) -> list[object]:
     """Tensors on a device, the others on their way to it: whoever uses torch's current stream there finds them whole.
 
     What is no tensor stays as it is. Nobody waits: the copy is asynchronous, and torch keeps the pinned memory, which

@@ -50,8 +50,8 @@ def _places(
     module: torch.nn.Module, modules: Mapping[str, torch.nn.Module], tensors: Mapping[str, Any]
 ) -> tuple[dict[tuple[int, str], Any], dict[int, Any]]:
     """The tensors by module and name in it, and by the tensor in whose place they are."""
-    placed: dict[tuple[int, str], Any] = {}
-    instead: dict[int, Any] = {}
+    placed = {}
+    instead = {}
     for name, tensor in tensors.items():
         prefix, _, leaf = name.rpartition(".")
         owner = modules.get(prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -27,7 +28,7 @@ class State(VersionedState):
 
     library: ClassVar[Library] = TORCH
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> State:
+    def __deepcopy__(self, memo: dict[int, object]) -> State:
         """A state with memory of its own."""
         copied, counters = self.copied_memory(), self._counters.clone()
         if copied.table is None:
@@ -35,7 +36,7 @@ class State(VersionedState):
         held = copy.deepcopy(held_objects(copied), memo)
         return _rebuilt(copied.state_arrays(counters), self.spec, held, self._target)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the arrays, which count as exported, and the Python objects that they stand for."""
         memory = self.exported_memory()
         arrays = signed(memory.state_arrays(self.counters))
@@ -45,7 +46,7 @@ class State(VersionedState):
 def _rebuilt(
     arrays: Arrays,
     spec: BufferSpec,
-    held: dict[int, Any] | None = None,
+    held: Mapping[int, object] | None = None,
     target: torch.device | None = None,
     pinned: bool = True,
 ) -> State:
@@ -65,7 +66,11 @@ def signed(arrays: Arrays) -> Arrays:
 
 
 def unpickled(
-    arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None, target: torch.device | None, pinned: bool = True
+    arrays: Arrays,
+    spec: BufferSpec,
+    held: Mapping[int, object] | None,
+    target: torch.device | None,
+    pinned: bool = True,
 ) -> State:
     """A state of such arrays, with the dtypes as they were; pinned if somebody else may hold them."""
     wide = [ops.DTYPES[STORED_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.plan.layout.wide]

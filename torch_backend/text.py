@@ -76,7 +76,7 @@ def _log_probs_of(
     return told
 
 
-def _bound(step: Step, params: object) -> Any:
+def _bound(step: Step, params: object) -> object:
     """The parameters as a model is called with them: what it makes of them beforehand, if it does."""
     return step.bound(params) if hasattr(step, "bound") else params
 

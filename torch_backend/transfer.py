@@ -35,7 +35,7 @@ class Transfer:
         with torch.cuda.stream(self._stream):
             return shipped(leaves, self._device), self._stream.record_event()
 
-    def receive(self, sent: Sent) -> list[Any]:
+    def receive(self, sent: Sent) -> list[object]:
         """What was sent, for the stream on which the caller computes: it waits for the copies, the caller does not."""
         moved, copied = sent
         if copied is not None:

@@ -83,7 +83,7 @@ def _inner(model: torch.nn.Module) -> torch.nn.Module | None:
 
 def _check_adapters(model: torch.nn.Module) -> None:
     """Refuse PEFT's models that put tokens of their own before each row."""
-    adapters: Any = getattr(model, "active_peft_config", None)
+    adapters = getattr(model, "active_peft_config", None)
     if getattr(adapters, "is_prompt_learning", False):
         raise TypeError(
             f"text.causal_lm: {_name(model)} puts {type(adapters).__name__}'s tokens before each row and drops "

@@ -301,12 +301,12 @@ def check_depth(depth: int) -> None:
         )
 
 
-def of_fields(kind: type, fields: Mapping[str, object]) -> Any:
+def of_fields(kind: type, fields: Mapping[str, object]) -> object:
     """A dataclass made of its fields as a copy or a pickle makes one, without a call of `__init__` or `__post_init__`.
 
     These expect the fields' own values, and would refuse or change specs, or a batch of items, in their place.
     """
-    made: Any = object.__new__(kind)
+    made: object = object.__new__(kind)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
     return made

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import itertools
 import weakref
-from typing import Any, Final
+from typing import Final
 
 from functional_rb.base.containers import register_static
 
@@ -29,7 +29,7 @@ class Description(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         """What descriptions are compared by."""
 
     def __init_subclass__(cls) -> None:
@@ -61,7 +61,7 @@ class Description(abc.ABC):
         """The hash, which is computed once."""
         return self._hash
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the arguments: hashes of strings differ from process to process."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.init)
 

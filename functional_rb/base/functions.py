@@ -37,7 +37,7 @@ class Partial(functools.partial):  # type: ignore[type-arg]  # of anything
         return self.func, self.args, tuple(sorted(self.keywords.items()))
 
 
-def comparable(function: object) -> Any:
+def comparable(function: object) -> object:
     """The function itself; of a partial one a `Partial`, if its arguments can be compared."""
     if not isinstance(function, functools.partial) or isinstance(function, Partial):
         return function

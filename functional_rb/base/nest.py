@@ -226,7 +226,7 @@ def parts_of(nest: Nest) -> tuple[Structure, list[Any]] | None:
     """The structure of one container, without its children, and the parts that it holds; None for a leaf."""
     own = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
     if own is not None:
-        taken_apart: tuple[Structure, list[Any]] = own(nest)
+        taken_apart = own(nest)
         return taken_apart
     if is_tensorclass(nest):
         return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)
@@ -253,14 +253,14 @@ def is_tensorclass(nest: Nest) -> bool:
     return hasattr(type(nest), "_is_tensorclass")
 
 
-def _parts_of_tensorclass(nest: Nest) -> tuple[Structure, list[Any]]:
+def _parts_of_tensorclass(nest: Nest) -> tuple[Structure, list[object]]:
     """The fields that are set. They are read as items, because reading attributes takes NonTensorData apart."""
     found = dict(nest.items())
     names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
     return Structure("mapping", type(nest), names), [found[name] for name in names]
 
 
-def flatten(nest: Nest, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple[list[Any], Structure]:
+def flatten(nest: Nest, is_leaf: Callable[[object], bool], depth: int = 0) -> tuple[list[Any], Structure]:
     """Take a nest apart.
 
     Args:
@@ -279,7 +279,7 @@ def flatten(nest: Nest, is_leaf: Callable[[Any], bool], depth: int = 0) -> tuple
     if parts is None:
         return [nest], LEAF
     structure, values = parts
-    leaves: list[Any] = []
+    leaves = []
     children = []
     for value in values:
         below, child = flatten(value, is_leaf, depth + 1)
@@ -310,7 +310,7 @@ def flatten_as(structure: Structure, nest: Nest, path: Path = ()) -> list[Any]:
     return leaves
 
 
-def _values_under(structure: Structure, nest: Nest, path: Path) -> list[Any]:
+def _values_under(structure: Structure, nest: Nest, path: Path) -> list[object]:
     keys = structure.keys
     if type(nest) is dict and len(nest) == len(keys):
         try:
@@ -343,15 +343,15 @@ def _values_under(structure: Structure, nest: Nest, path: Path) -> list[Any]:
     return [by_key[key] for key in keys]
 
 
-def flatten_some(structure: Structure, nest: Nest) -> dict[int, Any]:
+def flatten_some(structure: Structure, nest: Nest) -> dict[int, object]:
     """The leaves that a nest has of those of a structure, by their position in the structure.
 
     Raises:
         ValueError: if the nest has a leaf that the structure lacks, naming its path.
     """
     position = {path: i for i, path in enumerate(structure.paths)}
-    found: dict[int, Any] = {}
-    waiting: deque[tuple[Path, Structure | None, Any]] = deque([((), structure, nest)])
+    found = {}
+    waiting: deque[tuple[Path, Structure | None, object]] = deque([((), structure, nest)])
     while waiting:
         path, expected, value = waiting.popleft()
         if path in position:

@@ -53,7 +53,7 @@ class Progress:
 
 
 @functools.cache
-def _bar() -> Any:
+def _bar() -> object:
     """The bar of tqdm with a lock of its own.
 
     That of tqdm is shared with forked processes: if one of them is killed while it holds it, this one waits for ever.

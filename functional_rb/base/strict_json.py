@@ -30,5 +30,5 @@ def _distinct(pairs: list[tuple[str, object]]) -> Json:
     return made
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")

@@ -238,7 +238,9 @@ def sample(
     return state, as_sample(backend, state.spec, size, key, leaves, selection)
 
 
-def check_sample(backend: Backend, state: State, batch_size: object, beta: ArrayLike, function: str) -> tuple[int, Any]:
+def check_sample(
+    backend: Backend, state: State, batch_size: object, beta: ArrayLike, function: str
+) -> tuple[int, object]:
     """The checked arguments of `sample`: how many to draw, and beta."""
     check_one(backend, state, function)
     spec = state.spec
@@ -268,7 +270,7 @@ def as_sample(
         return MaskedSample(
             items, selection.handles, selection.weights, selection.probabilities, selection.mask, extras
         )
-    slices: SliceSample[Any] = SliceSample(items, *selection._replace(extras=extras))
+    slices: SliceSample[object] = SliceSample(items, *selection._replace(extras=extras))
     return slices
 
 

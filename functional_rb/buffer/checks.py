@@ -116,7 +116,7 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
     for k in spec.added.objects:
         gathered[k] = object_arrays.gather(leaves[k], lead, spec.added.leaves[k].shape, spec.added.names[k])
 
-    def convert_arrays(leaf: object, expected: Any, name: str) -> Any:
+    def convert_arrays(leaf: object, expected: Any, name: str) -> object:
         return leaf if expected.dtype == "object" else convert(leaf, expected, name)
 
     return gathered, convert_arrays
@@ -366,7 +366,7 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
     return made
 
 
-def new_priorities(spec: BufferSpec, priorities: ArrayLike, size: int) -> Any:
+def new_priorities(spec: BufferSpec, priorities: ArrayLike, size: int) -> object:
     """The priorities that `update` sets, see `one_for_each`; None if none are given."""
     if priorities is None:
         return None
@@ -374,7 +374,7 @@ def new_priorities(spec: BufferSpec, priorities: ArrayLike, size: int) -> Any:
     return one_for_each(priorities, size)
 
 
-def one_for_each(priorities: Any, size: int) -> Any:
+def one_for_each(priorities: Any, size: int) -> object:
     """Priorities float32 [B], where they are given as that or as [B, 1]."""
     check_dtype("priorities", priorities, "float32")
     shape = tuple(priorities.shape)

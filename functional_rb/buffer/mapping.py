@@ -36,7 +36,7 @@ class Mapper(Protocol):
     ) -> Any:
         """What the function of items of a spec, at="add" or at="sample", gives of leaves [*lead, *shape]."""
 
-    def evaluated(self, transform: MapItems, outline: Outline, lead: Lead) -> Any:
+    def evaluated(self, transform: MapItems, outline: Outline, lead: Lead) -> object:
         """What a function of items gives of leaves [*lead, *shape]: shapes and dtypes, without any array."""
 
 
@@ -144,7 +144,7 @@ def known_of_host(transform: MapItems) -> Outline:
 
 
 def flattened(
-    transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[Any], bool], as_told: bool = True
+    transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[object], bool], as_told: bool = True
 ) -> tuple[list[Any], Structure]:
     """The leaves of what a function gives, and their structure: those that it was told to give, where it was.
 
@@ -203,7 +203,7 @@ _SEEN: dict[tuple[BufferSpec, Lead], Seen] = {}
 _MOST_SEEN = 256
 
 
-def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Callable[[Any], bool]) -> None:
+def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Callable[[object], bool]) -> None:
     """Refuse what a function gives at="sample" if it is not as before, of a batch of this size: shapes are static.
 
     Raises:
@@ -261,7 +261,7 @@ def stored(
 
 def given_out(
     backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], lead: Lead, key: PRNGKey, mask: Array | None
-) -> Any:
+) -> object:
     """The items of a sample, of leaves [*lead, *shape] that were read."""
     return backend.map_items(spec, "sample", leaves, lead, key if of(spec, "sample").draws else None, mask)
 

@@ -29,7 +29,7 @@ class Snapshot(Protocol):
         """The number of the first log that rolls the files back to the instant."""
 
     @property
-    def present(self) -> Mapping[str, np.ndarray[Any, np.dtype[np.bool_]]]:
+    def present(self) -> Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
         """Of each array that lies in files, the blocks outside of which nothing was ever written."""
 
     def sync(self) -> None:

@@ -149,7 +149,7 @@ def is_label(old: BufferSpec, new: BufferSpec) -> bool:
     )
 
 
-def _without_beta(sampler: Any) -> Any:
+def _without_beta(sampler: Any) -> object:
     return dataclasses.replace(sampler, beta=0.0) if sampler.has_priorities else sampler
 
 
@@ -288,7 +288,7 @@ class _Change:
             peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, power)
             after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
 
-    def wanted_leaves(self) -> Sequence[Any]:
+    def wanted_leaves(self) -> Sequence[object]:
         """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for others."""
         new, wanted = self.new.plan, set[int]()
         if new.boundaries is not None and not self.keeps_steps:

@@ -62,7 +62,7 @@ def epochs(
         key, now = backend.split(key)
 
 
-def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[Any]) -> AnySample[Any]:
+def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[object]) -> AnySample[Any]:
     """A sample without the rows behind the last real one."""
     mask = sample.mask
     assert mask is not None

@@ -214,11 +214,11 @@ class BufferSpec(Description):
         return dataclasses.replace(plan, columns=columns, stored=stored, layout=layout)
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self.added, self.capacity, *self._members
 
     @property
-    def _members(self) -> tuple[Any, ...]:
+    def _members(self) -> tuple[object, ...]:
         return (self.sampler, self.writer, self.batch_size, self.lanes, self.transforms, self.compact, self.storage)
 
     @functools.cached_property

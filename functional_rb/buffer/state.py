@@ -95,7 +95,7 @@ class State:
         """The description, not the arrays."""
         return f"State({self.spec!r})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the fields, in their order."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 

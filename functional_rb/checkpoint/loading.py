@@ -245,7 +245,7 @@ class _Loading:
             here = self.in_place(opened, spec, progress) if manifest.undo else {}
             apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
             read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
-        objects: dict[int, Any] = {}
+        objects: dict[int, object] = {}
         for k in range(len(manifest.segments)) if spec.plan.objects else ():
             objects |= opened.objects(k)
         auxiliary = {name: read[auxiliary_name(name)] for name in spec.plan.auxiliary if auxiliary_name(name) in read}

@@ -51,10 +51,10 @@ def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, in
     return counts
 
 
-def record_of(numbers: Sequence[int], spec: MixtureSpec, p: object) -> dict[str, Any]:
+def record_of(numbers: Sequence[int], spec: MixtureSpec, p: object) -> dict[str, object]:
     """The nest that is saved of a mixture: the numbers of its buffers' checkpoints, what is static, and the shares."""
     told = {"checkpoints": list(numbers), "spec": dataclasses.asdict(spec)}
-    record: dict[str, Any] = {"told": np.frombuffer(json.dumps(told).encode(), np.uint8)}
+    record = {"told": np.frombuffer(json.dumps(told).encode(), np.uint8)}
     return {NAME: record if p is None else record | {"p": p}}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 # Lists in lists.
@@ -12,7 +13,7 @@ DEEPEST = 100
 LONGEST = 10**4000
 
 
-def encode(by_token: dict[int, Any]) -> bytes:
+def encode(by_token: Mapping[int, object]) -> bytes:
     """Objects by token, as JSON text; nothing for none."""
     return json.dumps(by_token, separators=(",", ":"), allow_nan=False).encode() if by_token else b""
 

@@ -92,7 +92,7 @@ def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
     return [leaf[0] for leaf in row_layout.unpack(numpy_ops, spec.plan.layout, arrays.rows, arrays.wide)]
 
 
-def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: DeviceLike, mapped: bool) -> Any:
+def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: DeviceLike, mapped: bool) -> object:
     """The nest of a checkpoint.
 
     Args:

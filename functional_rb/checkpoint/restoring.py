@@ -148,7 +148,7 @@ def _load_dealt(
             f"load: {directory}: checkpoint {limit} is another one in different processes; give a directory that "
             f"all of them share"
         )
-    states: list[Any] = []
+    states: list[object] = []
 
     def restore() -> None:
         states[:] = [module.restore(contents[0], sharding, device)]
@@ -179,7 +179,7 @@ def _parts_for(
     return found._replace(spec=spec, arrays=index, parts=parts, stamp="")
 
 
-def _with_spec(value: object, spec: Description, backend: ModuleType | str) -> Any:
+def _with_spec(value: object, spec: Description, backend: ModuleType | str) -> object:
     """A map or a forest with another spec."""
     kind = type(getattr(value, "spec", None))
     if kind is not type(spec):

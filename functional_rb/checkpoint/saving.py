@@ -216,7 +216,7 @@ class _Save:
 
     def objects(self, runs: dict[str, tuple[Stored, list[Run]]]) -> dict[int, Any]:
         """The Python objects whose tokens are in the blocks to be written."""
-        found: dict[int, Any] = {}
+        found: dict[int, object] = {}
         if not self.reader.spec.plan.objects:
             return found
         for name, (stored, has) in runs.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place:
     for name, (_, has) in runs.items():
         shape = (int(np.diff(as_array(has)).sum()), DIGEST)
         tensors.append((CHECKSUMS.format(name), "U8", shape, math.prod(shape)))
-    entries: dict[str, Any] = {"__metadata__": METADATA}
+    entries: dict[str, object] = {"__metadata__": METADATA}
     starts, end = {}, 0
     for name, dtype, shape, nbytes in tensors:
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}

@@ -122,7 +122,7 @@ class HostFunction(abc.ABC):
         """
 
 
-def item_after(function: ItemFunction, item: object, lead: int = 1) -> Any:
+def item_after(function: ItemFunction, item: object, lead: int = 1) -> object:
     """The spec of the items that a function gives of items of a spec, in their containers.
 
     Example:

@@ -95,7 +95,7 @@ def nested(leaves: Mapping[tuple[str, ...], Any]) -> Any:
     return made
 
 
-def nested_spec(leaves: Mapping[tuple[str, ...], Any]) -> Any:
+def nested_spec(leaves: Mapping[tuple[str, ...], object]) -> object:
     """The spec of a nest of dicts, of the specs at each path; a single one at () is itself."""
     return freeze(nested(leaves))
 

@@ -163,7 +163,7 @@ def _gotten(name: str, root: str | None, options: Told, kept: Conversion) -> str
     return prepare(name, root, options, kept)
 
 
-def _fact(text: str) -> tuple[str, Any]:
+def _fact(text: str) -> tuple[str, object]:
     """A name, and what is told by it."""
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -331,7 +331,7 @@ def _range(text: str) -> range:
 
 
 # Of the readers in the library: what makes a value of a text (None for a flag), its name, and what it means.
-OPTIONS: dict[str, tuple[Callable[[str], Any] | None, str, str]] = {
+OPTIONS: dict[str, tuple[Callable[[str], object] | None, str, str]] = {
     "video": (str, "NAME", "lerobot: what decodes videos, pyav or module:function; else they are left out"),
     "split": (str, "NAME", "rlds, openx: the part of the dataset, train by default"),
     "last": (str, "KIND", "rlds, openx: what the last step of an episode is, padding (by default) or step"),

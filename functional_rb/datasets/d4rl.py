@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
@@ -231,7 +232,7 @@ def _jumps(observations: Any, most: float, path: str) -> Array:
     return found
 
 
-def _next_observations(file: object, observations: Any, path: str) -> Any:
+def _next_observations(file: object, observations: Any, path: str) -> object:
     """What each row has led to, if the file tells: a data set as that of the observations; else None."""
     if not hdf5.has(file, NEXT, path):
         return None
@@ -267,7 +268,7 @@ def _as_stored(following: Array, observations: Array) -> Array:
         return following.astype(observations.dtype, copy=False)
 
 
-def _blocks(rows: Any) -> Iterator[tuple[int, int]]:
+def _blocks(rows: NumpyArray) -> Iterator[tuple[int, int]]:
     """The rows of a data set but the last, some megabytes at a time, as (first, stop)."""
     n, nbytes = len(rows), rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
     step = max(1, PIECE // max(nbytes, 1))

@@ -54,7 +54,7 @@ class Recording:
         episodes: int,
         seed: int = 0,
         name: str | None = None,
-        infos: Mapping[str, Any] | None = None,
+        infos: Mapping[str, object] | None = None,
         max_length: int | None = None,
         max_edges: int | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class Recording:
         observation = _own(self._env.reset(seed=seed)[0])
         if self._policy is None:
             self._env.action_space.seed(seed)
-        steps: list[tuple[Any, ...]] = []
+        steps = []
         done = False
         while not done:
             action = _own(self._env.action_space.sample() if self._policy is None else self._policy(observation))
@@ -110,7 +110,9 @@ class Recording:
                 last = observation if done else steps[0][0]
                 yield self._piece(given, last, spec, not done, {"seed": seed})
 
-    def _piece(self, steps: list[tuple[Any, ...]], last: Any, spec: StepSpec, goes_on: bool, about: Json) -> Episode:
+    def _piece(
+        self, steps: Sequence[tuple[object, ...]], last: int, spec: StepSpec, goes_on: bool, about: Json
+    ) -> Episode:
         observations, actions, rewards, terminated, truncated, infos = zip(*steps, strict=True)
         return Episode(
             _stacked(spec.observation, [*observations, last]),
@@ -130,7 +132,7 @@ def open_gymnasium(
     *,
     episodes: int = 100,
     seed: int = 0,
-    env: Mapping[str, Any] | None = None,
+    env: Mapping[str, object] | None = None,
 ) -> Recording:
     """The recording of an environment by its name, with random actions.
 
@@ -161,7 +163,7 @@ def _own(value: Any) -> Any:
     return tuple(map(_own, value)) if isinstance(value, tuple) else value
 
 
-def _stacked(spec: Any, values: Sequence[Any]) -> Any:
+def _stacked(spec: Any, values: Sequence[object]) -> object:
     """Values of a spec, in the form that episodes have: units of arrays as one array, others as a sequence."""
     structure = nest.flatten(spec, is_unit)[1]
     columns = zip(*(nest.flatten_as(structure, value) for value in values), strict=True)

@@ -134,7 +134,7 @@ class Members:
         """
         self.group, self._where = group, where
         self._inside: dict[str, Members] = {}
-        self._data: dict[str, Any] = {}
+        self._data: dict[str, object] = {}
 
     def inside(self, name: str) -> Members:
         if name not in self._inside:
@@ -155,7 +155,7 @@ class Blocks:
 
     def __init__(self, group: object, rows_at_once: int) -> None:
         self._group, self._count = group, rows_at_once
-        self._there: dict[str, tuple[Any, int, Array]] = {}
+        self._there: dict[str, tuple[object, int, Array]] = {}
 
     def rows(self, name: str, first: int, stop: int, where: str) -> Array:
         """Rows [first, stop) of a data set, which nobody writes to."""

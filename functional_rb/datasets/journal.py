@@ -77,7 +77,7 @@ class Appended:
         with explained(self.path):
             os.ftruncate(self._fd, size)
 
-    def since(self) -> list[Any]:
+    def since(self) -> list[object]:
         """First and last byte since this was last asked, and the checksum of what lies between them."""
         self.flush()
         part = [self._counted, self.size, self._sum.digest().hex()]

@@ -232,11 +232,11 @@ class Labels:
                 f"it has rows {place.row} to {place.row + place.steps}"
             )
 
-    def _runs(self, rows: Rows, place: Place, first: int, stop: int, before: str | None) -> list[list[Any]]:
+    def _runs(self, rows: Rows, place: Place, first: int, stop: int, before: str | None) -> list[list[object]]:
         """The steps in [first, stop) at which another task begins than the one before."""
         numbers = self._numbers(rows, TASK, place, place.row + first, place.row + stop)
         begins = np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
-        made: list[list[Any]] = []
+        made = []
         for at in begins.tolist():
             number = int(numbers[at])
             if number not in self._tasks:

@@ -107,7 +107,7 @@ class _Video:
         self._path, self._av = path, imported("av", WHO)
         with self._damage():
             self._container = self._av.open(path)
-        self._frames: Iterator[Any] | None = None  # nothing is decoded
+        self._frames: Iterator[object] | None = None  # nothing is decoded
         self._frame: Any = None
         self._before = 0.0  # the second of the frame before, or another after which this one is the first
 

@@ -120,7 +120,7 @@ def found(rest: str, root: str | None) -> str:
     )
 
 
-def _space_of(text: object, where: str) -> Any:
+def _space_of(text: object, where: str) -> object:
     """The space of Gymnasium that a text describes."""
     spaces = imported("gymnasium", WHO).spaces
     if not isinstance(text, str):
@@ -133,7 +133,7 @@ def _space_of(text: object, where: str) -> Any:
         raise DatasetError(f"{where}: expected a space in JSON, got {text:.60}: {error!r}") from None
 
 
-def _space(spaces: Any, told: Json) -> Any:
+def _space(spaces: Any, told: Json) -> object:
     kind = told["type"]
     if kind == "Box":
         low, high = (np.array(told[name], told["dtype"]) for name in ("low", "high"))

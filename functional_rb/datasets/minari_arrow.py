@@ -31,7 +31,7 @@ class Arrow:
         self._folder, self._kind = folder, kind
         self._tables = [self._found(k) for k in range(folder.episodes)]
         self.files = [path for paths in self._tables for path in paths]
-        self._infos: dict[str, Any] = {}
+        self._infos: dict[str, object] = {}
         if self._tables:
             schema = next(self._batches(0, 1)).schema
             if "infos" in schema.names:
@@ -159,7 +159,7 @@ class _Window:
         return column.chunk(0) if hasattr(column, "chunk") else column
 
 
-def _field(array: Any, name: str, where: str, of: str) -> Any:
+def _field(array: Any, name: str, where: str, of: str) -> object:
     if not hasattr(array.type, "get_field_index") or array.type.get_field_index(name) < 0:
         raise DatasetError(f"{where}, {of}: there is no {name!r} in {array.type}")
     return array.field(name)
@@ -185,7 +185,7 @@ def _dtype(kind: Any) -> np.dtype[Any]:
 
 def _kinds(struct: Any) -> dict[str, Any]:
     """Shapes and dtypes of the infos that are numbers, by name, nested."""
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for number in range(struct.num_fields):
         field = struct.field(number)
         kind = str(field.type)
@@ -214,7 +214,7 @@ def _info(array: Any, part: Any, where: str, name: str) -> Any:
     return _numbers(array, part[0], where, name)
 
 
-def _last_rows(values: Any, n: int) -> Any:
+def _last_rows(values: Any, n: int) -> object:
     if isinstance(values, dict):
         return {name: _last_rows(part, n) for name, part in values.items()}
     return values[len(values) - n :]

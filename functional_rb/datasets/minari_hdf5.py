@@ -27,7 +27,7 @@ class Hdf5:
     def __init__(self, folder: Folder) -> None:
         self._folder, self._path = folder, os.path.join(folder.path, MAIN)
         self.files = [self._path]
-        self._infos: dict[str, Any] = {}
+        self._infos: dict[str, object] = {}
         if folder.episodes:
             with hdf5.opened(self._path) as file:
                 group = hdf5.member(file, "episode_0", self._path)
@@ -112,11 +112,11 @@ def _length(group: Members, name: str, space: Any, where: str) -> int:
     return len(group.data(name))
 
 
-def _shapes(group: Any, where: str, depth: int = 0) -> dict[str, Any]:
+def _shapes(group: Any, where: str, depth: int = 0) -> dict[str, object]:
     """Shapes and dtypes of the infos that are numbers, by name, nested."""
     if depth > DEPTH:
         raise DatasetError(f"{where}, infos: expected at most {DEPTH} groups in each other, got {group.name:.200}")
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for name in hdf5.names(group, where):
         part = hdf5.member(group, name, where)
         if not hasattr(part, "shape"):

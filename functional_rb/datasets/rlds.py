@@ -303,7 +303,7 @@ def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> 
     return [bytes(text).decode("utf-8", "replace") for text in part]
 
 
-def _numbers(leaf: Leaf, part: Any, shape: tuple[Any, ...], where: str) -> Array:
+def _numbers(leaf: Leaf, part: Any, shape: tuple[object, ...], where: str) -> Array:
     dtype = np.dtype(leaf.dtype)
     if isinstance(part, list):  # also of no values at all, of which nobody can tell the kind
         if part:

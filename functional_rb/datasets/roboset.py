@@ -93,7 +93,7 @@ def _leaves(group: object, name: str, where: str, depth: int = 0) -> dict[tuple[
         return {(): (part.shape[1:], part.dtype)} if part.shape and can_be_stored(part.dtype) else {}
     if depth == DEPTH:
         raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other")
-    found: dict[tuple[str, ...], tuple[tuple[int, ...], Any]] = {}
+    found: dict[tuple[str, ...], tuple[tuple[int, ...], object]] = {}
     for key in hdf5.names(part, where):
         found |= {(key, *path): kind for path, kind in _leaves(part, key, where, depth + 1).items()}
     return found

@@ -98,7 +98,7 @@ class _File:
         self._kept: dict[str, Any] = {}
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._arrays.__exit__(None, None, None)
 
     def read(self, name: str, first: int, stop: int) -> Any:
@@ -151,7 +151,7 @@ class _File:
         return len(hdf5.data(self._file, name, self._path))
 
 
-def _kind(name: str, array: Any) -> tuple[Any, Any]:
+def _kind(name: str, array: Any) -> tuple[object, object]:
     shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
     if not shape or not can_be_stored(dtype):
         return None, dtype

@@ -168,7 +168,7 @@ def _insert(
     return HashMap(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
 
 
-def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, rows: Array, mask: Array | None) -> Any:
+def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, rows: Array, mask: Array | None) -> object:
     return hash_map.insert(ops, spec.plan, arrays, rows, mask)
 
 

@@ -67,7 +67,7 @@ class HashMapSpec(Description):
         self._seal()
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self.outline, self.capacity, self.seed, self.hash_bits
 
     @property

@@ -158,7 +158,7 @@ def of_mixture(
         one: makes the dict of one of them.
         text: how the dicts of a backend hold a text.
     """
-    named: dict[str, Any] = {str(k): one(state) for k, state in enumerate(mixture.states)}
+    named: dict[str, object] = {str(k): one(state) for k, state in enumerate(mixture.states)}
     named[MIXTURE] = text(json.dumps(dataclasses.asdict(mixture.spec)))
     return named if mixture.p is None else named | {"p": mixture.p}
 
@@ -238,7 +238,7 @@ def _check_spec(spec: BufferSpec, info: object) -> None:
             )
 
 
-def _members(text: str | bytes) -> dict[str, Any]:
+def _members(text: str | bytes) -> dict[str, object]:
     """The arguments of a spec as its JSON has them; that of another version is none."""
     whole = json.loads(text)
     if whole["version"] != VERSION:

@@ -92,7 +92,7 @@ class ActionDiscretize(Leafwise):
             raise ValueError(f"action_discretize: expected bins as whole numbers from 2 on, got {self.bins!r}")
         if self.within not in ("center", "low", "high"):
             raise ValueError(f"action_discretize: expected within as 'center', 'low' or 'high', got {self.within!r}")
-        space: Any = self.space  # users give anything
+        space: object = self.space  # users give anything
         if not isinstance(space, Bounded) or "float" not in space.dtype or not len(space.shape) <= 1:
             raise TypeError(
                 f"action_discretize: expected space as the spec of actions, frb.Bounded of floats that are scalars or "

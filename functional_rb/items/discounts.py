@@ -33,7 +33,7 @@ class Discounted(InSlices):
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self.who))
         if self.out is not None:
             object.__setattr__(self, "out", name_of(self.out, "out", self.who))
-        gamma: Any = self.gamma  # users give anything
+        gamma: object = self.gamma  # users give anything
         if not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
             raise ValueError(f"{self.who}: expected gamma as a number from 0 to 1, got {self.gamma!r}")
 

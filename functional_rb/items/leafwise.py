@@ -120,7 +120,7 @@ def path_of(key: Key) -> Path:
     return tuple(key.split("/")) if isinstance(key, str) else key
 
 
-def needed_keys(keys: object, who: str) -> Any:
+def needed_keys(keys: object, who: str) -> object:
     """Keys, which must be given.
 
     Raises:

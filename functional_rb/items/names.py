@@ -23,7 +23,7 @@ class Rename(ItemFunction):
 
     def __post_init__(self) -> None:
         """Bring the names into their hashable form."""
-        pairs: Any = self.pairs
+        pairs = self.pairs
         found = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in pairs)
         object.__setattr__(self, "pairs", found)
 

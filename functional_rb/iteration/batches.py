@@ -251,7 +251,7 @@ class Batches(Iterator[AnySample[Any]]):
     def __iter__(self) -> Batches:
         return self
 
-    def __next__(self) -> AnySample[Any]:
+    def __next__(self) -> AnySample[object]:
         """The next sample.
 
         Raises:
@@ -352,7 +352,7 @@ class Batches(Iterator[AnySample[Any]]):
         if self._threads is not None:
             self._threads.submit(self._drawing.work)
 
-    def _next_key(self) -> Any:
+    def _next_key(self) -> object:
         if self._keys:
             return self._keys.popleft()
         self._key, key = self._drawing.split(self._key)
@@ -410,7 +410,7 @@ class Batches(Iterator[AnySample[Any]]):
         self._give(state)
         self._seen.exchanges = self._exchanges
 
-    def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         def checked(state: State) -> tuple[State, tuple[State, Any]]:
             following, result = parted(function(state, *args, **kwargs), "iterate, apply")
             self._check(following)

@@ -27,7 +27,7 @@ class Transfer(Protocol):
 
     build_mapping: BuildMapping
 
-    def send(self, leaves: Sequence[Any]) -> Any:
+    def send(self, leaves: Sequence[object]) -> object:
         """Begin to move arrays, in the thread that has drawn them."""
 
     def receive(self, sent: Any) -> list[Any]:
@@ -133,7 +133,7 @@ class Drawing:
         after, sample = self._rb.sample(state, key, self._batch_size, beta)
         return after, (sample, form_of(state))
 
-    def _send(self, sample: AnySample[Any], spec: Form) -> Any:
+    def _send(self, sample: AnySample[object], spec: Form) -> Any:
         if self._transfer is None:
             return sample
         info = sample._asdict()
@@ -149,7 +149,7 @@ class Drawing:
     def receive(self, sent: Any) -> AnySample[Any]:
         """The sample, in the thread that uses it."""
         if self._transfer is None:
-            drawn: AnySample[Any] = sent
+            drawn = sent
             return drawn
         sample, moving, extras, structure, spec = sent
         arrays = iter(self._transfer.receive(moving))
@@ -159,7 +159,7 @@ class Drawing:
         items = nest.unflatten(structure, leaves, self._transfer.build_mapping, lead)
         more = {name: next(arrays) for name in extras}
         info = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}
-        moved: AnySample[Any] = sample._replace(items=items, extras=more, **info)
+        moved = sample._replace(items=items, extras=more, **info)
         return moved
 
 

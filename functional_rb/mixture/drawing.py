@@ -111,7 +111,7 @@ class Carrier(abc.ABC):
     def draws(self, key: Any, n: int) -> Array:
         """Uniform numbers int32 [n] in [0, 2^31)."""
 
-    def key_of(self, key: Any) -> Any:
+    def key_of(self, key: Any) -> object:
         """One of the keys, as `draw` and functions of items take it."""
         return key
 
@@ -248,7 +248,7 @@ def draw(
 
 def _from_buffer(
     carrier: Carrier, looked: Looked, layout: Layout, key: object, batch: int, wanted: object
-) -> tuple[Any, Drawn]:
+) -> tuple[object, Drawn]:
     """The rows that a buffer draws, as its function of items gives them."""
     spec: BufferSpec = looked.node.spec  # type: ignore[assignment]  # as it is no mixture
     if carrier.known and spec.sampler.takes_out:  # of lanes that give windows in turn any number is given so alone
@@ -303,7 +303,7 @@ def _from_buffers(
     keys: Sequence[object],
     sizes: Sequence[int],
     counts: Sequence[object],
-) -> tuple[Sequence[Any], list[Drawn]]:
+) -> tuple[Sequence[object], list[Drawn]]:
     """The buffers of a mixture after they have drawn so many rows each, and the rows of those that gave any."""
     states: Sequence[Any] = looked.node.states  # type: ignore[union-attr]  # as it is a mixture
     if layout.alike:
@@ -398,7 +398,7 @@ def weights(carrier: Carrier, drawn: Drawn, least: Array, beta: Array | None) ->
     return ops.where(there, found, ops.full_like(found, 0))
 
 
-def lifted(drawn: Drawn, weights: Array, lift: Callable[[Any], Array]) -> tuple[Drawn, Array]:
+def lifted(drawn: Drawn, weights: Array, lift: Callable[[object], Array]) -> tuple[Drawn, Array]:
     """Rows whose numbers are known, and their weights, with arrays of a backend for these numbers."""
     flags = {name: None if x is None else lift(x) for name, x in drawn.flags.items()}
     indices, probabilities = lift(drawn.indices), lift(drawn.probabilities)

@@ -137,7 +137,7 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: ArrayLike, it
 
 def _once(convert: Callable[..., Array]) -> Callable[..., Array]:
     """The same for the leaves of one nest: what is for several buffers is converted, and maybe copied, once."""
-    made: dict[Any, Array] = {}
+    made = {}
 
     def converted(leaf: object, expected: ArraySpec, name: str) -> Array:
         key = name, expected.dtype, expected.shape

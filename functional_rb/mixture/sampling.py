@@ -70,12 +70,12 @@ def _as_sample(
     numbers = each(drawn.indices, before, shape), each(weights, 1, lead), each(drawn.probabilities, 1, lead)
     if not facts.may_be_short:
         return Sample(items, *numbers, extras)
-    flags: dict[str, Any] = {name: None if x is None else each(x, before, shape) for name, x in drawn.flags.items()}
+    flags = {name: None if x is None else each(x, before, shape) for name, x in drawn.flags.items()}
     if flags["mask"] is None:
         flags["mask"] = numbers[0][..., -1] >= 0
     if flags["is_first"] is None:
         return MaskedSample(items, *numbers, flags["mask"], extras)
-    slices: SliceSample[Any] = SliceSample(items, *numbers, **flags, extras=extras)
+    slices = SliceSample(items, *numbers, **flags, extras=extras)
     return slices
 
 
@@ -169,7 +169,7 @@ def given_size(batch_size: int | None) -> int:
     return checks.count("sample", "batch_size", batch_size)
 
 
-def _shares(backend: Backend, engine: Engine, p: object, count: int) -> Any:
+def _shares(backend: Backend, engine: Engine, p: object, count: int) -> object:
     """Shares that are given with a call, as an array."""
     if not hasattr(p, "dtype"):
         p = _of_numbers(backend, p, count)
@@ -181,7 +181,7 @@ def _shares(backend: Backend, engine: Engine, p: object, count: int) -> Any:
     return p
 
 
-def _of_numbers(backend: Backend, p: Any, count: int) -> Any:
+def _of_numbers(backend: Backend, p: Any, count: int) -> object:
     """A list of numbers as an array; some of them may be arrays themselves, and traced."""
     try:
         given = list(p)
@@ -226,7 +226,7 @@ def _kind(spec: BufferSpec) -> tuple[int | None, bool, bool]:
     return steps, steps is not None and len(spec.sampler.leading_shape(1)) == 1, isinstance(spec.sampler, Trajectories)
 
 
-def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> Any:
+def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> object:
     """The beta that holds; None where all weights are 1."""
     if beta is None:
         if len(facts.betas) > 1:

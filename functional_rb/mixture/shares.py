@@ -6,10 +6,11 @@ import bisect
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.mixture.value import MixtureSpec
 from functional_rb.ops import numpy_ops, scalars
 from functional_rb.ops.protocol import Array, Ops
@@ -191,9 +192,7 @@ def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: A
 
 
 @functools.lru_cache(maxsize=256)
-def _known_borders(
-    spec: MixtureSpec, shares_as_bytes: bytes, batch: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+def _known_borders(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[NumpyArray, NumpyArray | None]:
     """What `borders` gives, and with "buffers" the part of each row, see `_part_of`."""
     ends = np.array(borders(numpy_ops, np.frombuffer(shares_as_bytes, np.float32)))
     return ends, np.arange(batch) * spec.parts // batch if spec.how == "buffers" else None

@@ -225,7 +225,7 @@ class Mixture(StateHolder):
             f"; it takes single buffers: rb.{function}(mixture[k], ...), and mixture.replace(k, state) if it gives one"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """What pickles and copies hold: the parts, and not what was found out about them."""
         return {"states": self.states, "p": self.p, "spec": self.spec}
 
@@ -277,7 +277,7 @@ def specs_of_buffers(count: int, specs: object, who: str) -> Sequence[Any]:
     return tuple(specs)
 
 
-def as_floats(p: object) -> Any:
+def as_floats(p: object) -> object:
     """Shares as they were given, but for whole numbers in an array of NumPy, which a list may have as well."""
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 

@@ -22,7 +22,7 @@ class Calls:
         numpy_dtype: gives NumPy's dtype of a name, if its arrays are NumPy's.
     """
 
-    def __init__(self, ops: Any, chain: Any, numpy_dtype: Callable[[str], Any] = lambda _: None) -> None:
+    def __init__(self, ops: Any, chain: Any, numpy_dtype: Callable[[str], object] = lambda _: None) -> None:
         self._ops, self._chain = ops, chain
         self._dtype = functools.cache(lambda name: (*dlpack_dtype(name), numpy_dtype(name)))
 
@@ -31,8 +31,8 @@ class Calls:
         """What replaces which function of the core."""
         return {function: self._by_kernel(function, declaration) for function, declaration in DECLARED.items()}
 
-    def _by_kernel(self, function: Any, declaration: Declaration) -> Callable[..., Any]:
-        def work(*args: Any, **named: Any) -> Any:
+    def _by_kernel(self, function: Any, declaration: Declaration) -> Callable[..., object]:
+        def work(*args: object, **named: object) -> Any:
             kernel = declaration(*args, **named)
             return function.core(self._ops, *args, **named) if kernel is None else self.call(kernel)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from functional_rb import _native
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.buffer import checks
 from functional_rb.buffer.known import Draws
@@ -93,11 +94,11 @@ class SavedBlock(_native.Saved):
     def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> Any:
         return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
 
-    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> Any:
+    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> object:
         """So many rows of an array as they were."""
         return self._array(memory, memory.numpy_dtype(like), begin, (count, *like.shape[1:]))
 
-    def _array(self, memory: Memory, dtype: np.dtype[Any], begin: int, shape: tuple[int, ...]) -> Any:
+    def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> NumpyArray:
         """A part of the piece."""
         if self.holder is not None:
             return memory.part_of(self.holder, dtype.name, begin, shape)
@@ -169,7 +170,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     )
 
 
-def _leaf(name: str, leaf: Any) -> tuple[str, np.dtype[Any], int, int, tuple[int, ...]]:
+def _leaf(name: str, leaf: Any) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:
     """A leaf as the chain takes it."""
     return name, numpy_ops.dtype_of(leaf.dtype), *dlpack_dtype(leaf.dtype), leaf.shape
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes
@@ -200,7 +201,7 @@ def encode_number(value: int) -> Vector:
 
 
 @functools.lru_cache(maxsize=1024)
-def encode_discounts(gamma: float, n: int, dtype: str) -> np.ndarray[Any, Any]:
+def encode_discounts(gamma: float, n: int, dtype: str) -> NumpyArray:
     """gamma^k for k < n as floats of a dtype, read-only; no record."""
     discounts = np.asarray([gamma**k for k in range(n)], dtype)
     discounts.flags.writeable = False

@@ -128,18 +128,18 @@ WHOLE: Final[dict[Callable[..., Any], Declaration]] = {}
 
 
 def stands_in_for(
-    function: Callable[..., Any], among: dict[Callable[..., Any], Declaration] = DECLARED
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    function: Callable[..., object], among: dict[Callable[..., object], Declaration] = DECLARED
+) -> Callable[[Declaration], Declaration]:
     """Declare the kernel of a function of the core."""
 
-    def declared(declaration: Callable[..., Any]) -> Callable[..., Any]:
+    def declared(declaration: Declaration) -> Declaration:
         among[function] = declaration
         return declaration
 
     return declared
 
 
-def rebuilt(results: object, change: Callable[[Any], object]) -> Any:
+def rebuilt(results: object, change: Callable[[object], object]) -> Any:
     """Results with what a function makes of each, in their order."""
     if isinstance(results, dict):
         return {name: rebuilt(x, change) for name, x in results.items()}

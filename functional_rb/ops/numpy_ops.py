@@ -31,7 +31,7 @@ COPIED = 2**16
 
 
 @functools.cache
-def dtype_of(name: str) -> np.dtype[Any]:
+def dtype_of(name: str) -> np.dtype[np.generic]:
     """NumPy's dtype of a name; bfloat16 is an extension, which comes with JAX.
 
     Raises:
@@ -42,7 +42,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(imported("ml_dtypes", "bfloat16 on the host").bfloat16)
 
 
-def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.dtype[Any]) -> Vector:
+def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.dtype[np.generic]) -> Vector:
     """An array whose address is a multiple of `ALIGNMENT`, by a function that makes one of a size and dtype."""
     nbytes = math.prod((shape,) if isinstance(shape, int) else shape) * dtype.itemsize
     block = make(nbytes + ALIGNMENT, np.uint8)
@@ -50,7 +50,7 @@ def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.d
     return block[first : first + nbytes].view(dtype).reshape(shape)
 
 
-def empty(shape: int | Sequence[int], *, dtype: np.dtype[Any]) -> Vector:
+def empty(shape: int | Sequence[int], *, dtype: np.dtype[np.generic]) -> Vector:
     """An array that nothing is in yet, aligned unless it is small."""
     nbytes = math.prod((shape,) if isinstance(shape, int) else shape) * dtype.itemsize
     return np.empty(shape, dtype) if nbytes <= COPIED else aligned(np.empty, shape, dtype)
@@ -179,7 +179,7 @@ def concat(arrays: Sequence[Vector], axis: int) -> Vector:
     return np.concatenate(arrays, axis)
 
 
-def stack(scalars: Sequence[Any]) -> Vector:
+def stack(scalars: Sequence[object]) -> Vector:
     return np.array(scalars)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Trajectories(SamplerBase):
 
     def _plan_span(self) -> None:
         """Set `span` to a pair of (left, right), where False stands for no steps and True for length - 1 steps."""
-        given: Any = self.span
+        given: object = self.span
         pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
         most = self.length - 1
         numbers = [side for side in pair if not isinstance(side, bool)]
@@ -100,7 +100,7 @@ class Trajectories(SamplerBase):
         """No window begins anywhere."""
         return f"begins a slice of {self.length} steps; add more, or give strict_length=False"
 
-    def resolve(self, plan: Plan) -> Any:
+    def resolve(self, plan: Plan) -> Trajectories:
         """Find the leaves that mark ends, if none were named."""
         boundaries = EpisodeBoundaries.find(self._end_keys, self.trajectory_key, plan.names, type(self).__name__)
         return self if self.end_keys is not None else dataclasses.replace(self, end_keys=boundaries.end_keys_as_given)

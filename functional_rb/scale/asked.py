@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
@@ -27,7 +25,7 @@ def check_draw(draw: object, function: str) -> None:
 
 def check_sample(
     backend: Backend, state: State, batch_size: object, beta: ArrayLike, draw: object, function: str
-) -> tuple[int, Any]:
+) -> tuple[int, object]:
     """The checked batch size and beta; a local draw has weights for samplers that have none otherwise."""
     check_draw(draw, function)
     sampler = state.spec.sampler

@@ -208,7 +208,7 @@ def _shown(key: Any) -> str:
     return key if isinstance(key, str) else "/".join(map(str, key))
 
 
-def _nest_of(spec: BufferSpec, leaves: tuple[int, ...]) -> Any:
+def _nest_of(spec: BufferSpec, leaves: tuple[int, ...]) -> object:
     """A nest of dicts that holds some of the leaves under the names that they have."""
     made: dict[str, Any] = {}
     for k in leaves:

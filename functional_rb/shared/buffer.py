@@ -74,7 +74,7 @@ class SharedBuffer(_native.Shared):
         """The buffer in a directory, which is there."""
         return cls(files.attach(spec, directory), spec)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the path."""
         return SharedBuffer.attach, (self.spec, self.files.directory)
 

@@ -70,7 +70,7 @@ class Engine:
         state.buffer.update(self._library.to_numpy(handles), values, new)
         return state
 
-    def clear(self, state: Any) -> Any:
+    def clear(self, state: SharedState) -> Any:
         """Take all items out."""
         state.buffer.clear()
         return state
@@ -124,7 +124,7 @@ class Engine:
         found = state.buffer.look(function, *given)
         return state.from_numpy(found, found.dtype.name)
 
-    def counter(self, state: Any, place: int) -> Array:
+    def counter(self, state: SharedState, place: int) -> Array:
         """One of the counters, int32."""
         found: Array = state.counters[..., place]
         return found

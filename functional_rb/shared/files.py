@@ -306,10 +306,10 @@ def _make_file(region: Region, path: str) -> None:
         os.close(fd)
 
 
-def _description(spec: BufferSpec) -> dict[str, Any]:
+def _description(spec: BufferSpec) -> dict[str, object]:
     """What all processes must agree on: not where the files lie, nor how many items are usually drawn."""
     same = dataclasses.replace(spec, storage=Device(), batch_size=None)
-    described: dict[str, Any] = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
+    described = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
     return described | {"spec": json.loads(to_json(same))["spec"]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from functional_rb.buffer import checks
@@ -127,10 +128,10 @@ class SharedState(State):
         """Nothing: samplers and writers of shared buffers keep no arrays."""
         return {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """By the path: another process gets a handle of the same buffer."""
         return type(self).attached, (self.spec, self.directory, self.device)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> SharedState:
+    def __deepcopy__(self, memo: Mapping[int, object]) -> SharedState:
         """Itself, as a handle is no value; `detached()` copies."""
         return self

@@ -193,7 +193,7 @@ class Spec(abc.ABC):
         """The call that makes the spec, with long tables of numbers abbreviated."""
         return text_form.shown(self, full=False)
 
-    def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
+    def call_parts(self, show: Callable[[object], str]) -> tuple[str, list[str], str]:
         """How the text begins, the arguments, and the end; arguments are positional until one is left out."""
         shown = []
         named = False
@@ -302,7 +302,7 @@ def as_table(array: object) -> Any:
     return _nested_tuple(array.tolist())
 
 
-def _nested_tuple(value: object) -> Any:
+def _nested_tuple(value: object) -> object:
     return tuple(_nested_tuple(v) for v in value) if isinstance(value, list) else value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import whole_number
@@ -111,6 +111,6 @@ class OneHot(Vectors):
         """
         return Categorical(self.n, self.mask, self.axes, dtype, start)
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """The defaults: all choices allowed, one vector of bools."""
         return super().defaults() | {"shape": (self.n,)}

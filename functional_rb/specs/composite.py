@@ -188,17 +188,17 @@ class Composite(Mapping[str, Any], Spec):
         same = self._container == other._container and self._batch_shape == other._batch_shape
         return same and self._parts == other._parts
 
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle the arguments of `like`, as slots cannot be set from outside."""
         kind, *rest = self._like
         return Composite.like, (kind, dict(self._parts), *rest)
 
-    def _nest_parts(self) -> tuple[Structure, list[Any]]:
+    def _nest_parts(self) -> tuple[Structure, list[object]]:
         """The parts, for `base.nest.parts_of`."""
         names = tuple(self._parts)
         return Structure("mapping", self._container, names, (), self._batch_shape), list(self._parts.values())
 
-    def call_parts(self, show: Callable[[Any], str]) -> tuple[str, list[str], str]:
+    def call_parts(self, show: Callable[[object], str]) -> tuple[str, list[str], str]:
         """The constructor's name, the parts by name, and the other arguments that are not defaults."""
         kind, batch_shape, names, device = self._like
         head = "Composite(" if kind is None else f"Composite.like({kind.__name__}, "
@@ -226,7 +226,7 @@ class Composite(Mapping[str, Any], Spec):
         shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
         return self.with_parts({name: changed(part, k, change) for name, part in self._parts.items()}, shape)
 
-    def _nest_of(self, field: str) -> dict[str, Any]:
+    def _nest_of(self, field: str) -> dict[str, object]:
         return {name: map_members(part, lambda leaf: getattr(leaf, field)) for name, part in self._parts.items()}
 
     @property

@@ -38,7 +38,7 @@ def spec_of(example: object) -> Any:
     return _spec_of(example, ())
 
 
-def _spec_of(example: Any, path: nest.Path) -> Any:
+def _spec_of(example: Any, path: nest.Path) -> object:
     check_depth(len(path))
     if is_non_tensor(example):
         return NonTensor(tuple(example.batch_size))

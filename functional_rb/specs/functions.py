@@ -313,7 +313,7 @@ def decode(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
     return nest.unflatten(outline.shape_of_units, values, lambda container, parts, batch: parts)
 
 
-def _decoded_traced(lib: Lib[A], member: Any, arrays: Sequence[Any], lead: tuple[int, ...]) -> Array:
+def _decoded_traced(lib: Lib[A], member: Any, arrays: Sequence[object], lead: tuple[int, ...]) -> Array:
     if isinstance(member.spec, Varying) or member.spec.host_only:
         raise TypeError(
             f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot be "
@@ -411,11 +411,11 @@ def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Arra
     return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
 
 
-def built(lib: Lib[A], outline: Outline, leaves: Mapping[int, object], lead: tuple[int, ...]) -> Any:
+def built(lib: Lib[A], outline: Outline, leaves: Mapping[int, object], lead: tuple[int, ...]) -> object:
     """The nest of leaves [*lead, *shape] by position; those that are missing are of objects, and None."""
     whole = [leaves[k] if k in leaves else _no_objects((*lead, *spec.shape)) for k, spec in enumerate(outline.leaves)]
     return nest.unflatten(outline.structure, whole, lib.build_mapping, lead)
 
 
-def _no_objects(shape: tuple[int, ...]) -> Any:
+def _no_objects(shape: tuple[int, ...]) -> NumpyArray | None:
     return np.full(shape, None, object) if shape else None

@@ -162,7 +162,7 @@ class MultiCategorical(Numbers):
             )
         return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0])], -1)
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """The defaults: all choices allowed, as many elements as `nvec` has numbers, numbered from zero."""
         return super().defaults() | {"shape": np.shape(self.nvec) or None}
 
@@ -216,6 +216,6 @@ class MultiOneHot(Vectors):
         """
         return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """The defaults: all choices allowed, one vector of bools."""
         return super().defaults() | {"shape": (sum(self.nvec),)}

@@ -50,7 +50,7 @@ def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> Any:
             others = [nest.show(path) for path in leaves if path]
             raise ValueError(f"leaves {others}: expected one leaf or a container in their place, got both; rename them")
         return leaves[()]
-    below: dict[str | int, dict[Path, Any]] = {}
+    below: dict[str | int, dict[Path, object]] = {}
     for path, leaf in leaves.items():
         below.setdefault(path[0], {})[path[1:]] = leaf
     if parts is None:
@@ -79,7 +79,7 @@ def _like(spec: Composite, parts: Mapping[str, object], same: bool) -> Composite
     return Composite.like(kind, parts, batch, names, device)
 
 
-def with_lead(spec: object, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Any:
+def with_lead(spec: object, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> object:
     """A nest of specs whose leaves are arrays of other shapes, with nothing said about their values.
 
     Args:

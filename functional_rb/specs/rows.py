@@ -60,7 +60,7 @@ def each(function: Callable[..., Any], spec: SpecNest, *values: Any) -> Any:
 
 def units(nest: SpecNest) -> list[Any]:
     """The units of a nest."""
-    found: list[Any] = []
+    found: list[object] = []
     each(found.append, nest)
     return found
 
@@ -99,7 +99,7 @@ def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Any:
     return each(lambda unit, part: unit.nearest(ops, part), nest, value)
 
 
-def each_array(function: Callable[..., Any], nest: SpecNest, *values: ArrayLike) -> Any:
+def each_array(function: Callable[..., object], nest: SpecNest, *values: ArrayLike) -> object:
     """`each`, down to the arrays that units are stored as."""
 
     def below(unit: Any, *parts: Any) -> Any:
@@ -113,7 +113,7 @@ def regrouped(nest: SpecNest, value: Nest, axes: int, lead: tuple[int, ...]) -> 
     return each_array(lambda leaf, x: x.reshape((*lead, *x.shape[axes:])), nest, value)
 
 
-def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> Any:
+def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> object:
     """A value [*lead, ...] with zeros where bool [*lead] is False."""
 
     def clear(leaf: ArraySpec, x: Array) -> Array:
@@ -123,7 +123,7 @@ def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> Any:
     return each_array(clear, nest, value)
 
 
-def from_host(nest: SpecNest, values: Rows[Any], stacked: bool = False) -> Any:
+def from_host(nest: SpecNest, values: Rows[object], stacked: bool = False) -> Any:
     """Rows in NumPy for values of an environment: one row for each value; of stacked values, all rows of each."""
 
     def read(unit: Any, *parts: Any) -> Any:
@@ -155,7 +155,7 @@ def to_host(nest: SpecNest, rows: object) -> Any:
     return each(lambda unit, part: unit.to_host(part), nest, rows)
 
 
-def to_values(nest: SpecNest, rows: object, count: int) -> list[Any]:
+def to_values(nest: SpecNest, rows: object, count: int) -> list[object]:
     """Rows as an environment has them, in one value for each row."""
     stacked = to_host(nest, rows)
 

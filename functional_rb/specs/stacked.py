@@ -102,13 +102,13 @@ class Stacked(Spec):
         """The domain if all members have the same, else one for each; of composites a dict by common name."""
         return self._by_name("domain")
 
-    def _by_name(self, field: str) -> Any:
+    def _by_name(self, field: str) -> object:
         if all(isinstance(member, Composite) for member in self.members):
             return {name: getattr(self[name], field) for name in self.common}
         found = tuple(getattr(member, field) for member in self.members)
         return found[0] if all(one == found[0] for one in found) else found
 
-    def _nest_parts(self) -> tuple[Structure, list[Any]]:
+    def _nest_parts(self) -> tuple[Structure, list[object]]:
         """The members, for `base.nest.parts_of`."""
         return Structure("sequence", tuple, tuple(range(len(self.members)))), list(self.members)
 
@@ -199,7 +199,7 @@ class Stacked(Spec):
         )
 
 
-def stack(specs: Sequence[Any], axis: int = 0) -> Any:
+def stack(specs: Sequence[object], axis: int = 0) -> Stacked:
     """Specs side by side: one spec with a further axis if they are all the same, else `Stacked`.
 
     Example:

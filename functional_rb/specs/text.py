@@ -82,7 +82,7 @@ class Text(ArraySpec):
         """The shape without the last axis, which is one text."""
         return self.shape[:-1]
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """The defaults: one text of letters and digits."""
         return super().defaults() | {"shape": (self.max_length,)}
 

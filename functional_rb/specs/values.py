@@ -49,7 +49,7 @@ class Member:
     first: int
     count: int
 
-    def gather(self, leaves: Sequence[Array]) -> Any:
+    def gather(self, leaves: Sequence[Array]) -> object:
         """The value of the unit, from the leaves of the nest."""
         if self.structure == nest.LEAF:
             return leaves[self.first]
@@ -105,7 +105,7 @@ class Outline:
         """
         frozen = checked(spec, who)
 
-        def taken_apart(part: SpecNest, whole: Callable[[Any], bool]) -> tuple[list[Any], Structure]:
+        def taken_apart(part: SpecNest, whole: Callable[[object], bool]) -> tuple[list[Any], Structure]:
             structure = nest.flatten(part, whole)[1].sorted()
             return nest.flatten_as(structure, part), structure
 
@@ -126,13 +126,13 @@ class Outline:
         return sum(member.spec.words for member in self.in_arrays)
 
 
-_CACHE: dict[Any, tuple[list[Any], Outline]] = {}
+_CACHE: dict[object, tuple[list[object], Outline]] = {}
 _MOST_CACHED = 256
 
 
 def cached_outline(spec: SpecNest, who: str) -> Outline:
     """`Outline.of`, cached for the next call with the same spec objects: specs never change, so their ids suffice."""
-    specs: list[Any] = []
+    specs: list[object] = []
     key = _ids(spec, specs)
     found = _CACHE.get(key)
     if found is None:
@@ -143,7 +143,7 @@ def cached_outline(spec: SpecNest, who: str) -> Outline:
     return found[1]
 
 
-def _ids(specs: Any, found: list[Any], depth: int = 0) -> Any:
+def _ids(specs: Any, found: list[object], depth: int = 0) -> int | tuple[object, ...]:
     """The containers of a nest of specs, and the id of each spec; the specs are appended to `found`."""
     check_depth(depth)
     parts = None if isinstance(specs, Spec) else nest.parts_of(specs)

@@ -74,7 +74,7 @@ class Varying(Spec):
         shape = change(np.broadcast_to(np.int8(0), self.batch_shape)).shape
         return dataclasses.replace(self, batch_shape=shape)  # type: ignore[type-var]  # each kind is a dataclass
 
-    def _nest_parts(self) -> tuple[Structure, list[Any]]:
+    def _nest_parts(self) -> tuple[Structure, list[object]]:
         """The parts, for `base.nest.parts_of`."""
         return self.parts._nest_parts()
 

@@ -31,5 +31,5 @@ def ready(array: object, writes: bool) -> NumpyArray:
     return np.ascontiguousarray(array).reshape(np.shape(array))
 
 
-def _not_asked(*_: object) -> Any:
+def _not_asked(*_: object) -> object:
     raise AssertionError

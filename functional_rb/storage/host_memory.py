@@ -28,9 +28,9 @@ class Memory(memory.Memory):
         return array
 
     @staticmethod
-    def numpy_dtype(array: ops.Vector) -> np.dtype[Any]:
+    def numpy_dtype(array: ops.Vector) -> np.dtype[np.generic]:
         """Its own."""
-        dtype: np.dtype[Any] = array.dtype
+        dtype: np.dtype[np.generic] = array.dtype
         return dtype
 
     @staticmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +139,7 @@ class HostState(VersionedState):
         arrays = copied.state_arrays(counters)
         return HostState.of_arrays(arrays, self.spec, False, table, self._target, copied.files)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the arrays, which count as exported, and the Python objects that they stand for.
 
         What is unpickled has no device: that of another process, or machine, need not be there.
@@ -157,6 +158,6 @@ def init(spec: BufferSpec, files: MappedFiles | None, device: DeviceLike = None)
     return state
 
 
-def _unpickled(arrays: Arrays, spec: BufferSpec, held: dict[int, Any] | None) -> HostState:
+def _unpickled(arrays: Arrays, spec: BufferSpec, held: Mapping[int, object] | None) -> HostState:
     """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     return HostState.of_arrays(arrays, spec, table=None if held is None else Table(spec, held))

@@ -22,7 +22,7 @@ from functional_rb.storage.mapped import MappedFiles
 from functional_rb.storage.private import PrivateFiles
 from functional_rb.versions.memory import Memory
 
-_KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+_KEPT: weakref.WeakKeyDictionary[object, list[object]] = weakref.WeakKeyDictionary()
 
 
 def starting() -> bool:

@@ -324,7 +324,7 @@ def problem(plan: MapPlan, map: HashTable) -> str | None:
     return _problem_of_ways(plan, map.table, homes(numpy_ops, plan, keys) if size else map.counts[:0])
 
 
-def _problem_of_ways(plan: MapPlan, table: Any, begin: Any) -> str | None:
+def _problem_of_ways(plan: MapPlan, table: HashTable, begin: Any) -> str | None:
     """Why keys that begin in these places, int32 [size], are not all found; or None."""
     slots, left = np.unique(begin, return_counts=True)
     home, step = slots.copy(), 0

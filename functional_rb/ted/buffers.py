@@ -132,7 +132,7 @@ def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
     spec, reward = state.spec, path_of(reward_key)
     _check_spec(spec, reward, who)
     of_torch = type(state).__module__.partition(".")[0] == "torch_backend"
-    backend: Any = sys.modules["torch_backend" if of_torch else "jax_backend"]
+    backend = sys.modules["torch_backend" if of_torch else "jax_backend"]
     ends = counters.read(spec.plan, np.asarray(_host(backend, state.counters))).ends
     ring = spec.plan.ring
     sizes = tuple(int(size) for size in ends.sizes)
@@ -267,7 +267,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
         if name == "next/done":
             grid[...] = True  # steps that are overwritten end at once
         grid[rows, column] = given
-        leaf: Any = grid if spec.lanes is not None else grid[:, 0]
+        leaf = grid if spec.lanes is not None else grid[:, 0]
         if own.dtype in STORED_AS:  # of bfloat16, which NumPy lacks, `add` takes the backend's arrays
             bits = Unbounded(leaf.shape, STORED_AS[own.dtype])
             leaf = backend.lib.LIB.ops.bitcast(backend.lib.LIB.convert(leaf, bits, name), own.dtype)

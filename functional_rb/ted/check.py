@@ -78,7 +78,7 @@ def below(path: Path, prefix: Path) -> bool:
     return path[: len(prefix)] == prefix
 
 
-def named_parts(steps: object, who: str, where: str = "the steps") -> dict[str, Any]:
+def named_parts(steps: object, who: str, where: str = "the steps") -> dict[str, object]:
     """The parts of a nest by their names."""
     if isinstance(steps, BufferSpec):
         steps = steps.item
@@ -185,7 +185,7 @@ def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: Arr
     following = tuple(leaves[(NEXT, "done")].shape)
     if time_axis is not None:
         _check_time(leaves, time_axis)
-    compared: Any = True
+    compared = True
     if mask is not None:
         compared = values_of(mask)
         if compared is None:

@@ -124,11 +124,11 @@ class _Roll:
         # Of a vector environment; with others of its class it may share the mode in its metadata.
         mode = (getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")) if lead else None
         self.by_hand = not lead or getattr(mode, "value", mode) == DISABLED
-        self.item: Any = None if item is None else freeze(item_of(item))
+        self.item: object = None if item is None else freeze(item_of(item))
         self.strict = item is None
-        self.observation: Any = None
-        self.action: Any = None
-        self.reward: Any = Unbounded((), "float64")
+        self.observation: object = None
+        self.action: object = None
+        self.reward: object = Unbounded((), "float64")
         if item is None:
             space = env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space
             self.observation = spec_of_space(space, False, ANY, ANY, WHO, (OBSERVATION,))
@@ -136,7 +136,7 @@ class _Roll:
             parts = named_parts(self.item, WHO)
             self.reward, self.action = named_parts(parts[NEXT], WHO)[REWARD], parts[ACTION]
 
-    def reset(self, **options: Any) -> bool:
+    def reset(self, **options: object) -> bool:
         given = self.env.reset(**options)
         if not isinstance(given, tuple) or len(given) != 2:
             self.findings.add(("reset",), "kind", f"expected (observation, infos), got {given!r:.80}")
@@ -258,7 +258,7 @@ class _Comparison:
         if fits:
             self._inside(spec, array, path)
 
-    def _inside(self, spec: ArraySpec, array: Any, path: Path) -> None:
+    def _inside(self, spec: ArraySpec, array: NumpyArray, path: Path) -> None:
         rows = array.reshape(-1, *spec.shape)
         outside = np.flatnonzero(~np.asarray(spec.inside(numpy_ops, rows)))
         if len(outside):

@@ -116,7 +116,7 @@ class Nested(Form):
         empty: arrays of no trajectory, [0, *shape], which have shapes and dtypes even where there is no trajectory.
     """
 
-    trajectories: tuple[dict[str, Any], ...]
+    trajectories: tuple[dict[str, object], ...]
     empty: dict[str, Any]
 
     def __repr__(self) -> str:

@@ -163,7 +163,7 @@ class _Trajectories:
 
     def _leaves(self, group: Any, prefix: Path) -> dict[Path, Any]:
         reading.check_depth(prefix, self.where)
-        found: dict[Path, Any] = {}
+        found: dict[Path, object] = {}
         for name in group:
             value = self._get(group, name)
             if isinstance(value, self._h5py.Dataset):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.steps import FLAGS, NEXT, REWARD
 from functional_rb.buffer.spec import BufferSpec
@@ -26,7 +27,7 @@ def encoding_item(item: object) -> Composite | None:
     return spec if isinstance(spec, Composite) and is_encoding(spec) else None
 
 
-def item_of(item: object) -> Any:
+def item_of(item: object) -> object:
     """The item of a `BufferSpec`; an item as it is."""
     return item.item if isinstance(item, BufferSpec) else item
 
@@ -69,11 +70,13 @@ def encoded_observation(
     """An observation by the names that an item has for it, encoded."""
     specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
-    made: dict[str, Any] = encoded(Composite(specs), whole, batch, "", who)
+    made: dict[str, object] = encoded(Composite(specs), whole, batch, "", who)
     return made
 
 
-def observation_parts(item: Any, observation: object, key: str | None, who: str) -> tuple[dict[str, Any], str | None]:
+def observation_parts(
+    item: Any, observation: object, key: str | None, who: str
+) -> tuple[dict[str, object], str | None]:
     """The specs that an item has for an observation, by name; and the name of the observation, if it is one of them."""
     following = named_parts(item[NEXT], who)
     specs = {name: spec for name, spec in following.items() if name != REWARD and name not in FLAGS}
@@ -89,7 +92,7 @@ def observation_parts(item: Any, observation: object, key: str | None, who: str)
     return specs, None if by_name else name
 
 
-def cast(leaf: Any, dtype: str, name: str, who: str) -> Any:
+def cast(leaf: NumpyArray, dtype: str, name: str, who: str) -> Any:
     """An array of NumPy in another dtype: floats are rounded, integers must fit."""
     kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
     if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
@@ -113,5 +116,5 @@ def _is_encoded(unit: object) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _outline(spec: Any) -> Outline:
+def _outline(spec: BufferSpec) -> Outline:
     return Outline.of(spec, "ted")

@@ -107,7 +107,7 @@ def _write_rows(file: File, file_leaf: FileLeaf) -> None:
 
 def _write_metas(place: File, metas: Mapping[Any, Any], lead: list[int], numbers: Mapping[str, Any]) -> None:
     """Write the `meta.json` of a nest and of the nests in it; a part with a dtype is a leaf."""
-    own: dict[str, Any] = dict(numbers)
+    own = dict(numbers)
     for name, meta in metas.items():
         if isinstance(meta.get("dtype"), str):
             own[str(name)] = meta
@@ -143,7 +143,7 @@ def _opened(file: File) -> tuple[int, int]:
         raise FileNotFoundError(f"{file} is missing") from None
 
 
-def _json(file: File) -> dict[str, Any]:
+def _json(file: File) -> dict[str, object]:
     value = reading.parsed(_content(file), str(file))
     if not isinstance(value, dict):
         raise DamagedError(f"{file}: expected a JSON object, got {type(value).__name__}; the file is damaged")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
 from functional_rb.base.steps import ACTION
@@ -156,7 +156,7 @@ def from_gymnasium(
             f"{who}: expected autoreset_mode as one of {NEXT_STEP!r}, {SAME_STEP!r}, {DISABLED!r}, "
             f'got {autoreset_mode!r}; give the mode of the environment, and "Disabled" for a plain one'
         )
-    given: Any = step  # users give anything
+    given: object = step  # users give anything
     if not isinstance(given, (tuple, list)) or len(given) != 5:  # no union, as in `check.is_leaf`
         raise ValueError(
             f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {given!r:.80}; "
@@ -234,7 +234,7 @@ def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[
         ([0.0, 0.0], [1.0, 1.0])
     """
     rows = to_transitions(steps, observation_key=observation_key)
-    infos: dict[str, Any] = {}
+    infos: dict[str, object] = {}
     step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, infos)
     return Carry(rows.observation, False), rows.action, step
 

@@ -46,7 +46,7 @@ def from_transitions(
     observation: object,
     action: object,
     reward: object,
-    next_observation: object,
+    next_observation: Any,
     terminated: ArrayLike = None,
     truncated: ArrayLike = None,
     *,
@@ -202,7 +202,7 @@ def as_array(leaf: object) -> Any:
     return np.asarray(leaf) if isinstance(leaf, (bool, int, float)) else leaf  # no union, as in `check.is_leaf`
 
 
-def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, Any, Any]:
+def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[object, object, object]:
     given = {"terminated": terminated, "truncated": truncated, "done": done}
     given = {name: as_array(flag) for name, flag in given.items() if flag is not None}
     if len(given) in (0, 3):
@@ -228,7 +228,7 @@ def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[Any, A
     return (done, done ^ done, done) if truncated is None else (done & ~truncated, truncated, truncated | done)
 
 
-def by_name(observation: Any, key: str | None, who: str) -> dict[str, Any]:
+def by_name(observation: Any, key: str | None, who: str) -> dict[str, object]:
     """The parts of an observation by the names that they get in a step."""
     whole = is_leaf(observation) or isinstance(observation, Varying)
     parts = None if whole else nest.parts_of(observation)
@@ -250,7 +250,7 @@ def _is_mapping(x: object) -> bool:
     return parts is not None and parts[0].kind == "mapping"
 
 
-def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, Any]:
+def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, object]:
     """The parts of a mapping, without those that lie at some paths below it."""
     made = {}
     for name, value in named_parts(part, "ted.step_mdp").items():
@@ -262,7 +262,7 @@ def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, Any]:
     return made
 
 
-def _only(parts: Mapping[str, object], path: Path) -> dict[str, Any]:
+def _only(parts: Mapping[str, object], path: Path) -> dict[str, object]:
     """The part at a path, inside the mappings that the path leads through."""
     if path[0] not in parts:
         return {}
@@ -272,7 +272,7 @@ def _only(parts: Mapping[str, object], path: Path) -> dict[str, Any]:
     return {str(path[0]): value}
 
 
-def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, Any]:
+def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     """The parts of two mappings, merged mapping by mapping; of leaves that both have, the new one counts."""
     made = dict(old)
     for name, value in new.items():
@@ -284,7 +284,7 @@ def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, A
     return made
 
 
-def _like(mapping: object, parts: Mapping[str, object]) -> Any:
+def _like(mapping: object, parts: Mapping[str, object]) -> object:
     if isinstance(mapping, Composite):
         return mapping.with_parts(parts, ())
     if hasattr(mapping, "batch_size") and hasattr(mapping, "empty") and not hasattr(type(mapping), "_is_tensorclass"):

@@ -36,9 +36,9 @@ class Decoding:
     """
 
     n: int
-    temperature: Any = 1.0
-    top_k: Any = None
-    top_p: Any = None
+    temperature: object = 1.0
+    top_k: object = None
+    top_p: object = None
     eos: int | Sequence[int] | None = None
     pad: int = 0
     replies: int = 1

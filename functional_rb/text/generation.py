@@ -22,7 +22,7 @@ class Model(NamedTuple):
     """
 
     step: Callable[[Any, Array, Array], tuple[Array, Any]]
-    prefill: Callable[[Any, Array, Array], Any]
+    prefill: Callable[[Any, Array, Array], object]
 
 
 class Settings(NamedTuple):
@@ -97,7 +97,7 @@ def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model
             raise ValueError(f"step: logits: expected shape [{rows}, {width}, vocabulary], got {list(shape)}")
         return pair
 
-    def prefill(cache: object, ids: Array, positions: Array) -> Any:
+    def prefill(cache: object, ids: Array, positions: Array) -> object:
         if hasattr(step, "prefill"):
             return ops.call(step.prefill, params, cache, ids, positions)
         return told(cache, ids, positions)[1]
@@ -167,7 +167,7 @@ def generate(
     ops: TextOps,
     model: Model,
     cache: object,
-    copied: Callable[[Any, Array], object],
+    copied: Callable[[object, Array], object],
     prompts: Array,
     mask: Array,
     bits: Array,
@@ -240,7 +240,7 @@ def _decoded(
     def unfinished(i: Array, cache: object, token: Array, position: Array, ended: Array, told: object) -> Array:
         return (i < n) & (ops.count(ended) < rows)
 
-    def further(i: Any, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
+    def further(i: int, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
         logits, cache = model.step(cache, token[:, None], position[:, None])
         chosen = choose(ops, logits[:, 0], bits[i], law)
         live, nothing = ~ended & chosen.drawn, ops.full_like(chosen.log_prob, 0)

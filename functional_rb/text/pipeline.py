@@ -11,7 +11,7 @@ import json
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -201,12 +201,12 @@ def _grow(
         growing.append({TOKENS: b"", ROWS: b""})
 
 
-def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[Any, ...], int]:
+def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[object, ...], int]:
     """The row of an example whose tokens are appended, and how many these are."""
     first = example.ids[0]
     tokens.extend(first)
     size, lengths = len(first), [len(ids) for ids in example.ids]
-    row: tuple[Any, ...] = (prepared.halves(start),)
+    row: tuple[object, ...] = (prepared.halves(start),)
     if len(example.ids) > 1:
         shared = common(first, example.ids[1])
         tokens.extend(example.ids[1][shared:])

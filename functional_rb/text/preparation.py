@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from functional_rb.text import pipeline, sources
@@ -173,7 +173,7 @@ def _named(
     if source is not None and source.columns is not None:
         there = source.columns
     else:
-        rows: Iterator[Any] = iter(given if source is None else source.rows(()))
+        rows = iter(given if source is None else source.rows(()))
         first = list(itertools.islice(rows, LOOKED_AT))
         given = itertools.chain(first, rows) if source is None else given
         there = list(dict.fromkeys(name for row in first if isinstance(row, Mapping) for name in row))

@@ -105,10 +105,10 @@ class Prepared:
             raise ValueError(f"expected counts, got {counts}")
         if not all(type(token) is int and 0 <= token < 2**31 for token in ids):
             raise ValueError(f"expected tokens as pad and eos, got {ids}")
-        kind: Any = self.kind  # files have anything
+        kind = self.kind  # files have anything
         if kind not in get_args(Kind) or self.dtype not in KERNELS_KNOW:
             raise ValueError(f"expected one of {get_args(Kind)} in {KERNELS_KNOW}, got {kind!r} in {self.dtype!r}")
-        flags: list[Any] = [self.labelled, self.scored]
+        flags = [self.labelled, self.scored]
         if not all(type(flag) is bool for flag in flags):
             raise ValueError(f"expected labelled and scored as bools, got {flags}")
 
@@ -133,7 +133,7 @@ class Prepared:
         return f"remove {self.path} and prepare the texts anew"
 
     @property
-    def _row(self) -> np.dtype[Any]:
+    def _row(self) -> np.dtype[np.generic]:
         return row_dtype(2 if self.kind == "preference" else 1, self.scored)
 
     def _table(self) -> NumpyArray:
@@ -237,9 +237,9 @@ class Prepared:
         )
 
 
-def row_dtype(texts: int, scored: bool) -> np.dtype[Any]:
+def row_dtype(texts: int, scored: bool) -> np.dtype[np.generic]:
     """How a row lies in its file; its parts are those that `Padded` reads."""
-    parts: list[tuple[Any, ...]] = [("start", "<i4", (2,))]
+    parts: list[tuple[object, ...]] = [("start", "<i4", (2,))]
     if texts > 1:
         parts.append(("shared", "<i4"))
     parts += [("prompts", "<i4", (texts,)), ("lengths", "<i4", (texts,))]

@@ -149,7 +149,7 @@ def _read(row: Mapping[str, object], name: str) -> str | list[Any]:
     return [_message(message, k, name) for k, message in enumerate(value)]
 
 
-def _message(given: object, number: int, name: str) -> dict[str, Any]:
+def _message(given: object, number: int, name: str) -> dict[str, object]:
     message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
     for key, usual in (("from", "role"), ("value", "content")):
         if key in message:
@@ -186,13 +186,13 @@ def _check_utf8(text: str, name: str) -> None:
 
 
 def _number(row: Mapping[str, object], name: str) -> float:
-    value: Any = row.get(name)
+    value = row.get(name)
     if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
         raise UnusableRow("no_number", name, f"expected a finite number, got {value!r:.40}")
     return float(value)
 
 
-def _implicit(replies: list[Any], columns: Columns) -> str | list[Any]:
+def _implicit(replies: list[Any], columns: Columns) -> str | list[object]:
     """The prompt that two texts, or conversations, begin with; each goes on for a word, or a message, at least."""
     first, second = replies
     if isinstance(first, str) != isinstance(second, str):

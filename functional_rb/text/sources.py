@@ -67,11 +67,11 @@ class Source(abc.ABC):
 
 def as_line(row: object, names: Sequence[str]) -> bytes:
     """A row's columns as one line of JSON, in ASCII: texts that are no UTF-8 (lone surrogates) go there and back."""
-    told: Any = {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else _plain(row)
+    told = {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else _plain(row)
     return (json.dumps(told, default=_plain) + "\n").encode()
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """What JSON has no form for: arrays and numbers of NumPy as Python's, anything else by its kind alone."""
     return value.tolist() if hasattr(value, "tolist") else f"<{type(value).__name__}>"
 
@@ -173,7 +173,7 @@ def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
         yield line if number else line.removeprefix(codecs.BOM_UTF8)
 
 
-def _object(row: object) -> Any:
+def _object(row: object) -> object:
     return row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
 
 
@@ -373,7 +373,7 @@ def of_arrow(table: Any) -> Iterator[dict[str, Any]]:
 
 def _values(column: Any) -> list[Any]:
     try:
-        found: list[Any] = column.to_pylist()
+        found = column.to_pylist()
         return found
     except UnicodeDecodeError:
         return [_value(x) for x in column]

@@ -119,7 +119,7 @@ class Tokenizing:
         found: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
         return found
 
-    def render(self, messages: Sequence[Any], then: Then, options: Mapping[str, Any]) -> str:
+    def render(self, messages: Sequence[object], then: Then, options: Mapping[str, object]) -> str:
         """A conversation by the tokenizer's chat template.
 
         Args:
@@ -136,7 +136,7 @@ class Tokenizing:
                 f"{self._who}: there are conversations, and the tokenizer has no chat template; give it one "
                 f"(tokenizer.chat_template = ...), or give texts"
             )
-        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": then == "reply"}
+        how = {"tokenize": False, "add_generation_prompt": then == "reply"}
         if then == "more":
             how["continue_final_message"] = True
         try:
@@ -148,7 +148,7 @@ class Tokenizing:
         return text
 
     def _encoded(self, texts: list[str]) -> list[Any]:
-        found: list[Any] = self._fast.encode_batch(texts, add_special_tokens=False)
+        found: list[object] = self._fast.encode_batch(texts, add_special_tokens=False)
         return found
 
     def _frame(self) -> tuple[list[int], list[int]]:
@@ -193,7 +193,7 @@ def common(a: Any, b: Any) -> int:
     return low
 
 
-def _copy(fast: Any, split_special_tokens: bool | None) -> Any:
+def _copy(fast: Any, split_special_tokens: bool | None) -> object:
     """A tokenizer of `tokenizers` that neither pads nor cuts, whatever its model does."""
     made = type(fast).from_str(fast.to_str())
     made.no_padding()

@@ -86,7 +86,7 @@ class Growing:
             self.progress.bytes[name] += memoryview(content).nbytes
         self._say(PROGRESS, dataclasses.asdict(self.progress))
 
-    def finish(self, description: dict[str, Any]) -> None:
+    def finish(self, description: dict[str, object]) -> None:
         """Say what the whole is, and the checksums of its files; nothing is written behind it."""
         paths = {name: os.path.join(self._directory, name) for name in self.progress.bytes}
         self._say(DESCRIPTION, description | {"checksums": {name: checksum(path) for name, path in paths.items()}})

@@ -195,7 +195,7 @@ class Hindsight(Transform):
 
     def _rewarded(
         self, ops: Ops, plan: Plan, achieved: Array, goal: Array, parts: tuple[tuple[int, ...], ...]
-    ) -> dict[int, Any]:
+    ) -> dict[int, object]:
         """What the function gives, by the positions of the leaves of rewards."""
         assert self.reward is not None
         new = call_users(ops, self.reward, achieved, goal)

@@ -91,7 +91,7 @@ class MapItems(Transform):
         """Itself, a value; copies are not pickled."""
         return self
 
-    def spec_after(self, item: object, lead: int) -> Any:
+    def spec_after(self, item: object, lead: int) -> object:
         """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
         if isinstance(self.function, HostFunction):
             return self.function.gives
@@ -128,7 +128,7 @@ class MapOfAdded(MapItems):
     at = "add"
     order = -1  # before n-step returns, and before anything is stored
 
-    def spec_after(self, item: object, lead: int) -> Any:
+    def spec_after(self, item: object, lead: int) -> object:
         """The spec of what is stored, which must be known before any array exists."""
         if isinstance(self.function, HostFunction):
             raise ValueError(f"{self.who}: reads what lies elsewhere as items are sampled; give at='sample'")

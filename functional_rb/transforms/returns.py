@@ -13,7 +13,7 @@ import functools
 import math
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class NStep(Transform):
         if not good:
             raise ValueError(f"n_step: expected n as an int from 1 to {LARGEST_N}, got {self.n!r}")
         object.__setattr__(self, "n", operator.index(self.n))
-        given: Any = self.gamma
+        given: object = self.gamma
         if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 <= given <= 1:
             raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
         object.__setattr__(self, "gamma", float(given))

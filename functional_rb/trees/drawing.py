@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import checked_count
 from functional_rb.base.extras import imported
 from functional_rb.trees.nodes_in_order import Bools, Ints, Nodes
@@ -21,7 +22,7 @@ FEW = 60
 LINE = "#b8bec8"
 
 
-def to_string(seen: Nodes, node_format: Callable[[Any, int], str] | None, max_nodes: int) -> str:
+def to_string(seen: Nodes, node_format: Callable[[object, int], str] | None, max_nodes: int) -> str:
     """The text of `TreeView.to_string`."""
     max_nodes = checked_count("trees.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
@@ -99,7 +100,7 @@ def folded(seen: Nodes, most: int) -> Bools:
 def plot(
     seen: Nodes,
     path: str | PathLike[str] | None,
-    labels: Callable[[Any, int], str] | None,
+    labels: Callable[[object, int], str] | None,
     max_nodes: int,
 ) -> Any:
     """The figure of `TreeView.plot`."""
@@ -142,7 +143,7 @@ def _actions(seen: Nodes, below: Ints, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def _nodes(seen: Nodes, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, Any]:
+def _nodes(seen: Nodes, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, object]:
     nodes = np.flatnonzero(shown)
     hidden = _hidden(seen, shown)[nodes]
     texts = [describe(seen, node) for node in nodes.tolist()]
@@ -174,7 +175,7 @@ def _hidden(seen: Nodes, shown: Bools) -> Ints:
     return counts
 
 
-def _sizes(visits: Ints, count: int) -> Any:
+def _sizes(visits: Ints, count: int) -> NumpyArray:
     """Diameters: areas in proportion to visits, within what can be seen."""
     largest = 30.0 if count <= 200 else 16.0
     share = np.sqrt(visits / max(int(visits.max()), 1))

@@ -235,7 +235,7 @@ def _add(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike, consume: t
     return Forest(lib.carry_out(_extended, spec, forest.arrays, *given, consume=consume), spec)
 
 
-def _observation(spec: ForestSpec, parts: Mapping[str, object], who: str) -> Any:
+def _observation(spec: ForestSpec, parts: Mapping[str, object], who: str) -> object:
     """What of a step's root, or of its "next", is the observation."""
     structure = spec.observations.structure
     names = structure.keys if structure.kind == "mapping" else (OBSERVATION,)
@@ -257,7 +257,7 @@ def _number(lib: Lib[A], parts: dict[str, Any], name: str, lead: tuple[int, ...]
     if name == REWARD:
         if isinstance(given, HOST):
             given = np.asarray(given, np.float32)
-        spec: Any = Unbounded((), dtypes.name_of(given.dtype))
+        spec: object = Unbounded((), dtypes.name_of(given.dtype))
     else:
         spec = Binary(())
     made = lib.convert(given, spec, f"next/{name}")

@@ -105,7 +105,7 @@ class ForestSpec(Description):
         self._seal()
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         rooms = self.capacity, self.children, self.results.capacity
         return self.observations, self.actions, *rooms, self.seed, self.hash_bits
 

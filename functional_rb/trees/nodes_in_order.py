@@ -134,7 +134,7 @@ class Nodes:
         """The last action before a node, None of the root: `branching_action` where one step lies between two nodes."""
         return self._action_before(self._checked(node, "prev_action"), -1)
 
-    def _action_before(self, node: int, which: int) -> Any:
+    def _action_before(self, node: int, which: int) -> object:
         steps = np.arange(self.first_step[node], self.first_step[node + 1])
         return in_nest(self.actions, [x[0] for x in self.act(steps[which:][:1])]) if len(steps) else None
 

@@ -111,7 +111,7 @@ class TreeSpec(Description):
         self._seal()
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self.node, self.action, self.capacity, self.children, self.statistics, self.chance
 
     @property

@@ -262,7 +262,7 @@ class Engine:
             made = separate(made, arrays, memory.clone)
             return made_by.of_arrays(made, spec, pinned=False, table=table, target=state._target)
 
-    def count_invalid(self, state: Any, outside: Array) -> Any:
+    def count_invalid(self, state: Any, outside: Array) -> object:
         """The same state, with what was left out counted."""
         after = core_counters.with_invalid(self.library.ops, state._counters, outside)
         return type(state)(readable(state), after, state.spec, state._save_history, state._target)
@@ -302,7 +302,7 @@ class Engine:
         given = [] if n is None else [n]
         return self.library.sent(self._read(state, function, handles, *given), state._target)
 
-    def _read(self, state: Any, function: Callable[..., Any], handles: Array | None, *given: Any) -> Any:
+    def _read(self, state: Any, function: Callable[..., Any], handles: Array | None, *given: object) -> Any:
         """What a function of `buffer.functions` reads of items, or of all, where the memory is."""
         version = readable(state)
         with self.library.lock(version), self.library.core():
@@ -310,7 +310,7 @@ class Engine:
             named = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
             return function(self.library.ops, memory.state_arrays(state._counters), state.spec, *named, *given)
 
-    def read_by(self, state: Any, function: Callable[..., Any], *given: Any) -> Any:
+    def read_by(self, state: Any, function: Callable[..., object], *given: object) -> Any:
         """What `function(ops, arrays, spec, *given)` reads off a state, by part kernels where they can work."""
         version = readable(state)
         with self.library.lock(version):
@@ -420,7 +420,7 @@ def next_state(
     write: Callable[[Memory, Saved | None], Array],
     past: Any,
     consume: bool = False,
-) -> Any:
+) -> object:
     """The state after a write; the given one is consumed, or found from what is saved.
 
     Args:
@@ -452,7 +452,7 @@ def next_state(
         raise
 
 
-def past_of(state: Any, added: int = 0) -> Any:
+def past_of(state: Any, added: int = 0) -> object:
     """The saves that the next state succeeds, with so many items added.
 
     What is traced knows nothing of saves: it would be compiled again after each.
@@ -465,5 +465,5 @@ def _with_objects(memory: Memory, leaves: list[Array]) -> list[Any]:
     """The leaves of items, with Python objects in place of their tokens."""
     if memory.table is None:
         return leaves
-    found: list[Any] = memory.table.read(leaves)
+    found: list[object] = memory.table.read(leaves)
     return found

@@ -39,7 +39,7 @@ class Library(abc.ABC):
     chain: Any = None
 
     @abc.abstractmethod
-    def placement(self, spec: BufferSpec) -> Any:
+    def placement(self, spec: BufferSpec) -> object:
         """Where the memories of a buffer belong."""
 
     # ---------------------------------------------------------------- how functions are carried out
@@ -57,7 +57,7 @@ class Library(abc.ABC):
         """Within which the core is carried out, as far as it writes."""
 
     @abc.abstractmethod
-    def making(self) -> AbstractContextManager[Any]:
+    def making(self) -> AbstractContextManager[object]:
         """Within which the core makes arrays that will be written to later."""
 
     @abc.abstractmethod
@@ -72,7 +72,7 @@ class Library(abc.ABC):
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
-    def makers_on_gpu(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
+    def makers_on_gpu(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
         """With which dtypes and device arrays are made where a memory lies, if that is a GPU with kernels.
 
         Of int32, float32, bool, uint8, and of each leaf as it is stored.
@@ -105,7 +105,7 @@ class Library(abc.ABC):
         """A result, on its way to where samples go."""
         return array
 
-    def sent_sample(self, leaves: list[Any], selection: Selection, target: Any) -> tuple[list[Any], Selection]:
+    def sent_sample(self, leaves: list[object], selection: Selection, target: Any) -> tuple[list[Any], Selection]:
         """A sample, on its way to where samples go."""
         return leaves, selection
 

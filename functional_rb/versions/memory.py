@@ -120,7 +120,7 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def numpy_dtype(array: Array) -> np.dtype[Any]:
+    def numpy_dtype(array: Array) -> np.dtype[np.generic]:
         """The dtype that NumPy has for an array's."""
 
     @staticmethod

@@ -97,7 +97,7 @@ class Table:
             found[k] = array_of(self._known(leaves[k].reshape(-1).tolist()), tuple(leaves[k].shape))
         return found
 
-    def _known(self, tokens: list[int]) -> list[Any]:
+    def _known(self, tokens: list[int]) -> list[object]:
         try:
             return list(map(self._objects.__getitem__, tokens))
         except KeyError:
@@ -119,7 +119,7 @@ class Table:
         """Sweep at the next write, though nobody has added much: items have been taken out."""
         self._limit = 0
 
-    def _sweep(self) -> dict[int, Any]:
+    def _sweep(self) -> dict[int, object]:
         """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
         found = [tokens for memory in list(self._memories) for tokens in self._tokens_of(memory)]
         old, kept = self._objects, {NO_OBJECT: None}
@@ -142,11 +142,11 @@ class Table:
         arrays = memory.by_name
         return self._by_token([x for name, columns in self._columns.items() for x in self.cells(arrays[name], columns)])
 
-    def of_tokens(self, rows: Array, columns: Sequence[slice]) -> dict[int, Any]:
+    def of_tokens(self, rows: Array, columns: Sequence[slice]) -> dict[int, object]:
         """The objects by token in rows int32 [..., words], whose tokens are in the columns. Hold the lock."""
         return self._by_token(self.cells(rows, columns))
 
-    def _by_token(self, found: Sequence[Tokens]) -> dict[int, Any]:
+    def _by_token(self, found: Sequence[Tokens]) -> dict[int, object]:
         tokens = np.unique(np.concatenate(found)).tolist() if found else []
         tokens = [token for token in tokens if token != NO_OBJECT]
         return dict(zip(tokens, self._known(tokens), strict=True))

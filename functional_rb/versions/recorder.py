@@ -47,7 +47,7 @@ class Recorder:
         """Carry out the operations of a module of primitives on a memory, and record them in a log."""
         self._primitives, self._memory, self._log = primitives, memory, log
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """A primitive that writes nothing, as the library has it."""
         return getattr(self._primitives, name)
 
@@ -77,7 +77,7 @@ class Recorder:
             return table
         set_leaves, store = table[sum_tree.set_leaves], table[row_layout.store]
 
-        def recorded_set_leaves(tree: Array, capacity: int, leaves: Array, *values: Any, **others: Any) -> Array:
+        def recorded_set_leaves(tree: Array, capacity: int, leaves: Array, *values: object, **others: object) -> Array:
             self.save(tree, leaves, flat=True)
             self._log.has_leaves_alone = True
             return set_leaves(tree, capacity, leaves, *values, **others)

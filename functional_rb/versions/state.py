@@ -175,10 +175,10 @@ def readable(state: VersionedState) -> Version:
     return version
 
 
-def held_objects(memory: Memory) -> dict[int, Any] | None:
+def held_objects(memory: Memory) -> dict[int, object] | None:
     """The Python objects whose tokens are in a memory, by token; None if its buffer has none."""
     if memory.table is None:
         return None
     with memory.table.lock:
-        held: dict[int, Any] = memory.table.held(memory)
+        held: dict[int, object] = memory.table.held(memory)
         return held

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.extras import imported
@@ -108,7 +107,7 @@ def _identity(facts: Json, target: str) -> str:
     return str(found)
 
 
-def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
+def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
     buffer = imported("minari.data_collector", WHO).EpisodeBuffer
     number, goes_on = 0, False
     for piece in reader.episodes():
@@ -129,7 +128,7 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[Any]:
         number += not goes_on
 
 
-def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> Any:
+def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> object:
     """The values of a field from one row on, with texts as texts."""
     outline = fields.outline(field)
     rows = [leaf[first:] for leaf in fields.leaves(field, piece)]

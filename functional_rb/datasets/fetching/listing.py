@@ -133,7 +133,7 @@ def _pages(url: str, retry: Retry) -> Iterator[Any]:
     raise FetchError(f"{WHO}: {start}: expected at most {PAGES} pages")
 
 
-def _page(url: str, retry: Retry) -> tuple[Any, str]:
+def _page(url: str, retry: Retry) -> tuple[object, str]:
     from functional_rb.datasets.fetching import http
 
     for failures in range(1, retry.times + 2):

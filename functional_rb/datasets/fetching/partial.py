@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 from types import TracebackType
-from typing import Any
 
 from functional_rb.base import errors, files, strict_json
 from functional_rb.datasets.fetching.paths import ASIDE, WHO, make_inside
@@ -77,7 +76,7 @@ class Partial:
             # What the journal tells; nothing, if it is not there or was cut.
             self.origin, self.size = Origin(""), 0
             with contextlib.suppress(*CUT):
-                line: Any = strict_json.parse(files.read_text(self._journal))
+                line = strict_json.parse(files.read_text(self._journal))
                 synced = line.pop("synced")
                 if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
                     self.origin, self.size = Origin(**line), synced

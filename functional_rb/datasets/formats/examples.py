@@ -65,7 +65,7 @@ def _numbers(message: memoryview, is_float: bool, where: str) -> Array:
     """Numbers, packed as everybody writes them, or one a field."""
     single, packed = (FOUR, "<f4") if is_float else (VARINT, "<i8")
     parts: list[Array] = []
-    ones: list[Any] = []
+    ones: list[object] = []
     for number, kind, value in fields(message, where):
         if number != 1:
             continue

@@ -75,7 +75,7 @@ class PendingArray:
     """
 
     def __init__(self) -> None:
-        self.value: Any = self
+        self.value: object = self
 
     def set(self, state: object) -> None:
         """Take the state: a version, the shape, the dtype, whether the order is Fortran's, and the bytes."""

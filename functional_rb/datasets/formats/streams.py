@@ -52,7 +52,7 @@ class Inflated(io.RawIOBase):
         super().__init__()
         self._file, self._limit, self._where = file, limit, where
         self._input, self.read_bytes = file.read(BLOCK), 0
-        self._make: Callable[[], Any] | None = None  # what makes a decompressor; None if it is not compressed
+        self._make: Callable[[], object] | None = None  # what makes a decompressor; None if it is not compressed
         if self._input.startswith(GZIP):
             self._make = lambda: zlib.decompressobj(wbits=31)
         elif self._input.startswith(XZ):
@@ -121,7 +121,7 @@ class Inflated(io.RawIOBase):
         return False
 
 
-def read_exactly(stream: Any, n: int, where: str) -> bytes:
+def read_exactly(stream: BinaryIO, n: int, where: str) -> bytes:
     """So many bytes, which come piece by piece: a length that is claimed takes no memory before they are there."""
     parts, missing = [], n
     while missing:

@@ -65,9 +65,9 @@ class _Machine:
 
     def __init__(self, stream: BinaryIO, where: str, most: int) -> None:
         self.stream, self.where, self.left = stream, where, most
-        self.stack: list[Any] = []
+        self.stack: list[object] = []
         self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
+        self.memo: dict[int, object] = {}
 
     def run(self) -> Any:
         while (code := self.bytes(1)) != pickle.STOP:
@@ -108,7 +108,7 @@ class _Machine:
         del self.stack[at:]
         return parts
 
-    def marked(self) -> list[Any]:
+    def marked(self) -> list[object]:
         """What lies on the stack above the last mark, taken away with it."""
         at = self.marks.pop()
         parts = self.stack[at:]
@@ -150,9 +150,9 @@ class _Machine:
 
 def _filled(root: object) -> Any:
     """A value with the arrays in the places where they were named. Each container is gone through once."""
-    done: dict[int, Any] = {}
+    done = {}
 
-    def filled(value: object, depth: int) -> Any:
+    def filled(value: object, depth: int) -> object:
         if depth > 100:
             raise RefusedError("containers in more than 100 others")
         if isinstance(value, PendingArray):
@@ -176,7 +176,7 @@ def _filled(root: object) -> Any:
     return filled(root, 0)
 
 
-_INSTRUCTIONS: dict[bytes, Callable[[_Machine], Any]] = {
+_INSTRUCTIONS: dict[bytes, Callable[[_Machine], object]] = {
     pickle.PROTO: lambda machine: machine.number("<B"),
     pickle.FRAME: lambda machine: machine.number("<Q"),
     pickle.NONE: lambda machine: machine.push(None),

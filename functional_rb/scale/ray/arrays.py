@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -27,7 +27,7 @@ class NumPyArrays:
         """An array of the backend, in the same memory where it can be."""
         return array
 
-    def build_mapping(self, container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+    def build_mapping(self, container: Any, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
         """What came as a dict or the like: a dict."""
         return parts
 
@@ -41,7 +41,7 @@ class BackendArrays(NumPyArrays):
         self._picky = self.name == JAX  # XLA takes over memory at certain addresses alone
         self._own_mapping = importlib.import_module(f"{self.name}.execute").build_mapping
 
-    def build_mapping(self, container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Any:
+    def build_mapping(self, container: Any, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
         """What the backend makes of a nest's parts: also TensorDicts, and what is registered."""
         return self._own_mapping(container, parts, batch)
 

@@ -51,7 +51,7 @@ class Batches(Iterator[AnySample[Any]]):
         """The iterator itself."""
         return self
 
-    def __next__(self) -> AnySample[Any]:
+    def __next__(self) -> AnySample[object]:
         """The next sample.
 
         Raises:

@@ -68,7 +68,7 @@ class _Sent:
 
     def __init__(self, write: Write, items: int, receipt: Receipt) -> None:
         self.write, self.items, self.receipt = write, items, receipt
-        self.call: Any = None
+        self.call: object = None
 
 
 class Channel:

@@ -294,7 +294,7 @@ class Client:
         deadline = self._watch.deadline()
         self._watch.ask_all(deadline)  # by which a shard that was restarted unseen is found, and what is gone with it
         found = self._watch.ask("counts", deadline)
-        none: dict[str, Any] = {}
+        none: dict[str, object] = {}
 
         def each(name: str) -> list[Any]:
             return [(none if one is None else one).get(name, 0) for one in found]

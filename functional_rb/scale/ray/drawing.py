@@ -139,7 +139,7 @@ class Drawing:
             samples.append(self._as_sample([leaf[at] for leaf in leaves], these, first.extras))
         return samples
 
-    def _as_sample(self, leaves: list[Array], named: dict[str, Array], extras: Sequence[str]) -> AnySample[Any]:
+    def _as_sample(self, leaves: list[Array], named: dict[str, Array], extras: Sequence[str]) -> AnySample[object]:
         """A sample of the backend's arrays."""
         assert self._structure is not None
         given = {name: self._arrays.given(array) for name, array in named.items()}

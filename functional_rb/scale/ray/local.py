@@ -22,7 +22,7 @@ class LocalTransport:
             shards: how many.
             limiter: what keeps the rate limit, if there is one.
         """
-        self.places: dict[int, Any] = {k: make(k, False) for k in range(shards)} | {LIMITER: limiter}
+        self.places: dict[int, object] = {k: make(k, False) for k in range(shards)} | {LIMITER: limiter}
         self._shards = shards
 
     @property

@@ -301,7 +301,7 @@ class Shard:
         named = dict(zip(write.names, arrays[count:], strict=True))
         own, live = self._own(named["indices"])
         self._stale += int((~live).sum())
-        given: dict[str, Any] = {"priorities": named["priorities"][live]} if "priorities" in named else {}
+        given = {"priorities": named["priorities"][live]} if "priorities" in named else {}
         if count:
             paths = self.spec.plan.structure.paths
             given["items"] = _nested(
@@ -450,7 +450,7 @@ class Shard:
         self.saves += 1
 
 
-def _root(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+def _root(ops: Ops, state: State, spec: BufferSpec) -> Array:
     """The last rows of the sum tree, which have its root: a small array of its own."""
     return Draft.of(state, spec.plan).known_tree[-3:] * 1
 

@@ -140,7 +140,7 @@ class Law:
                 f"batch_size: expected a multiple of per_group={each}, got {n}; {n + each - n % each} would do"
             )
         rows = [k for k in rows if groups[k] is not None]
-        sizes: dict[Any, int] = {}
+        sizes: dict[object, int] = {}
         for k in rows:
             sizes[groups[k]] = sizes.get(groups[k], 0) + 1
         whole = sum(size >= each for size in sizes.values())
@@ -188,7 +188,7 @@ class Law:
 _NONE = Drawn([], np.zeros(0, np.float32), np.zeros(0, np.float32), [])
 
 
-def _zeros(count: Any) -> Any:
+def _zeros(count: int) -> object:
     return np.zeros(int(count), np.int32)
 
 

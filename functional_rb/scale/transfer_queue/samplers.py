@@ -84,7 +84,7 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
                 f"TransferQueue 0.1.11 or newer"
             )
         name = partition.partition_id if partition_id is None else partition_id
-        tags: Mapping[int, Mapping[str, Any]] = partition.custom_meta
+        tags: Mapping[int, Mapping[str, object]] = partition.custom_meta
         given = self._states.get(name, {}).get(task_name, {}).get(dp_rank, {}).get(batch_index)
         if given is not None:
             return self._tagged(partition, *given)
