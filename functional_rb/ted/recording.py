@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, NumpyArray
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
 from functional_rb.base.steps import ACTION
