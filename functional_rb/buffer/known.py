@@ -94,11 +94,16 @@ def stores_as_given(transform: Transform) -> bool:
 
 def lines_up(plan: Plan, transform: Transform) -> bool:
     """Whether a transform has steps wait for those that follow, in a way that kernels know."""
-    if type(transform) is not NStepOfAdded or transform.positions.agents:
+    if type(transform) is not NStepOfAdded:
         return False
-    numbers = all(plan.leaves[k].dtype in ("float32", "float64") for k in transform.positions.rewards)
+    positions, shapes = transform.positions, [leaf.shape for leaf in plan.leaves]
+    numbers = all(plan.leaves[k].dtype in ("float32", "float64") for k in positions.rewards)
+    ends = transform.ends(plan)
+    if positions.agents:
+        numbers &= all(shapes[k] == positions.agents for k in positions.truncations)
+        ends = [k for k in ends if shapes[k] != positions.agents]
     trajectory = transform.trajectory(plan)
-    return numbers and are_stored_marks(plan, transform.ends(plan), [] if trajectory is None else [trajectory])
+    return numbers and are_stored_marks(plan, ends, [] if trajectory is None else [trajectory])
 
 
 def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]) -> Known:

@@ -280,11 +280,15 @@ def _queue(plan: Plan, transform: NStepOfAdded) -> Vector:
         "truncated": next(iter(positions.truncations), -1),
         "id": -1 if trajectory is None else trajectory,
     }
-    sizes = {"ends": len(ends), "following": len(positions.following), "rewards": len(positions.rewards)}
+    agents = positions.agents
+    own = [k for k in positions.following if agents and plan.leaves[k].shape[: len(agents)] == agents]
+    following, done = [k for k in positions.following if k not in own], positions.ends if agents else ()
+    sizes = {"ends": len(ends), "following": len(following), "own": len(own), "done": len(done)}
+    sizes |= {"agents": math.prod(agents), "rewards": len(positions.rewards)}
     lines = {"n": transform.n, "lanes": plan.ring.lanes, "pending": counters.place(plan, n_step_added.PENDING) or 0}
-    values = [*record("QueueRecord", **lines, **flags, **sizes), *ends, *positions.following]
-    for k in positions.rewards:
-        values += [k, ITEMSIZE[plan.leaves[k].dtype]]
+    values = [*record("QueueRecord", **lines, **flags, **sizes), *ends, *following, *own, *done]
+    for leaf, k in ((plan.leaves[k], k) for k in positions.rewards):
+        values += [k, math.prod(agents) if leaf.shape == agents else 1, ITEMSIZE[leaf.dtype]]
     powers = encode_discounts(transform.gamma, transform.n, "float64")
     return _read_only([*values, *powers.view(np.int32).tolist()])
 

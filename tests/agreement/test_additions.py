@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,6 +40,14 @@ WAITING = (
     frb.n_step(2, 1.0, at="add", **KEYS, end_keys=()),
     frb.n_step(5, 0.5, at="add", **KEYS, trajectory_key="run"),
     frb.n_step(4, 0.9, at="add", **KEYS, trajectory_key="id", end_keys=["done", "cut"], next_keys=["id"]),
+)
+OF_AGENTS = {"done": frb.Binary((2,)), "next_each": frb.Unbounded((2, 3)), "truncated": frb.Binary((2,))}
+AGENTS: dict[str, Any] = {"at": "add", "terminated_key": "done"}
+WAITING_OF_AGENTS = (
+    frb.n_step(3, 0.9, **AGENTS, reward_key=["gain", "x"], next_keys=["next_each", "image", "truncated"]),
+    frb.n_step(1, 0.9, **AGENTS, reward_key=["x", "gain"]),
+    frb.n_step(4, 1.0, **AGENTS, reward_key="gain", trajectory_key="run", end_keys=["cut"], next_keys=["done"]),
+    frb.n_step(2, 0.5, **AGENTS, reward_key="gain", end_keys=["truncated", "cut"]),
 )
 STACK = {"obs": frb.Unbounded((3, 2), "uint8")}
 TURNED = {"obs": frb.Unbounded((2, 3), "float16"), "other": frb.Unbounded((2,), "int64")}
@@ -80,11 +89,13 @@ def items(rng: np.random.Generator, first: int, n: int, spec: frb.BufferSpec) ->
     lead = (n,) if spec.lanes is None else (n // spec.lanes, spec.lanes)
     ids = np.arange(first, first + n, dtype=np.int32)
     wide = 2**32 * rng.integers(2, size=n) + rng.integers(2, size=n)  # which differ in either half
-    made = {"cut": rng.random((n, 1)) < 0.2, "done": rng.random(n) < 0.3, "id": ids // 5 % 7}
+    leaves = dict(zip(spec.plan.names, spec.plan.leaves, strict=True))
+    flags = (n, math.prod(leaves["done"].shape))
+    made = {"cut": rng.random((n, 1)) < 0.2, "done": rng.random(flags) < 0.3, "id": ids // 5 % 7}
     made |= {"image": np.repeat(ids[:, None] % 251, 1030, 1).astype(np.uint8), "run": wide}
     made["x"] = np.stack([ids, -ids, ids / 2], 1).astype(np.float32)
-    made |= {"gain": rng.choice([0.0, -0.0, 1 / 3, 1e300], (n, 2)), "truncated": rng.random(n) < 0.4}
-    leaves = dict(zip(spec.plan.names, spec.plan.leaves, strict=True))
+    made |= {"gain": rng.choice([0.0, -0.0, 1 / 3, 1e300], (n, 2)), "truncated": rng.random(flags) < 0.4}
+    made |= {"next_each": rng.random((n, 2, 3)).astype(np.float32)}
     made |= {} if spec.plan.frames is None else observations(rng, n, spec.plan.frames, spec.plan.names)
     return {name: np.ascontiguousarray(made[name].reshape(*lead, *leaf.shape)) for name, leaf in leaves.items()}
 
@@ -150,6 +161,8 @@ def specs(draw: st.DrawFn) -> frb.BufferSpec:
     if kind == "waiting":
         transforms = draw(st.sampled_from(WAITING), "waiting")
         item = ITEM | ({"truncated": frb.Binary()} if draw(st.booleans(), "truncations") else {})
+        if draw(st.booleans(), "agents"):
+            transforms, item = draw(st.sampled_from(WAITING_OF_AGENTS), "of agents"), ITEM | OF_AGENTS
     if kind == "compact":
         leaves, given = draw(st.sampled_from(COMPACT), "compact")
         item, more = ITEM | leaves, {"compact": frb.Compact(**given, spare=draw(st.sampled_from([None, 0, 30])))}
@@ -190,7 +203,7 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
         at = data.draw(st.sampled_from([len(alive) - 1, *range(len(alive))]), "which")
         n = lanes * data.draw(st.sampled_from([1, 1, 1, 2, 4, 9, 50]), "rows")
         batch, stored = items(rng, stored, n, spec), stored + n
-        lead = batch["done"].shape
+        lead = batch["id"].shape
         mask = rng.random(lead) < 0.7 if data.draw(st.booleans(), "masked") else None
         priorities = None
         if not spec.writer.overwrites and not has_room(alive[at][0], n if mask is None else mask):
@@ -264,14 +277,12 @@ def test_a_step_of_all_lanes_comes_without_an_axis_of_steps() -> None:
         assert peek(states[0]) == peek(states[1])
 
 
-AGENTS: dict[str, Any] = {"reward_key": "each", "terminated_key": "both", "end_keys": ["both"]}
 OTHERS: dict[str, Any] = {
     "a limit": {"sampler": frb.Prioritized(max_times_sampled=2), "lanes": 2},
     "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
     "rewards of two bytes": {"transforms": frb.n_step(2, 0.9, at="add", **KEYS | {"reward_key": "half"})},
-    "steps of agents that wait": {"transforms": frb.n_step(2, 0.9, at="add", **AGENTS)},
     "slices of frames": {"sampler": frb.Slices(2), "compact": frb.Compact()},
-    "agents": {"transforms": frb.n_step(2, 0.9, **AGENTS)},
+    "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
 }
 
@@ -378,6 +389,24 @@ def test_steps_wait_also_where_items_are_validated_masked_and_added_to_older_sta
             found[-1].append(refused)
     assert found[0] == found[1]
     assert "level" in found[0][-1][1]
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+@pytest.mark.parametrize("transform", WAITING_OF_AGENTS)
+def test_steps_of_agents_wait_until_each_is_done(transform: Any, lanes: int | None) -> None:
+    item = dict(sorted((ITEM | OF_AGENTS).items()))
+    spec = frb.BufferSpec(item, 40 * (lanes or 1), frb.Prioritized(), lanes=lanes, transforms=transform)
+    rng, found = np.random.default_rng(0), []
+    given = [items(rng, 12 * k, 12, spec) for k in range(8)]
+    masks = [rng.random(batch["id"].shape) < 0.8 for batch in given]
+    for use in (True, False):
+        with noting(OnTorch) as chain, frb.kernels(use):
+            states = [torch_backend.init(spec)]
+            for batch, mask in zip(given, masks, strict=True):
+                states.append(torch_backend.add(states[-1], batch, mask))
+            assert chain.calls["add"] == 8 * use
+            found.append([peek(state) for state in states])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("k", range(len(COMPACT)))

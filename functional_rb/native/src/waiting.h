@@ -13,13 +13,15 @@ class Waiting {
  public:
   Waiting(const BufferCall& call, const Plan& plan)
       : call_(call), made_(call), plan_(plan), queue_(record_of<Queue>(call.queue)),
-        packed_(record_of<Plan>(call.beside_plan)), n_(queue_->n), before_(queue_->lanes * (n_ - 1)),
-        rows_(call.batch + before_), words_(queue_->id < 0 ? 0 : packed_.leaf(queue_->id).bytes / 4), ended_(call.batch, true),
-        ids_(rows_ * words_), window_(rows_ * n_), waiting_(before_), real_(rows_ * n_), complete_(rows_),
+        packed_(record_of<Plan>(call.beside_plan)), n_(queue_->n), agents_(queue_->agents), before_(queue_->lanes * (n_ - 1)),
+        rows_(call.batch + before_), words_(queue_->id < 0 ? 0 : packed_.leaf(queue_->id).bytes / 4), ended_(call.batch),
+        ids_(rows_ * words_), window_(rows_ * n_), waiting_(before_), others_(agents_ > 1 ? rows_ : 0), real_(rows_ * n_),
+        there_(agents_ > 1 ? rows_ * agents_ * n_ : 0), complete_(rows_), changes_(plan->leaves, true),
         items_(plan->leaves + call.item_count - call.given), made_leaves_(rows_ * bytes_of_items()),
         steps_of_rewards_(rows_ * n_ * most_of_rewards()), kept_(before_ * stored_bytes(), true) {
     name_leaves();
     line_up();
+    look_at_agents();
     add_rewards_up();
     for (int64_t row = 0; row < rows_; ++row) finish(row);
     pack();
@@ -44,8 +46,11 @@ class Waiting {
  private:
   const int32_t* ends() const { return queue_.behind(); }
   const int32_t* following() const { return ends() + queue_->ends; }
-  const int32_t* rewards() const { return following() + queue_->following; }  // and the bytes of each one's numbers
-  const int32_t* discounts() const { return rewards() + 2 * queue_->rewards; }
+  const int32_t* own() const { return following() + queue_->following; }
+  const int32_t* done() const { return own() + queue_->own; }
+  struct Reward { int32_t leaf, agents, bytes; };
+  const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + queue_->done); }
+  const int32_t* discounts() const { return reinterpret_cast<const int32_t*>(rewards() + queue_->rewards); }
   int64_t bytes_of_items() const {
     int64_t sum = 0;
     for (int64_t k = 0; k < plan_->leaves; ++k) sum += whole(plan_.leaf(k).bytes);
@@ -58,7 +63,7 @@ class Waiting {
   }
   int64_t most_of_rewards() const {
     int64_t found = 0;
-    for (int64_t k = 0; k < queue_->rewards; ++k) found = most<int64_t>(found, packed_.leaf(rewards()[2 * k]).bytes);
+    for (int64_t k = 0; k < queue_->rewards; ++k) found = most<int64_t>(found, packed_.leaf(rewards()[k].leaf).bytes);
     return found;
   }
   static int64_t whole(int64_t bytes) { return (bytes + 7) / 8 * 8; }  // so that numbers are where processors want them
@@ -81,56 +86,84 @@ class Waiting {
       at += rows_ * whole(plan_.leaf(k).bytes);
     }
     for (int64_t k = call_.given; k < call_.item_count; ++k) items_[plan_->leaves + k - call_.given] = call_.items[k];
+    for (int64_t k = 0; k < queue_->following + queue_->own; ++k) changes_[following()[k]] = true;  // one behind the other
+    for (int64_t k = 0; k < queue_->rewards; ++k) changes_[rewards()[k].leaf] = true;
     made_.items = items_.at, made_.given = plan_->leaves, made_.item_count = items_.size;
     made_.batch = rows_, made_.mask = complete_.at;
   }
   void line_up() {
-    for (int64_t k = 0; k < queue_->ends; ++k)
-      for (int64_t i = 0; i < call_.batch; ++i) ended_[i] |= place(call_.items[ends()[k]])[i] != 0;
+    for (int64_t i = 0; i < call_.batch; ++i) ended_[i] = ends_by(i, 1) || (agents_ > 1 && ends_by(i, agents_));
     for (int64_t row = 0; words_ && row < rows_; ++row) memcpy(ids_.at + row * words_, leaf(queue_->id, row), size_t(words_) * 4);
     plan_line(call_.counters + queue_->pending, ended_.at, words_ ? ids_.at : nullptr, call_.mask, window_.at, real_.at,
               complete_.at, waiting_.at, call_.new_counters + queue_->pending, queue_->lanes, call_.batch, words_, n_);
   }
+  // Whether a row of the batch is marked as the last by leaves with so many marks, of which all have to be set in some leaf.
+  bool ends_by(int64_t row, int64_t marks) const {
+    for (int64_t mark = 0, set = 0; mark < marks; ++mark, set = 0) {
+      for (int64_t k = 0; k < queue_->ends; ++k)
+        if (packed_.leaf(ends()[k]).bytes == marks) set |= place(call_.items[ends()[k]])[row * marks + mark] != 0;
+      if (!set) return false;
+    }
+    return true;
+  }
+  // Which steps count for each agent: those until it is done.
+  void look_at_agents() {
+    for (int64_t i = 0; i < there_.size; i += n_) {
+      const int64_t row = i / n_ / agents_, agent = i / n_ % agents_;
+      bool goes_on = true;
+      for (int64_t k = 0; k < n_; ++k) {
+        there_[i + k] = goes_on && real_[row * n_ + k];
+        for (int64_t j = 0; j < queue_->done; ++j) goes_on &= !leaf(done()[j], window_[row * n_ + k])[agent];
+      }
+    }
+  }
   // Rewards are added up where items have them, and how many steps these are where the entry behind the leaves says so.
   void add_rewards_up() {
     for (int64_t k = 0; k < queue_->rewards; ++k) {
-      const int64_t reward = rewards()[2 * k];
-      if (rewards()[2 * k + 1] == 8) fold<double>(reward);
-      else fold<float>(reward);
+      if (rewards()[k].bytes == 8) fold<double>(rewards()[k]);
+      else fold<float>(rewards()[k]);
     }
   }
-  template <class T> void fold(int64_t reward) {
-    const int64_t bytes = packed_.leaf(reward).bytes;
+  template <class T> void fold(const Reward& reward) {
+    const int64_t lines = reward.agents, bytes = packed_.leaf(reward.leaf).bytes / lines;
     Scratch<T> powers(n_);
     for (int64_t k = 0; k < n_; ++k) {
       double power;
       memcpy(&power, discounts() + 2 * k, 8);
       powers[k] = T(power);
     }
-    for (int64_t i = 0; bytes && i < rows_ * n_; ++i) copy(steps_of_rewards_.at + i * bytes, leaf(reward, window_[i]), bytes);
-    fold_each(reinterpret_cast<const T*>(steps_of_rewards_.at), real_.at, reinterpret_cast<T*>(made(reward, 0)),
-              reinterpret_cast<int32_t*>(made(packed_->leaves, 0)), Span<const T>{powers.at, n_}, rows_, bytes / int64_t(sizeof(T)));
+    for (int64_t i = 0; bytes && i < rows_ * n_; ++i)
+      for (int64_t line = 0; line < lines; ++line)
+        copy(steps_of_rewards_.at + ((i / n_ * lines + line) * n_ + i % n_) * bytes,
+             leaf(reward.leaf, window_[i]) + line * bytes, bytes);
+    int32_t* steps = lines < agents_ ? others_.at : reinterpret_cast<int32_t*>(made(packed_->leaves, 0));
+    fold_each(reinterpret_cast<const T*>(steps_of_rewards_.at), lines > 1 ? there_.at : real_.at,
+              reinterpret_cast<T*>(made(reward.leaf, 0)), steps, Span<const T>{powers.at, n_}, rows_ * lines,
+              bytes / int64_t(sizeof(T)));
   }
   // The other leaves of an item, and what is told of it beside.
   void finish(int64_t row) {
-    const int64_t first = packed_->leaves, own = window_[row * n_];
-    int32_t steps;
-    memcpy(&steps, made(first, row), 4);
-    const int64_t last = window_[row * n_ + steps - 1];
+    const int64_t first = packed_->leaves, begin = row * n_;
     for (int64_t k = 0; k < first; ++k)
-      if (!is_among(rewards(), queue_->rewards, 2, k)) take(k, row, is_among(following(), queue_->following, 1, k) ? last : own);
+      if (!changes_[k]) take(k, row, window_[begin]);
+    int64_t steps_of_all = 1;
+    while (steps_of_all < n_ && real_[begin + steps_of_all]) ++steps_of_all;
+    for (int64_t k = 0; k < queue_->following; ++k) take(following()[k], row, window_[begin + steps_of_all - 1]);
     for (int64_t k = 0; k < queue_->rewards; ++k) {
-      const int64_t reward = rewards()[2 * k], bytes = packed_.leaf(reward).bytes;
-      if (bytes) copy(made(first + 1 + k, row), leaf(reward, own), bytes);
+      const int64_t reward = rewards()[k].leaf, bytes = packed_.leaf(reward).bytes;
+      if (bytes) copy(made(first + 1 + k, row), leaf(reward, window_[begin]), bytes);
     }
-    const bool terminated = queue_->terminated >= 0 && *leaf(queue_->terminated, last) &&
-                            !(queue_->truncated >= 0 && *leaf(queue_->truncated, last));
-    *made(first + 1 + queue_->rewards, row) = !terminated;
-  }
-  static bool is_among(const int32_t* positions, int64_t count, int64_t apart, int64_t k) {
-    for (int64_t i = 0; i < count; ++i)
-      if (positions[i * apart] == k) return true;
-    return false;
+    for (int64_t agent = 0; agent < agents_; ++agent) {
+      int32_t steps;
+      memcpy(&steps, made(first, row) + 4 * agent, 4);
+      const int64_t last = window_[begin + steps - 1];
+      for (int64_t k = 0; k < queue_->own; ++k)
+        if (const int64_t bytes = packed_.leaf(own()[k]).bytes / agents_)
+          copy(made(own()[k], row) + agent * bytes, leaf(own()[k], last) + agent * bytes, bytes);
+      const bool terminated = queue_->terminated >= 0 && leaf(queue_->terminated, last)[agent] &&
+                              !(queue_->truncated >= 0 && leaf(queue_->truncated, last)[agent]);
+      made(first + 1 + queue_->rewards, row)[agent] = !terminated;
+    }
   }
   // The steps that wait from now on, as they are stored.
   void pack() {
@@ -155,10 +188,10 @@ class Waiting {
   const Plan& plan_;
   const Queue queue_;
   const Plan packed_;
-  const int64_t n_, before_, rows_, words_;
+  const int64_t n_, agents_, before_, rows_, words_;
   Scratch<uint8_t> ended_;
-  Scratch<int32_t> ids_, window_, waiting_;
-  Scratch<uint8_t> real_, complete_;
+  Scratch<int32_t> ids_, window_, waiting_, others_;
+  Scratch<uint8_t> real_, there_, complete_, changes_;
   Scratch<int64_t> items_;
   Scratch<char> made_leaves_, steps_of_rewards_, kept_;
 };
