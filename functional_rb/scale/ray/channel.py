@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from functional_rb.scale.ray.messages import Welcome, Write, Wrote
 from functional_rb.scale.ray.transport import ShardDiedError, Transport
@@ -49,18 +49,6 @@ class Receipt:
         self._done, self.error = True, error
 
 
-class Lost(NamedTuple):
-    """What was acknowledged, and went with a shard that died, as its checkpoint was older.
-
-    Attributes:
-        writes: how many.
-        items: how many items they had added.
-    """
-
-    writes: int
-    items: int
-
-
 class _Sent:
     """A write that is not acknowledged yet, and the call that it was last sent by."""
 
@@ -82,7 +70,7 @@ class Channel:
         sequence: of the newest write.
         acknowledged: the highest number of which the shard has said that it is applied.
         retries: how many writes were sent again.
-        lost: acknowledged writes that a crash took.
+        lost: items of acknowledged adds that crashes took.
         wanted: how many items the oldest write has, which waits as the shard has no room for it; 0 if none does.
     """
 
@@ -90,7 +78,7 @@ class Channel:
         """Not connected yet; so many writes will go in one call."""
         self._transport, self.shard, self._client, self._per_call = transport, shard, client, per_call
         self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
-        self.alive, self.lost, self.wanted = True, Lost(0, 0), 0
+        self.alive, self.lost, self.wanted = True, 0, 0
         self._pending: deque[_Sent] = deque()
         # The newest of them, which have not been sent.
         self._gathered: list[_Sent] = []
@@ -183,8 +171,7 @@ class Channel:
         """Go on with a shard that answers again: it may have lost what was acknowledged, or have what was not."""
         self.alive, self.epoch = True, welcome.standing.epoch
         if self.acknowledged > welcome.applied:
-            gone = Lost(self.acknowledged - welcome.applied, self._items - welcome.items)
-            self.lost = Lost(self.lost.writes + gone.writes, self.lost.items + gone.items)
+            self.lost += self._items - welcome.items
         self._resend(welcome.applied)
         self._items = welcome.items
 

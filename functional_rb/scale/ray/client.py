@@ -306,7 +306,7 @@ class Client:
             epochs=tuple(each("epoch")),
             dead=sum(one is None for one in found),
             deaths=self._watch.deaths,
-            lost=sum(channel.lost.items for channel in self._watch.channels),
+            lost=sum(channel.lost for channel in self._watch.channels),
             retries=sum(channel.retries for channel in self._watch.channels),
             redraws=self._drawing.redraws,
             **{name: sum(each(name)) for name in SUMMED},

@@ -44,7 +44,8 @@ class Permits:
                 return False
             if self._watch.is_late(deadline):
                 raise TimeoutError(f"{who}: waited for the rate limit: {why}")
-            self._watch.poll()  # so that what was sent goes on, as others may wait for it
+            self._watch.poll()  # so that what was added goes on, as others may wait for it
+            self._watch.post()
             transport.sleep(pause)
             pause = min(2 * pause, LONGEST)
 

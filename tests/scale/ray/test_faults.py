@@ -85,7 +85,7 @@ class Walk:
 
     def reconnect(self) -> None:
         """The process of the client dies: what it had not heard of is open, and what had arrived is there once."""
-        self.lost += sum(channel.lost.items for channel in self.client._watch.channels)
+        self.lost += sum(channel.lost for channel in self.client._watch.channels)
         self.client = Client(self.transport, self.about, torch_backend, "actor")
         self.reconnected = True
 
