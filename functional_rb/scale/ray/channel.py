@@ -179,8 +179,8 @@ class Channel:
         """Send all again that is not applied."""
         while self._pending and self._pending[0].write.sequence <= applied:
             self._acknowledge(self._pending[0], None)
-        self.retries += len(self._pending) - len(self._gathered)
-        self._gathered, self.wanted = [], 0
+        self.retries += len(self._pending)
+        self.wanted = 0
         again = list(self._pending)
         for sent in again:
             sent.write = sent.write._replace(after=self.acknowledged, epoch=self.epoch)
