@@ -270,7 +270,7 @@ def exp(x: jax.Array) -> jax.Array:
     return jnp.exp(x)
 
 
-def table(values: np.ndarray[Any, Any], dtype: str, like: jax.Array) -> jax.Array:
+def table(values: NumpyArray, dtype: str, like: jax.Array) -> jax.Array:
     """A constant of the compiled program.
 
     It is the result of a program of its own: a constant in a branch becomes an argument of that, and where `vmap` makes

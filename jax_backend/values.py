@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from jax_backend import compile, ops
@@ -60,6 +61,6 @@ def is_traced(leaf: object) -> bool:
     return isinstance(leaf, jax.core.Tracer)
 
 
-def to_numpy(array: jax.Array) -> np.ndarray[Any, Any]:
+def to_numpy(array: jax.Array) -> NumpyArray:
     """A copy of an array on the host."""
     return np.asarray(array)

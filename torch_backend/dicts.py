@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
@@ -123,7 +124,7 @@ def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
     ]
 
 
-def _copied(name: str, array: object) -> np.ndarray[Any, Any]:
+def _copied(name: str, array: object) -> NumpyArray:
     """An array of NumPy that nobody else holds."""
     return np.array(_taken(name, array).cpu().numpy(), order="C")
 
@@ -146,7 +147,7 @@ def _has_values(tensor: torch.Tensor) -> bool:
     return not (strange or batched or tensor.is_meta) and tensor.layout is torch.strided
 
 
-def _values(name: str, array: object) -> np.ndarray[Any, Any]:
+def _values(name: str, array: object) -> NumpyArray:
     """The values of a tensor, which are only to be read."""
     found = _taken(name, array).cpu().numpy()
     return found

@@ -47,7 +47,7 @@ class Memory(memory.Memory):
         return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
     @staticmethod
-    def as_numpy(array: Any) -> np.ndarray[Any, Any]:
+    def as_numpy(array: Any) -> NumpyArray:
         """The array as NumPy's, on the host."""
         found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found

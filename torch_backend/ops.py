@@ -231,7 +231,7 @@ def exp(x: torch.Tensor) -> torch.Tensor:
     return torch.exp(x)
 
 
-def table(values: np.ndarray[Any, Any], dtype: str, like: torch.Tensor) -> Any:
+def table(values: NumpyArray, dtype: str, like: torch.Tensor) -> Any:
     """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
     if values.ndim == 0 and dtype != "bool" and DTYPES[dtype] not in SIGNED:
         return int(values) if kind_of(dtype) == "int" else values.item()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from torch_backend import ops, random
@@ -52,7 +52,7 @@ def is_traced(leaf: Any) -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(leaf)
 
 
-def to_numpy(array: torch.Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(array: torch.Tensor) -> NumpyArray:
     """A tensor in NumPy, without a copy where it lies on the host; bfloat16, which NumPy lacks, as float32."""
     array = array.detach().cpu()
     return array.float().numpy() if array.dtype == torch.bfloat16 else array.numpy()

@@ -295,10 +295,6 @@ def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
     return found
 
 
-def _records_named(name: str) -> list[type]:
-    return [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
-
-
 def _name_of(thing: object, path: Path, who: str) -> str:
     """The name by which a text gives a user's class or function."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
@@ -472,7 +468,10 @@ class _Reader:
         return found[0]
 
     def _things_named(self, name: str) -> Sequence[object]:
-        return self.known.get(name, _BUILT_IN.get(name) or _records_named(name))
+        # To be a record is to be known, as putting one together runs nothing; of those of a name the newest counts, as
+        # where a class was written again in a notebook.
+        records = [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
+        return self.known.get(name, _BUILT_IN.get(name) or records)
 
     def _instance(self, value: object, kind: type, path: Path) -> Any:
         if not isinstance(value, kind):

@@ -10,10 +10,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
@@ -76,7 +74,7 @@ class Backend(Protocol):
     def numbers_of(self, p: Array) -> Sequence[float] | None:
         """The numbers in an array; None where they cannot be known yet."""
 
-    def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
+    def to_numpy(self, array: Array) -> NumpyArray:
         """An array in NumPy, wherever it is."""
 
 

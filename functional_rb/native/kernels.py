@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import functions
 from functional_rb.buffer.known import Draws
@@ -87,7 +86,7 @@ class Kernel:
     name: str
     operands: Sequence[Array | None]
     results: Any
-    records: Sequence[np.ndarray[Any, Any] | int] = ()
+    records: Sequence[NumpyArray | int] = ()
     cut: int = 0
     outputs: Sequence[Any] | None = None
     on_gpu: Launch | None = None

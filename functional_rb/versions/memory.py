@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
 from functional_rb.structures import stored_arrays
@@ -115,7 +116,7 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def as_numpy(array: Array) -> np.ndarray[Any, Any]:
+    def as_numpy(array: Array) -> NumpyArray:
         """An array as NumPy has it, in the same memory where that can be."""
 
     @staticmethod
