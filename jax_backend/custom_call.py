@@ -230,7 +230,7 @@ def _in_frame(ctx: Any, operands: Sequence[object], kernel: Kernel) -> tuple[lis
 
 def _batch_of(
     kernel: Kernel, batch: Batch, arguments: Sequence[Any], results: Sequence[Any]
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """The attribute of a call; operands before the kernel's own, and results behind them, are shared by all calls."""
     none = (False,) * len(batch.sizes)
     own = iter(batch.batched)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-Objects = np.ndarray[Any, np.dtype[np.object_]]
+Objects = np.ndarray[tuple[int, ...], np.dtype[np.object_]]
 
 
 def array_of(values: Sequence[object], shape: tuple[int, ...]) -> Objects:

@@ -24,11 +24,11 @@ BLOCK_BYTES = 1 << 16
 # So many blocks are read and written at a time: 4 MiB.
 CHUNK_BLOCKS = 64
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Table = np.ndarray[Any, np.dtype[np.uint8]]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Table = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 # Blocks from the first to before the second.
 Run = tuple[int, int]
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclasses.dataclass(frozen=True)

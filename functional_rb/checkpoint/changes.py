@@ -7,8 +7,6 @@ the blocks' checksums tell.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from functional_rb.buffer.reader import Reader
@@ -22,7 +20,7 @@ from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 MOST = 16
 
 Masks = dict[str, Mask]
-Vector = np.ndarray[Any, np.dtype[np.int32]]
+Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
     return spec
 
 
-def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[Any, np.dtype[np.int32]]:
+def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
     """The counters, if they fit the spec."""
     vector = np.array(numbers, np.int32)
     if problem := soundness.problem_of_counters(spec.plan, vector):

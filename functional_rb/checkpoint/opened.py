@@ -26,7 +26,7 @@ MAPPED = ".bin"
 # So many runs of blocks a manifest may tell of whatever lies beside it.
 FEW_RUNS = 1 << 16
 
-Owners = np.ndarray[Any, np.dtype[np.int32]]
+Owners = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 def generations(directory: str) -> list[int]:

@@ -17,7 +17,7 @@ from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec
 
 Method = Literal["linear", "cubic", "nearest"]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def _triangle(x: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms import n_step_added
 from functional_rb.transforms.n_step_added import NStepOfAdded
 
-Vector = np.ndarray[Any, np.dtype[np.int32]]
+Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 # Arrays beside the rows that samplers keep and kernels work on, in the order in which these are told of them.
 KEPT: Final = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
 

@@ -7,7 +7,7 @@ on the host, in NumPy: the sizes of messages have to be known there.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from functional_rb.ops import numpy_ops
 from functional_rb.scale import deal
 from functional_rb.scale.deal import Dealing
 
-Numbers = np.ndarray[Any, np.dtype[np.int32]]
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class Exchange(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from functional_rb.storage.mapped_array import MappedArray
 from functional_rb.storage.undo_log import Logs
 from functional_rb.structures import frame_ring, stored_arrays
 
-Vector = np.ndarray[Any, np.dtype[np.int32]]
+Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class MappedFiles:

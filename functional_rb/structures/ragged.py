@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 # A place in a file is kept as two int32, of which the second is below this: JAX has no int64 unless asked.
 HALF: Final = 2**31
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from functional_rb.text.generation import PADDING
 
-Ints = np.ndarray[Any, np.dtype[np.int32]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class Packed(NamedTuple):

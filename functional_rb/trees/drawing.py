@@ -60,7 +60,7 @@ def _short(value: object) -> str:
     return text.replace("\n", " ")
 
 
-def layout(seen: Nodes, shown: Bools | None = None) -> np.ndarray[Any, np.dtype[np.float64]]:
+def layout(seen: Nodes, shown: Bools | None = None) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Where the nodes of a picture stand from left to right, float64 [n]: leaves a step apart, parents in the middle.
 
     In O(n): leaves are numbered from left to right, and a parent stands in the middle between its first and its last

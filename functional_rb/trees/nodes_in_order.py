@@ -14,9 +14,9 @@ from functional_rb.base.dtypes import whole_number
 from functional_rb.base.steps import OBSERVATION
 from functional_rb.specs.values import Outline
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 # The slots that lead from the root to a node.
 Path = tuple[int, ...]
 NONE: Final = -1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from functional_rb.trees.nodes_in_order import Bools, Ints
@@ -37,7 +35,7 @@ class Ways:
         self._digits = -(-masks.bit_length() // FAN)
         # [sets, digits, 4]: of each set the rows that are its own, which point to sets that have the next ones.
         self._rows = np.zeros((1, self._digits, 2**FAN), np.int32)
-        self._masks: np.ndarray[Any, np.dtype[np.uint64]] = np.zeros(1, np.uint64)
+        self._masks: np.ndarray[tuple[int, ...], np.dtype[np.uint64]] = np.zeros(1, np.uint64)
         self._count = 1
 
     def extended(self, sets: Ints, numbers: Ints) -> Ints:
@@ -71,5 +69,5 @@ class Ways:
             self._masks = np.concatenate([self._masks, np.zeros(room, np.uint64)])
 
 
-def _bit(numbers: Ints) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _bit(numbers: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
     return np.uint64(1) << (numbers & (2**BITS - 1)).astype(np.uint64)

@@ -29,7 +29,7 @@ SLACK = 1024
 # The token of storage that was never written: None.
 NO_OBJECT = 0
 
-Tokens = np.ndarray[Any, np.dtype[np.int64]]
+Tokens = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 class Table:

@@ -11,12 +11,10 @@ With masses that are true this is p_i over the sum of all p: the law of one buff
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def shares(masses: object) -> Floats:

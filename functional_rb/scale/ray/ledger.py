@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 import numpy as np
 
@@ -88,7 +87,7 @@ class Ledger:
             del self._clients[next(iter(self._clients))]
         return entry
 
-    def encode(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def encode(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         """All of it as bytes, uint8 [n]."""
         told = {
             "epoch": self.epoch,

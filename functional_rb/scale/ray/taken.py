@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 HEAD = struct.Struct("<8sIq")
 """What it is, the checksum of what follows, and the shard's epoch; then the lanes' beginnings, int64 each."""

@@ -27,8 +27,8 @@ GROUP = "group"
 LEAST_CAPACITY = 64
 
 Tags = Mapping[str, Any]
-Chances = np.ndarray[Any, np.dtype[np.float32]]
-Places = np.ndarray[Any, np.dtype[np.int64]]
+Chances = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 class Drawn(NamedTuple):

@@ -31,9 +31,9 @@ class Batch(NamedTuple):
     """
 
     items: Any
-    indices: np.ndarray[Any, np.dtype[np.int64]]
-    probabilities: np.ndarray[Any, np.dtype[np.float32]]
-    weights: np.ndarray[Any, np.dtype[np.float32]]
+    indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    probabilities: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+    weights: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
     tags: list[dict[str, Any]]
     metadata: Any
 
