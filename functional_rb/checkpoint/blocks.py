@@ -24,7 +24,7 @@ BLOCK_BYTES = 1 << 16
 # So many blocks are read and written at a time: 4 MiB.
 CHUNK_BLOCKS = 64
 
-Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Table = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 # Blocks from the first to before the second.
 Run = tuple[int, int]
