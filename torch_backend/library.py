@@ -25,7 +25,7 @@ from torch_backend.convert import is_batched
 from torch_backend.gpus import Gpus
 from torch_backend.memory import Memory
 from torch_backend.objects import Table as Objects
-from torch_backend.shipping import shipped
+from torch_backend.shipping import PINS, Room, shipped
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
@@ -111,8 +111,20 @@ class Torch(Library):
         """A result on the target."""
         return self._all_sent([array], target)[0]
 
+    def room(self, spec: BufferSpec, batch: int, key: torch.Tensor, target: torch.device | None) -> Room | None:
+        """Pinned memory beside CUDA, for rows that are read whole."""
+        known = spec.known
+        if target is None or target.type not in PINS or not (known.plain and known.draws and batch):
+            return None
+        if self.chain_now() is None or spec.plan.objects:
+            return None
+        lead = spec.sampler.leading_shape(batch)
+        room = Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
+        room.by_bits = room.by_bits or not _is_on_cpu(key)
+        return room
+
     def sent_sample(
-        self, leaves: list[object], selection: Selection, target: torch.device | None
+        self, leaves: list[object], selection: Selection, target: torch.device | None, room: Room | None = None
     ) -> tuple[list[Any], Selection]:
         """A sample on the target; Python objects stay as they are."""
         if target is None:
@@ -120,6 +132,8 @@ class Torch(Library):
         *told, extras = selection
         sent = self._all_sent([*told, *extras.values()], target)
         found = Selection(*sent[: len(told)])._replace(extras=dict(zip(extras, sent[len(told) :], strict=True)))
+        if room is not None and leaves is room.parts:
+            return room.shipped(target), found
         # What a function on the host is to read comes as arrays of NumPy.
         leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
         return self._all_sent(leaves, target), found

@@ -10,6 +10,40 @@ import torch
 
 # Bytes between whose multiples tensors begin, as torch's allocator has it.
 LINE: Final = 256
+# Kinds of devices to which copies go from pinned memory.
+PINS: Final = {"cuda"}
+# Bytes that several threads fill in less time.
+LARGE: Final = 2**20
+
+
+class Room:
+    """Pinned memory for tensors that lie side by side in it, out of which one copy takes all to a GPU.
+
+    Args:
+        kinds: a shape and a dtype for each.
+
+    Attributes:
+        parts: the tensors, which are to be filled.
+        by_bits: whether rows are to be drawn to them by random bits rather than a key, as several threads can.
+    """
+
+    def __init__(self, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> None:
+        """Have memory for them."""
+        self._kinds, self._begins, size = kinds, list[int](), 0
+        for shape, dtype in kinds:
+            self._begins.append(size)
+            size += -(-math.prod(shape) * dtype.itemsize // LINE) * LINE
+        self._piece = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+        self.parts, self.by_bits = self._in(self._piece), size >= LARGE
+
+    def shipped(self, device: torch.device) -> list[torch.Tensor]:
+        """The tensors on a device: nobody waits, and the memory may be let go at once, see `shipped`."""
+        return self._in(self._piece.to(device, non_blocking=True))
+
+    def _in(self, piece: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            part(piece, begin, dtype, shape) for begin, (shape, dtype) in zip(self._begins, self._kinds, strict=True)
+        ]
 
 
 def shipped(values: Sequence[Any], device: torch.device) -> list[object]:
@@ -20,7 +54,7 @@ def shipped(values: Sequence[Any], device: torch.device) -> list[object]:
     """
     places = [k for k, x in enumerate(values) if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
     found = dict[int, Any]()
-    if places and device.type == "cuda":
+    if places and device.type in PINS:
         found = dict(zip(places, _copied([values[k] for k in places], device), strict=True))
     return [
         x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
@@ -29,15 +63,10 @@ def shipped(values: Sequence[Any], device: torch.device) -> list[object]:
 
 
 def _copied(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    begins, size = [], 0
-    for x in tensors:
-        begins.append(size)
-        size += -(-x.nbytes // LINE) * LINE
-    pinned = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
-    for begin, x in zip(begins, tensors, strict=True):
-        part(pinned, begin, x.dtype, x.shape).copy_(x)
-    there = pinned.to(device, non_blocking=True)
-    return [part(there, begin, x.dtype, x.shape) for begin, x in zip(begins, tensors, strict=True)]
+    room = Room([(x.shape, x.dtype) for x in tensors])
+    for there, x in zip(room.parts, tensors, strict=True):
+        there.copy_(x)
+    return room.shipped(device)
 
 
 def part(piece: torch.Tensor, begin: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:

@@ -141,7 +141,12 @@ class Engine:
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
-            made = NotImplemented if wanted is not None else library.natively("draw", state, key, batch, beta)
+            room: Any = None if wanted is not None else library.room(spec, batch, key, state._target)
+            made: Any = NotImplemented
+            if wanted is None:
+                by_bits = room is not None and room.by_bits
+                by = library.random_bits(key, spec.draw_shape(batch), memory) if by_bits else key
+                made = library.natively("draw", state, by, batch, beta, None if room is None else room.parts)
             if made is not NotImplemented:
                 after, leaves, slots, *told = made
                 selection = Selection(*told)
@@ -150,7 +155,7 @@ class Engine:
                     leaves, selection = carried_out(self._kernels(memory), self._completed, *known)
             else:
                 after, leaves, selection = self._draw(state, version, key, bits, batch, beta, wanted, consume)
-            return after, *library.sent_sample(_with_objects(memory, leaves), selection, state._target)
+            return after, *library.sent_sample(_with_objects(memory, leaves), selection, state._target, room)
 
     def sample_(
         self,

@@ -105,8 +105,18 @@ class Library(abc.ABC):
         """A result, on its way to where samples go."""
         return array
 
-    def sent_sample(self, leaves: list[object], selection: Selection, target: Any) -> tuple[list[Any], Selection]:
-        """A sample, on its way to where samples go."""
+    def room(self, spec: BufferSpec, batch: int, key: Any, target: Any) -> Any:
+        """What has arrays, `parts`, that the rows of a sample are to be drawn to on their way to the target, if any.
+
+        Native code fills them, by random bits if the room says `by_bits`, of which several threads take a share each.
+        What it returns are those very arrays, or, where these did not fit it, others.
+        """
+        return None
+
+    def sent_sample(
+        self, leaves: list[object], selection: Selection, target: Any, room: Any = None
+    ) -> tuple[list[Any], Selection]:
+        """A sample, on its way to where samples go; its rows may lie in the room that was there for them."""
         return leaves, selection
 
     def placed(self, name: str, array: Array, memory: Memory, target: Any) -> Array:

@@ -89,7 +89,7 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
 def test_where_no_slice_is_the_core_says_why() -> None:
     spec = frb.BufferSpec(ITEM, 8, frb.Slices(5, end_keys=("done",)))
     state = OnTorch.add(OnTorch.init(spec), items(np.random.default_rng(0), 0, 2, spec))
-    assert TORCH.chain.draw(state, torch_backend.key(0), 3, 0.0) is NotImplemented
+    assert TORCH.chain.draw(state, torch_backend.key(0), 3, 0.0, None) is NotImplemented
     with pytest.raises(ValueError, match="stored items"):
         OnTorch.sample(state, 0, 3)
 
@@ -102,7 +102,7 @@ def test_steps_without_a_priority_are_not_drawn() -> None:
     one = rb.update(state, np.arange(8), np.array([0, 0, 0, 2, 0, 0, 0, 0], np.float32))
     assert set(rb.sample(one, rb.key(0), 20)[1].indices[:, 0].tolist()) == {3}
     none = rb.update(state, np.arange(8), np.zeros(8, np.float32))
-    assert TORCH.chain.draw(none, rb.key(0), 3, 0.4) is NotImplemented
+    assert TORCH.chain.draw(none, rb.key(0), 3, 0.4, None) is NotImplemented
     with pytest.raises(ValueError, match="with a positive priority"):
         rb.sample(none, rb.key(0), 3)
 

@@ -81,6 +81,45 @@ def test_torch_buffers_stay_on_their_device() -> None:
     assert int(rb.size(state)) == 25
 
 
+HOSTED = {**SAMPLERS, "epochs": frb.WithoutReplacement(), "flat slices": frb.Slices(2, end_keys=("done",), flat=True)}
+
+
+@pytest.mark.parametrize("sampler", HOSTED.values(), ids=HOSTED)
+@pytest.mark.parametrize(("large", "keys"), [(2**30, "cpu"), (1, "cpu"), (2**30, device.NAME)])
+def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
+    sampler: Any, large: int, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which one copy takes to the device, and another one what is told of them."""
+    straight, send = list[bool](), TORCH.sent_sample
+
+    def sent(leaves: Any, selection: Any, target: Any, room: Any = None) -> Any:
+        straight.append(room is not None and leaves is room.parts)
+        return send(leaves, selection, target, room)
+
+    def sample_of(target: str) -> list[torch.Tensor]:
+        spec = frb.BufferSpec(ITEM, 40, sampler, storage=frb.Host())
+        state = rb.add(rb.init(spec, target), batch_of(60, "cpu"))
+        sample = rb.sample(state, rb.key(0).to(keys), 30)[1]
+        return [*sample.items.values(), *(x for x in sample[1:] if isinstance(x, torch.Tensor))]
+
+    monkeypatch.setattr(TORCH, "sent_sample", sent)
+    monkeypatch.setattr("torch_backend.shipping.LARGE", large)
+    expected = sample_of("cpu")
+    assert all(map(torch.equal, (x.cpu() for x in sample_of(device.NAME)), expected))
+    assert straight
+    assert not any(straight)
+    for module in ("library", "shipping"):
+        monkeypatch.setattr(f"torch_backend.{module}.PINS", {device.NAME})
+    before = device.counts().pinned
+    found = sample_of(device.NAME)
+    assert device.counts().pinned == before + 2
+    assert straight[-1]
+    memory = [x.untyped_storage().data_ptr() for x in found]
+    assert len({*memory[: len(ITEM)]}) == len({*memory[len(ITEM) :]}) == 1
+    assert {x.device.type for x in found} == {device.NAME}
+    assert all(map(torch.equal, (x.cpu() for x in found), expected))
+
+
 @pytest.mark.parametrize("life", LIVES, ids=range(len(LIVES)))
 def test_torch_lives_are_those_of_the_cpu(life: Life) -> None:
     assert gpu_life.carried_out(life, device.NAME) == gpu_life.carried_out(life, "cpu")

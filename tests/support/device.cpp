@@ -30,7 +30,7 @@ constexpr c10::DeviceIndex DEVICES = 2;
 constexpr size_t RANGE = size_t{64} << 30, PAGE = 4096, FILLED = size_t{1} << 20;
 constexpr int GARBAGE = 0xA5;  // what memory holds that nobody wrote to
 
-enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, COUNTS };
+enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, COUNTS };
 std::atomic<int64_t> counted[COUNTS];
 
 // A piece of memory, a row of whole pages: how many operations have it open, and whether a tensor has it.
@@ -208,6 +208,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     void setCurrentDevice(c10::DeviceIndex device) const override { current = device; }
     c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return std::exchange(current, device); }
     c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
+    // Ordinary memory of the host: here nothing copies behind its back.
+    at::Allocator* getPinnedMemoryAllocator() const override {
+        ++counted[PINNED];
+        return c10::GetAllocator(c10::DeviceType::CPU);
+    }
     at::Device getDeviceFromPtr(void* data) const override {
         return {KIND, memory().pieces.at(memory().piece_of(data)).device};
     }

@@ -28,12 +28,14 @@ class Counts(NamedTuple):
         operations: how many operations were carried out.
         recorded: how many events were recorded in streams.
         blocked: how often a stream was told to wait for an event.
+        pinned: for how many tensors of the host pinned memory was taken.
     """
 
     waits: int
     operations: int
     recorded: int
     blocked: int
+    pinned: int
 
 
 def built() -> Path:

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <optional>
+#include <thread>
 
 #include "sharing.h"
 
@@ -65,6 +66,7 @@ struct Draw {
   int64_t draws;
   float beta = 0;
   Random random;
+  PyObject* given = Py_None;  // arrays that rows are drawn to
 
   void tell(BufferCall& call) const {
     call.key = random.key, call.key_at = random.key_at, call.draws = random.bits, call.beta = beta;
@@ -241,6 +243,49 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
 
+constexpr int64_t SHARE = 1 << 19, MOST_THREADS = 8;  // bytes that are worth a thread, and how many there are
+
+int64_t threads_for(int64_t bytes) {
+  return std::min({bytes / SHARE, int64_t(std::thread::hardware_concurrency()), MOST_THREADS});
+}
+
+// Some draws of a call, from the first on.
+struct SomeDraws {
+  BufferCall call;
+  int64_t items[MOST_LEAVES];
+
+  SomeDraws(const BufferCall& all, const KnownBuffer& known, int64_t first, int64_t count) : call(all) {
+    const int64_t rows = first * known.length;
+    for (int64_t k = 0; k < all.given; ++k) items[k] = all.items[k] + rows * known.leaves[size_t(k)].bytes;
+    call.items = items, call.batch = count, call.draws += first * all.words;
+    call.handles += rows, call.weights += first, call.probabilities += first;
+    if (all.slots) call.slots += rows;
+    for (uint8_t** mask : {&call.drawn, &call.is_first, &call.is_last, &call.truncated})
+      if (*mask) *mask += rows;
+  }
+};
+
+// Have several threads draw, by random bits; what one of them has drawn is there.
+int shared_out(int (*kernel)(const BufferCall&), const BufferCall& call, const KnownBuffer& known, int64_t threads) {
+  std::vector<int> outcomes(size_t(threads), NONE_DRAWN);
+  std::vector<std::thread> others;
+  auto carry_out = [&](int64_t k) {
+    const int64_t first = call.batch * k / threads, end = call.batch * (k + 1) / threads;
+    if (first < end) outcomes[size_t(k)] = kernel(SomeDraws(call, known, first, end - first).call);
+  };
+  int64_t alone = 1;  // the first share, and those that no thread could be had for
+  try {
+    others.reserve(size_t(threads));
+    for (int64_t k = threads - 1; k > 0; --k) others.emplace_back(carry_out, k);
+  } catch (const std::exception&) {
+    alone = threads - int64_t(others.size());
+  }
+  for (int64_t k = 0; k < alone; ++k) carry_out(k);
+  for (std::thread& other : others) other.join();
+  const auto has = [&](int outcome) { return std::find(outcomes.begin(), outcomes.end(), outcome) != outcomes.end(); };
+  return has(NO_MEMORY) ? NO_MEMORY : has(DONE) ? DONE : NONE_DRAWN;
+}
+
 // Draw, to some rows of a batch, what leaves a state as it is. Of a large batch the lineage's lock is let go of.
 Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   const Ref counters = attribute(turn.state(), names._counters);
@@ -255,7 +300,9 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   const Reading reading(turn.place());
   const bool large = is_large_draw(call, rows);
   if (large) turn.unlock();
-  const int outcome = run(kernel, call, large);
+  const int64_t threads = drawn.is_given() && call.draws ? threads_for(rows * call.row_bytes) : 1;
+  const int outcome = threads > 1 ? apart_if(true, [&] { return shared_out(kernel, call, *turn.known(), threads); })
+                                  : run(kernel, call, large);
   if (outcome == NO_MEMORY) return drawn.no_room(), Found::FAILED;
   return outcome == DONE ? Found::READY : Found::ELSEWHERE;
 }
@@ -263,7 +310,7 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
 // What was drawn is handed on by `finish`, with the state afterwards.
 template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish finish) {
   if (turn.on_gpu() && !turn.find_stream()) return nullptr;
-  Drawn drawn(turn, draw.draws);
+  Drawn drawn(turn, draw.draws, draw.given);
   if (!drawn.has_room()) return drawn.no_room();
   FRB_TRY(draw_rows(turn, draw, drawn, 0));
   turn.unlock();  // items may be of a class of the user's
@@ -276,7 +323,7 @@ template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool 
   FRB_TRY(write.check_owner());
   if (!turn.kernels().draw_epoch) return not_here();
   FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false, 0}));
-  Drawn drawn(turn, draw.draws);
+  Drawn drawn(turn, draw.draws, draw.given);
   if (!drawn.has_room()) return drawn.no_room();
   Ref made(finish(drawn, write.made()));
   if (!made) return nullptr;
@@ -324,16 +371,17 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   });
 }
 
-// draw(state, key or random bits, size, beta): what `Drawn::as_parts` tells, for the engine.
+// draw(state, key or random bits, size, beta, given): what `Drawn::as_parts` tells, for the engine. What is given are arrays for
+// the leaves, or None; if they fit, they have the rows then, and several threads share what random bits choose.
 PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4) return not_here();
+  if (count != 5) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   Draw draw;
-  draw.beta = float(PyFloat_AsDouble(args[3]));
+  draw.beta = float(PyFloat_AsDouble(args[3])), draw.given = args[4];
   if (PyErr_Occurred()) return nullptr;
   if (turn.known()->draws == NO_DRAWS || !take_size(turn.known(), args[2], &draw.draws) ||
-      !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
+      !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws, true))
     return not_here();
   return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* made) { return drawn.as_parts(turn.chain(), made).give(); });
 }

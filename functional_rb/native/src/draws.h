@@ -23,23 +23,28 @@ inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
   return 0 <= value && value <= 100;
 }
 
-// A batch that is being drawn: the selection in one piece of memory, the items in another, as one may outlive the other. On
-// a GPU each array has memory of its own, as torch records for whole ones which streams read them.
+// A batch that is being drawn: the selection in one piece of memory, the items in another, as one may outlive the other, or in
+// arrays that are given for them. On a GPU each array has memory of its own, as torch records for whole ones which streams
+// read them.
 class Drawn {
  public:
-  Drawn(Turn& turn, int64_t draws) : Drawn(turn.known(), draws, turn.place()->where) {
+  Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None)
+      : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given) {
     if (where_.on_gpu) take_on_gpu(turn);
   }
-  Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST)
+  Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST, const VersionChain* chain = nullptr,
+        PyObject* given = Py_None)
       : known_(known), where_(where), draws_(draws), steps_(draws * known->length),
-        told_(where.on_gpu ? 0 : bytes_told()), items_(where.on_gpu ? 0 : bytes_of_items()) {
+        given_(given != Py_None && take_given(chain, given) ? Ref::to(given) : Ref()), told_(where.on_gpu ? 0 : bytes_told()),
+        items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
     if (known->slices()) slots_ = told_.take<int32_t>(4 * steps_);
-    for (size_t k = 0; k < leaves(); ++k)
+    for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(known->leaves[k].bytes * steps_));
   }
   bool has_room() const { return told_ && items_ && !lacks_; }
+  bool is_given() const { return bool(given_); }
   const Where& where() const { return where_; }
   // The reference would take even more memory.
   PyObject* no_room() const {
@@ -136,6 +141,19 @@ class Drawn {
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));
     }
   }
+  // Whether what is given are arrays on the host, for each leaf one of as many rows as are drawn.
+  bool take_given(const VersionChain* chain, PyObject* given) {
+    bool fits = !where_.on_gpu && PyList_Check(given) && size_t(PyList_Size(given)) == leaves();
+    for (size_t k = 0; fits && k < leaves(); ++k) {
+      int64_t shape[MOST_AXES];
+      const int axes = shape_of(known_->leaves[k], shape);
+      Seen seen;
+      fits = chain->arrays.see(PyList_GetItem(given, Py_ssize_t(k)), seen, ON_THE_HOST) && seen.contiguous() &&
+             seen.dtype == known_->leaves[k].dtype && seen.ndim == axes && std::equal(shape, shape + axes, seen.shape);
+      leaves_[k] = reinterpret_cast<int64_t>(seen.data);
+    }
+    return fits;
+  }
   bool put_columns(const VersionChain* chain, const Ref& tuple, int first) {
     int64_t shape[2];
     const int axes = lead(shape);
@@ -158,6 +176,7 @@ class Drawn {
     return chain->arrays.handed(items_, data, leaf.dtype, axes, shape, numpy);
   }
   Ref as_leaves(const VersionChain* chain) {
+    if (is_given()) return Ref::to(given_.get());
     Ref made(PyList_New(0));
     for (size_t k = 0; k < leaves(); ++k) {
       const Ref array = made ? leaf(chain, k) : Ref();
@@ -183,12 +202,13 @@ class Drawn {
   const KnownBuffer* known_;
   const Where where_;
   int64_t draws_, steps_;
+  int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
+  const Ref given_;
   Sheet told_, items_;
   bool lacks_ = false;
   Ref on_gpu_[FIRST_LEAF + gpu::MOST];
   char* columns_[MOST_COLUMNS] = {};
   int32_t* slots_ = nullptr;
-  int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
 };
 
 // A key, or random bits int32 [draws, words] that were made of one.
@@ -198,7 +218,8 @@ struct Random {
   const int64_t* key_at = nullptr;  // of a key on the GPU
   const int32_t* bits = nullptr;
 
-  bool take(const VersionChain* chain, const KnownBuffer* known, const Where& where, PyObject* given, int64_t draws) {
+  bool take(const VersionChain* chain, const KnownBuffer* known, const Where& where, PyObject* given, int64_t draws,
+            bool may_be_bits = false) {
     if (!chain->arrays.see(given, seen, ON_THE_HOST)) {
       // Not with an error, as an interrupt is, while looking: another call of Python's would lose it.
       if (!where.on_gpu || PyErr_Occurred() || !chain->arrays.see(given, seen, where)) return false;
@@ -207,7 +228,7 @@ struct Random {
     }
     if (seen.dtype == INT64 && seen.ndim == 0 && !chain->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
-    return chain->is_numpy && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&
+    return may_be_bits && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&
            seen.shape[1] == known->words && seen.contiguous();
   }
 };

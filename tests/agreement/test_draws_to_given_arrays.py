@@ -1,0 +1,75 @@
+"""The version chain's draws to arrays that are given for the rows, of which several threads draw a share each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import functional_rb as frb
+import torch_backend as rb
+from tests.support.backends import needs_native
+from torch_backend.library import TORCH
+
+pytestmark = needs_native
+
+ITEM = {"image": frb.Bounded(0, 255, (20_000,), "uint8"), "x": frb.Unbounded((3,)), "done": frb.Binary(())}
+SAMPLERS: dict[str, Any] = {
+    "uniform": frb.Uniform(),
+    "prioritized": frb.Prioritized(alpha=0.7),
+    "slices": frb.PrioritizedSlices(3, strict_length=False),
+    "epochs": frb.WithoutReplacement(),
+    "epochs of slices": frb.SlicesWithoutReplacement(3, strict_length=False, flat=True),
+}
+
+
+def filled(sampler: str) -> Any:
+    rng = torch.Generator().manual_seed(0)
+    state = rb.init(frb.BufferSpec(ITEM, 40, SAMPLERS[sampler]))
+    items = {
+        "image": torch.randint(0, 256, (60, 20_000), dtype=torch.uint8, generator=rng),
+        "x": torch.rand(60, 3, generator=rng),
+        "done": torch.rand(60, generator=rng) < 0.2,
+    }
+    return rb.add(state, items)
+
+
+def room(spec: frb.BufferSpec, count: int) -> list[torch.Tensor]:
+    lead = spec.sampler.leading_shape(count)
+    dtypes = {"uint8": torch.uint8, "float32": torch.float32, "bool": torch.bool}
+    return [torch.full((*lead, *leaf.shape), 7, dtype=dtypes[leaf.dtype]) for leaf in spec.plan.layout.leaves]
+
+
+@pytest.mark.parametrize("count", [1, 61, 256])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_rows_and_all_that_is_told_are_the_same(sampler: str, count: int) -> None:
+    state, key = filled(sampler), rb.key(count)
+    bits = TORCH.kernels.draws(key, *state.spec.draw_shape(count))
+    given = room(state.spec, count)
+    after, leaves, *told = TORCH.chain.draw(state, bits, count, 0.4, given)
+    expected_after, expected_leaves, *expected = TORCH.chain.draw(state, key, count, 0.4, None)
+    assert leaves is given
+    for found, wanted in zip([*given, *told], [*expected_leaves, *expected], strict=True):
+        assert (found is None and wanted is None) or torch.equal(found, wanted)
+    assert torch.equal(rb.counts(after).epochs_done, rb.counts(expected_after).epochs_done)
+
+
+@pytest.mark.parametrize("wrong", ["rows", "dtype", "stride", "count"])
+def test_arrays_that_do_not_fit_stay_as_they_are(wrong: str) -> None:
+    state, key, given = filled("uniform"), rb.key(0), room(filled("uniform").spec, 9)
+    k = next(k for k, x in enumerate(given) if x.dtype == torch.float32)
+    changed = {"rows": given[k][:8], "dtype": given[k].int(), "stride": given[k].repeat(1, 2)[:, ::2]}
+    given = given[:-1] if wrong == "count" else [changed[wrong] if j == k else x for j, x in enumerate(given)]
+    before = [x.clone() for x in given]
+    leaves = TORCH.chain.draw(state, key, 9, 0.0, given)[1]
+    expected = TORCH.chain.draw(state, key, 9, 0.0, None)[1]
+    assert all(map(torch.equal, leaves, expected))
+    assert all(map(torch.equal, given, before))
+
+
+def test_only_the_engine_may_give_random_bits_for_a_key() -> None:
+    state = filled("uniform")
+    bits = TORCH.kernels.draws(rb.key(0), *state.spec.draw_shape(4))
+    with pytest.raises(TypeError, match="key"):
+        rb.sample(state, bits, 4)
