@@ -1,0 +1,42 @@
+"""Whatever is public says what it is."""
+
+import importlib
+import inspect
+import types
+from collections.abc import Iterator
+
+import pytest
+
+
+def public_names(module: types.ModuleType) -> list[str]:
+    own = {name: x for name, x in vars(module).items() if name[0] != "_" and not inspect.ismodule(x)}
+    return getattr(module, "__all__", None) or [
+        name for name, x in own.items() if getattr(x, "__module__", module.__name__) == module.__name__
+    ]
+
+
+def members(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """A public thing, and what is public in it."""
+    yield path, value
+    if inspect.ismodule(value):
+        names = public_names(value)
+    elif inspect.isclass(value):
+        kinds = types.FunctionType | property | classmethod | staticmethod
+        names = [name for name, x in vars(value).items() if name[0] != "_" and isinstance(x, kinds)]
+    else:
+        return
+    for name in names:
+        inner = getattr(value, name)
+        if not inspect.ismodule(inner) or inner.__name__.startswith(str(getattr(value, "__name__", ""))):
+            yield from members(f"{path}.{name}", inner)
+
+
+@pytest.mark.parametrize("module", ["functional_rb", "jax_backend", "torch_backend"])
+def test_each_public_name_has_a_docstring(module: str) -> None:
+    found = [
+        (path, x)
+        for path, x in members(module, importlib.import_module(module))
+        if callable(x) or isinstance(x, property)
+    ]
+    assert len(found) > 50
+    assert [path for path, x in found if not inspect.getdoc(x)] == []
