@@ -113,8 +113,10 @@ class Torch(Library):
 
     def room(self, spec: BufferSpec, batch: int, key: torch.Tensor, target: torch.device | None) -> Room | None:
         """Pinned memory beside CUDA, for rows that are read whole."""
+        if target is None or _compiling() or target.type not in PINS:
+            return None
         known = spec.known
-        if target is None or target.type not in PINS or not (known.plain and known.draws and batch):
+        if not (known.plain and known.draws and batch):
             return None
         if self.chain_now() is None or spec.plan.objects:
             return None

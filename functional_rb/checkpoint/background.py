@@ -39,6 +39,7 @@ class Saving:
             raise
 
     def done(self) -> bool:
+        """Whether the save has ended, well or not."""
         return self._finished.is_set()
 
     def result(self, timeout: float | None = None) -> Saved:

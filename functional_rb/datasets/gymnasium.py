@@ -85,6 +85,7 @@ class Recording:
         return StepSpec(observation, action, Unbounded((), stored_dtype("float64", narrow)), self._infos)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
+        """Record the episodes from number `first` on; each is seeded by its own number."""
         spec = self.spec(narrow=False)
         most = steps_of_piece(spec)
         for k in range(first, self.counts.episodes or 0):

@@ -59,6 +59,8 @@ def test_functions_of_the_users_go_by_the_users_rule() -> None:
 ITEM = {"x": frb.Bounded(-1.0, 1.0, (2,)), "note": frb.Unbounded(())}
 HANDLES = np.array([0, 2, 1], np.int32)
 PRIORITIES = np.array([0.5, 2.0, 1.0], np.float32)
+MAP = frb.HashMapSpec(frb.Unbounded((), "int32"), capacity=8)
+KEYS = np.array([4, 7, 4], np.int32)
 
 
 def batch() -> dict[str, Any]:
@@ -92,12 +94,18 @@ CALLS: dict[str, Call] = {
     "from_dlpack": lambda s, _, key: rb.from_dlpack(np.zeros(16, np.float32), copy=True),
     "get": lambda s, _, key: rb.get(s, HANDLES),
     "init": lambda s, _, key: rb.init(s.spec, items=batch()),
+    "insert": lambda s, _, key: rb.insert(rb.init(MAP), KEYS),
+    "insert_": lambda s, _, key: rb.insert_(rb.init(MAP), KEYS),
     "is_live": lambda s, _, key: rb.is_live(s, HANDLES),
     "items": lambda s, _, key: rb.items(s),
     "jit": lambda s, _, key: rb.jit(rb.add)(rb.init(s.spec), jax.device_put(batch())),
     "key": lambda s, _, key: (rb.key(7), rb.key(2**63)),
     "load_state_dict": lambda s, _, key: rb.load_state_dict(s, rb.state_dict(s)),
+    "lookup": lambda s, _, key: rb.lookup(rb.insert(rb.init(MAP), KEYS)[0], KEYS),
+    "merge": lambda s, _, key: rb.merge(rb.moments(PRIORITIES), rb.moments(PRIORITIES)),
+    "moments": lambda s, _, key: rb.moments(PRIORITIES),
     "newest": lambda s, _, key: rb.newest(s, 2),
+    "normalize": lambda s, _, key: rb.normalize(rb.moments(PRIORITIES), PRIORITIES),
     "ones": lambda s, _, key: rb.ones(ITEM, 2),
     "priorities": lambda s, _, key: rb.priorities(s, HANDLES),
     "probabilities": lambda s, _, key: rb.probabilities(s, HANDLES),
@@ -113,6 +121,7 @@ CALLS: dict[str, Call] = {
     "unshard": lambda s, _, key: rb.unshard(rb.init(one_device()[0], sharding=one_device()[1])),
     "update": lambda s, _, key: rb.update(s, HANDLES, PRIORITIES, {"note": PRIORITIES}),
     "update_": lambda s, _, key: rb.update_(rb.init(s.spec, items=batch()), HANDLES, PRIORITIES),
+    "visits": lambda s, _, key: rb.visits(rb.insert(rb.init(MAP), KEYS)[0], KEYS),
     "with_spec": lambda s, _, key: rb.with_spec(
         s, dataclasses.replace(s.spec, capacity=9, sampler=frb.Slices(2, end_keys=()))
     ),
