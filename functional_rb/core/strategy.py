@@ -114,10 +114,13 @@ class Transform:
     def interrupted(self, ops: Ops, draft: Draft) -> tuple[Sequence[Array], Array | None]:
         """What waits, as rows to be written now that every lane's trajectory stops, and which rows are real.
 
-        It is asked of transforms that carry items from one add to the next. There are as many rows as `rows` says of
-        one step of each lane.
+        It is asked of transforms that carry items from one add to the next, which have to define it. There are as many
+        rows as `rows` says of one step of each lane.
         """
-        raise NotImplementedError
+        raise TypeError(
+            f"{type(self).__name__}: it carries {sorted(self.carried())} from one add to the next, but does not say "
+            f"what becomes of that where a trajectory is cut off, as shards on Ray do; define `interrupted`"
+        )
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Forget what waits to be written, in new arrays."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,31 +45,14 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def quick(work: Any, *args: Any) -> None:
-    """Call a function that would wait for ever if something was left held."""
-    failed: list[BaseException] = []
-
-    def called() -> None:
-        try:
-            work(*args)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=called, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive(), "it waits for ever"
-    assert not failed, failed
-
-
 def check_saved(state: Any, directory: Path, older: list[int], newer: list[int], line: int) -> None:
     """Old or new; and the next save finds nothing in its way."""
     assert is_free(directory / "lock"), f"line {line}"
     assert ids(state) == newer, f"line {line}"
     assert ids(frb.load(directory, rb, storage=frb.Device())) in (older, newer), f"line {line}"
-    quick(frb.save, state, directory)
+    interrupts.finished(frb.save, state, directory)
     assert ids(frb.load(directory, rb, storage=frb.Device())) == newer, f"line {line}"
-    quick(frb.checkpoint.save_async(state, directory, incremental=True).result)
+    interrupts.finished(frb.checkpoint.save_async(state, directory, incremental=True).result)
     assert not queue._going_on
 
 
@@ -99,7 +81,7 @@ def test_a_save_at_every_line(function: Any, storage: str, tmp_path: Path) -> No
     for line in interrupts.chosen(places, LINES, always=("checkpoint/background.py", "checkpoint/queue.py")):
         state, directory = begun(line)
         interrupts.interrupted(line, function, state, directory)
-        quick(queue.wait_for, str(directory))
+        interrupts.finished(queue.wait_for, str(directory))
         check_saved(state, directory, older, newer, line)
 
 

@@ -11,7 +11,6 @@ import importlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.checkpoint import queue
+from tests.support.interrupts import finished
 
 ITEM = {"id": frb.Unbounded((), "int32"), "twice": frb.Unbounded((2,), "int32")}
 CAPACITY = 64
@@ -98,23 +98,6 @@ class Life:
         assert len(ids) == len(set(ids)), ids
         assert self.ids(self.older) == self.older_ids
         finished(lambda: (self.rb.size(self.state), self.rb.sample(self.state, self.key, 4)))
-
-
-def finished(work: Callable[[], Any]) -> None:
-    """Work in another thread, which finds what this one has left locked."""
-    failed: list[BaseException] = []
-
-    def called() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=called, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive(), "it waits for ever"
-    assert not failed, failed
 
 
 def check_free(path: str) -> None:

@@ -6,6 +6,7 @@ import ast
 import dis
 import functools
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -165,3 +166,20 @@ def _exits(code: types.CodeType) -> frozenset[int]:
                 k -= 1
                 offsets.add(found[k].offset)
     return frozenset(offsets)
+
+
+def finished(work: Callable[..., Any], *args: Any) -> None:
+    """Work in another thread, which would wait for ever for what an interrupted one has left locked."""
+    failed: list[BaseException] = []
+
+    def called() -> None:
+        try:
+            work(*args)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=called, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for ever"
+    assert not failed, failed

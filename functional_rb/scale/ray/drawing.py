@@ -54,18 +54,13 @@ class Drawing:
         while not any(standing.mass > 0 for standing in watch.standings):
             if not wait:
                 return False
-            for channel in watch.channels:  # what this very client has added may be under way
-                if channel.alive and channel.waiting:
-                    watch.advance(channel, deadline, "sample")
-            watch.ask_all(deadline)
+            watch.ask_behind_own(deadline)
             if any(standing.mass > 0 for standing in watch.standings):
                 return True
             if watch.is_late(deadline):
-                dead = [k for k, channel in enumerate(watch.channels) if not channel.alive]
                 raise TimeoutError(
-                    f"sample: waited {watch.options.timeout} s for items that can be drawn; the shards "
-                    f"{'store ' + str([one.size for one in watch.standings])}"
-                    f"{f', and of them {dead} have died' if dead else ''}: are actors adding?"
+                    f"sample: waited {watch.options.timeout} s for items that can be drawn; {watch.stores()}: "
+                    f"are actors adding?"
                 )
             watch.pause()
         return True

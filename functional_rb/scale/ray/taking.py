@@ -142,19 +142,13 @@ class Taking(Drawing):
                 self._put(asked)
         if self._open or self._ask_for(draw.size - self._rows_here(), draw.oldest):
             return True
-        for channel in watch.channels:  # what this very client has added may be under way
-            if channel.alive and channel.waiting:
-                watch.advance(channel, deadline, "sample")
-        watch.ask_all(deadline)
+        watch.ask_behind_own(deadline)
         if self._ask_for(draw.size - self._rows_here(), draw.oldest):
             return True
         if watch.is_late(deadline):
-            dead = [k for k, channel in enumerate(watch.channels) if not channel.alive]
             raise TimeoutError(
                 f"sample: waited {watch.options.timeout} s for {draw.size} items of the queue, of which "
-                f"{self._rows_here()} have come, and are kept for the next call; the shards store "
-                f"{[one.size for one in watch.standings]}{f', and of them {dead} have died' if dead else ''}: "
-                f"are actors adding?"
+                f"{self._rows_here()} have come, and are kept for the next call; {watch.stores()}: are actors adding?"
             )
         return False
 

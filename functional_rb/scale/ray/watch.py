@@ -159,6 +159,20 @@ class Watch:
             if standing is not None:
                 self.hear(k, standing)
 
+    def ask_behind_own(self, deadline: float) -> None:
+        """Ask all shards how they stand once what this very client has added has arrived."""
+        for channel in self.channels:
+            if channel.alive and channel.waiting:
+                self.advance(channel, deadline, "sample")
+        self.ask_all(deadline)
+
+    def stores(self) -> str:
+        """How many items the shards store, and which have died, for errors."""
+        dead = [k for k, channel in enumerate(self.channels) if not channel.alive]
+        return f"the shards store {[one.size for one in self.standings]}" + (
+            f", and of them {dead} have died" if dead else ""
+        )
+
     def advance(self, channel: Channel, deadline: float, who: str) -> None:
         """Bring the oldest write of a channel further.
 

@@ -124,7 +124,7 @@ def test_writes_that_are_sent_again_go_together_too() -> None:
             sent.append(len(args[0]))
         return call(shard, method, *args)
 
-    transport.call = noted  # type: ignore[method-assign]
+    transport.call = noted  # type: ignore[method-assign]  # it notes, and calls the real one
     client.flush()
     assert sent[-2:] == [4, 2]
     assert stored(transport.alive[0]) == list(range(6))

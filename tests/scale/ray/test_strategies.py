@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 import torch_backend
+from functional_rb.core.strategy import Transform
+from functional_rb.ops import numpy_ops
 from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.writing import addition
+from functional_rb.structures import row_layout
+from functional_rb.structures.row_layout import Layout
 from tests.scale.ray.faulty_shards import FaultyTransport, stored, transport_at
 from tests.support.effort import effort
 
@@ -298,3 +302,13 @@ def test_rows_lie_where_the_spec_says_after_a_restart_too(storage, tmp_path):
 def test_what_is_no_law_over_shards_is_refused_with_a_remedy(spec, told):
     with pytest.raises(ValueError, match=told):
         frb.ray.start(spec, shards=1, local=True)
+
+
+class Keeps(Transform):
+    def carried(self) -> dict[str, Layout]:
+        return {"waiting": row_layout.plan(())}
+
+
+def test_a_transform_that_carries_items_has_to_say_what_a_cut_makes_of_them():
+    with pytest.raises(TypeError, match=r"Keeps: it carries \['waiting'\] .* define `interrupted`"):
+        Keeps().interrupted(numpy_ops, draft=None)  # type: ignore[arg-type]  # nothing is read of it
