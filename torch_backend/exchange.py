@@ -24,10 +24,13 @@ from torch_backend.sharded_state import ShardedState
 Tensors = list[torch.Tensor]
 
 
-def gathered(state: ShardedState, tensors: Tensors) -> Tensors:
-    """Tensors [n, *shape] of each process as those of all, [D, n, *shape]: one collective."""
+def gathered(state: ShardedState, tensors: Tensors, alike: bytes = b"") -> Tensors:
+    """Tensors [n, *shape] of each process as those of all, [D, n, *shape]: one collective.
+
+    All have to give the same bytes, `alike`, and are told where they have not.
+    """
     layout = rows.layout_of(tensors)
-    words, mark = _packed(layout, tensors), _mark(state)
+    words, mark = _packed(layout, tensors), _mark(state, alike)
     told = _behind_mark(mark, words)
     shards = state.dealing.shards
     found = told.new_empty((shards * len(told), told.shape[1]))
@@ -82,9 +85,9 @@ def _behind_mark(mark: int, words: torch.Tensor) -> torch.Tensor:
     return torch.cat([words.new_full((1, words.shape[1]), mark), words])
 
 
-def _mark(state: ShardedState) -> int:
+def _mark(state: ShardedState, alike: bytes = b"") -> int:
     """What all processes must agree on: a number of the index's counters."""
-    return zlib.crc32(state.index.counters.cpu().numpy().tobytes()) >> 1
+    return zlib.crc32(state.index.counters.cpu().numpy().tobytes() + alike) >> 1
 
 
 def _check_marks(state: ShardedState, marks: torch.Tensor, own: int) -> None:
@@ -93,6 +96,6 @@ def _check_marks(state: ShardedState, marks: torch.Tensor, own: int) -> None:
     if others:
         raise RuntimeError(
             f"a sharded buffer: this process (rank {state.rank}) and ranks {others} have written different numbers of "
-            f"steps or priorities; all processes must call the same functions in the same order, with as many steps, "
-            f"and begin again from a checkpoint or rb.init"
+            f"steps or priorities, or were given different keys; all processes must call the same functions in the "
+            f"same order, with as many steps and the same keys, and begin again from a checkpoint or rb.init"
         )

@@ -137,11 +137,13 @@ def _write_where_chosen(
 ) -> tuple[State, State]:
     """Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both."""
     dealing, device = state.dealing, state.index.counters.device
-    given = _of_all_lanes(state, [*leaves, mask, priorities])
+    words = dealing.index.writer.words
+    alike = key.cpu().numpy().tobytes() if words else b""  # a writer that draws chooses by one key of all
+    given = _of_all_lanes(state, [*leaves, mask, priorities], alike)
     *leaves, mask, priorities = (None if x is None else x.to(device) for x in given)
     if not batch:
         return (execute.renamed(state.index), execute.renamed(state.part)) if in_place else (state.index, state.part)
-    rows, words = batch // dealing.lanes_each * dealing.lanes, dealing.index.writer.words
+    rows = batch // dealing.lanes_each * dealing.lanes
     draws = library.numbers(key, (rows, words), device) if words else None
     writes: list[Write] = []
 
@@ -193,10 +195,10 @@ def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told
     return follow.Told(written, sizes)
 
 
-def _of_all_lanes(state: ShardedState, tensors: list[Any]) -> list[Any]:
+def _of_all_lanes(state: ShardedState, tensors: list[Any], alike: bytes = b"") -> list[Any]:
     """Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None."""
     given = [x for x in tensors if x is not None]
-    found = iter(gathered(state, given) if given else ())
+    found = iter(gathered(state, given, alike) if given else ())
     return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
 
 

@@ -174,6 +174,12 @@ def check(spec: BufferSpec) -> None:
             f"{expected} with lanes, of which each shard is given its own, got lanes=None; give BufferSpec(lanes=E), "
             f"one for each environment"
         )
+    late = [transform for transform in spec.inner if transform.delays]
+    if late and not spec.writer.in_order:
+        raise ValueError(
+            f"{expected} whose steps are stored as they come, as {spec.writer} chooses slots for them, got {late[0]}, "
+            f"which makes other items of them; give at='sample', leave the writer out, or leave the sharding out"
+        )
     if spec.plan.objects:
         raise ValueError(
             f"{expected} of arrays, which shards send to each other, got Python objects in leaf "

@@ -117,6 +117,10 @@ def test_a_part_computes_what_the_buffer_does_as_it_is_sampled() -> None:
     [
         ({"lanes": None}, r"lanes=None; give BufferSpec\(lanes=E\)"),
         ({"storage": frb.Host()}, "on devices, got storage=.*leave the storage out"),
+        (
+            {"writer": frb.Reservoir(), "transforms": frb.n_step(2, 0.9, at="add")},
+            r"Reservoir.*chooses slots.*NStepOfAdded.*give at='sample'",
+        ),
         ({"item": {"x": frb.Unbounded(()), "text": frb.specs.NonTensor()}}, "objects in leaf 'text'.*store arrays"),
     ],
 )

@@ -374,7 +374,17 @@ def told_apart(group: Any) -> str:
         rb.add(state, own, priorities=own_lanes(group, spec, priorities))
     for name in ("n-step of added", "compact"):
         nothing_lost(group, SPECS[name])
+    keys_told_apart(group)
     return str(raised.value)
+
+
+def keys_told_apart(group: Any) -> None:
+    """A writer that draws chooses the same slots everywhere, so that all have to give it the same key."""
+    spec = SPECS["reservoir"]
+    state, own = rb.init(spec, sharding=group), own_lanes(group, spec, steps(spec, 0)[0])
+    state = rb.add(state, own, key=rb.key(0))
+    with pytest.raises(RuntimeError, match="given different keys"):
+        rb.add(state, own, key=rb.key(dist.get_rank(group)))
 
 
 def nothing_lost(group: Any, spec: frb.BufferSpec) -> None:

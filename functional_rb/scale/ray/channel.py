@@ -154,7 +154,7 @@ class Channel:
     def room_for(self, items: int | None) -> None:
         """Send again what the shard had no room for, if it has room for so many items now."""
         if self.alive and self.wanted and (items is None or items >= self.wanted):
-            self._resend(self.acknowledged)
+            self._send_all_again()
 
     def _pause(self) -> None:
         self.wanted, self._gathered = max(self._pending[0].items, 1), []
@@ -180,6 +180,9 @@ class Channel:
         while self._pending and self._pending[0].write.sequence <= applied:
             self._acknowledge(self._pending[0], None)
         self.retries += len(self._pending)
+        self._send_all_again()
+
+    def _send_all_again(self) -> None:
         self.wanted = 0
         again = list(self._pending)
         for sent in again:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from functional_rb.scale.ray.messages import Drawn, Ticket
 
-MOST_CLIENTS = 1_000
-"""So many connections are remembered; then that is forgotten which has not asked for the longest time."""
+# So many connections are remembered, with their last answers; then that is forgotten which has not asked for longest.
+MOST_CLIENTS = 100
 
 
 class Given:

@@ -88,10 +88,11 @@ class Shard:
             state = self._rb.init(spec)
             # Handles of the one before must not name items of this one, and nothing tells how often it was restarted.
             self._ledger.epoch = 1 + secrets.randbelow((2**31 - 1) // shards - 1) if restarted else 0
-            self._taken.note(self._ledger.epoch, np.zeros(spec.plan.ring.lanes, np.int64))
         self._state: State = state
-        if spec.sampler.takes_out and not fresh:
-            self._leave_out_given()
+        if spec.sampler.takes_out:
+            if not fresh:
+                self._leave_out_given()
+            self._taken.note(self._ledger.epoch, self._begins())  # in this life nothing is given out yet
         # The epoch in which the item in each slot was written; of those restored, the one before.
         self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
         # Of the item in each slot, what `Write.version` said.
@@ -167,9 +168,15 @@ class Shard:
         batch = min(batch // lanes, int(whole.max())) * lanes
         if not batch:
             return self._nothing()
-        drawn = self._draw(0, batch, oldest, whole_alone=True)
-        self._standing = None
-        self._taken.note(self._ledger.epoch, self._begins())
+        before = self._state, self._ledger.sampled, self._masked
+        try:
+            drawn = self._draw(0, batch, oldest, whole_alone=True)
+            self._taken.note(self._ledger.epoch, self._begins())
+        except BaseException:  # what nobody is told of stays
+            self._state, self._ledger.sampled, self._masked = before
+            raise
+        finally:
+            self._standing = None
         return drawn._replace(standing=self.standing())
 
     def _draw(self, seed: int, batch: int, oldest: int | None, whole_alone: bool = False) -> Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -57,8 +58,8 @@ class Taking(Drawing):
         # Questions without an answer, to be asked again when their shard answers.
         self._again: list[Asked] = []
         self._here: deque[Part] = deque()
-        # Rows of batches that were begun and not finished.
-        self._wanted = 0
+        # Batches that were begun and not finished; of an iterator that was left early they are gone with it.
+        self._begun: weakref.WeakSet[Draw] = weakref.WeakSet()
 
     def begin(self, draw: Draw, deadline: float, exact: bool = False, wait: bool = True) -> bool:
         """Ask shards for what they have, up to the rows of all batches that were begun.
@@ -71,9 +72,9 @@ class Taking(Drawing):
         self._watch.post()
         if exact:
             self._watch.ask_all(deadline)
-        self._wanted += draw.size
-        self._ask_for(self._wanted - self._rows_here() - self._rows_asked(), draw.oldest)
-        if not wait and self._rows_here() + self._rows_asked() < self._wanted:
+        self._begun.add(draw)
+        self._ask_for(self._rows_wanted() - self._rows_here() - self._rows_asked(), draw.oldest)
+        if not wait and self._rows_here() + self._rows_asked() < self._rows_wanted():
             self._give_up(draw)
             return False
         return True
@@ -91,12 +92,15 @@ class Taking(Drawing):
         except Exception:
             self._give_up(draw)
             raise
-        self._wanted -= draw.size
+        self._begun.discard(draw)
         return self._given(draw.size, len(betas))
 
     def _give_up(self, draw: Draw) -> None:
-        self._wanted -= draw.size
+        self._begun.discard(draw)
         self._permits.give_back(draw.size)
+
+    def _rows_wanted(self) -> int:
+        return sum(draw.size for draw in self._begun)
 
     def _rows_here(self) -> int:
         return sum(part.drawn.rows for part in self._here)
@@ -160,17 +164,22 @@ class Taking(Drawing):
         except ShardDiedError:
             self._open.popleft()
             self._again.append(asked._replace(call=None))
-            watch.died(asked.shard)
+            if watch.channels[asked.shard].epoch == asked.epoch:  # else it was a life of which the end is known
+                watch.died(asked.shard)
             return True
         except TimeoutError:
             raise TimeoutError(
                 f"sample: waited for shard {asked.shard} to give {asked.rows} items; it is alive, but behind: start "
                 f"more shards"
             ) from None
+        except Exception:  # the shard has failed, and given nothing
+            self._open.popleft()
+            raise
         self._open.popleft()
         if drawn.rows:
             self._here.append(Part(asked.shard, drawn, blocks.unpack(drawn.block)))
-        if watch.channels[asked.shard].alive:
+        channel = watch.channels[asked.shard]
+        if channel.alive and channel.epoch == asked.epoch:
             watch.hear(asked.shard, drawn.standing)
         return True
 

@@ -188,6 +188,8 @@ class Watch:
                 answer = channel.collect(self.left(deadline))
                 if answer is not None:
                     self.hear(shard, answer.standing)
+                if not channel.wanted:
+                    self._patience = PAUSE
             except ShardDiedError:
                 self.died(shard)
             except TimeoutError:
@@ -207,13 +209,6 @@ class Watch:
 
     def _wait_for_room(self, channel: Channel, deadline: float, waited: str) -> None:
         """Ask a shard that was full how it stands, by which what waits is sent if there is room for it."""
-        standing = self._answer(channel.shard, self.transport.call(channel.shard, "standing"), deadline)
-        if standing is not None:
-            self.hear(channel.shard, standing)
-            channel.room_for(standing.room)
-        if not channel.wanted:
-            self._patience = PAUSE
-            return
         if self.is_late(deadline):
             raise TimeoutError(
                 f"{waited}, whose queue is full: the next of {channel.waiting} writes that are kept has "
@@ -221,3 +216,7 @@ class Watch:
             )
         self.transport.sleep(self._patience)
         self._patience = min(2 * self._patience, TRY_AGAIN)
+        standing = self._answer(channel.shard, self.transport.call(channel.shard, "standing"), deadline)
+        if standing is not None:
+            self.hear(channel.shard, standing)
+            channel.room_for(standing.room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 from typing import Any
 
@@ -19,6 +20,7 @@ from functional_rb.scale.ray.given import Given
 from functional_rb.scale.ray.messages import Ticket
 from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.taken import Taken
+from functional_rb.scale.ray.transport import ShardDiedError
 from tests.scale.ray.faulty_shards import FAULTS, SHARDS, FaultyTransport, items, stored, transport_at
 from tests.support.effort import effort
 
@@ -91,7 +93,7 @@ class Walk:
     def save(self) -> None:
         if not self.saves:
             return
-        with contextlib.suppress(Exception):  # a shard that dies meanwhile, or a write that waits for room
+        with contextlib.suppress(TimeoutError, ShardDiedError):  # one dies meanwhile, or a write waits for room
             self.actor.save(timeout=1.0)
             if not self.transport.down:
                 self.promised |= {x for k in range(SHARDS) for x in stored_in(self.transport, k)}
@@ -254,6 +256,92 @@ def test_an_add_that_was_given_out_and_not_acknowledged_before_its_shard_died_is
     transport.kill(receipt.shard)
     receipt.result()
     assert numbers(learner.sample(0, 1)) == [7.0]
+
+
+def test_items_that_could_not_be_noted_stay_and_the_learner_goes_on(tmp_path, monkeypatch):
+    transport = transport_at(str(tmp_path), spec=QUEUE)
+    (client,) = clients_of(transport, QUEUE, "a", timeout=5.0)
+    client.add(items(range(6))).result()
+    note, fails = Taken.note, [True]
+
+    def full(self: Taken, *given: Any) -> None:
+        if fails:
+            fails.pop()
+            raise OSError(28, "no space left on device")
+        note(self, *given)
+
+    monkeypatch.setattr(Taken, "note", full)
+    with pytest.raises(OSError, match="no space"):
+        client.sample(0, 4)
+    assert numbers(client.sample(0, 6)) == list(range(6))
+
+
+def test_what_a_life_had_given_that_was_given_up_for_an_older_checkpoint_means_nothing_to_what_came_since(tmp_path):
+    transport = transport_at(str(tmp_path), spec=QUEUE)
+    (client,) = clients_of(transport, QUEUE, "a", timeout=5.0)
+
+    def restart() -> None:
+        transport.kill(0)
+        transport.heal()
+
+    client._outbox.spread, client._outbox.turn = False, 0
+    client.add(items(range(10))).result()
+    client.save()
+    restart()
+    client.add(items(range(10, 20))).result()
+    assert numbers(client.sample(0, 15)) == list(range(15))
+    newest = sorted((tmp_path / "shard_0").glob("*.json"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-7])
+    restart()
+    while client.size():
+        client.sample(0, 1)
+    client.add(items(range(100, 110))).result()
+    client.save()
+    restart()
+    assert numbers(client.sample(0, 10)) == list(range(100, 110))
+
+
+def test_an_iterator_that_is_left_early_asks_for_nothing_more():
+    transport = transport_at(None, spec=dataclasses.replace(QUEUE, capacity=480))
+    (client,) = clients_of(transport, QUEUE, "a", timeout=5.0)
+    for k in range(20):
+        client.add(items(range(10 * k, 10 * k + 10)))
+    client.flush()
+    sizes = []
+    for _ in range(3):
+        for _ in client.iterate(0, 4, prefetch=8):
+            break
+        sizes.append(client.size())
+    assert sizes[0] - sizes[1] == sizes[1] - sizes[2] == 4, sizes
+
+
+def test_an_add_waits_and_is_told_where_only_one_lane_is_full():
+    lanes = frb.BufferSpec(ITEM, 32, frb.Queue(length=2), lanes=2)
+    transport = transport_at(None, spec=lanes)
+    (client,) = clients_of(transport, lanes, "a", timeout=1.0)
+    for k in range(8):
+        client.add(items([[k, k]]), mask=np.array([[True, False]])).result()
+    calls = len(transport.log)
+    with pytest.raises(TimeoutError, match="whose queue is full"):
+        client.add(items([[8, 8]]), mask=np.array([[True, False]])).result()
+    assert len(transport.log) - calls < 100
+
+
+def test_the_end_of_a_life_is_counted_once_however_late_its_answers_come():
+    transport = transport_at(None, spec=QUEUE)
+    (client,) = clients_of(transport, QUEUE, "a", timeout=5.0)
+    for _ in range(4):
+        client.add(items(range(5))).result()
+    batches = client.iterate(0, 2, n=3, prefetch=3)
+    next(batches)
+    transport.kill(0)
+    transport.heal()
+    client.size()
+    client._watch.poll()
+    before = client._watch.deaths
+    with contextlib.suppress(TimeoutError):
+        next(batches)
+    assert client._watch.deaths == before == 1
 
 
 def test_notes_of_what_was_given(tmp_path):
