@@ -10,11 +10,14 @@ import torch
 import functional_rb as frb
 import torch_backend as rb
 from tests.support.backends import needs_native
+from torch_backend import chain
 from torch_backend.library import TORCH
 
 pytestmark = needs_native
 
-ITEM = {"image": frb.Bounded(0, 255, (20_000,), "uint8"), "x": frb.Unbounded((3,)), "done": frb.Binary(())}
+# So large that 61 of them are worth several threads.
+BYTES = 300_000
+ITEM = {"image": frb.Bounded(0, 255, (BYTES,), "uint8"), "x": frb.Unbounded((3,)), "done": frb.Binary(())}
 SAMPLERS: dict[str, Any] = {
     "uniform": frb.Uniform(),
     "prioritized": frb.Prioritized(alpha=0.7),
@@ -28,7 +31,7 @@ def filled(sampler: str) -> Any:
     rng = torch.Generator().manual_seed(0)
     state = rb.init(frb.BufferSpec(ITEM, 40, SAMPLERS[sampler]))
     items = {
-        "image": torch.randint(0, 256, (60, 20_000), dtype=torch.uint8, generator=rng),
+        "image": torch.randint(0, 256, (60, BYTES), dtype=torch.uint8, generator=rng),
         "x": torch.rand(60, 3, generator=rng),
         "done": torch.rand(60, generator=rng) < 0.2,
     }
@@ -41,7 +44,7 @@ def room(spec: frb.BufferSpec, count: int) -> list[torch.Tensor]:
     return [torch.full((*lead, *leaf.shape), 7, dtype=dtypes[leaf.dtype]) for leaf in spec.plan.layout.leaves]
 
 
-@pytest.mark.parametrize("count", [1, 61, 256])
+@pytest.mark.parametrize("count", [1, 7, 61])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_rows_and_all_that_is_told_are_the_same(sampler: str, count: int) -> None:
     state, key = filled(sampler), rb.key(count)
@@ -66,6 +69,28 @@ def test_arrays_that_do_not_fit_stay_as_they_are(wrong: str) -> None:
     expected = TORCH.chain.draw(state, key, 9, 0.0, None)[1]
     assert all(map(torch.equal, leaves, expected))
     assert all(map(torch.equal, given, before))
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "epochs"])
+@pytest.mark.parametrize("interrupted_at", range(1, 6))
+def test_an_interrupt_while_arrays_are_looked_at_is_raised(
+    sampler: str, interrupted_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, real = 0, chain.look
+
+    def look(tensor: torch.Tensor) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == interrupted_at:
+            raise KeyboardInterrupt
+        return real(tensor)
+
+    state, key = filled(sampler), rb.key(0)
+    given = room(state.spec, 4)
+    monkeypatch.setattr(chain, "look", look)
+    by_capsules = chain.made(has_exchange=False)
+    with pytest.raises(KeyboardInterrupt):
+        by_capsules.draw(state, key, 4, 0.0, given)
 
 
 def test_only_the_engine_may_give_random_bits_for_a_key() -> None:

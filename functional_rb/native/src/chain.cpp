@@ -243,7 +243,7 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
 
-constexpr int64_t SHARE = 1 << 19, MOST_THREADS = 8;  // bytes that are worth a thread, and how many there are
+constexpr int64_t SHARE = 1 << 23, MOST_THREADS = 8;  // bytes that are worth a thread, and how many there are
 
 int64_t threads_for(int64_t bytes) {
   return std::min({bytes / SHARE, int64_t(std::thread::hardware_concurrency()), MOST_THREADS});
@@ -267,11 +267,12 @@ struct SomeDraws {
 
 // Have several threads draw, by random bits; what one of them has drawn is there.
 int shared_out(int (*kernel)(const BufferCall&), const BufferCall& call, const KnownBuffer& known, int64_t threads) {
-  std::vector<int> outcomes(size_t(threads), NONE_DRAWN);
+  int outcomes[MOST_THREADS];
+  std::fill_n(outcomes, threads, NONE_DRAWN);
   std::vector<std::thread> others;
   auto carry_out = [&](int64_t k) {
     const int64_t first = call.batch * k / threads, end = call.batch * (k + 1) / threads;
-    if (first < end) outcomes[size_t(k)] = kernel(SomeDraws(call, known, first, end - first).call);
+    if (first < end) outcomes[k] = kernel(SomeDraws(call, known, first, end - first).call);
   };
   int64_t alone = 1;  // the first share, and those that no thread could be had for
   try {
@@ -282,7 +283,7 @@ int shared_out(int (*kernel)(const BufferCall&), const BufferCall& call, const K
   }
   for (int64_t k = 0; k < alone; ++k) carry_out(k);
   for (std::thread& other : others) other.join();
-  const auto has = [&](int outcome) { return std::find(outcomes.begin(), outcomes.end(), outcome) != outcomes.end(); };
+  const auto has = [&](int outcome) { return std::find(outcomes, outcomes + threads, outcome) != outcomes + threads; };
   return has(NO_MEMORY) ? NO_MEMORY : has(DONE) ? DONE : NONE_DRAWN;
 }
 
@@ -311,6 +312,7 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
 template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish finish) {
   if (turn.on_gpu() && !turn.find_stream()) return nullptr;
   Drawn drawn(turn, draw.draws, draw.given);
+  if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
   FRB_TRY(draw_rows(turn, draw, drawn, 0));
   turn.unlock();  // items may be of a class of the user's
@@ -324,6 +326,7 @@ template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool 
   if (!turn.kernels().draw_epoch) return not_here();
   FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false, 0}));
   Drawn drawn(turn, draw.draws, draw.given);
+  if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
   Ref made(finish(drawn, write.made()));
   if (!made) return nullptr;

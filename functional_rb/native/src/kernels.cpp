@@ -100,12 +100,12 @@ int update_priorities_of_buffer(const frb::BufferCall& c) {
 }
 int draw_slices_of_buffer(const frb::BufferCall& c) {
   return outcome_of([&] {
-    if (!frb::draw_slices(c.tree, c.counters, c.in_episode, c.draws, c.slots, c.handles, c.drawn, c.is_first, c.is_last,
+    const bool drawn = frb::draw_slices(c.tree, c.counters, c.in_episode, c.draws, c.slots, c.handles, c.drawn, c.is_first, c.is_last,
                           c.truncated, c.weights, c.probabilities, plan_of(c), ring_of(c), c.key, c.words,
-                          c.kept != nullptr, c.beta, c.batch))
-      return frb::NONE_DRAWN;
+                          c.kept != nullptr, c.beta, c.batch);
+    // Also where nothing was drawn: these may be some of the slices of a batch, and the rows of masked ones are written too.
     if (c.given) frb::load_items(plan_of(c), storage_of(c), c.slots, c.batch * ring_of(c)->window_length, items_of(c));
-    return frb::DONE;
+    return drawn ? frb::DONE : frb::NONE_DRAWN;
   });
 }
 int draw_epoch_of_buffer(const frb::BufferCall& c) {
