@@ -1,6 +1,7 @@
 """functional_rb on JAX: `import jax_backend as rb`."""
 
 from typing import TYPE_CHECKING
+from typing import cast as _cast
 
 from functional_rb.base import lazy as _lazy
 from functional_rb.hash_maps import functions as _hash_maps
@@ -25,6 +26,7 @@ from jax_backend.sharded_state import shard as shard
 from jax_backend.sharded_state import unshard as unshard
 
 if TYPE_CHECKING:
+    from functional_rb.trees.signatures import Init as _Init
     from jax_backend import text as text
     from jax_backend import trees as trees
 else:
@@ -43,7 +45,7 @@ encode = _LIB.bind(_values.encode)
 enumerate = _LIB.bind(_values.enumerate_values, "enumerate")
 epochs = _LIB.bind(_buffers.epochs)
 get = _LIB.bind(_buffers.get)
-init = _LIB.bind(_buffers.init)
+init = _cast("_Init", _LIB.bind(_buffers.init))
 insert = _LIB.bind(_hash_maps.insert)
 insert_ = _LIB.bind(_hash_maps.insert_)
 is_live = _LIB.bind(_buffers.is_live)

@@ -1,6 +1,7 @@
 """functional_rb on torch: `import torch_backend as rb`."""
 
 from typing import TYPE_CHECKING
+from typing import cast as _cast
 
 from functional_rb.base import lazy as _lazy
 from functional_rb.hash_maps import functions as _hash_maps
@@ -22,6 +23,7 @@ from torch_backend.random import key as key
 from torch_backend.random import split as split
 
 if TYPE_CHECKING:
+    from functional_rb.trees.signatures import Init as _Init
     from torch_backend import text as text
     from torch_backend import trees as trees
 else:
@@ -40,7 +42,7 @@ encode = _LIB.bind(_values.encode)
 enumerate = _LIB.bind(_values.enumerate_values, "enumerate")
 epochs = _LIB.bind(_buffers.epochs)
 get = _LIB.bind(_buffers.get)
-init = _LIB.bind(_buffers.init)
+init = _cast("_Init", _LIB.bind(_buffers.init))
 insert = _LIB.bind(_hash_maps.insert)
 insert_ = _LIB.bind(_hash_maps.insert_)
 is_live = _LIB.bind(_buffers.is_live)

@@ -128,7 +128,7 @@ def insert(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> t
         >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.counts(seen).refused)
         ([0, 1, 0, -1], [True, True, False, False], 1)
     """
-    return _insert(lib, map, keys, mask, None)
+    return _insert(lib, "insert", map, keys, mask, None)
 
 
 def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
@@ -152,16 +152,16 @@ def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> 
         >>> rb.visits(seen, np.array([3, 4, 5], np.int32)).tolist()
         [2, 1, 0]
     """
-    return _insert(lib, map, keys, mask, (map, "counters"))
+    return _insert(lib, "insert_", map, keys, mask, (map, "counters"))
 
 
 def _insert(
-    lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike, consume: tuple[HashMap, str] | None
+    lib: Lib[A], who: str, map: HashMap, keys: object, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
-    check_map(lib, map, "insert")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "insert")
+    check_map(lib, map, who, f"; a buffer takes items, and a forest steps, by rb.{who.replace('insert', 'add')}")
+    check_sizes(lib, map.spec.arrays, arrays_of(map), who)
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
-    marked = checked_mask(lib, mask, lead, "insert")
+    marked = checked_mask(lib, mask, lead, who)
     arrays = arrays_of(map)
     made: HashTable
     made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
@@ -277,15 +277,21 @@ def items(lib: Lib[A], map: HashMap) -> Any:
     return unpacked(lib, spec.outline, spec.rows, map.keys)
 
 
-def check_map(lib: Lib[A], map: object, who: str) -> None:
+def check_map(lib: Lib[A], map: object, who: str, remedy: str = "") -> None:
     """Refuse what is no map of the backend, or was consumed.
+
+    Args:
+        lib: the backend's.
+        map: anything.
+        who: who asks.
+        remedy: how the error for what is no map ends.
 
     Raises:
         TypeError: for the one.
         RuntimeError: for the other.
     """
     if not isinstance(map, HashMap):
-        raise TypeError(f"{who}: expected a HashMap made by rb.init, got {type(map).__name__}")
+        raise TypeError(f"{who}: expected a HashMap made by rb.init, got {type(map).__name__}{remedy}")
     check_arrays(lib, map.counters, who, "map")
 
 

@@ -129,7 +129,7 @@ class Cell(StateHolder):
         """
         return self._turns.take(self._read, function, args, kwargs)
 
-    def wait_for(self, predicate: Callable[[object], object], timeout: float | None = None) -> None:
+    def wait_for(self, predicate: Callable[[Any], object], timeout: float | None = None) -> None:
         """Wait until something holds of the newest state.
 
         Args:

@@ -7,7 +7,7 @@ Each looks what its state is and hands the call on; what it does is said where a
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar
 
 from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest
 from functional_rb.base.description import Described, Description
@@ -15,13 +15,11 @@ from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Counts, Crop, State
 from functional_rb.core.item_function import ItemFunction
-from functional_rb.hash_maps.functions import HashMap
-from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
-from functional_rb.public.structures import called_on
+from functional_rb.public.structures import called_on, refuse
 
 AnyState = TypeVar("AnyState", bound=State | Mixture | Described)
 
@@ -82,25 +80,6 @@ NAMES: Final = (
 # What the chain does whole is asked of it in each function anew: eager torch would pay for one more call of Python.
 
 
-@overload
-def init(
-    lib: Lib[A],
-    spec: BufferSpec,
-    device: DeviceLike = None,
-    items: Nest = None,
-    validate: bool = False,
-    sharding: object = None,
-) -> State: ...
-
-
-@overload
-def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap: ...
-
-
-@overload
-def init(lib: Lib[A], spec: Description, device: DeviceLike = None) -> Any: ...
-
-
 @documented_by(api.init)
 def init(
     lib: Lib[A],
@@ -112,7 +91,8 @@ def init(
 ) -> Any:
     if isinstance(spec, Description) and not isinstance(spec, BufferSpec):
         own = called_on(spec, "init")
-        return own(lib, spec, device, **_given(items=items, validate=validate, sharding=sharding))
+        refuse("init", spec, items=items, validate=validate, sharding=sharding)
+        return own(lib, spec, device)
     if sharding is not None:
         return lib.sharded.init(spec, device, items, validate, sharding)
     engine = lib.engine_for(spec)
@@ -159,17 +139,14 @@ def add_(
     return _add(lib, "add_", state, items, mask, priorities, key, validate, time_major, to)
 
 
-def _given(**arguments: object) -> dict[str, Any]:
-    """Those that a caller has given: what has no such argument refuses them by name."""
-    return {name: x for name, x in arguments.items() if x is not None and x is not False}
-
-
 def _add(lib: Lib[Any], function: str, state: Any, items: Any, *given: Any) -> Any:
     """The plain way of both."""
     if isinstance(state, Described):
         own = called_on(state, function)
-        mask, priorities, key, validate, _, to = given
-        return own(lib, state, items, mask, **_given(priorities=priorities, key=key, validate=validate, to=to))
+        mask, priorities, key, validate, time_major, to = given
+        lane_major = not time_major  # of the two ways, the one that is no default
+        refuse(function, state, priorities=priorities, key=key, validate=validate, time_major=lane_major, to=to)
+        return own(lib, state, items, mask)
     if isinstance(state, Mixture):
         *given_each, to = given
         write = add if function == "add" else add_
@@ -340,7 +317,9 @@ def cursor(lib: Lib[A], state: State) -> A:
 @documented_by(reading.size)
 def size(lib: Lib[A], state: State | Mixture | Described, *, each: bool = False) -> A:
     if isinstance(state, Described):
-        found: A = called_on(state, "size")(lib, state, **_given(each=each))
+        own = called_on(state, "size")
+        refuse("size", state, each=each)
+        found: A = own(lib, state)
         return found
     return lib.as_array(_read(lib, reading.size, mixed.size, state, each=each), None)
 
@@ -353,7 +332,7 @@ def can_sample(lib: Lib[A], state: State | Mixture, n: int | None = None) -> A:
 @documented_by(reading.counts)
 def counts(lib: Lib[A], state: State | Mixture | Described) -> Counts:
     if isinstance(state, Described):
-        return Counts.of_refused(called_on(state, "refused")(lib, state))
+        return Counts.of_refused(called_on(state, "counts")(lib, state))
     return Counts(*(lib.as_array(x, None) for x in _read(lib, reading.counts, mixed.counts, state)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from functional_rb.base import lazy
 from functional_rb.hash_maps import functions as hash_maps
 from functional_rb.hash_maps.functions import HashMap
 from functional_rb.hash_maps.spec import HashMapSpec
@@ -16,6 +17,16 @@ from functional_rb.lib import A, Lib
 
 T = TypeVar("T")
 _FUNCTIONS: Final[dict[type, Mapping[str, Callable[..., Any]]]] = {}
+# What of buffers has a function of the same name, for errors.
+_OF_BUFFERS: Final = {"init": "BufferSpec"} | dict.fromkeys(
+    ("add", "add_", "counts", "items", "size", "with_spec"), "State"
+)
+_REMEDIES: Final = {
+    ("add", "HashMap"): "rb.insert(map, keys)",
+    ("add_", "HashMap"): "rb.insert_(map, keys)",
+    ("init", "TreeSpec"): "rb.trees.init(spec, root)",
+    ("items", "Forest"): "rb.trees.view(forest, observation)",
+}
 
 
 def register(functions: Mapping[str, Callable[..., Any]], kind: type) -> None:
@@ -25,9 +36,9 @@ def register(functions: Mapping[str, Callable[..., Any]], kind: type) -> None:
 
 register(
     {
+        "counts": hash_maps.refused,
         "items": hash_maps.items,
         "lookup": hash_maps.lookup,
-        "refused": hash_maps.refused,
         "size": hash_maps.size,
         "visits": hash_maps.visits,
         "with_spec": hash_maps.with_spec,
@@ -46,9 +57,30 @@ def called_on(value: object, name: str) -> Callable[..., Any]:
     """
     functions = _FUNCTIONS.get(type(value), {})
     if name not in functions:
-        having = " or ".join(kind.__name__ for kind, has in _FUNCTIONS.items() if name in has)
-        raise TypeError(f"{name}: expected {having}, got {type(value).__name__}")
+        raise TypeError(_refusal(value, name))
     return functions[name]
+
+
+def _refusal(value: object, name: str) -> str:
+    """Which values have a function of this name, and what does for the given one what it might be meant to."""
+    lazy.imported("functional_rb.trees")  # which tells the functions on forests
+    kinds = [kind.__name__ for kind, has in _FUNCTIONS.items() if name in has]
+    if name in _OF_BUFFERS:
+        kinds.insert(0, _OF_BUFFERS[name])
+    given = type(value).__name__
+    remedy = _REMEDIES.get((name, given))
+    return f"{name}: expected {' or '.join(kinds)}, got {given}" + ("" if remedy is None else f"; use {remedy}")
+
+
+def refuse(who: str, value: object, **arguments: object) -> None:
+    """Refuse arguments that only buffers have.
+
+    Raises:
+        TypeError: for one that was given, naming it.
+    """
+    for name, x in arguments.items():
+        if x is not None and x is not False:
+            raise TypeError(f"{who}: a {type(value).__name__} has no use for {name}; leave it out")
 
 
 def lookup(lib: Lib[A], state: object, keys: object) -> A:
@@ -87,7 +119,7 @@ def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A
         int32 [*batch], 0 for what is not there.
 
     Raises:
-        TypeError: for what is neither, or a dtype that does not fit, naming the leaf.
+        TypeError: for what is neither, or a dtype that does not fit, naming the leaf; for an action of a hash map.
         ValueError: for a structure or shape that does not fit.
 
     Example:
@@ -98,6 +130,8 @@ def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A
         [0.58, 1.0]
     """
     function = called_on(state, "visits")
+    if isinstance(state, HashMap):
+        refuse("visits", state, action=action)
     found: A = function(lib, state, keys) if action is None else function(lib, state, keys, action=action)
     return found
 

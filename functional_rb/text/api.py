@@ -30,7 +30,7 @@ NAMES: Final = (
     "rollout",
     "update_kl",
 )
-"""What `rb.text` has on every lib."""
+"""What `rb.text` has on every backend."""
 
 
 class Rollout(NamedTuple):

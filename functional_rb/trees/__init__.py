@@ -18,9 +18,9 @@ _structures.register(
     {
         "add": _forest.add,
         "add_": _forest.add_,
+        "counts": _forest.refused,
         "lookup": _forest.lookup,
         "merge": _growth.merge,
-        "refused": _forest.refused,
         "size": _forest.size,
         "visits": _forest.visits,
         "with_spec": _growth.with_spec,

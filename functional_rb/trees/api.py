@@ -76,7 +76,7 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
         spec: what the trees hold.
         root: the content of the B roots, with prior [B, A], value [B] and valid [B, A]; reward and discount say
             nothing.
-        device: where the arrays lie; by default where those of the root are.
+        device: where the arrays lie; by default where the root's prior is.
 
     Returns:
         The trees.
@@ -94,7 +94,8 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
     """
     if not isinstance(spec, TreeSpec):
         raise TypeError(f"trees.init: expected a frb.trees.TreeSpec, got {type(spec).__name__}")
-    given = lib.put(evaluated(lib, spec, root, None, "trees.init"), device)
+    given = evaluated(lib, spec, root, None, "trees.init")
+    given = lib.put(given, lib.device_of(given.prior) if device is None else device)
     made: Tree = lib.carry_out(_init, (spec, lib.device_of(given.prior)), (), given)
     return made
 
@@ -215,11 +216,11 @@ def search(
     lib: TreesLib[A],
     tree: Tree,
     key: PRNGKey,
-    step: Callable[[Any, Any, object], Expansion],
+    step: Callable[[Any, Any, Any], Expansion],
     simulations: int,
     policy: Policy | Score | None = None,
     max_depth: int | None = None,
-    chance_step: Callable[[Any, Any, object], Expansion] | None = None,
+    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
 ) -> tuple[Tree, Proposal]:
     """Search: simulations that select, expand and back up, one after the other, for a whole batch of trees.
 
@@ -381,7 +382,9 @@ def reset(lib: TreesLib[A], tree: Tree, mask: Any, root: Expansion) -> Tree:
     _check_tree(lib, tree, "trees.reset")
     mask = _array(lib, mask, MASK, tree.batch, "trees.reset", "mask")
     found = evaluated(lib, tree.spec, root, tree.batch, "trees.reset")
-    made: Tree = lib.carry_out(_reset, lib.device_of(tree.size), (), tree, mask, found)
+    where = lib.device_of(tree.size)
+    mask, found = lib.put((mask, found), where)
+    made: Tree = lib.carry_out(_reset, where, (), tree, mask, found)
     return made
 
 

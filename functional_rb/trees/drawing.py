@@ -22,7 +22,7 @@ FEW = 60
 LINE = "#b8bec8"
 
 
-def to_string(seen: Nodes, node_format: Callable[[object, int], str] | None, max_nodes: int) -> str:
+def to_string(seen: Nodes, node_format: Callable[[Any, int], str] | None, max_nodes: int) -> str:
     """The text of `TreeView.to_string`."""
     max_nodes = checked_count("trees.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
@@ -100,7 +100,7 @@ def folded(seen: Nodes, most: int) -> Bools:
 def plot(
     seen: Nodes,
     path: str | PathLike[str] | None,
-    labels: Callable[[object, int], str] | None,
+    labels: Callable[[Any, int], str] | None,
     max_nodes: int,
 ) -> Any:
     """The figure of `TreeView.plot`."""

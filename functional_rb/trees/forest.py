@@ -190,7 +190,7 @@ def add(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> F
         >>> int(rb.size(forest)), rb.visits(forest, np.int32(0), np.int32(1)).item()
         (4, 3)
     """
-    return _add(lib, forest, steps, mask, None)
+    return _add(lib, "add", forest, steps, mask, None)
 
 
 def add_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
@@ -207,11 +207,12 @@ def add_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> 
     Raises:
         RuntimeError: for a forest that was consumed before.
     """
-    return _add(lib, forest, steps, mask, (forest, "arrays"))
+    return _add(lib, "add_", forest, steps, mask, (forest, "arrays"))
 
 
-def _add(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike, consume: tuple[Forest, str] | None) -> Forest:
-    who = "add"
+def _add(
+    lib: Lib[A], who: str, forest: Forest, steps: object, mask: ArrayLike, consume: tuple[Forest, str] | None
+) -> Forest:
     check_forest(lib, forest, who)
     check_forest_sizes(lib, forest, who)
     spec = forest.spec
@@ -257,7 +258,8 @@ def _number(lib: Lib[A], parts: dict[str, Any], name: str, lead: tuple[int, ...]
     if name == REWARD:
         if isinstance(given, HOST):
             given = np.asarray(given, np.float32)
-        spec: object = Unbounded((), dtypes.name_of(given.dtype))
+        # What is no array has no dtype, and is refused below as any leaf is.
+        spec: object = Unbounded((), dtypes.name_of(given.dtype) if hasattr(given, "dtype") else "float32")
     else:
         spec = Binary(())
     made = lib.convert(given, spec, f"next/{name}")

@@ -83,7 +83,7 @@ class _Graph:
         self.observations, self.actions = host(arrays.nodes.keys), host(arrays.edges.keys)
         keys = host(arrays.results.keys)
         if problem := problem_of_links(sizes, self.actions, keys):
-            raise ValueError(f"trees.view: {problem}; the forest was not made by rb.forests")
+            raise ValueError(f"trees.view: {problem}; the forest was not made by rb.init and rb.add")
         self.actions, keys = self.actions[:edges], keys[:results].astype(np.int64)
         start = self.actions[keys[:, 0], 0].astype(np.int64)
         order = np.lexsort((keys[:, 0], start))  # of one edge they stay in the order of their coming

@@ -152,7 +152,7 @@ class TreeView(Nodes):
             "state": {},
         }
 
-    def to_string(self, node_format: Callable[[object, int], str] | None = None, max_nodes: int = 200) -> str:
+    def to_string(self, node_format: Callable[[TreeView, int], str] | None = None, max_nodes: int = 200) -> str:
         """A tree as lines of text, a node a line, indented by its depth.
 
         Args:
@@ -176,7 +176,7 @@ class TreeView(Nodes):
         self,
         path: str | PathLike[str] | None = None,
         *,
-        labels: Callable[[object, int], str] | None = None,
+        labels: Callable[[TreeView, int], str] | None = None,
         max_nodes: int = drawing.MOST,
     ) -> Any:
         """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import hypothesis
@@ -20,6 +22,7 @@ import jax_backend
 import torch_backend
 from functional_rb.trees.forest import problem
 from tests.support.backends import Backend
+from tests.support.children import ROOT
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
@@ -278,18 +281,33 @@ def test_forests_consume_and_refuse(library: Backend) -> None:
         rb.size(old)
     new = rb.init(ROOMY)
     steps = steps_of(FULL)
-    with pytest.raises(TypeError, match="init: expected HashMapSpec or ForestSpec, got TreeSpec"):
-        rb.init(frb.trees.TreeSpec(frb.Unbounded(()), capacity=4, children=2))
-    with pytest.raises(TypeError, match="add: expected Forest, got HashMap"):
-        rb.add(rb.init(frb.HashMapSpec(frb.Unbounded(()), 4)), steps)
-    for use, name in (
-        (lambda: rb.add(new, steps, priorities=np.ones(3)), "priorities"),
-        (lambda: rb.add_(new, steps, validate=True), "validate"),
-        (lambda: rb.size(new, each=True), "each"),
-        (lambda: rb.init(ROOMY, items=steps), "items"),
+    tree, map = frb.trees.TreeSpec(frb.Unbounded(()), capacity=4, children=2), frb.HashMapSpec(frb.Unbounded(()), 4)
+    for use, text in (
+        (
+            lambda: rb.init(tree),
+            "init: expected BufferSpec or .*ForestSpec, got TreeSpec; use rb.trees.init(spec, root)",
+        ),
+        (lambda: rb.add(rb.init(map), steps), "add: expected State or Forest, got HashMap; use rb.insert(map, keys)"),
+        (lambda: rb.add_(rb.init(map), steps), "add_: expected State or .*, got HashMap; use rb.insert_(map, keys)"),
+        (lambda: rb.items(new), "items: expected State or HashMap, got Forest; use rb.trees.view("),
+        (lambda: rb.insert(new, steps), "insert: expected a HashMap .* got Forest; .*a forest steps, by rb.add"),
+        (lambda: rb.insert_(new, steps), "insert_: expected a HashMap .* got Forest; .*a forest steps, by rb.add_"),
+        (lambda: rb.add_(new, 3), "add_: "),
     ):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+        with pytest.raises(TypeError, match="^" + text.replace("(", r"\(").replace(")", r"\)")):
             use()
+    for use, name in (
+        (lambda: rb.add(new, steps, priorities=np.ones(3)), "add: a Forest has no use for priorities"),
+        (lambda: rb.add_(new, steps, validate=True), "add_: a Forest has no use for validate"),
+        (lambda: rb.add(new, steps, time_major=False), "add: a Forest has no use for time_major"),
+        (lambda: rb.size(new, each=True), "size: a Forest has no use for each"),
+        (lambda: rb.init(ROOMY, items=steps), "init: a ForestSpec has no use for items"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}; leave it out$"):
+            use()
+    for reward in ([1.0] * 4, "x", None):
+        with pytest.raises(TypeError, match=r"leaf 'next/reward': expected an array of dtype float32, got .*; give"):
+            rb.add(new, {**steps, "next": {**steps["next"], "reward": reward}})
     others = (torch_backend if library.library == "jax" else jax_backend).init(ROOMY)
     for use in (rb.counts, lambda x: rb.add(x, steps)):
         with pytest.raises(TypeError, match=r"a forest of this backend; bring it over by rb\.from_dlpack\(forest\)"):
@@ -313,6 +331,12 @@ def test_forests_consume_and_refuse(library: Backend) -> None:
         rb.trees.view(new, {"at": np.int32(0), "sign": np.bool_(False)}, max_nodes=0)
     with pytest.raises(ValueError, match="expected actions with the axes"):
         rb.visits(new, {"at": np.int32(0), "sign": np.bool_(False)}, np.zeros(2, np.int32))
+
+
+def test_what_may_be_given_is_told_whether_or_not_forests_were_imported() -> None:
+    program = "from functional_rb.public.structures import called_on; called_on(3, 'add')"
+    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False).stderr
+    assert told.endswith("TypeError: add: expected State or Forest, got int\n"), told
 
 
 def test_a_forest_under_jit_and_scan() -> None:

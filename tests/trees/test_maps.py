@@ -239,10 +239,22 @@ def test_what_does_not_fit_is_refused(library: Backend) -> None:
             use(rb.init(frb.BufferSpec(frb.Unbounded(()), 3)), PAIRS)
     with pytest.raises(TypeError, match="merge: expected Moments or Forest, got HashMap"):
         rb.merge(made, made)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'action'"):
-        rb.visits(made, PAIRS, PAIRS)
-    with pytest.raises(TypeError, match=r"expected a HashMap made by rb.init, got int"):
-        rb.insert(3, PAIRS)
+    for use, who, name in (
+        (lambda: rb.visits(made, PAIRS, PAIRS), "visits: a HashMap", "action"),
+        (lambda: rb.size(made, each=True), "size: a HashMap", "each"),
+        (lambda: rb.init(PAIR, items=PAIRS), "init: a HashMapSpec", "items"),
+        (lambda: rb.init(PAIR, validate=True), "init: a HashMapSpec", "validate"),
+        (lambda: rb.init(PAIR, sharding=3), "init: a HashMapSpec", "sharding"),
+    ):
+        with pytest.raises(TypeError, match=f"^{who} has no use for {name}; leave it out$"):
+            use()
+    for use, who in ((rb.insert, "insert"), (rb.insert_, "insert_")):
+        with pytest.raises(TypeError, match=f"^{who}: expected a HashMap made by rb.init, got int"):
+            use(3, PAIRS)
+        with pytest.raises(ValueError, match=f"^{who}: expected a mask of shape"):
+            use(made, PAIRS, mask=np.ones(3, bool))
+    with pytest.raises(TypeError, match=r"^with_spec: expected a HashMapSpec, got int$"):
+        rb.with_spec(made, 3)
     with pytest.raises(TypeError, match=r"expected (dtype )?int32"):
         rb.insert(made, PAIRS.astype(np.int64))
     others = (torch_backend if library.library == "jax" else jax_backend).init(PAIR)

@@ -116,6 +116,26 @@ def test_trees_cross_between_backends() -> None:
         np.testing.assert_array_equal(np.asarray(one.statistics["squares"]), np.asarray(tree.statistics["squares"]))
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
+def test_a_root_on_several_devices_goes_where_its_prior_or_the_tree_is() -> None:
+    """On the device without data every operation works, but for those of tensors of two devices."""
+    import torch
+
+    import torch_backend as rb
+
+    spec = frb.trees.TreeSpec(node={"x": frb.Unbounded((2,))}, capacity=3, children=2)
+    node, prior, value = {"x": np.zeros((1, 2), np.float32)}, torch.zeros(1, 2), torch.zeros(1)
+    there = rb.trees.init(spec, frb.trees.Expansion(node, prior.to("meta"), value, reward=value))
+    mixed = frb.trees.Expansion(node, prior, value.to("meta"))
+    for tree in (
+        there,
+        rb.trees.init(spec, mixed, device="meta"),
+        rb.trees.reset(there, np.array([True]), mixed),
+        rb.trees.reset(there, torch.ones(1, dtype=torch.bool), frb.trees.Expansion(node, prior, value)),
+    ):
+        assert {getattr(tree, name).device.type for name in ("size", "rows", "value", "prior", "reward")} == {"meta"}
+
+
 def test_nodes_may_have_no_content(library: Backend) -> None:
     """What a model needs may be the path alone, or nothing, as in a bandit."""
     rb, spec = library.rb, frb.trees.TreeSpec(node=(), capacity=5, children=2, action=())
