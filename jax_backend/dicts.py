@@ -19,12 +19,10 @@ from jax_backend import devices, execute, hosted, rules
 from jax_backend.lib import LIB
 from jax_backend.restore import restore
 
-AnyTarget = State | Mixture | BufferSpec
-
 
 @rules.transfers
-def state_dict(state: State | Mixture) -> dict[str, Any]:
-    """A state as a flat dict of arrays, its spec among them, for Orbax.
+def state_dict(state: object) -> dict[str, Any]:
+    """A state, or a record, as a flat dict of arrays, for Orbax; the spec of a state is among them.
 
     Args:
         state: the buffer; of a `Mixture` a dict of its buffers' dicts; of a record, or any nest of arrays, its arrays
@@ -32,13 +30,14 @@ def state_dict(state: State | Mixture) -> dict[str, Any]:
 
     Returns:
         The state's arrays by name, see `interop.state_dict`, not copied: donating the state deletes them, so
-        save first. Of buffers on the host copies. And "spec", the UTF-8 bytes of its JSON, uint8 [n].
+        save first. Of buffers on the host copies. And "spec", the UTF-8 bytes of its JSON, uint8 [n]. Of a record its
+        arrays alone.
 
     Raises:
-        TypeError: for what is no state of JAX; while tracing.
+        TypeError: for what is no state of JAX, or a record with a leaf that is no array; for a state while tracing.
         ValueError: if other processes hold parts of its arrays, or the spec names a function or class that JSON cannot
             tell (a lambda).
-        RuntimeError: if the state was consumed.
+        RuntimeError: if the state, or a hash map or forest, was consumed.
 
     Example:
         >>> import functional_rb as frb
@@ -47,11 +46,12 @@ def state_dict(state: State | Mixture) -> dict[str, Any]:
         ['counters', 'rows', 'spec', 'tree']
     """
     if records.is_record(state):
-        return records.state_dict(state)
+        return records.state_dict(LIB, state)
     if isinstance(state, Mixture):
         return core.of_mixture(state, state_dict, _bytes_of)
     checks.check_together(state, "state_dict")
     _is_hosted(state, "state_dict")
+    assert isinstance(state, State)
     text = core.text_of(state.spec)
     found: dict[str, Any]
     if isinstance(state, HostState):  # which goes on in its memory
@@ -69,8 +69,8 @@ def _bytes_of(text: str) -> jax.Array:
 
 
 @rules.transfers
-def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any:
-    """The state that a dict from `state_dict` tells.
+def load_state_dict(target: object, given: object, device: Any = None) -> Any:
+    """The state, or the record, that a dict from `state_dict` tells.
 
     Args:
         target: a record of the same leaves, or what has their shapes and dtypes (`jax.ShapeDtypeStruct`, meta tensors);
@@ -79,15 +79,17 @@ def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any
         given: from `state_dict`, of JAX or torch, or the same in NumPy, as Orbax restores it. It is copied, so that
             donating the state leaves it.
         device: where the arrays live, a `jax.Device`, a sharding, or a name; by default where the spec says or those of
-            the target are, or, where these are bound to no device, as those given.
+            the target are, or, where these are bound to no device, as those given. Not for a record.
 
     Returns:
-        A state that goes on bit for bit as the one that was saved.
+        A state that goes on bit for bit as the one that was saved; of a record one with the arrays of the dict, not
+        copied where they are of this backend.
 
     Raises:
-        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape; or if
-            its values are those of no buffer: cursors out of range, infinite weights.
-        TypeError: if something in it is no array, or of another dtype, or traced.
+        ValueError: if the dict was made of another spec or record, lacks an array, or has one of another name or shape;
+            or if its values are those of no buffer: cursors out of range, infinite weights.
+        TypeError: if something in it is no array, or of another dtype, or traced; for a device beside a record.
+        RuntimeError: if the target is a state that was consumed.
 
     Example:
         >>> import functional_rb as frb
@@ -97,7 +99,7 @@ def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any
         5
     """
     if records.is_record(target):
-        return records.load_state_dict(LIB, target, given)
+        return records.load_state_dict(LIB, target, given, device)
     if isinstance(target, Mixture):
         return core.mixture_of(
             target,
@@ -112,6 +114,7 @@ def load_state_dict(target: AnyTarget, given: object, device: Any = None) -> Any
         device = devices.resolve(device) if spec.storage.on_host else execute.device_of(spec, device)
     else:
         on_host = _is_hosted(target, "load_state_dict")
+        assert isinstance(target, State)
         spec, device = target.spec, devices.resolve(device)
         if isinstance(target, HostState):
             device = target.device if device is None else device

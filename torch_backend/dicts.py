@@ -10,7 +10,6 @@ import torch
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
 from functional_rb.interop import state_dict as core
 from functional_rb.mixture.value import Mixture
@@ -24,8 +23,8 @@ from torch_backend.restore import restore
 from torch_backend.state import State
 
 
-def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
-    """A state as a dict of tensors and its spec as JSON text, for `torch.save` and a model's checkpoint.
+def state_dict(state: object) -> dict[str, Any]:
+    """A state, with its spec as JSON text, or a record as a dict of tensors, for `torch.save`.
 
     Args:
         state: the buffer; of a `Mixture` a dict of its buffers' dicts; of a record, or any nest of arrays, its arrays
@@ -33,10 +32,13 @@ def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
 
     Returns:
         New tensors by name, on the state's device, see `interop.state_dict`; and "spec", a text. That is what
-        `torch.load(weights_only=True)` reads. Of a buffer in files this reads all of it into memory: use `frb.save`.
+        `torch.load(weights_only=True)` reads. Of a buffer in files this reads all of it into memory: use `frb.save`. Of
+        a record its arrays alone.
 
     Raises:
-        TypeError: for what is no state of torch, or one that holds Python objects.
+        TypeError: for what is no state of torch, or one that holds Python objects; for a record with a leaf that is no
+            array.
+        RuntimeError: if the state, or a hash map or forest, was consumed.
         ValueError: if the spec names a function or class that JSON cannot tell (a lambda).
 
     Example:
@@ -46,35 +48,39 @@ def state_dict(state: CoreState | Mixture) -> dict[str, Any]:
         ['rows', 'tree', 'counters', 'spec']
     """
     if records.is_record(state):
-        return records.state_dict(state)
+        return records.state_dict(LIB, state)
     if isinstance(state, Mixture):
         return core.of_mixture(state, state_dict, str)
     checks.check_together(state, "state_dict")
     core.check_whole(state, "state_dict")
     execute.check_state(state, "state_dict")
-    text = core.text_of(state.spec)
     assert isinstance(state, State)
+    text = core.text_of(state.spec)
     arrays = state.copied_memory().state_arrays(state.counters.clone())
     return core.named(arrays, state.spec.plan) | {core.SPEC: text}
 
 
-def load_state_dict(target: CoreState | Mixture | BufferSpec, given: object, device: object = None) -> Any:
-    """The state that a dict from `state_dict` tells.
+def load_state_dict(target: object, given: object, device: object = None) -> Any:
+    """The state, or the record, that a dict from `state_dict` tells.
 
     Args:
         target: a record of the same leaves, or what has their shapes and dtypes (`jax.ShapeDtypeStruct`, meta tensors);
             or a state, of the same spec and to be on the same device, or the spec, or a `Mixture` of such states. It
             stays as it is. The storage may be another than it was.
         given: from `state_dict`, of torch or JAX, or the same in NumPy. It is copied.
-        device: where the arrays live (of a buffer on the host: where samples go); by default that of the target.
+        device: where the arrays live (of a buffer on the host: where samples go); by default that of the target. Not
+            for a record.
 
     Returns:
-        A state that goes on bit for bit as the one that was saved.
+        A state that goes on bit for bit as the one that was saved; of a record one with the arrays of the dict, not
+        copied where they are of this backend.
 
     Raises:
-        ValueError: if the dict was made of another spec, lacks an array, or has one of another name or shape; or if
-            its values are those of no buffer: cursors out of range, infinite weights.
-        TypeError: if something in it is no array, or of another dtype, or has no values (meta and fake tensors).
+        ValueError: if the dict was made of another spec or record, lacks an array, or has one of another name or shape;
+            or if its values are those of no buffer: cursors out of range, infinite weights.
+        TypeError: if something in it is no array, or of another dtype, or has no values (meta and fake tensors); for a
+            device beside a record.
+        RuntimeError: if the target was consumed.
 
     Example:
         >>> import functional_rb as frb
@@ -84,7 +90,7 @@ def load_state_dict(target: CoreState | Mixture | BufferSpec, given: object, dev
         5
     """
     if records.is_record(target):
-        return records.load_state_dict(LIB, target, given)
+        return records.load_state_dict(LIB, target, given, device)
     if isinstance(target, Mixture):
         return core.mixture_of(
             target,
@@ -98,8 +104,8 @@ def load_state_dict(target: CoreState | Mixture | BufferSpec, given: object, dev
         core.check_whole(target, "load_state_dict")
         checks.check_together(target, "load_state_dict")
         execute.check_state(target, "load_state_dict")
-        spec = target.spec
         assert isinstance(target, State)
+        spec = target.spec
         if device is None:
             device = target._target if spec.storage.on_host else target.counters.device
     checks.leaves_for_backend(spec, execute.unsupported)

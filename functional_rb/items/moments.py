@@ -71,6 +71,7 @@ def moments(ops: ItemOps, x: Array, shape: Sequence[int] = (), mask: Array | Non
         mask: bool, in the shape of the axes in front: which of them count; by default all.
 
     Raises:
+        TypeError: for what is no array of the backend or NumPy, for a mask of no bool, or a shape that is no sequence.
         ValueError: if the vectors, or the mask, have another shape.
 
     Example:
@@ -104,8 +105,12 @@ def normalized(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> A
 
     Args:
         moments: of vectors of a shape.
-        x: floats [..., *shape].
+        x: floats [..., *shape] of the backend or NumPy.
         eps: the least variance.
+
+    Raises:
+        TypeError: for what are no moments, or those of another backend; for what are no floats.
+        ValueError: for vectors of another shape.
 
     Example:
         >>> import torch_backend as rb, torch

@@ -1,20 +1,89 @@
-"""`rb.moments` and `rb.normalize`: the functions of `functional_rb.items.moments`, on numbers of a backend or NumPy."""
+"""`rb.moments`, `rb.normalize`, and `rb.merge` of moments: `functional_rb.items.moments`, on what a caller gives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
+import numpy as np
+
+from functional_rb.base import dtypes
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.items import moments as core
 from functional_rb.items.moments import Moments
 from functional_rb.lib import A, Lib, documented_by
 
+# Tuples, because torch.compile does not trace unions of types.
+HOST: Final = (np.ndarray, np.generic, float, int)
+WHOLE: Final = (int, np.integer)
+
 
 @documented_by(core.moments)
 def moments(lib: Lib[A], x: object, shape: Sequence[int] = (), mask: ArrayLike = None) -> Moments:
-    return core.moments(lib.ops, lib.as_array(x, None), shape, None if mask is None else lib.as_array(mask, None))
+    if not _is_shape(shape):
+        raise TypeError(f"moments: expected shape as a sequence of ints, such as (3,), got {shape!r:.80}")
+    numbers = _array(lib, x, None, "moments", "x", ("bool", "int", "float"))
+    chosen = None if mask is None else _array(lib, mask, numbers, "moments", "mask", ("bool",))
+    return core.moments(lib.ops, numbers, shape, chosen)
 
 
 @documented_by(core.normalized)
 def normalize(lib: Lib[A], moments: Moments, x: object, eps: float = 1e-4) -> A:
-    return core.normalized(lib.ops, moments, lib.as_array(x, moments.count), eps)
+    check_moments(lib, moments, "normalize")
+    numbers = _array(lib, x, moments.count, "normalize", "x", ("float",))
+    shape = tuple(moments.mean.shape)
+    if tuple(numbers.shape)[max(len(numbers.shape) - len(shape), 0) :] != shape:
+        raise ValueError(
+            f"normalize: expected x of shape {('...', *shape)}, that of the vectors of the moments, got "
+            f"{tuple(numbers.shape)}"
+        )
+    return core.normalized(lib.ops, moments, numbers, eps)
+
+
+def merge(lib: Lib[A], one: Moments, other: Moments) -> Moments:
+    """What `rb.merge` makes of moments."""
+    for given in (one, other):
+        check_moments(lib, given, "merge")
+    ours, theirs = ([tuple(x.shape) for x in (given.count, given.mean)] for given in (one, other))
+    if ours != theirs:
+        raise ValueError(f"merge: expected moments of vectors of the same shape, {ours[1]}, got {theirs[1]}")
+    return core.merged(lib.ops, one, other)
+
+
+def check_moments(lib: Lib[A], moments: object, who: str) -> None:
+    """Refuse what are no moments of the backend.
+
+    Raises:
+        TypeError: with the remedy.
+    """
+    if not isinstance(moments, Moments):
+        raise TypeError(f"{who}: expected moments, as rb.moments makes them, got {type(moments).__name__}")
+    for name, x in zip(Moments._fields, moments, strict=True):
+        if not isinstance(x, lib.array):
+            raise TypeError(
+                f"{who}: expected moments of this backend, got {name} as {type(x).__name__}; bring them over by "
+                f"rb.from_dlpack(moments)"
+            )
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, Sequence) and all(isinstance(n, WHOLE) for n in shape)
+
+
+def _array(lib: Lib[A], x: Any, like: A | None, who: str, name: str, kinds: Sequence[str]) -> A:
+    """Numbers of the backend, of NumPy or Python's own, as an array of the backend.
+
+    Raises:
+        TypeError: for anything else, and for numbers of another kind.
+    """
+    if not isinstance(x, (lib.array, *HOST)):
+        raise TypeError(
+            f"{who}: {name}: expected an array of this backend or NumPy, got {type(x).__module__}.{type(x).__name__}; "
+            f"bring it over by rb.from_dlpack, or convert it by np.asarray"
+        )
+    given = dtypes.name_of(x.dtype if hasattr(x, "dtype") else type(x).__name__)
+    if dtypes.kind_of(given) not in kinds:
+        raise TypeError(
+            f"{who}: {name}: expected numbers of kind {' or '.join(kinds)}, got {given}; convert it yourself"
+        )
+    return lib.as_array(x, like)

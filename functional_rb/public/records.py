@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.description import Described
+from functional_rb.base.errors import consumed
 from functional_rb.base.nest import Structure
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State, StateHolder
 from functional_rb.lib import A, Lib
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops.protocol import Array
+from functional_rb.public.structures import called_on
 from functional_rb.specs import Unbounded
 
 T = TypeVar("T")
@@ -152,14 +156,23 @@ def is_record(data: object) -> bool:
     return not isinstance(data, State | Mixture | BufferSpec | StateHolder) and nest.parts_of(data) is not None
 
 
-def state_dict(data: object) -> dict[str, Any]:
+def state_dict(lib: Lib[A], data: object) -> dict[str, Any]:
     """What `rb.state_dict` makes of a record: its arrays by their paths, not copied."""
+    for part in _described(data):
+        called_on(part, "check")(lib, part, "state_dict")
     leaves, structure = _apart(data, "state_dict")
     return dict(zip(_names(structure), leaves, strict=True))
 
 
-def load_state_dict(lib: Lib[A], like: T, given: object) -> T:
+def load_state_dict(lib: Lib[A], like: T, given: object, device: object = None) -> T:
     """What `rb.load_state_dict` makes of a record's dict, and of a record of the same leaves, shapes and dtypes."""
+    if device is not None:
+        raise TypeError(
+            "load_state_dict: device is for a buffer's spec; a record is loaded where its arrays are: leave it out"
+        )
+    for part in _described(like):  # whose leaves may tell shapes and dtypes alone, and be no arrays of the backend
+        if any(getattr(part, field.name) is None for field in dataclasses.fields(cast("Any", part))):
+            raise consumed()
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
     leaves, structure = _apart(like, "load_state_dict")
@@ -178,6 +191,11 @@ def load_state_dict(lib: Lib[A], like: T, given: object) -> T:
             )
         taken.append(array)
     return _together(lib, structure, taken)
+
+
+def _described(data: object) -> list[Described]:
+    """The hash maps and forests in a nest."""
+    return [x for x in nest.flatten(data, lambda x: isinstance(x, Described))[0] if isinstance(x, Described)]
 
 
 def _apart(data: object, who: str) -> tuple[list[Array], Structure]:

@@ -12,8 +12,9 @@ from functional_rb.base import lazy
 from functional_rb.hash_maps import functions as hash_maps
 from functional_rb.hash_maps.functions import HashMap
 from functional_rb.hash_maps.spec import HashMapSpec
-from functional_rb.items.moments import Moments, merged
+from functional_rb.items.moments import Moments
 from functional_rb.lib import A, Lib
+from functional_rb.public import moments
 
 T = TypeVar("T")
 _FUNCTIONS: Final[dict[type, Mapping[str, Callable[..., Any]]]] = {}
@@ -36,6 +37,7 @@ def register(functions: Mapping[str, Callable[..., Any]], kind: type) -> None:
 
 register(
     {
+        "check": hash_maps.check_map,
         "counts": hash_maps.refused,
         "items": hash_maps.items,
         "lookup": hash_maps.lookup,
@@ -46,7 +48,7 @@ register(
     HashMap,
 )
 register({"init": hash_maps.init}, HashMapSpec)
-register({"merge": lambda lib, one, other: merged(lib.ops, one, other)}, Moments)
+register({"merge": moments.merge}, Moments)
 
 
 def called_on(value: object, name: str) -> Callable[..., Any]:
@@ -147,8 +149,8 @@ def merge(lib: Lib[A], state: T, other: T) -> T:
         other: of the same kind and of the same vectors, or observations and actions. It stays as it is.
 
     Raises:
-        TypeError: for values of another kind.
-        ValueError: for forests of other observations or actions.
+        TypeError: for values of another kind, or of another backend.
+        ValueError: for moments of vectors of another shape; for forests of other observations or actions.
 
     Example:
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)

@@ -18,6 +18,7 @@ _structures.register(
     {
         "add": _forest.add,
         "add_": _forest.add_,
+        "check": _forest.check_forest,
         "counts": _forest.refused,
         "lookup": _forest.lookup,
         "merge": _growth.merge,

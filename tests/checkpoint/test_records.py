@@ -91,6 +91,29 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
     assert trees[0].to_string() == trees[1].to_string()
 
 
+def test_dicts_of_maps_and_forests(library: Backend) -> None:
+    rb = library.rb
+    keys = {"at": np.array([[1, 2], [3, 4]], np.int32)}
+    steps = frb.ted.from_transitions(np.int32(0), np.int32(1), np.float32(1), np.int32(2), np.bool_(False))
+    seen, forest = rb.insert(rb.init(SPEC), keys)[0], rb.add(rb.init(FOREST), steps)
+    both = {"seen": seen, "forest": forest}
+    found = rb.load_state_dict({"seen": rb.init(SPEC), "forest": rb.init(FOREST)}, rb.state_dict(both))
+    assert rb.visits(found["seen"], keys).tolist() == [1, 1]
+    assert int(rb.size(found["forest"])) == 2
+    with pytest.raises(TypeError, match=r"^load_state_dict: device is for a buffer's spec; a record is loaded where"):
+        rb.load_state_dict(seen, rb.state_dict(seen), device="cpu")
+    named = rb.state_dict(seen), rb.state_dict(forest)
+    rb.insert_(seen, keys)
+    rb.add_(forest, steps)
+    for gone in (seen, forest, both):
+        with pytest.raises(RuntimeError, match=r"this state was consumed by an in-place function \(add_, insert_, "):
+            rb.state_dict(gone)
+    if library.library == "torch":  # of JAX's arrays shapes and dtypes are left, which are all that is asked for
+        for gone, given in zip((seen, forest), named, strict=True):
+            with pytest.raises(RuntimeError, match="this state was consumed"):
+                rb.load_state_dict(gone, given)
+
+
 def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
     spec, larger = frb.HashMapSpec(frb.Unbounded((), "int32"), 2), frb.HashMapSpec(frb.Unbounded((), "int32"), 9)

@@ -6,9 +6,12 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 
 import functional_rb as frb
+import jax_backend
+import torch_backend
 from functional_rb.items import Moments, moments
 from functional_rb.ops import numpy_ops
 from tests.items.item_functions import on_numpy
@@ -94,6 +97,52 @@ def test_errors_name_the_shapes() -> None:
         moments.moments(numpy_ops, np.ones((3, 4), np.float32), (2,))
     with pytest.raises(ValueError, match=r"got \(3, 2\) with a mask of shape \(4,\)"):
         moments.moments(numpy_ops, np.ones((3, 2), np.float32), (2,), np.ones(4, bool))
+
+
+def test_what_are_no_moments_or_no_numbers_is_refused(library: Backend) -> None:
+    rb, other = library.rb, jax_backend if library.library == "torch" else torch_backend
+    x = np.ones((3, 2), np.float32)
+    seen, single = rb.moments(library.array(x), (2,)), rb.moments(x)
+    seen_map, theirs = rb.init(frb.HashMapSpec(frb.Unbounded(()), 2)), other.moments(x, (2,))
+    cases: list[tuple[Any, type[Exception], str]] = [
+        *((lambda m=m: rb.normalize(m, x), TypeError, "normalize: expected moments, as rb.moments") for m in (3, {})),
+        (lambda: rb.normalize(seen_map, x), TypeError, "normalize: expected moments, .* makes them, got HashMap$"),
+        (lambda: rb.merge(seen, 3), TypeError, "merge: expected moments, as rb.moments makes them, got int$"),
+        (lambda: rb.merge(seen, seen_map), TypeError, "merge: expected moments, .* makes them, got HashMap$"),
+        (lambda: rb.merge(seen, theirs), TypeError, r"merge: .* this backend, .*; bring them over by rb\.from_dlpack"),
+        (lambda: rb.merge(theirs, seen), TypeError, "merge: expected moments of this backend, got count as"),
+        (lambda: rb.normalize(theirs, x), TypeError, "normalize: expected moments of this backend, got count as"),
+        (lambda: rb.merge(seen, single), ValueError, r"merge: .* the same shape, \(2,\), got \(\)$"),
+        (lambda: rb.normalize(seen, x[:, :1]), ValueError, r"normalize: expected x of shape \('...', 2\), .*\(3, 1\)$"),
+        (lambda: rb.normalize(seen, np.float32(1)), ValueError, r"normalize: expected x of shape .*got \(\)$"),
+        (lambda: rb.normalize(seen, x.astype(np.int32)), TypeError, "normalize: x: expected .* kind float, got int32;"),
+        (lambda: rb.normalize(seen, [1.0, 2.0]), TypeError, "normalize: x: expected an array .*got builtins.list"),
+        (lambda: rb.moments([1.0]), TypeError, "moments: x: expected an array of this backend or NumPy, got builtins"),
+        (
+            lambda: rb.moments(theirs.mean),
+            TypeError,
+            "moments: x: expected an array .* bring it over by rb.from_dlpack",
+        ),
+        (lambda: rb.moments(x.astype(np.complex64)), TypeError, "moments: x: expected numbers of .* got complex64"),
+        (
+            lambda: rb.moments(x, (2,), np.ones(3, np.int32)),
+            TypeError,
+            "moments: mask: expected .* kind bool, got int32",
+        ),
+        (lambda: rb.moments(x, 2), TypeError, r"moments: expected shape as a sequence of ints, .* got 2$"),
+        (lambda: rb.moments(x, "2"), TypeError, "moments: expected shape as a sequence of ints, .* got '2'$"),
+    ]
+    for call, kind, text in cases:
+        with pytest.raises(kind, match=f"^{text}"):
+            call()
+    assert int(rb.merge(seen, rb.from_dlpack(theirs)).count) == 6  # the remedy
+    assert rb.normalize(single, 1.0).tolist() == 0
+
+
+@pytest.mark.usefixtures("tensors_of_the_cpu")
+def test_a_mask_of_numpy_goes_where_the_numbers_are() -> None:
+    found = torch_backend.moments(torch.ones(3, 2, device="meta"), (2,), np.array([True, False, True]))
+    assert {part.device.type for part in found} == {"meta"}
 
 
 FORGED = {
