@@ -17,7 +17,6 @@ Users' types and functions are given by name, "module:qualname".
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import json
@@ -27,59 +26,18 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-import functional_rb.specs as specs
-from functional_rb.base import extras, functions, lazy
+from functional_rb.base import extras, functions
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.base.nest import SEVERAL, Keys
 from functional_rb.base.strict_json import Json
+from functional_rb.convert.json_names import CLASSES, class_named, container_named
 from functional_rb.specs import Composite, Spec, freeze
 from functional_rb.specs.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
 VERSION: Final = 1
 
-# The classes that a text may name; their names are part of the format. `register` adds those of a buffer.
-OURS: Final[dict[str, type]] = {
-    made.__name__: made
-    for made in (
-        specs.ArraySpec,
-        specs.Unbounded,
-        specs.Bounded,
-        specs.Binary,
-        specs.Categorical,
-        specs.OneHot,
-        specs.MultiCategorical,
-        specs.MultiOneHot,
-        specs.Text,
-        specs.NonTensor,
-        specs.Composite,
-        specs.Stacked,
-        specs.Sequence,
-        specs.Graph,
-        specs.OneOf,
-    )
-}
-# The module that registers those of a buffer. It is imported before any text is written or read.
-BUFFERS: Final = "functional_rb.buffer.json_classes"
-# The modules that register what a text may name besides. They are imported when one names what is not known.
-REGISTERING: Final = (
-    "functional_rb.hash_maps.functions",
-    "functional_rb.mixture.value",
-    "functional_rb.text",
-    "functional_rb.trees",
-    "functional_rb.trees.forest",
-)
-# Those of which a text may be as a whole, besides nests of specs.
-_WHOLE: Final[list[type]] = []
-
-# Python's own containers, and the types that a defaultdict may make its values of.
-_BUILT_IN: Final[dict[str, list[object]]] = {
-    f"{kind.__module__}:{kind.__name__}": [kind]
-    for kind in (collections.OrderedDict, collections.defaultdict, bool, dict, float, int, list, set, str, tuple)
-}
-
 Path = tuple[str | int, ...]
-Found = TypeVar("Found")
 T = TypeVar("T")
 
 
@@ -89,18 +47,6 @@ class KnownError(ValueError):
 
 class OtherVersionError(ValueError):
     """A text is of another version of the library, or names something that only a newer one has."""
-
-
-def register(parts: Iterable[type], whole: type) -> None:
-    """Have texts name further classes: those that make up a larger description, and the one that is such a whole."""
-    OURS.update({kind.__name__: kind for kind in (*parts, whole)})
-    _WHOLE.append(whole)
-
-
-def register_records(parts: Iterable[type], tuples: Iterable[type] = ()) -> None:
-    """Have texts name the specs of records, and tuples of arrays that records hold."""
-    OURS.update({kind.__name__: kind for kind in parts})
-    _BUILT_IN.update({f"{kind.__module__}:{kind.__qualname__}": [kind] for kind in tuples})
 
 
 def to_json(spec: object) -> str:
@@ -123,7 +69,6 @@ def to_json(spec: object) -> str:
         >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
         {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
     """
-    lazy.imported(BUFFERS)
     _check_leaves(spec, "to_json")
     try:
         return json.dumps({"format": FORMAT, "version": VERSION, "spec": _encoded(spec, ())}, allow_nan=False)
@@ -155,7 +100,6 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
         >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
-    lazy.imported(BUFFERS)
     by_name: dict[str, list[object]] = {}
     for given in known:
         thing = given.func if isinstance(given, functools.partial) else given
@@ -186,11 +130,11 @@ def arguments_of(kind: type) -> tuple[str, ...]:
 
 
 def _check_leaves(spec: object, who: str) -> None:
-    if isinstance(spec, tuple(_WHOLE)):
-        return
-    if OURS.get(type(spec).__name__) is type(spec) and not isinstance(spec, Spec):
+    name = type(spec).__name__
+    if isinstance(spec, Spec) or class_named(name) is not type(spec):
+        Outline.of(spec, who)
+    elif name != "BufferSpec":
         raise TypeError(f"{who}: expected a spec such as frb.Unbounded(shape), got {spec!r:.80}")
-    Outline.of(spec, who)
 
 
 def _encoded(value: object, path: Path) -> object:
@@ -209,7 +153,7 @@ def _encoded(value: object, path: Path) -> object:
     if isinstance(value, Composite):
         return _encoded_composite(value, path)
     name = type(value).__name__
-    if OURS.get(name) is type(value):
+    if class_named(name) is type(value):
         given = {k: getattr(value, k) for k in arguments_of(type(value))}
         return {"type": name, **_encoded_parts(given, path)}
     return _encoded_foreign(value, path)
@@ -284,17 +228,6 @@ def _infinity(value: float, path: Path) -> str:
     return "inf" if value > 0 else "-inf"
 
 
-def _sought(of: Callable[[str], Found | None], name: str) -> Found | None:
-    """What is registered under a name: one module after another is imported until it is there."""
-    found = of(name)
-    for module in REGISTERING:
-        if found:
-            break
-        lazy.imported(module)
-        found = of(name)
-    return found
-
-
 def _name_of(thing: object, path: Path, who: str) -> str:
     """The name by which a text gives a user's class or function."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
@@ -358,14 +291,16 @@ class _Reader:
             raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(data)}')
         if kind in self.kinds:
             return self.kinds[kind](data, path)
-        if _sought(OURS.get, kind) is None:
-            raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {[*OURS]}")
-        self._check(data, ("type", *arguments_of(OURS[kind])), path)
+        made = class_named(kind)
+        if made is None:
+            there = [*CLASSES]
+            raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {there}")
+        self._check(data, ("type", *arguments_of(made)), path)
         arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
         arguments |= {name: list(arguments[name]) for name in several}
-        return _made(OURS[kind], arguments, path)
+        return _made(made, arguments, path)
 
     def _check(self, data: Json, names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
         if not set(names) <= set(data) <= {*names, *more}:
@@ -456,7 +391,7 @@ class _Reader:
         return functools.partial(function, *args, **keywords)
 
     def _known(self, name: object, path: Path) -> Any:
-        found = _sought(self._things_named, name) or [] if isinstance(name, str) else []
+        found = self._things_named(name) if isinstance(name, str) else []
         if any(other is not found[0] for other in found[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not found:
@@ -468,10 +403,13 @@ class _Reader:
         return found[0]
 
     def _things_named(self, name: str) -> Sequence[object]:
+        ours = container_named(name)
+        if ours is not None and name not in self.known:
+            return [ours]
         # To be a record is to be known, as putting one together runs nothing; of those of a name the newest counts, as
         # where a class was written again in a notebook.
         records = [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
-        return self.known.get(name, _BUILT_IN.get(name) or records)
+        return self.known.get(name, records)
 
     def _instance(self, value: object, kind: type, path: Path) -> Any:
         if not isinstance(value, kind):

@@ -13,7 +13,6 @@ from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.description import Described
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
-from functional_rb.convert import json
 from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array, Ops
@@ -66,7 +65,6 @@ def problem(map: Any) -> str | None:
 
 register_record(HashMap, MAP_FIELDS)
 add_rule(HashMap, problem)
-json.register_records((HashMapSpec,), (HashTable,))
 
 
 def arrays_of(map: HashMap) -> HashTable:

@@ -1,55 +1,22 @@
 """Functions of items for `frb.map_items`, each a frozen dataclass that works on both backends."""
 
 from functional_rb.core.item_function import ItemFunction
-from functional_rb.items.burn_in import BurnIn, burn_in
-from functional_rb.items.cast import Cast, Recast, cast
-from functional_rb.items.choices import ActionDiscretize, Numbered, OneHotted, Undiscretized, action_discretize, one_hot
-from functional_rb.items.color_jitter import ColorJitter, color_jitter
-from functional_rb.items.compose import Compose, compose
-from functional_rb.items.crops import CenterCrop, RandomCrop, RandomShift, center_crop, random_crop, random_shift
-from functional_rb.items.discounts import Discounted, discount_cumsum, reward_to_go
-from functional_rb.items.frame_stack import FrameStack, Newest, frame_stack
-from functional_rb.items.grayscale import Grayscale, grayscale
-from functional_rb.items.joining import Cat, Flatten, Reshape, Split, cat, flatten
+from functional_rb.items.burn_in import burn_in
+from functional_rb.items.cast import cast
+from functional_rb.items.choices import action_discretize, one_hot
+from functional_rb.items.color_jitter import color_jitter
+from functional_rb.items.compose import compose
+from functional_rb.items.crops import center_crop, random_crop, random_shift
+from functional_rb.items.discounts import discount_cumsum, reward_to_go
+from functional_rb.items.frame_stack import frame_stack
+from functional_rb.items.grayscale import grayscale
+from functional_rb.items.joining import cat, flatten
 from functional_rb.items.moments import Moments, vec_norm
-from functional_rb.items.names import Rename, Select, exclude, rename, select
-from functional_rb.items.normalize import Denormalize, Normalize, normalize
-from functional_rb.items.resize import Resize, resize
-from functional_rb.items.rewards import ClipReward, SignReward, clip_reward, sign_reward
-from functional_rb.items.to_image import FromImage, ToImage, to_image
-
-KINDS = (
-    ActionDiscretize,
-    BurnIn,
-    Cast,
-    Cat,
-    CenterCrop,
-    ClipReward,
-    ColorJitter,
-    Compose,
-    Denormalize,
-    Discounted,
-    Flatten,
-    FrameStack,
-    FromImage,
-    Grayscale,
-    Newest,
-    Normalize,
-    Numbered,
-    OneHotted,
-    RandomCrop,
-    RandomShift,
-    Recast,
-    Rename,
-    Reshape,
-    Resize,
-    Select,
-    SignReward,
-    Split,
-    ToImage,
-    Undiscretized,
-)
-"""The classes of these functions, whose names are part of the JSON format."""
+from functional_rb.items.names import exclude, rename, select
+from functional_rb.items.normalize import normalize
+from functional_rb.items.resize import resize
+from functional_rb.items.rewards import clip_reward, sign_reward
+from functional_rb.items.to_image import to_image
 
 __all__ = [
     "ItemFunction",

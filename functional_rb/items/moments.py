@@ -11,7 +11,6 @@ import numpy as np
 from functional_rb.base.containers import add_rule
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
-from functional_rb.convert import json
 from functional_rb.items.normalize import Normalize, normalize
 from functional_rb.ops.protocol import Array, ItemOps
 
@@ -28,9 +27,6 @@ class Moments(NamedTuple):
     count: Any
     mean: Any
     m2: Any
-
-
-json.register_records((), (Moments,))
 
 
 def problem(moments: Moments) -> str | None:

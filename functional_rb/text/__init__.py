@@ -1,6 +1,5 @@
 """Text: the data of reinforcement learning from human feedback, as records and pure functions on both backends."""
 
-from functional_rb.convert import json as _json
 from functional_rb.text.decoding import Decoding, Reward
 from functional_rb.text.kl import AdaptiveKL, ConstantKL
 from functional_rb.text.packing import pack, unpack
@@ -9,8 +8,6 @@ from functional_rb.text.pipeline import Tokenization
 from functional_rb.text.preparation import preference, prompts
 from functional_rb.text.prepared import Prepared
 from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
-
-_json.register_records((Padded,))
 
 __all__ = [
     "AdaptiveKL",

@@ -18,7 +18,6 @@ from functional_rb.base.arrays import ArrayLike, DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.description import Described
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
-from functional_rb.convert import json
 from functional_rb.core import soundness
 from functional_rb.hash_maps.functions import check_arrays, check_sizes, checked_mask, packed
 from functional_rb.lib import A, Lib
@@ -129,7 +128,6 @@ def problem_of_links(sizes: Sequence[int], edges_keys: Any, results_keys: Any) -
 
 register_record(Forest, FOREST_FIELDS)
 add_rule(Forest, problem)
-json.register_records((ForestSpec,), (ForestArrays,))
 # What NumPy rounds to float32; a tuple, because torch.compile does not trace unions of types.
 HOST: Final = (np.ndarray, np.generic, float, int)
 

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any, Final, NamedTuple
 
 from functional_rb.base.containers import register_record
-from functional_rb.convert import json
 from functional_rb.ops.protocol import Array
 from functional_rb.trees.spec import TreeSpec
 
@@ -109,7 +108,6 @@ class Tree:
 # The arrays of a tree, in their order.
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Tree) if field.name != "spec")
 register_record(Tree, FIELDS)
-json.register_records((TreeSpec,))
 
 
 class Expansion(NamedTuple):

@@ -19,7 +19,7 @@ from tensordict import TensorDict, tensorclass
 
 import functional_rb as frb
 from functional_rb.convert import json as module
-from functional_rb.items import KINDS
+from functional_rb.convert.json_names import CLASSES, class_named
 from tests.support import grammar
 from tests.support.children import ROOT, program
 from tests.support.grammar import Box, Data, Pair
@@ -135,13 +135,14 @@ def test_every_class_of_buffers_is_in_the_registry() -> None:
         for name in package.__all__:
             thing = getattr(package, name)
             known = dataclasses.is_dataclass(thing) or thing is frb.Composite
-            assert not known or name in module.OURS or name.endswith("Base"), name
+            assert not known or class_named(name) is thing or name.endswith("Base"), name
     parts = [(spec.sampler, spec.writer, spec.storage, *spec.transforms) for spec in BUFFERS.values()]
     used = {type(part) for several in parts for part in several} | {type(BUFFERS["texts"].on_sample.function)}
     assert set(typing.get_args(storage_kinds.Storage)) <= used
     # Functions of items are tried by items/test_every_function.py.
-    unused = {kind for kind in module.OURS.values() if not issubclass(kind, frb.specs.ArraySpec)} - used - set(KINDS)
-    assert {kind.__name__ for kind in unused} <= {kind.__name__ for kind in SPECS_AND_MORE}
+    names = [name for name, home in CLASSES.items() if not home.startswith("functional_rb.items.")]
+    unused = {kind for kind in map(class_named, names) if kind and not issubclass(kind, frb.specs.ArraySpec)} - used
+    assert unused <= set(SPECS_AND_MORE)
 
 
 SPECS_AND_MORE = (
