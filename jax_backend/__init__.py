@@ -10,20 +10,20 @@ from functional_rb.public import moments as _moments
 from functional_rb.public import structures as _structures
 from functional_rb.specs import functions as _values
 from jax_backend import compat as compat  # first, as it refuses what is missing or too old
-from jax_backend import containers as containers  # of its library, which it tells the core
-from jax_backend import processes as processes  # which tells multiprocessing how states are sent
 from jax_backend import records as records
-from jax_backend.dicts import load_state_dict as load_state_dict
-from jax_backend.dicts import state_dict as state_dict
-from jax_backend.dlpack import from_dlpack as from_dlpack
-from jax_backend.donation import jit as jit
-from jax_backend.keys import key as key
-from jax_backend.keys import split as split
+from jax_backend.arrays import containers as containers  # of its library, which it tells the core
+from jax_backend.arrays.keys import key as key
+from jax_backend.arrays.keys import split as split
+from jax_backend.compiling.jit import jit as jit
+from jax_backend.interop import processes as processes  # which tells multiprocessing how states are sent
+from jax_backend.interop.dicts import load_state_dict as load_state_dict
+from jax_backend.interop.dicts import state_dict as state_dict
+from jax_backend.interop.dlpack import from_dlpack as from_dlpack
+from jax_backend.interop.shapes import shape_dtype_struct as shape_dtype_struct
 from jax_backend.lib import LIB as _LIB
-from jax_backend.shapes import shape_dtype_struct as shape_dtype_struct
-from jax_backend.sharded_state import partition_specs as partition_specs
-from jax_backend.sharded_state import shard as shard
-from jax_backend.sharded_state import unshard as unshard
+from jax_backend.scale.state import partition_specs as partition_specs
+from jax_backend.scale.state import shard as shard
+from jax_backend.scale.state import unshard as unshard
 
 if TYPE_CHECKING:
     from functional_rb.trees.signatures import Init as _Init

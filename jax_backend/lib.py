@@ -11,8 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from functional_rb.lib import Lib
-from jax_backend import carried, engines, execute, hosted, mixtures, ops, restore, rules, sharded, values
-from jax_backend.shared import SharedState, chain
+from jax_backend import dispatch, mixtures
+from jax_backend.arrays import ops, rules
+from jax_backend.engines import carried, execute, hosted, restore, values
+from jax_backend.engines.shared import SharedState, chain
+from jax_backend.scale import engine as sharded
 
 
 def _as_array(x: object, like: object) -> jax.Array:
@@ -71,9 +74,9 @@ LIB: Final[Lib[jax.Array]] = Lib(
     encoded=values.encoded,
     decoded=values.decoded,
     carry_out=carried.carry_out,
-    engine=engines.of,
-    engine_for=engines.for_spec,
-    in_place=engines.in_place,
+    engine=dispatch.of,
+    engine_for=dispatch.for_spec,
+    in_place=dispatch.in_place,
     mapper=execute,
     host=hosted,
     mixtures=mixtures,

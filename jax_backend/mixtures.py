@@ -21,12 +21,15 @@ from functional_rb.mixture.layout import Layout, form_of, layout_at_once
 from functional_rb.mixture.shares import Assignment, exact, normalized, turns
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
-from jax_backend import carried, compile, convert, copies, engines, execute, hosted, keys
-from jax_backend import ops as ops
-from jax_backend.custom_call import barrier
-from jax_backend.values import to_numpy as to_numpy
+from jax_backend import dispatch
+from jax_backend.arrays import convert, keys
+from jax_backend.arrays import ops as ops
+from jax_backend.compiling import compile, copies
+from jax_backend.engines import carried, execute, hosted
+from jax_backend.engines.values import to_numpy as to_numpy
+from jax_backend.kernels.custom_call import barrier
 
-mapper, engine, in_place, carry_out = execute, engines.of, engines.in_place, carried.carry_out
+mapper, engine, in_place, carry_out = execute, dispatch.of, dispatch.in_place, carried.carry_out
 check_state = checks.check_state
 
 

@@ -16,7 +16,10 @@ from functional_rb.text import generation as core
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from functional_rb.text.lib import EmptyCache, Step, TextLib
-from jax_backend import compile, execute, lib, ops
+from jax_backend import lib
+from jax_backend.arrays import ops
+from jax_backend.compiling import compile
+from jax_backend.engines import execute
 
 _KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
 

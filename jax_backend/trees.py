@@ -14,7 +14,10 @@ from functional_rb.trees.lib import TreesLib
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.search import Draws, Evaluated
 from functional_rb.trees.state import Tree
-from jax_backend import compile, execute, lib, ops
+from jax_backend import lib
+from jax_backend.arrays import ops
+from jax_backend.compiling import compile
+from jax_backend.engines import execute
 
 
 def _program(function: compile.F) -> compile.F:

@@ -10,17 +10,17 @@ from functional_rb.public import moments as _moments
 from functional_rb.public import structures as _structures
 from functional_rb.specs import functions as _values
 from torch_backend import compat as compat  # first, as it refuses what is missing or too old
-from torch_backend import containers as containers  # of its library, which it tells the core
-from torch_backend import processes as processes  # which tells multiprocessing how states are sent
 from torch_backend import records as records
-from torch_backend.compiling import jit as jit
-from torch_backend.dicts import load_state_dict as load_state_dict
-from torch_backend.dicts import state_dict as state_dict
-from torch_backend.dlpack import from_dlpack as from_dlpack
-from torch_backend.execute import own_ as own_
+from torch_backend.arrays import containers as containers  # of its library, which it tells the core
+from torch_backend.arrays.random import key as key
+from torch_backend.arrays.random import split as split
+from torch_backend.compiling.jit import jit as jit
+from torch_backend.engines.execute import own_ as own_
+from torch_backend.interop import processes as processes  # which tells multiprocessing how states are sent
+from torch_backend.interop.dicts import load_state_dict as load_state_dict
+from torch_backend.interop.dicts import state_dict as state_dict
+from torch_backend.interop.dlpack import from_dlpack as from_dlpack
 from torch_backend.lib import LIB as _LIB
-from torch_backend.random import key as key
-from torch_backend.random import split as split
 
 if TYPE_CHECKING:
     from functional_rb.trees.signatures import Init as _Init

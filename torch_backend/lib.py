@@ -8,12 +8,15 @@ import torch
 
 from functional_rb.lib import Lib
 from functional_rb.native.switch import HAVE_KERNELS
-from torch_backend import carried, engines, execute, mixtures, ops, restore, sharded, values
-from torch_backend.library import TORCH
+from torch_backend import dispatch, mixtures
+from torch_backend.arrays import ops
+from torch_backend.engines import carried, execute, restore, values
+from torch_backend.memory.library import TORCH
+from torch_backend.scale import engine as sharded
 
 if HAVE_KERNELS:
-    from torch_backend import cpu_kernels, custom_ops
-    from torch_backend.chain import CHAIN
+    from torch_backend.kernels import cpu_kernels, custom_ops
+    from torch_backend.kernels.chain import CHAIN
 
     TORCH.chain, TORCH.kernels, TORCH.operations = CHAIN, cpu_kernels, custom_ops
 
@@ -46,8 +49,8 @@ LIB: Final[Lib[torch.Tensor]] = Lib(
     encoded=values.encoded,
     decoded=values.decoded,
     carry_out=carried.carry_out,
-    engine=engines.of,
-    engine_for=engines.for_spec,
+    engine=dispatch.of,
+    engine_for=dispatch.for_spec,
     in_place=_as_it_is,
     mapper=execute,
     host=execute,

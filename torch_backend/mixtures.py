@@ -23,14 +23,16 @@ from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import readable
-from torch_backend import engines, execute, modes, random
-from torch_backend import ops as ops
-from torch_backend.convert import is_batched
-from torch_backend.library import HAVE_KERNELS, TORCH, numbers
-from torch_backend.state import State as TorchState
-from torch_backend.values import to_numpy as to_numpy
+from torch_backend import dispatch
+from torch_backend.arrays import modes, random
+from torch_backend.arrays import ops as ops
+from torch_backend.arrays.convert import is_batched
+from torch_backend.engines import execute
+from torch_backend.engines.values import to_numpy as to_numpy
+from torch_backend.memory.library import HAVE_KERNELS, TORCH, numbers
+from torch_backend.memory.state import State as TorchState
 
-mapper, engine, is_compiling, check_state = execute, engines.of, torch.compiler.is_compiling, checks.check_state
+mapper, engine, is_compiling, check_state = execute, dispatch.of, torch.compiler.is_compiling, checks.check_state
 
 
 # The innermost of torch's functions that map, or take derivatives, if any is at work.

@@ -14,9 +14,10 @@ from functional_rb.text import generation as core
 from functional_rb.text.generation import Generation, Settings
 from functional_rb.text.laws import Law
 from functional_rb.text.lib import EmptyCache, Step, TextLib
-from torch_backend import convert, lib, modes, ops, random
-from torch_backend.causal_lm import CausalLM as CausalLM
-from torch_backend.causal_lm import causal_lm as causal_lm
+from torch_backend import lib
+from torch_backend.arrays import convert, modes, ops, random
+from torch_backend.models.causal_lm import CausalLM as CausalLM
+from torch_backend.models.causal_lm import causal_lm as causal_lm
 
 _FITS: dict[str, Callable[[torch.dtype], bool]] = {
     "int32": lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool),

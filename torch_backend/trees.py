@@ -16,7 +16,9 @@ from functional_rb.trees.lib import TreesLib
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.search import Draws
 from functional_rb.trees.state import FIELDS, Tree
-from torch_backend import lib, modes, ops, random, tree_loops
+from torch_backend import lib
+from torch_backend.arrays import modes, ops, random
+from torch_backend.compiling import tree_loops
 
 
 def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Any:

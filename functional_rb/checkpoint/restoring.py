@@ -124,7 +124,7 @@ def _load_dealt(
     sharding: object,
 ) -> Any:
     """What `load` gives of a buffer that is to be dealt: all processes find the same checkpoint, or none does."""
-    module = lazy.imported(f"{backend_name(backend)}_backend.sharded_files")
+    module = lazy.imported(f"{backend_name(backend)}_backend.scale.files")
     group: Group = module.group_of(sharding)
     if wanted is not None:
         check_spec(wanted, "load")
@@ -200,7 +200,7 @@ def _load(
     spec: BufferSpec | None,
 ) -> tuple[Any, int]:
     named = backend_name(backend)
-    module = lazy.imported(f"{named}_backend.restore")
+    module = lazy.imported(f"{named}_backend.engines.restore")
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)

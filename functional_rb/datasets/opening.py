@@ -65,7 +65,7 @@ def opened(
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
             arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
-    restore = lazy.imported(f"{named}_backend.restore").restore
+    restore = lazy.imported(f"{named}_backend.engines.restore").restore
     return restore(spec, arrays, device, files=files)
 
 

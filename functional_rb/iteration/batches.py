@@ -126,7 +126,7 @@ def iterate(
         )
     transfer = None
     if device is not None:
-        transfer = importlib.import_module(f"{rb.__name__}.transfer").Transfer(device)
+        transfer = importlib.import_module(f"{rb.__name__}.interop.transfer").Transfer(device)
     size = given_size(batch_size) if isinstance(state, Mixture) else checks.batch_size(state.spec, batch_size)
     drawing = Drawing(rb, form, size, beta, transfer, cell)
     return Batches(drawing, state, key, wanted, (ahead, late, workers))

@@ -1,8 +1,8 @@
 """Who sends which rows of a batch to whom, where all shards know the batch and each has the rows of its own items.
 
 Each shard gets its share of a batch in one exchange in which each sends to each. A message begins with a mark, a row of
-its own, so that there is one even where nothing is asked for; see `torch_backend.exchange`. What this takes is counted
-on the host, in NumPy: the sizes of messages have to be known there.
+its own, so that there is one even where nothing is asked for; see `torch_backend.scale.exchange`. What this takes is
+counted on the host, in NumPy: the sizes of messages have to be known there.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class TorchCarrier:
     def __init__(self) -> None:
         self.name = "the core on torch"
         self.torch = importlib.import_module("torch")
-        self.ops = importlib.import_module("torch_backend.ops")
+        self.ops = importlib.import_module("torch_backend.arrays.ops")
 
     def run(self, name: str, *arguments: Any) -> Any:
         """See `NumpyCarrier.run`."""
@@ -106,7 +106,7 @@ class JaxCarrier:
     def __init__(self) -> None:
         self.name = "the core on JAX, under jit"
         self.jax = importlib.import_module("jax")
-        self.ops = importlib.import_module("jax_backend.ops")
+        self.ops = importlib.import_module("jax_backend.arrays.ops")
         importlib.import_module("jax_backend")
         self.programs: dict[Any, Any] = {}
 

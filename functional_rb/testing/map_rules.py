@@ -48,7 +48,7 @@ def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: 
         draws = np.random.default_rng(0).integers(0, 2**31, (math.prod(lead), function.words), np.int32)
         found = {}
         for name in ("numpy", *libraries):
-            ops: Any = numpy_ops if name == "numpy" else importlib.import_module(f"{name}_backend.ops")
+            ops: Any = numpy_ops if name == "numpy" else importlib.import_module(f"{name}_backend.arrays.ops")
             rb: Any = None if name == "numpy" else importlib.import_module(f"{name}_backend")
             arrays, bits = dict(given), draws if function.words else None
             if rb is not None:

@@ -10,7 +10,8 @@ import torch
 import torch_backend
 from functional_rb.storage import host_state
 from functional_rb.storage.host_state import ENGINE, Bits
-from torch_backend import execute, random
+from torch_backend.arrays import random
+from torch_backend.engines import execute
 
 
 class OnTorch:

@@ -15,8 +15,8 @@ from hypothesis import stateful
 import functional_rb as frb
 import torch_backend as rb
 from tests.support import chain_programs as programs
-from torch_backend import chain
-from torch_backend.library import TORCH
+from torch_backend.kernels import chain
+from torch_backend.memory.library import TORCH
 
 # With DLPack's C interface, and as torch before 2.13 has it.
 CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}

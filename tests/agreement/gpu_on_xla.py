@@ -9,7 +9,7 @@ import jax
 import pytest
 from jax.interpreters import mlir
 
-from jax_backend import custom_call, gpus
+from jax_backend.kernels import custom_call, gpus
 from tests.support import emulated_gpu
 from tests.support.emulated_gpu import BLOCKS, SHARE, Emulated
 

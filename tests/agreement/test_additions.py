@@ -27,7 +27,7 @@ from tests.agreement.carriers import LIBRARIES, OnTorch, told
 from tests.support.backends import needs_native
 from tests.support.chain_programs import Noting, check_books, outcome, peek
 from tests.support.effort import effort
-from torch_backend.library import TORCH
+from torch_backend.memory.library import TORCH
 
 ITEM = {"cut": frb.Binary((1,)), "done": frb.Binary(), "gain": frb.Unbounded((2,), "float64")}
 ITEM |= {"id": frb.Unbounded((), "int32")}

@@ -28,12 +28,12 @@ from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
 from functional_rb.native import descriptor
 from functional_rb.structures import ring
-from jax_backend import compile
-from jax_backend import execute as jax_execute
+from jax_backend.compiling import compile
+from jax_backend.engines import execute as jax_execute
 from tests.support.effort import effort
-from torch_backend import cpu_kernels
-from torch_backend import ops as torch_ops
-from torch_backend import random as torch_random
+from torch_backend.arrays import ops as torch_ops
+from torch_backend.arrays import random as torch_random
+from torch_backend.kernels import cpu_kernels
 
 ITEM = {"image": frb.Unbounded((1024,), "uint8"), "n": frb.Unbounded((), "int32"), "x": frb.Unbounded((3,))}
 SPECS = [

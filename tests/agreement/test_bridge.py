@@ -342,7 +342,7 @@ def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = No
 
 
 def core_draw(side: str, state: Any, draws: Any, beta: Any) -> list[Any]:
-    ops = importlib.import_module(f"{side}_backend.ops")
+    ops = importlib.import_module(f"{side}_backend.arrays.ops")
     _, leaves, drawn = functions.draw(ops, state, state.spec, draws, beta, 40)
     return [*leaves, *drawn[:3]]
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
-import torch_backend.ops as torch_ops
+import torch_backend.arrays.ops as torch_ops
 from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.items import crops
@@ -30,8 +30,8 @@ from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms import returns
 from tests.support.backends import needs_native
 from tests.support.spec_pool import random_leaf
-from torch_backend import cpu_kernels, custom_ops
 from torch_backend.compat import IS_TRACED
+from torch_backend.kernels import cpu_kernels, custom_ops
 
 ITEM = {
     "obs": frb.Unbounded((3,)),

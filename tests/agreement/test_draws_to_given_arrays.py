@@ -10,8 +10,8 @@ import torch
 import functional_rb as frb
 import torch_backend as rb
 from tests.support.backends import needs_native
-from torch_backend import chain
-from torch_backend.library import TORCH
+from torch_backend.kernels import chain
+from torch_backend.memory.library import TORCH
 
 pytestmark = needs_native
 

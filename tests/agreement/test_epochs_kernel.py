@@ -23,7 +23,7 @@ from tests.agreement.carriers import LIBRARIES, OnTorch, told
 from tests.support.backends import needs_native
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
-from torch_backend.library import TORCH
+from torch_backend.memory.library import TORCH
 
 ITEM = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1030,), "uint8"), "x": frb.Unbounded((3,))}
 

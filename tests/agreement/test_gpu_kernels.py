@@ -25,8 +25,8 @@ from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
-from torch_backend import custom_ops
-from torch_backend.chain import CHAIN
+from torch_backend.kernels import custom_ops
+from torch_backend.kernels.chain import CHAIN
 
 ORDERS = list(emulated_gpu.ORDERS)
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

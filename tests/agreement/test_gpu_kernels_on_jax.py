@@ -18,7 +18,7 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb import _native
-from jax_backend import gpus
+from jax_backend.kernels import gpus
 from tests.agreement import gpu_on_xla
 from tests.agreement.jax_programs import (
     ITEM,

@@ -20,7 +20,7 @@ from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
-from torch_backend.ops import DTYPES
+from torch_backend.arrays.ops import DTYPES
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]

@@ -20,8 +20,10 @@ import functional_rb as frb
 import jax_backend as jrb
 import torch_backend as trb
 from functional_rb.ops import numpy_ops
-from jax_backend import compat, inplace, lent
-from torch_backend import dlpack
+from jax_backend import compat
+from jax_backend.arrays import lent
+from jax_backend.engines import inplace
+from torch_backend.interop import dlpack
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((40,))}, 8, frb.Prioritized())
 

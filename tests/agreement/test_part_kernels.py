@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import functional_rb as frb
-import jax_backend.ops as jax_ops
-import torch_backend.ops as torch_ops
-import torch_backend.random as torch_random
+import jax_backend.arrays.ops as jax_ops
+import torch_backend.arrays.ops as torch_ops
+import torch_backend.arrays.random as torch_random
 from functional_rb.native.kernels import DECLARED, WHOLE
 from functional_rb.ops import part_kernels, random_bits
 from functional_rb.samplers import importance as powers
@@ -40,7 +40,7 @@ from tests.support.headers import constants
 from tests.support.part_kernels import Jax, Numpy, Operations, QuickJax, Torch, jax_by_kernels, torch_by_kernels
 from tests.support.spec_pool import POOL, random_leaf
 from tests.support.xla_options import AS_USERS
-from torch_backend import cpu_kernels as torch_kernels
+from torch_backend.kernels import cpu_kernels as torch_kernels
 
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
 # On JAX, where each is compiled, a tree of two levels and of four: the kernels are those of the others.

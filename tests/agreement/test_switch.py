@@ -20,8 +20,8 @@ from functional_rb.base import extras
 from functional_rb.native import switch
 from functional_rb.versions import version
 from tests.support.backends import needs_native
-from torch_backend import execute
-from torch_backend.library import TORCH
+from torch_backend.engines import execute
+from torch_backend.memory.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
 FULL = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, sampler=frb.Uniform(max_times_sampled=3))
@@ -43,7 +43,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(_native, "HANDLERS", NotingHandlers(found, _native.HANDLERS))
     monkeypatch.setattr(TORCH, "chain", Noting(found, TORCH.chain))
-    hosts = jax_backend.hosted._engine.library
+    hosts = jax_backend.engines.hosted._engine.library
     monkeypatch.setattr(hosts, "chain", Noting(found, hosts.chain))
     return found
 

@@ -25,7 +25,7 @@ from tests.support.chain_programs import Noting
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
-from torch_backend.library import TORCH
+from torch_backend.memory.library import TORCH
 
 ITEM = {"done": frb.Binary(), "id": frb.Unbounded((), "int32")}
 BAD = (float("nan"), float("inf"), -1.0)

@@ -24,8 +24,8 @@ from tests.agreement.chain_machine import CHAINS, Programs
 from tests.support import chain_programs as programs
 from tests.support.backends import needs_native
 from tests.support.effort import effort
-from torch_backend import state as torch_state
-from torch_backend.library import TORCH
+from torch_backend.memory import state as torch_state
+from torch_backend.memory.library import TORCH
 
 pytestmark = needs_native
 

@@ -168,7 +168,7 @@ def test_sharded_states_are_loaded_as_the_target_is() -> None:
 
 
 def test_parts_elsewhere_are_refused() -> None:
-    from jax_backend import dicts
+    from jax_backend.interop import dicts
 
     part: Any = SimpleNamespace(is_deleted=lambda: False, is_fully_addressable=False)
     with pytest.raises(ValueError, match="other processes hold parts of 'rows'; give the state itself to Orbax"):

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 import functional_rb as frb
-import torch_backend.ops as torch_ops
+import torch_backend.arrays.ops as torch_ops
 from functional_rb import _native
 from functional_rb.ops.part_kernels import Table, using
 from functional_rb.structures import sum_tree
@@ -34,7 +34,7 @@ from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import LANES, MEMBERS
-from torch_backend import cpu_kernels
+from torch_backend.kernels import cpu_kernels
 
 WIDE = 64
 # Even vectors of a number for each item are larger than `FENCED`.

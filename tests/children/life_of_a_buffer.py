@@ -9,7 +9,7 @@ import numpy as np
 import functional_rb as frb
 
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int16"), "image": frb.Unbounded((40, 40), "uint8")}
-SWITCH = {"jax": "jax_backend.compile", "torch": "torch_backend.library"}
+SWITCH = {"jax": "jax_backend.compiling.compile", "torch": "torch_backend.memory.library"}
 
 
 def bits(rb: Any) -> str:

@@ -24,7 +24,7 @@ from functional_rb.core import counters
 from functional_rb.ops import numpy_ops
 from functional_rb.scale.deal import by_shard, sizes_of_shards
 from jax_backend import compat
-from jax_backend.sharded_state import ShardedState
+from jax_backend.scale.state import ShardedState
 from tests.support.effort import effort
 from tests.support.training import assert_same_bits
 from tests.support.xla_options import AS_USERS, QUICKLY

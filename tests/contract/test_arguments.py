@@ -141,7 +141,7 @@ def test_a_traced_beta_that_is_none_gives_no_weights(sampler: Any, kernels: bool
     import jax
 
     import jax_backend as rb
-    from jax_backend import compile
+    from jax_backend.compiling import compile
 
     state = rb.init(frb.BufferSpec(STEPS, 8, sampler))
     state = rb.add(state, BATCH | {"done": np.array([False, True] * 2)}, priorities=PRIORITIES)

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.checkpoint import mixtures
-from torch_backend.library import TORCH
+from torch_backend.memory.library import TORCH
 
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
 SAMPLERS = [frb.Uniform(), frb.Prioritized(alpha=0.7), frb.WithoutReplacement(), frb.Slices(4, end_keys=("done",))]

@@ -28,9 +28,9 @@ from functional_rb.samplers import DRAW_LIMIT
 from functional_rb.storage import host_kernels
 from functional_rb.structures import ring, sum_tree
 from functional_rb.structures.sum_tree import FANOUT, RESOLUTION
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.laws import Floats, Ints, Longs, edge_draws, intervals, probabilities, tree_of
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 LAST = DRAW_LIMIT - 1
 

@@ -18,7 +18,7 @@ import jax_backend as rb
 import torch_backend
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.storage.host_state import HostState
-from jax_backend import hosted
+from jax_backend.engines import hosted
 from tests.support import backends, lives
 
 STORAGES = [frb.Host(), frb.Memmap()]

@@ -18,7 +18,9 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.native.switch import switch
-from jax_backend import compat, compile, execute
+from jax_backend import compat
+from jax_backend.compiling import compile
+from jax_backend.engines import execute
 from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort

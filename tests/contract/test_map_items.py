@@ -179,7 +179,7 @@ def test_functions_that_draw_take_the_same_draws_on_both_backends() -> None:
     assert expected.tolist() == [[0, 2], [4, 6]]
     for name in ("jax", "torch"):
         with __import__("tests.support.backends", fromlist=["make"]).make(name) as made:
-            ops = importlib.import_module(f"{name}_backend.ops")
+            ops = importlib.import_module(f"{name}_backend.arrays.ops")
             arrays = {path: made.array(x) for path, x in given.items()}
             found = Noise().apply(ops, arrays, (2, 2), made.array(draws), None)
             np.testing.assert_array_equal(made.numpy(found["reward",]), expected)

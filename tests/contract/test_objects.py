@@ -31,7 +31,7 @@ from functional_rb.specs import Composite
 from functional_rb.versions import object_table as tokens
 from tests.support import backends, members
 from tests.support.backends import Backend
-from torch_backend import objects
+from torch_backend.memory import objects
 
 WITH_OBJECTS = [*(name for name in backends.VARIANTS if name.startswith("torch")), *backends.HOST_VARIANTS]
 ITEM = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}

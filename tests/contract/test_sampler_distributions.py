@@ -29,11 +29,11 @@ from functional_rb.buffer import functions
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.transforms import crop
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
 from tests.support.laws import edge_draws, intervals, probabilities
-from torch_backend import cpu_kernels
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
+from torch_backend.kernels import cpu_kernels
 
 WORD = 2**31
 Ints = np.ndarray[Any, np.dtype[np.int32]]
@@ -595,7 +595,7 @@ def by_keys(way: str, story: Story, keys: int, batch: int) -> list[list[Any]]:
     """What the public function draws: tuples of the numbers of the real steps, [keys, rows]."""
     rb = jax_backend if way == "jax" else torch_backend
     arrays = jax.tree.map(lambda x: torch.from_numpy(np.array(x)), story.arrays)
-    state: Any = torch_backend.state.State.of_arrays(arrays, story.spec)
+    state: Any = torch_backend.memory.state.State.of_arrays(arrays, story.spec)
     state = rb.from_dlpack(state, copy=True) if way == "jax" else state
 
     def numbers_of(key: Any) -> Any:

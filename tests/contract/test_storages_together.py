@@ -54,7 +54,7 @@ def test_a_device_that_is_not_there_is_refused_by_whatever_takes_one(library: Ba
 
 
 def test_arrays_are_sent_to_a_device_by_name_and_objects_stay_as_they_are(library: Backend) -> None:
-    transfer = importlib.import_module(f"{library.rb.__name__}.transfer").Transfer("cpu")
+    transfer = importlib.import_module(f"{library.rb.__name__}.interop.transfer").Transfer("cpu")
     objects, array = np.array([object(), None]), library.array(np.float32([1, 2]))
     first, second = transfer.receive(transfer.send([objects, array]))
     assert first is objects

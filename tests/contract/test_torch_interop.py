@@ -33,7 +33,7 @@ from tests.contract.torch_steps import (
 )
 from tests.support import backends
 from tests.support.effort import effort
-from torch_backend import random
+from torch_backend.arrays import random
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, cuda])]
@@ -451,7 +451,7 @@ def test_known_answers(seed: int, device: str) -> None:
 
 @pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_the_kernel_draws_the_same_numbers() -> None:
-    from torch_backend import cpu_kernels
+    from torch_backend.kernels import cpu_kernels
 
     for seed in (0, 1, 2**63, 2**64 - 1):
         words = cpu_kernels.draws(rb.key(seed), 257, 5).numpy()

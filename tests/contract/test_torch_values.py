@@ -25,8 +25,8 @@ from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Version, forget_dead
 from tests.support import backends, gpu
 from tests.support.effort import effort
-from torch_backend import ops
-from torch_backend.memory import Memory
+from torch_backend.arrays import ops
+from torch_backend.memory.memory import Memory
 
 # Elements of a uint8 leaf that is kept in an array of its own.
 WIDE = 1100
@@ -635,7 +635,7 @@ def test_large_leaves_are_copied_alike(item: dict[str, Any], monkeypatch: pytest
     state = rb.add(rb.init(spec), batch)
     samples = []
     for large in (1, 2**60):
-        monkeypatch.setattr("torch_backend.cpu_kernels.LARGE", large)
+        monkeypatch.setattr("torch_backend.kernels.cpu_kernels.LARGE", large)
         samples.append(rb.sample(state, rb.key(1), 9)[1])
     for name, leaf in samples[0].items.items():
         assert leaf.dtype == samples[1].items[name].dtype

@@ -160,7 +160,7 @@ def test_the_count_stays_with_the_state(library: Backend) -> None:
 
 
 def test_the_count_does_not_wrap(library: Backend) -> None:
-    ops = __import__(f"{library.library}_backend.ops", fromlist=["ops"])
+    ops = __import__(f"{library.library}_backend.arrays.ops", fromlist=["ops"])
     vector = library.array(np.array([3, 2, 0, 0, 0, 2**31 - 3, 9], np.int32))
     outside = library.array(np.array([True, False, True, True]))
     after = library.numpy(counters.with_invalid(ops, vector, outside))

@@ -13,11 +13,11 @@ import torch
 
 import functional_rb as frb
 from functional_rb.buffer import functions
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.backends import Backend
 from tests.support.histories import STEP, WORD, rows_of
 from tests.support.models import Model
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 CAPACITY, BATCH = 3, 6
 RESERVOIR = frb.BufferSpec(STEP, CAPACITY, writer=frb.Reservoir())

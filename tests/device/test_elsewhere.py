@@ -19,9 +19,10 @@ import torch_backend as rb
 from functional_rb.native.chain import Chains, dlpack_dtype
 from tests.support import device, emulated_gpu, gpu, gpu_life
 from tests.support.gpu_life import LIVES, Life
-from torch_backend import chain, gpus
-from torch_backend.convert import build_mapping
-from torch_backend.library import TORCH
+from torch_backend.arrays.convert import build_mapping
+from torch_backend.kernels import chain
+from torch_backend.memory import gpus
+from torch_backend.memory.library import TORCH
 
 pytestmark = pytest.mark.skipif(not gpu.ELSEWHERE, reason="on a device of the tests' own alone: make test-device")
 ITEM = {"obs": frb.Unbounded((17,)), "image": frb.Bounded(0, 255, (40, 40), "uint8"), "done": frb.Binary()}
@@ -103,7 +104,7 @@ def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
         return [*sample.items.values(), *(x for x in sample[1:] if isinstance(x, torch.Tensor))]
 
     monkeypatch.setattr(TORCH, "sent_sample", sent)
-    monkeypatch.setattr("torch_backend.shipping.LARGE", large)
+    monkeypatch.setattr("torch_backend.memory.shipping.LARGE", large)
     expected = sample_of("cpu")
     assert all(map(torch.equal, (x.cpu() for x in sample_of(device.NAME)), expected))
     assert straight
@@ -146,7 +147,7 @@ def stream_of(index: int) -> int:
 
 
 def cross(memory: Any, before: int) -> None:
-    """Have the current stream wait for another one, as `torch_backend.gpus.cross` does by CUDA's own functions."""
+    """Have the current stream wait for another one, as `torch_backend.memory.gpus.cross` does by CUDA's functions."""
     where = memory.rows.device
     now = torch.accelerator.current_stream(where)
     other = torch.Stream(stream_id=before, device_index=where.index, device_type=now.device_type)

@@ -63,15 +63,15 @@ def test_resize_is_what_torch_and_jax_compute(before: Any, size: Any, method: An
 
 @pytest.mark.parametrize(("before", "after"), [(9, 13), (60, 4)])
 def test_lines_are_resampled_by_few_elements_and_by_many(before: int, after: int) -> None:
-    import jax_backend.ops
+    import jax_backend.arrays.ops
 
     matrix, x = weights(before, after, "linear", True), images(2, before, 3, dtype="float32")
     most = (matrix != 0).sum(1).max()
-    assert (most > jax_backend.ops.MOST_ADDED) == (before == 60)
+    assert (most > jax_backend.arrays.ops.MOST_ADDED) == (before == 60)
     for axis in (1, -2):
         expected = np.einsum("nbc,ab->nac", x, matrix)
         np.testing.assert_allclose(numpy_ops.resampled(x, matrix, axis), expected, rtol=1e-5)
-        np.testing.assert_allclose(jax_backend.ops.resampled(x, matrix, axis), expected, rtol=1e-5)
+        np.testing.assert_allclose(jax_backend.arrays.ops.resampled(x, matrix, axis), expected, rtol=1e-5)
 
 
 def test_resize_of_bytes_rounds_and_of_nearest_takes() -> None:
@@ -245,7 +245,8 @@ def test_windows_reach_over_the_edge() -> None:
 def test_the_kernel_takes_the_same_windows(data: Any, dtype: str, channels: int) -> None:
     import torch
 
-    from torch_backend import cpu_kernels, ops
+    from torch_backend.arrays import ops
+    from torch_backend.kernels import cpu_kernels
 
     height, width, *size = (data.draw(st.integers(1, 6)) for _ in range(4))
     x = RNG.integers(0, 256, (3, height, width, channels)).astype(dtype)

@@ -13,10 +13,12 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from jax_backend import compile, keys, mixtures
+from jax_backend import mixtures
+from jax_backend.arrays import keys
+from jax_backend.compiling import compile
 from tests.mixture.mixtures import ITEM, UNIFORM
 from tests.support.effort import effort
-from torch_backend import random
+from torch_backend.arrays import random
 
 # A key splits into up to FAN, on two levels; so each of ROOTS has NODES at most, of which each gives WORDS.
 FAN, NODES, ROOTS, WORDS = 5, 32, effort(3, 30), 64

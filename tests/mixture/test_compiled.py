@@ -16,7 +16,7 @@ import jax_backend
 import torch_backend
 from functional_rb.mixture import drawing, sampling
 from functional_rb.mixture.layout import form_of, layout_of
-from jax_backend import compile
+from jax_backend.compiling import compile
 from tests.mixture.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM
 from tests.support.backends import needs_native
 from tests.support.effort import effort

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import functional_rb as frb
-import jax_backend.ops
+import jax_backend.arrays.ops
 import torch_backend
-import torch_backend.ops
+import torch_backend.arrays.ops
 from functional_rb.mixture import shares
 from functional_rb.mixture.value import How, MixtureSpec
 from functional_rb.ops import numpy_ops
@@ -148,7 +148,7 @@ def shared(ops: Any, how: str, parts: int, p: Any, drawable: Any, wanted: Any, b
 def test_all_backends_share_out_alike() -> None:
     """The same draws, the same buffers, ranks and chances, bit for bit, also where XLA puts steps together."""
     generator = np.random.default_rng(0)
-    compiled = jax.jit(functools.partial(shared, jax_backend.ops), static_argnums=(0, 1, 5))
+    compiled = jax.jit(functools.partial(shared, jax_backend.arrays.ops), static_argnums=(0, 1, 5))
     for turn in range(effort(24, 300)):
         how, count, batch, parts = ("exact", "items", "buffers")[turn % 3], 3, 16, 4
         p = generator.random(count).astype(np.float32)
@@ -157,7 +157,7 @@ def test_all_backends_share_out_alike() -> None:
         expected = shared(numpy_ops, how, parts, p, drawable, wanted, batch, draws)
         found = compiled(how, parts, p, drawable, wanted, batch, draws)
         tensors = [torch.from_numpy(np.array(x)) for x in (p, drawable, wanted, draws)]
-        other = shared(torch_backend.ops, how, parts, *tensors[:3], batch, tensors[3])
+        other = shared(torch_backend.arrays.ops, how, parts, *tensors[:3], batch, tensors[3])
         for mine, *theirs in zip(expected, found, other, strict=True):
             for one in theirs:
                 np.testing.assert_array_equal(mine, np.asarray(one))

@@ -16,27 +16,27 @@ import functional_rb
 from functional_rb import _native
 from functional_rb.storage.host_state import NUMPY
 from tests.children import beside_allocations
-from torch_backend.chain import CHAIN
+from torch_backend.kernels.chain import CHAIN
 
 ROOT = Path(functional_rb.__file__).parents[1]
 ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "addressof", "from_buffer", "from_address"}
 ASKING |= {"__array_interface__", "__array_struct__", "__cuda_array_interface__"}
 ALLOWED = {
     # For compiled code, which holds the tensor meanwhile, of a torch that has no interface of C.
-    ("torch_backend/chain.py", "look", "data_ptr"),
+    ("torch_backend/kernels/chain.py", "look", "data_ptr"),
     ("functional_rb/ops/numpy_ops.py", "aligned", "ctypes"),
     # Of a mapping, whose parts the system is asked to change.
     ("functional_rb/storage/mapped_array.py", "MappedArray", "ctypes"),
     # Looked at while the arrays live, and handed to nobody.
     ("functional_rb/ops/numpy_ops.py", "bitcast", "ctypes"),
-    ("torch_backend/carried.py", "_carried", "untyped_storage"),
-    ("torch_backend/carried.py", "_carried", "data_ptr"),
-    ("torch_backend/tree_loops.py", "_backup", "data_ptr"),
+    ("torch_backend/engines/carried.py", "_carried", "untyped_storage"),
+    ("torch_backend/engines/carried.py", "_carried", "data_ptr"),
+    ("torch_backend/compiling/tree_loops.py", "_backup", "data_ptr"),
     ("functional_rb/scale/ray/arrays.py", "BackendArrays", "ctypes"),
     ("jax_backend/compat.py", "shared", "data_ptr"),
     ("jax_backend/compat.py", "shared", "ctypes"),
     ("jax_backend/compat.py", "shared", "unsafe_buffer_pointer"),
-    ("torch_backend/dlpack.py", "_lent", "untyped_storage"),
+    ("torch_backend/interop/dlpack.py", "_lent", "untyped_storage"),
 }
 
 

@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import functional_rb as frb
 import jax_backend
-from jax_backend import copies
+from jax_backend.compiling import copies
 from tests.support import backends, gpu, lives
 from tests.support.backends import Backend, needs_native
 from tests.support.compiled_programs import big_copies

@@ -23,7 +23,7 @@ def test_on_jax_gradients_through_stored_items_are_zero(
     sampler: Any, kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rb = jax_backend
-    monkeypatch.setattr("jax_backend.compile.HAVE_KERNELS", kernels)
+    monkeypatch.setattr("jax_backend.compiling.compile.HAVE_KERNELS", kernels)
     spec = frb.BufferSpec(ITEM, 8, sampler)
 
     def loss(w: jax.Array, scale: jax.Array) -> jax.Array:

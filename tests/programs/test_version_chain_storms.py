@@ -24,8 +24,9 @@ from tests.support import chain_programs as programs
 from tests.support.backends import needs_native
 from tests.support.children import ended, forked
 from tests.support.effort import effort
-from torch_backend import chain, modes
-from torch_backend.library import TORCH
+from torch_backend.arrays import modes
+from torch_backend.kernels import chain
+from torch_backend.memory.library import TORCH
 
 # With DLPack's C interface, and as torch before 2.13 has it.
 CHAINS = {"exchange": TORCH.chain, "capsules": chain.made(has_exchange=False)}

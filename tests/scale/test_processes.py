@@ -23,9 +23,9 @@ from functional_rb.scale import local
 from functional_rb.scale.deal import by_shard, deal, sizes_of_shards
 from tests.scale.process_group import ProcessGroup
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
-from torch_backend.random import draws
-from torch_backend.sharded_state import ShardedState
+from torch_backend.arrays import ops as torch_ops
+from torch_backend.arrays.random import draws
+from torch_backend.scale.state import ShardedState
 
 # Five lanes are uneven on 2 and on 3 processes; four are on 3, of which then one has none.
 LANES, LENGTH, STEPS, BATCH = 5, 8, 4, 24

@@ -309,7 +309,7 @@ def test_a_checkpoint_of_a_shared_buffer_is_one_again(shared: tuple[Backend, Any
             frb.load(tmp_path / "saved", backend, storage=storage)
     assert int(rb.size(other)) == 6
     on_jax = frb.load(tmp_path / "saved", "jax", storage=frb.Memmap(str(tmp_path / "jax"), shared=True))
-    assert type(on_jax).__module__ == "jax_backend.shared"
+    assert type(on_jax).__module__ == "jax_backend.engines.shared"
     assert np.asarray(on_jax.counters)[:2].tolist() == [11, 6]
 
 

@@ -54,10 +54,10 @@ def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) 
 
 def ops_of(library: Backend) -> Any:
     if library.library == "jax":
-        from jax_backend import ops as jax_ops
+        from jax_backend.arrays import ops as jax_ops
 
         return jax_ops
-    from torch_backend import ops as torch_ops
+    from torch_backend.arrays import ops as torch_ops
 
     return torch_ops
 
@@ -208,7 +208,7 @@ def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int)
 def test_whole_numbers_on_torch(some: Any, seed: int) -> None:
     import torch
 
-    from torch_backend import ops as torch_ops
+    from torch_backend.arrays import ops as torch_ops
 
     check_whole(torch_ops, torch.from_numpy, lambda x: x.numpy(), some, seed)
 

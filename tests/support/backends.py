@@ -114,7 +114,7 @@ def _on_host(name: str, patch: pytest.MonkeyPatch) -> Backend:
 
     import jax_backend
     from functional_rb.storage import host_state
-    from jax_backend import hosted
+    from jax_backend.engines import hosted
 
     patch.setattr(host_state, "HAVE_KERNELS", not name.endswith("-core"))
     patch.setattr(hosted, "SMALL", -1)
@@ -127,7 +127,7 @@ def torch_draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None 
     import jax
     import torch
 
-    from torch_backend import random
+    from torch_backend.arrays import random
 
     made = torch.tensor(int(np.asarray(jax.random.key_data(key))[-1]))
     more = None
@@ -155,7 +155,7 @@ def make(name: str) -> Iterator[Backend]:
         return
     import jax.numpy as jnp
 
-    switch = importlib.import_module("jax_backend.compile")
+    switch = importlib.import_module("jax_backend.compiling.compile")
     switch.HAVE_KERNELS = not name.endswith("-core")
     try:
         yield Backend(name, rb, jnp.asarray, np.asarray)

@@ -16,7 +16,7 @@ import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.versions.memory import LEAST
 from functional_rb.versions.version import take_back
-from torch_backend.library import TORCH
+from torch_backend.memory.library import TORCH
 
 # The last two have arrays of their own.
 LEAVES = {

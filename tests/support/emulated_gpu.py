@@ -19,8 +19,8 @@ from functional_rb.native.gpu import BLOCKS, SHARE
 from functional_rb.versions.memory import Memory
 from tests.support import native_builds
 from tools.native_build import SOURCES, compiler
-from torch_backend.gpus import Gpus, keywords
-from torch_backend.library import TORCH
+from torch_backend.memory.gpus import Gpus, keywords
+from torch_backend.memory.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
 # Blocks and threads at the same time.

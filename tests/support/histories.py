@@ -26,7 +26,8 @@ from functional_rb.core.counters import BASE
 from functional_rb.structures import frame_ring
 from functional_rb.testing import strategies
 from functional_rb.testing.laws import TINY, Leaves, SampleArrays, assert_same_bytes
-from jax_backend import compile, hosted
+from jax_backend.compiling import compile
+from jax_backend.engines import hosted
 from tests.support import backends, gpu
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -425,7 +426,7 @@ def words_of(backend: Backend, key: Any, batch: int) -> np.ndarray:
     if backend.name in backends.HOST_VARIANTS:
         return hosted.draws(key, (batch, 2))[0]
     if backend.library == "torch":
-        return torch_backend.random.draws(key, batch, 2).numpy()
+        return torch_backend.arrays.random.draws(key, batch, 2).numpy()
     return np.asarray(jax.jit(compile.draws, static_argnums=(1, 2))(key, batch, 2))
 
 

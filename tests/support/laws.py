@@ -10,7 +10,7 @@ import torch
 from functional_rb.samplers import DRAW_LIMIT
 from functional_rb.structures import sum_tree
 from functional_rb.structures.sum_tree import FANOUT, RESOLUTION
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int32]]

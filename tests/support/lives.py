@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 import functional_rb as frb
-from jax_backend import compile
+from jax_backend.compiling import compile
 from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES
-from torch_backend import random as torch_random
+from torch_backend.arrays import random as torch_random
 
 STEPS = 6
 

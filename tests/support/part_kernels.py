@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import jax_backend.ops as jax_ops
-import torch_backend.ops as torch_ops
+import jax_backend.arrays.ops as jax_ops
+import torch_backend.arrays.ops as torch_ops
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import Table, using
 from functional_rb.storage import host_kernels as numpy_kernels
-from jax_backend import part_kernels as jax_kernels
+from jax_backend.kernels import part_kernels as jax_kernels
 from tests.support.backends import _torch_array, _torch_numpy
 from tests.support.xla_options import AS_USERS
-from torch_backend import cpu_kernels as torch_kernels
-from torch_backend import custom_ops
+from torch_backend.kernels import cpu_kernels as torch_kernels
+from torch_backend.kernels import custom_ops
 
 
 def _by(ops: Any, table: Table, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,12 +13,12 @@ import torch
 
 from functional_rb.ops.fixed_point import Fixed
 from functional_rb.text import laws
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.language_models import law_of
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 LAWS = [(1.0, None, None), (0.5, None, None), (2.0, 3, None), (1.0, None, 0.7), (0.8, 4, 0.9), (1.0, 1, None)]
 # How many rows are drawn at a time, and 5 tokens of each: JAX compiles for few shapes.
@@ -27,7 +27,7 @@ N = 2**12
 
 def choose(library: Backend, logits: np.ndarray, bits: np.ndarray, *law: Any) -> laws.Choice:
     """What is drawn; all numbers of the law are given, unless it has a temperature alone."""
-    ops: Any = importlib.import_module(f"{library.library}_backend.ops")
+    ops: Any = importlib.import_module(f"{library.library}_backend.arrays.ops")
     if law[1:] != (None, None):
         law = (law[0], law[1] or logits.shape[1], law[2] or 1.0)
     dtypes = (np.float32, np.int32, np.float32)

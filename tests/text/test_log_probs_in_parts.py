@@ -15,7 +15,7 @@ from functional_rb.text import laws
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.language_models import MASK, PROMPTS, gpt2, gpt2_params, table
-from torch_backend import in_parts, ops
+from torch_backend.arrays import in_parts, ops
 
 HOLES = np.array([[1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 0, 1]], bool)
 PARTS: dict[str, dict[str, Any]] = {

@@ -405,7 +405,7 @@ def test_torch_compile_is_told_what_the_host_gives(tmp_path: Path) -> None:
     """The operation that it sees: of each file its own, with the shapes and dtypes that were promised."""
     import torch
 
-    from torch_backend import mapping as compiled
+    from torch_backend.engines import mapping as compiled
 
     numbers = []
     for seed in (0, 1, 0):
@@ -518,7 +518,7 @@ def test_rows_of_kernels_go_where_samples_go() -> None:
     """Kernels give rows that are read on the host as arrays of NumPy; a state with another target sends them there."""
     torch = pytest.importorskip("torch")
     from functional_rb.core.strategy import Selection
-    from torch_backend.library import Torch
+    from torch_backend.memory.library import Torch
 
     rows, handles = np.arange(6, dtype=np.int32).reshape(3, 2), torch.zeros(3, dtype=torch.int32)
     weights = torch.ones(3)

@@ -298,7 +298,7 @@ def test_everything_stays_on_the_device_of_the_prompts() -> None:
     import torch
 
     from functional_rb.text import advantages, generation, laws, rollouts
-    from torch_backend import ops
+    from torch_backend.arrays import ops
     from torch_backend.text import _copied
 
     with torch.device("meta"):

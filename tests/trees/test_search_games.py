@@ -174,7 +174,7 @@ def test_dirichlet_noise_and_temperature(library: Backend) -> None:
     from functional_rb.trees import noise
 
     rb, batch = library.rb, 4000
-    ops = __import__(f"{library.library}_backend.ops", fromlist=["ops"])
+    ops = __import__(f"{library.library}_backend.arrays.ops", fromlist=["ops"])
     bits = rb.rand(frb.Bounded(0, 2**31 - 1, (4, noise.WORDS), "int32"), rb.key(0), batch=batch)
     valid = library.array(np.tile(np.array([True, True, False, True]), (batch, 1)))
     for alpha in (0.3, 2.0):

@@ -15,7 +15,8 @@ import jax_backend as rb
 from functional_rb.trees import search as core
 from functional_rb.trees.api import callers
 from functional_rb.trees.policies import Root
-from jax_backend import ops, trees
+from jax_backend import trees
+from jax_backend.arrays import ops
 
 BATCH, SLOTS, SIMULATIONS = 4, 5, 40
 

@@ -12,7 +12,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from jax_backend import ops
+from jax_backend.arrays import ops
 from tests.support import gpu
 
 COUNT = 100_000

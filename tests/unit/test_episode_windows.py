@@ -19,9 +19,9 @@ from functional_rb.ops import random_bits
 from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Lanes, Rule
 from functional_rb.structures.ring import Ring, RingState
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 Ints = np.ndarray[Any, np.dtype[np.int32]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

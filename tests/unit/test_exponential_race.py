@@ -16,9 +16,9 @@ import torch
 
 from functional_rb.structures import exponential_race, sum_tree
 from functional_rb.structures.sum_tree import FANOUT
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Doubles = np.ndarray[Any, np.dtype[np.float64]]

@@ -21,10 +21,10 @@ from functional_rb.ops import fixed_point, numpy_ops
 from functional_rb.ops.part_kernels import using
 from functional_rb.samplers.importance import stored_value
 from functional_rb.storage import host_kernels
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 ALPHAS = [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.9, 0.999999, 1.0, 1.5, 2.0, 3.7]
 # The bits of 1.0; the binade from there on has every mantissa once.

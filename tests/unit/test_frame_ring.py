@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import functional_rb as frb
-import torch_backend.ops as torch_ops
+import torch_backend.arrays.ops as torch_ops
 from functional_rb.core import counters, frame_store
 from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import RingState

@@ -16,9 +16,9 @@ import torch
 
 from functional_rb.structures import min_tree
 from functional_rb.structures.sum_tree import FANOUT
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 CAPACITIES = [1, 2, 16, 17, 257, 300]
 # Slots in one update, one shape for all, so that JAX compiles once for a capacity.

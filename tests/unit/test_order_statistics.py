@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from functional_rb.structures import order_statistics, sum_tree
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 CAPACITIES = [1, 2, 16, 17, 257, 300]
 # Queries at once, one shape for all, so that JAX compiles once for a capacity.

@@ -11,8 +11,8 @@ import torch
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from jax_backend import compile
-from torch_backend import random
+from jax_backend.compiling import compile
+from torch_backend.arrays import random
 
 
 @compile.program

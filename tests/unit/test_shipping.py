@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_backend import shipping
+from torch_backend.memory import shipping
 
 TENSORS = [
     torch.arange(7, dtype=torch.int32),

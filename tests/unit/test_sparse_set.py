@@ -18,11 +18,11 @@ import torch
 from functional_rb.ops import random_bits
 from functional_rb.structures import sparse_set
 from functional_rb.structures.sparse_set import SparseSet
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
 from tests.support.part_kernels import Torch
 from tests.support.xla_options import AS_USERS
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 # Capacities and batches; JAX compiles each function for each.
 SHAPES = effort([(1, 3), (7, 4), (12, 16)], [(1, 1), (1, 3), (2, 3), (7, 1), (7, 4), (12, 6), (12, 16)])

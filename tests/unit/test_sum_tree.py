@@ -25,10 +25,10 @@ from functional_rb.ops.part_kernels import using
 from functional_rb.storage import host_kernels
 from functional_rb.structures import sum_tree
 from functional_rb.structures.sum_tree import FANOUT
-from jax_backend import ops as jax_ops
+from jax_backend.arrays import ops as jax_ops
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from torch_backend import ops as torch_ops
+from torch_backend.arrays import ops as torch_ops
 
 CAPACITIES = [1, 2, 3, 15, 16, 17, 255, 256, 257, 4097]
 # Leaves in one update, one shape for all, so that JAX compiles once for a capacity.

@@ -18,7 +18,7 @@ import numpy as np
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.buffer.state import State
-from jax_backend import gpus
+from jax_backend.kernels import gpus
 from tools.gpu.programs import ADDED, TURNS, programs
 
 # For each program, once it has been compiled.

@@ -20,7 +20,7 @@ from jax.experimental import topologies
 
 import functional_rb as frb
 import jax_backend as rb
-from jax_backend import gpus
+from jax_backend.kernels import gpus
 from tools.gpu.plan import ROOT
 
 RESULT: Final = ROOT / "benchmarks" / "results" / "gpu_programs.md"

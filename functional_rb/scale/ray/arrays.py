@@ -39,7 +39,7 @@ class BackendArrays(NumPyArrays):
         """Take the backend."""
         self.name, self._backend = backend.__name__, backend
         self._picky = self.name == JAX  # XLA takes over memory at certain addresses alone
-        self._own_mapping = importlib.import_module(f"{self.name}.execute").build_mapping
+        self._own_mapping = importlib.import_module(f"{self.name}.engines.execute").build_mapping
 
     def build_mapping(self, container: Any, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
         """What the backend makes of a nest's parts: also TensorDicts, and what is registered."""

@@ -67,7 +67,7 @@ class Shard:
         """
         self.number, self.shards, self.spec = number, shards, spec
         self._rb = importlib.import_module("torch_backend")
-        self._engine = importlib.import_module("torch_backend.engines").of
+        self._engine = importlib.import_module("torch_backend.dispatch").of
         self._checkpoint = None if checkpoint is None else checkpoint.of_shard(number)
         self._save_every = None if checkpoint is None else checkpoint.every
         self._ledger = Ledger()

@@ -1,0 +1,1 @@
+"""The array primitives of JAX, its keys, devices and conversions: what every other folder imports."""

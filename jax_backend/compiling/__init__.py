@@ -1,0 +1,1 @@
+"""What JAX traces and compiles, and `rb.jit`."""

@@ -1,0 +1,252 @@
+"""What JAX traces and compiles: functions of the core by the library's rules, with kernels or without.
+
+Fused buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
+does; JAX copies first where the old state is still needed. GPUs have those too; for all other buffers there are part
+kernels on CPUs. Where both are left out everything is XLA's operations.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from functional_rb.buffer import functions
+from functional_rb.buffer.known import Draws
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.strategy import Selection
+from functional_rb.native import kernels, launches
+from functional_rb.native.kernels import Kernel
+from functional_rb.native.switch import HAVE_KERNELS, switch
+from functional_rb.ops import part_kernels
+from functional_rb.structures import frame_ring
+from jax_backend import compat
+from jax_backend.arrays import ops, rules
+from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+compat.on_each_change(switch.tell, switch.on)
+
+
+def use_kernels() -> bool:
+    """Whether to use kernels; asked whenever a function is called, or traced in another."""
+    return HAVE_KERNELS and switch.on
+
+
+def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
+    """What is declared of a kernel; where none are in force there may be nobody to tell it to."""
+    return declaration(*given) if part_kernels.in_force() else None
+
+
+def _launch(declaration: Callable[..., Kernel | None], *given: Any) -> Kernel | None:
+    """What is declared of a launch that there is no kernel for on CPUs; None where there is to be none."""
+    kernel = declaration(*given) if on_gpu() else None
+    return kernel if kernel is not None and in_use(kernel) else None
+
+
+@functools.cache
+def _part_kernels() -> part_kernels.Table:
+    """Imported when first used, as there may be none."""
+    table: part_kernels.Table = importlib.import_module("jax_backend.kernels.part_kernels").TABLE
+    return table
+
+
+def table(kernels: bool) -> part_kernels.Table:
+    """The kernels to trace with, if any are to be used."""
+    return _part_kernels() if kernels else part_kernels.NONE
+
+
+def program(function: F, by_row: bool = False) -> F:
+    """Let a function be traced by the library's rules, with the kernels in force that it may use.
+
+    Args:
+        function: what is traced. If it takes a state, that comes first.
+        by_row: whether it gives a row for each of the storage, or of its first array, divided as that is.
+
+    Returns:
+        The function, with one argument more: `kernels`, a keyword, whether to use any; by default not.
+    """
+
+    @functools.wraps(function)
+    def traced(*args: object, kernels: bool = False, **others: object) -> Any:
+        with rules.promoting_ranks(), part_kernels.using(table(kernels)):
+            return rules.in_automatic_mode(function, args, others, by_row)
+
+    given = inspect.signature(function)
+    kernels = inspect.Parameter("kernels", inspect.Parameter.KEYWORD_ONLY, default=False)
+    signature = given.replace(parameters=[*given.parameters.values(), kernels])
+    traced.__signature__ = signature  # type: ignore[attr-defined]  # `inspect` reads it, typeshed does not know it
+    return traced  # type: ignore[return-value]  # of the same signature, but for `kernels`
+
+
+def add(
+    state: State,
+    leaves: list[jax.Array],
+    batch: int,
+    mask: jax.Array | None,
+    priorities: jax.Array | None,
+    draws: jax.Array | None,
+) -> Arrays:
+    """Write a batch in a compiled program; returns the new arrays."""
+    spec = state.spec
+    given = _arrays(state), spec, leaves, batch, mask, priorities, draws
+    core = functools.partial(functions.add, ops)
+    if spec.known.buffer:
+        return choose(_declared(kernels.add, *given), core, *given)
+    launch = _launch(launches.add, *given)
+    return finished(core(*given)) if launch is None else choose(launch, core, *given)
+
+
+def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = None) -> jax.Array:
+    """Uniform int32 [batch, words] in [0, 2^31) from a key: the upper bits of `jax.random.bits`.
+
+    Of rows from the `wanted`th on, an int32 scalar, nothing is said, but that there is always a first one.
+
+    On CPUs a kernel computes the same Threefry, JAX's default: XLA makes a dozen small steps of it, handed from thread
+    to thread, which took longer than all the rest of sampling.
+    """
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
+
+    def core(data: jax.Array, wanted: jax.Array | None) -> jax.Array:
+        return _bits(data, kind, batch, words)
+
+    kernel = _declared(kernels.threefry, data, batch, words, wanted) if _is_default(kind) else None
+    numbers: jax.Array = choose(kernel, core, data, wanted)
+    return numbers
+
+
+def _bits(data: jax.Array, kind: object, batch: int, words: int) -> jax.Array:
+    bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
+    return (bits >> 1).astype(jnp.int32)
+
+
+def _is_default(kind: object) -> bool:
+    """Whether kernels know the random bits of a kind of keys."""
+    partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
+    return str(kind) == "threefry2x32" and partitionable
+
+
+def leaves_out(spec: BufferSpec) -> bool:
+    """Whether kernels may draw and read just what is wanted: nothing but the choice of rows comes after them."""
+    return spec.known.draws is Draws.ITEMS and not spec.inner and spec.plan.frames is None and spec.on_sample is None
+
+
+def draw(
+    state: State,
+    draws: jax.Array,
+    more: jax.Array | None,
+    beta: jax.Array,
+    batch: int,
+    wanted: jax.Array | None = None,
+) -> tuple[Arrays, list[jax.Array], Selection]:
+    """Choose items by draws int32 [rows, words], and read them; more draws are for transforms.
+
+    Wanted, an int32 scalar, is how many rows count, from the first on; None for all. Those behind hold anything, if
+    `leaves_out` says so, but for the first.
+    """
+    spec = state.spec
+    if spec.known.draws is not Draws.ITEMS or spec.inner:
+        draft, slots, selection = _chosen(state, draws, beta, batch, wanted)
+        (slots, *info), outline = jax.tree.flatten((slots, selection))
+        slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
+        leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
+        return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
+
+    def core(arrays: Arrays, draws: object, beta: object, wanted: object) -> Any:
+        leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
+        return [leaves[k] for k in spec.plan.stored], selection
+
+    arrays, wanted = _arrays(state), wanted if leaves_out(spec) else None
+    kernel = _declared(kernels.draw, arrays, spec, draws, beta, batch, wanted) if batch else None
+    leaves, selection = choose(kernel, core, arrays, draws, beta, wanted)
+    if spec.plan.frames is not None:
+        slots = selection.handles % spec.capacity
+        found = frame_ring.read(ops, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
+        found |= zip(spec.plan.stored, leaves, strict=True)
+        leaves = [found[k] for k in range(len(spec.plan.leaves))]
+    # What is written to the state that is returned comes after this read: else XLA might copy the storage.
+    if jax.default_backend() == "gpu":  # where no kernel has drawn, so that XLA may read the tree for these again
+        counters, drawn, weights, chances = barrier([arrays.counters, *selection[:3]], leaves)
+        selection = selection._replace(handles=drawn, weights=weights, probabilities=chances)
+        return arrays._replace(counters=counters), leaves, selection
+    (counters,) = barrier([arrays.counters], [*leaves, *selection[:3]])
+    return arrays._replace(counters=counters), leaves, selection
+
+
+def _chosen(
+    state: State, draws: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None
+) -> tuple[Draft, jax.Array, Selection]:
+    """What the sampler chooses, and the draft after that."""
+    spec = state.spec
+
+    def by_sampler(of: State | Arrays, draws: Any, beta: Any, wanted: Any) -> Any:
+        draft = Draft.of(of, spec.plan)
+        draft.wanted = wanted
+        return draft, *spec.sampler.draw(ops, draft, draws, beta, batch)
+
+    def core(*given: Any) -> Any:
+        draft, slots, selection = by_sampler(*given)
+        return draft.finish(ops), slots, selection
+
+    launch = _launch(launches.choose, state, spec, draws, beta, batch, wanted)
+    if launch is None:
+        found: tuple[Draft, jax.Array, Selection] = by_sampler(state, draws, beta, wanted)
+        return found
+    after, slots, selection = choose(launch, core, _arrays(state), draws, beta, wanted)
+    return Draft.of(after, spec.plan), slots, selection
+
+
+def sample(
+    state: State, key: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None = None
+) -> tuple[Arrays, list[jax.Array], Selection] | None:
+    """Choose items by a key and read them, as `draw` does, where one launch does all of that; None where none does."""
+    if not on_gpu():
+        return None
+    spec, arrays = state.spec, _arrays(state)
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
+    wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
+    launch = _launch(launches.sample, arrays, spec, data, beta, batch, wanted) if _is_default(kind) else None
+    if launch is None:
+        return None
+
+    def core(arrays: Arrays, data: Any, beta: Any, wanted: Any) -> Any:
+        numbers = _bits(data, kind, *spec.draw_shape(batch))
+        return draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
+
+    found: tuple[Arrays, list[jax.Array], Selection] = choose(launch, core, arrays, data, beta, wanted)
+    return found
+
+
+def update(
+    state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
+) -> Arrays:
+    """Set priorities and rewrite leaves."""
+    spec = state.spec
+    given = _arrays(state), spec, handles, priorities, replacements
+    if not spec.known.buffer and (not spec.known.updates or priorities is None or replacements):
+        return finished(functions.update(ops, *given))
+    return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops), *given)
+
+
+def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
+    """The arrays of a new state, of which the counters are there once all else is, and all that `after` names.
+
+    So a function that takes the state, and begins with its counters, writes nothing before it has been read.
+    """
+    trees = [] if arrays.tree is None else [arrays.tree]
+    before = [arrays.rows, *arrays.wide, *trees, *arrays.auxiliary.values(), *after]
+    return arrays._replace(counters=barrier([arrays.counters], before)[0])
+
+
+def _arrays(state: State) -> Arrays:
+    return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))

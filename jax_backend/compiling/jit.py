@@ -1,0 +1,262 @@
+"""`rb.jit`: `jax.jit` that donates the states among the arguments, wherever they are, and nothing else.
+
+JAX donates whole arguments, and a state often lies inside of one, beside parameters that are still needed. So the
+leaves of the arguments are sorted, those of each state apart, and what is compiled is a function of these groups.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+
+from functional_rb.base.errors import consumed
+from functional_rb.buffer.state import State
+from functional_rb.shared.state import SharedState
+from functional_rb.storage.host_state import HostState
+from jax_backend.arrays import lent
+from jax_backend.compiling.arguments import Chosen, Given, parameters_of
+from jax_backend.compiling.regroup import Leaf, Plan, Regrouped
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# How a function is called, by the structure of its arguments; None if no state is among them.
+Calls = dict[Hashable, Regrouped | None]
+# The calls of a function by options: as for `jax.jit`, `jit(function)` made anew traces nothing anew.
+_shared: weakref.WeakKeyDictionary[Any, dict[Hashable, Calls]] = weakref.WeakKeyDictionary()
+_SORTED_OUT = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "in_shardings")
+_LEFT_TO_JAX = object()
+
+
+@overload
+def jit(function: Callable[P, R], /, **options: object) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(function: None = None, /, **options: object) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
+
+
+def jit(function: Callable[P, R] | None = None, /, **options: object) -> Any:
+    """Compile a function of states that returns them, so that it writes in place: `jax.jit`, with donation.
+
+    The states among its arguments are donated, also those inside of dicts, tuples, dataclasses and other pytrees, and
+    nothing else is: parameters beside a buffer stay as they are. A donated state is consumed, and using it again raises
+    `RuntimeError`: go on with the one that is returned. A state that the function does not return is not donated. (Of
+    several states of one spec all must be returned, or none of them is donated. What is returned as it came costs
+    nothing.)
+
+    Args:
+        function: of arrays, states and other pytrees; left out for a decorator with options, `@rb.jit(...)`.
+        options: those of `jax.jit`: static_argnums, static_argnames, in_shardings and so on. What donate_argnums and
+            donate_argnames name is donated as well.
+
+    Returns:
+        A function like that of `jax.jit`, with `lower`, `trace`, `eval_shape` and `clear_cache`. Under another
+        transformation (`vmap`, `grad`, `jit`) nothing is donated: put `rb.jit` outermost.
+
+    Raises:
+        TypeError: for what is no function; when it is called, for a state on the host, or of a shared buffer, which
+            cannot be traced.
+
+    Example:
+        >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8)
+        >>> @rb.jit
+        ... def step(run, key):
+        ...     state = rb.add(run["buffer"], {"x": run["w"]})
+        ...     state, sample = rb.sample(state, key, 4)
+        ...     return {"buffer": state, "w": run["w"] + sample.items["x"].sum()}
+        >>> run = {"buffer": rb.init(spec), "w": np.float32(1.0)}
+        >>> for key in rb.split(rb.key(0), 3):
+        ...     run = step(run, key)
+        >>> int(rb.size(run["buffer"]))
+        3
+    """
+    if function is None:
+        return functools.partial(jit, **options)
+    if not callable(function):
+        raise TypeError(f"jit: expected a function, got {type(function).__name__}; write rb.jit(step), or @rb.jit")
+    return Jitted(function, options)
+
+
+class Jitted(Generic[P, R]):
+    """A function compiled by `jit`."""
+
+    def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
+        """Take the function and the options of `jit`; nothing is traced yet."""
+        functools.update_wrapper(self, function)
+        self._function, self._options = function, options
+        self._plain: Any = jax.jit(function, **options)  # which checks the options
+        self._parameters = parameters_of(function)
+        self._static = Chosen.of(self._parameters, options.get("static_argnums"), options.get("static_argnames"))
+        self._donated = Chosen.of(self._parameters, options.get("donate_argnums"), options.get("donate_argnames"))
+        self._calls = _calls_of(function, options)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call it; the states that it returns are those to go on with."""
+        found = self._found(args, kwargs)
+        if found is None:
+            return self._plain(*args, **kwargs)
+        call, leaves = found
+        operands = call.operands(leaves)
+        result: R = lent.called(call.compiled(leaves), range(1, len(operands)), *operands)
+        return result
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """A method, where it is an attribute of a class."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """As `jax.jit(...).lower`; what it compiles to takes the same arguments, without the static ones."""
+        return self._stage("lower", args, kwargs)
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """As `jax.jit(...).trace`; the inputs of its jaxpr have an order of their own."""
+        return self._stage("trace", args, kwargs)
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The shapes of the results, as `jax.jit(...).eval_shape` finds them."""
+        return self._plain.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget everything that was compiled."""
+        self._calls.clear()
+        self._plain.clear_cache()
+
+    def _stage(self, name: str, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
+        found = self._found(args, kwargs)
+        if found is None:
+            return getattr(self._plain, name)(*args, **kwargs)
+        call, leaves = found
+        made = getattr(call.compiled(leaves), name)(*call.operands(leaves))
+        return _Stage(made, call, jax.tree.structure(self._static.sort(args, kwargs)[:2]))
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[Regrouped, list[Any]] | None:
+        """How to call the function, and with which leaves; None where there is nothing to donate."""
+        given = self._static.sort(args, kwargs)
+        leaves, outline = jax.tree.flatten(given[:2])
+        key = outline, given.static
+        try:
+            known = key in self._calls
+        except TypeError:  # something static has no hash, of which JAX tells
+            return None
+        if not known:
+            self._calls[key] = self._planned(given, outline)
+        call = self._calls[key]
+        if call is None or any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
+            return None
+        donatable = call.donatable(leaves)
+        ids = set(map(id, donatable))
+        if len(ids) != len(donatable) or not ids.isdisjoint(map(id, call.undonated(leaves))):
+            call = self._without_duplicates(call, leaves, key)
+        if any(isinstance(x, jax.Array) and x.is_deleted() for x in donatable):
+            raise consumed()
+        return call, leaves
+
+    def _planned(self, given: Given, outline: object) -> Regrouped | None:
+        count = len(given.places) + sum(isinstance(where, int) for where, *_ in given.static)
+        leaves: list[Leaf] = []
+        states: list[object] = []
+        for path, node in jax.tree_util.tree_leaves_with_path(given[:2], is_leaf=lambda x: isinstance(x, State)):
+            if path[0].idx == 0:
+                place = given.places[path[1].idx]
+                name, donated = self._name_of(place), self._donated.has(place, count)
+            else:
+                name, donated = path[1].key, path[1].key in self._donated.names
+            leaf = Leaf(name + jax.tree_util.keystr(path[2:]), None, donated)
+            if not isinstance(node, State):
+                leaves.append(leaf)
+                continue
+            _check_traceable(node)
+            leaves += [leaf._replace(state=len(states))] * len(jax.tree.leaves(node))
+            states.append(jax.tree.structure(node))
+        if not states:
+            return None
+        function = _weakly(self._function)
+
+        def call(leaves: list[Any]) -> Any:
+            args, kwargs = given.together(*jax.tree.unflatten(outline, leaves))
+            return function()(*args, **kwargs)
+
+        given = given._replace(args=(), kwargs={})
+        options = {name: x for name, x in self._options.items() if name not in _SORTED_OUT}
+        return Regrouped(Plan(leaves, states, self._shardings(outline), call, function, options))
+
+    def _name_of(self, place: int) -> str:
+        named = [p.name for p in self._parameters if p.kind < inspect.Parameter.VAR_POSITIONAL]
+        return named[place] if place < len(named) else f"args[{place}]"
+
+    def _shardings(self, outline: Any) -> list[Any] | None:
+        """Those of the leaves, as `in_shardings` says."""
+        prefix = self._options.get("in_shardings")
+        if prefix is None:
+            return None
+        args, _ = jax.tree.unflatten(outline, range(outline.num_leaves))
+        if isinstance(prefix, list):
+            prefix = tuple(prefix)
+        prefix = jax.tree.map(lambda x: _LEFT_TO_JAX if x is None else x, prefix, is_leaf=lambda x: x is None)
+        spread = jax.tree.leaves(jax.tree.broadcast(prefix, args))
+        return [None if x is _LEFT_TO_JAX else x for x in spread]
+
+    def _without_duplicates(self, call: Regrouped, leaves: Sequence[object], key: Hashable) -> Regrouped:
+        """How to call it where an array that is donated comes again, in another state or beside it."""
+        first = {id(leaves[k]): k for k in reversed(call.donatable.places) if isinstance(leaves[k], jax.Array)}
+        same = {k: first[id(x)] for k, x in enumerate(leaves) if first.get(id(x), k) != k}
+        if not same:
+            return call
+        found = self._calls.get((key, tuple(same.items())))
+        if found is None:
+            found = self._calls[key, tuple(same.items())] = call.sharing(same)
+        return found
+
+
+class _Stage:
+    """What `lower`, `trace` and their `compile` give: JAX's, called with the arguments of the user's function."""
+
+    def __init__(self, stage: Any, call: Regrouped, outline: Any) -> None:
+        self._stage, self._call, self._outline = stage, call, outline
+
+    def lower(self, *args: object, **kwargs: object) -> _Stage:
+        return _Stage(self._stage.lower(*args, **kwargs), self._call, self._outline)
+
+    def compile(self, *args: Any, **kwargs: Any) -> _Stage:
+        return _Stage(self._stage.compile(*args, **kwargs), self._call, self._outline)
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        leaves, outline = jax.tree.flatten((args, kwargs))
+        if outline != self._outline:
+            raise TypeError(f"this was compiled for arguments of the structure {self._outline}, got {outline}")
+        return self._stage(*self._call.operands(leaves))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+
+def _check_traceable(state: State) -> None:
+    """Refuse what lies on the host: whatever is done to it while tracing would be done once."""
+    if isinstance(state, (HostState, SharedState)):
+        raise TypeError(
+            "rb.jit: this buffer lies in the memory of the host (BufferSpec.storage), out of the reach of compiled "
+            "functions; call rb.add_, rb.sample_ and rb.update_ outside of them, or use storage=frb.Device()"
+        )
+
+
+def _weakly(function: Callable[..., object]) -> Callable[[], Any]:
+    """A way to a function that does not keep it: what was compiled of it is kept only for as long as it lives."""
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: function
+
+
+def _calls_of(function: Callable[..., object], options: Mapping[str, object]) -> Calls:
+    """Those of all functions that were made with the same options; of its own, where these cannot be compared."""
+    try:
+        given = tuple(sorted((name, tuple(x) if isinstance(x, list) else x) for name, x in options.items()))
+        return _shared.setdefault(function, {}).setdefault(given, {})
+    except TypeError:
+        return {}

@@ -1,0 +1,36 @@
+"""Functions of the core over arrays, compiled once for what is static and the shapes: `Lib.carry_out`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jax_backend.arrays import lent, ops
+from jax_backend.compiling import compile
+
+
+@compile.program
+def _traced(owned: Any, given: Any, function: Callable[..., object], static: Any) -> object:
+    return function(ops, static, owned, *given)
+
+
+_STATIC = ("function", "static", "kernels")
+_keeping = jax.jit(_traced, static_argnames=_STATIC, inline=True)
+_consuming = jax.jit(_traced, static_argnames=_STATIC, donate_argnums=0)
+
+
+def carry_out(
+    function: Callable[..., object],
+    static: object,
+    owned: object,
+    *given: object,
+    consume: tuple[object, str] | None = None,
+) -> Any:
+    """`function(ops, static, owned, *given)`; where nothing is traced, arrays that are consumed are donated."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, given)))
+    named = {"function": function, "static": static, "kernels": compile.use_kernels()}
+    if consume is None or traced:
+        return _keeping(owned, given, **named)
+    return lent.called(_consuming, (0,), owned, given, **named)

@@ -1,0 +1,337 @@
+"""`functional_rb.buffer.backend.Backend` on JAX for buffers in the host's memory: functions are called outside of jit.
+
+JAX's arrays come in without a copy where they lie in the host's memory, and go out without one where NumPy's memory is
+aligned as XLA wants it. Random numbers are JAX's, so that results are those of a buffer on a device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functional_rb.base import dtypes, nest
+from functional_rb.base.object_arrays import is_non_tensor, is_object_array
+from functional_rb.buffer import checks, mapping
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint import in_place
+from functional_rb.core.draft import Arrays, by_name
+from functional_rb.core.item_function import HostFunction
+from functional_rb.core.strategy import Selection
+from functional_rb.ops.numpy_ops import Vector
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.values import Outline
+from functional_rb.storage import host_state
+from functional_rb.storage.host_memory import Memory
+from functional_rb.storage.host_state import Bits, HostState, NumPy
+from functional_rb.versions.engine import Engine
+from functional_rb.versions.object_table import Held
+from functional_rb.versions.version import begin
+from jax_backend.arrays import devices, host_ops
+from jax_backend.arrays.convert import NUMBERS, NUMPY, exactly
+from jax_backend.arrays.convert import build_mapping as build_mapping
+from jax_backend.arrays.convert import value_of as value_of
+from jax_backend.arrays.keys import check_key
+from jax_backend.arrays.keys import split as split
+from jax_backend.compiling import compile
+from jax_backend.engines import execute
+from jax_backend.engines.mapping import evaluated as evaluated
+
+_engine = Engine(NumPy(host_ops.OPS))
+
+# Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 25 us for each, handing
+# one more to a jitted function a few, and copying so many bytes 10.
+SMALL = 2**17
+
+
+def convert(leaf: object, expected: ArraySpec, name: str) -> Vector:
+    """Arrays of JAX and NumPy as NumPy has them, Python numbers for scalar leaves."""
+    if isinstance(leaf, jax.Array):
+        checks.check_dtype(name, leaf, expected.dtype)
+        return _in_numpy(leaf)
+    if isinstance(leaf, NUMPY):
+        checks.check_numpy(name, leaf)
+        checks.check_dtype(name, leaf, expected.dtype)
+        return np.asarray(leaf, order="C")
+    if isinstance(leaf, NUMBERS) and expected.shape == ():
+        dtypes.check_scalar(leaf, expected.dtype, name)
+        return np.asarray(leaf, jax.numpy.dtype(expected.dtype))
+    return np.asarray(execute.convert(leaf, expected, name))
+
+
+def _in_numpy(array: jax.Array) -> Vector:
+    if isinstance(array, jax.core.Tracer):
+        raise _traced()
+    return np.asarray(array, order="C")
+
+
+def _traced() -> TypeError:
+    return TypeError(
+        "this buffer lies in the memory of the host (BufferSpec.storage), out of the reach of jax.jit, vmap and scan; "
+        "call the function outside of them, or use storage=frb.Device()"
+    )
+
+
+def refuse_tracing() -> None:
+    """Refuse to make a buffer while tracing: the compiled program would make no other one."""
+    if isinstance(jax.numpy.zeros(()), jax.core.Tracer):
+        raise _traced()
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state, and to trace one."""
+    checks.check_state(state, function)
+    if not isinstance(state._counters, np.ndarray):
+        raise _traced()
+    state.check_alive()
+
+
+def as_vector(array: object, name: str) -> Any:
+    """Masks, priorities and indices as NumPy has them."""
+    if isinstance(array, jax.Array):
+        return exactly(_in_numpy(array), name)
+    if isinstance(array, NUMPY):
+        checks.check_numpy(name, array)
+        return exactly(np.asarray(array, order="C"), name)
+    return array if is_non_tensor(array) else execute.as_vector(array, name)
+
+
+def unsupported(dtype: str) -> str | None:
+    """64-bit dtypes, unless they are enabled in JAX."""
+    return None if dtype == "object" else execute.unsupported(dtype)
+
+
+def check_leaves(spec: BufferSpec) -> None:
+    """Refuse Python objects where the storage takes none."""
+    for k in spec.plan.objects:
+        if not spec.storage.takes_objects:
+            raise TypeError(f"leaf {spec.plan.names[k]!r}: dtype object {execute.unsupported('object')}")
+
+
+def init(spec: BufferSpec, device: object) -> HostState:
+    """An empty state; what is sampled goes to the device."""
+    refuse_tracing()
+    check_leaves(spec)
+    target = devices.resolve(device)
+    return host_state.init(spec, in_place.create(spec) if isinstance(spec.storage, Memmap) else None, target)
+
+
+@functools.partial(jax.jit, static_argnames=("shape", "extra", "kernels"))
+@compile.program
+def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None) -> tuple[jax.Array, jax.Array | None]:
+    """Numbers as `execute` draws them: the sampler's, and those for transforms."""
+    more = None
+    if extra is not None:
+        key, other = jax.random.split(key)
+        more = compile.draws(other, *extra)
+    return compile.draws(key, *shape), more
+
+
+def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
+    """Random bits as NumPy arrays: the sampler's, and those for transforms."""
+    if isinstance(key, jax.core.Tracer):
+        raise _traced()
+    check_key(key)
+    numbers, more = _draws(key, shape, extra, kernels=compile.use_kernels())
+    return np.asarray(numbers), None if more is None else np.asarray(more)
+
+
+def add(
+    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+) -> HostState:
+    """Write a batch of items; returns the new state."""
+    added: HostState = _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
+    return added
+
+
+def add_(
+    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+) -> HostState:
+    """Write a batch; the state is consumed."""
+    bits = _bits_to_add(state.spec, batch, key)
+    added: HostState = _engine.add(state, leaves, batch, mask, priorities, bits, consume=True)
+    return added
+
+
+def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
+    """The random bits for a writer that takes any."""
+    if key is None:
+        return None
+    if spec.writer.words:
+        return draws(key, (spec.rows(batch), spec.writer.words))[0]
+    check_key(key)
+    return None
+
+
+def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
+    """Draw a batch of items; the new state, leaves and selection."""
+    return _sent(*drawn(state, key, batch, beta, None))
+
+
+def drawn(state: Any, key: Any, batch: int, beta: Any, wanted: Vector | None) -> tuple[HostState, list[Any], Selection]:
+    """What `sample` gives, of a batch of which the first `wanted` rows count, or all, in arrays of NumPy."""
+    return _engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), wanted)
+
+
+def sample_(state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any]) -> tuple[HostState, Any]:
+    """Draw items, and finish the sample; then the state is consumed."""
+
+    def finished(leaves: list[Any], selection: Selection) -> Any:
+        return finish(*_sent(state, leaves, selection)[1:])
+
+    return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
+
+
+def _bits_to_draw(spec: BufferSpec, batch: int, key: object) -> Bits:
+    """The random bits for the sampler, and for transforms."""
+    extra = spec.extra_shape(batch) if spec.plan.extra_words else None
+    return Bits(*draws(key, spec.draw_shape(batch), extra))
+
+
+def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> tuple[HostState, list[Any], Selection]:
+    """What was drawn as JAX has it."""
+    info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
+    made = out(state, [*leaves, *info.values(), *selection.extras.values()])
+    rest = iter(made[len(leaves) :])
+    named = {name: next(rest) for name in info}
+    return state, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
+
+
+def out(state: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
+    found = list(arrays)
+    places = [k for k, x in enumerate(found) if not is_object_array(x)]
+    for k, x in zip(places, sent([found[k] for k in places], state.device), strict=True):
+        found[k] = x
+    return found
+
+
+def sent(arrays: Sequence[Vector], device: Any) -> list[jax.Array]:
+    """Arrays that nobody writes to any more on a device, or, for None, on the default one."""
+    is_small = [device is None and x.nbytes <= SMALL for x in arrays]
+    small = [x for x, one in zip(arrays, is_small, strict=True) if one]
+    large = [x for x, one in zip(arrays, is_small, strict=True) if not one]
+    copied, moved = iter(_copied(small) if small else ()), iter(jax.device_put(large, device) if large else ())
+    return [next(copied if one else moved) for one in is_small]
+
+
+@jax.jit
+def _copied(arrays: list[Any]) -> list[jax.Array]:
+    return arrays
+
+
+def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
+    """The state's counters, and a mask, as NumPy arrays."""
+    return state.counters, mask
+
+
+def inside(outline: Outline, leaves: Sequence[object]) -> list[Vector]:
+    """Whether values lie in the domain of each unit."""
+    nothing = np.zeros(0, np.bool_)
+    return [np.asarray(x) for x in execute.inside(outline, [nothing if is_object_array(x) else x for x in leaves])]
+
+
+def map_items(spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int, ...], key: Any, mask: Any) -> Any:
+    """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
+    transform = mapping.of(spec, at)
+    if isinstance(transform.function, HostFunction):
+        found, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead)
+        where = next((x.sharding for x in leaves if x.committed), None)  # the device that was asked for, if any was
+        return nest.unflatten(structure, sent(found, where), build_mapping, lead)
+    found = execute.map_items(spec, at, leaves, lead, key, mask)
+    if at == "sample":
+        return found
+    return [x if is_object_array(x) else _in_numpy(x) for x in found]
+
+
+count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
+update, clear = _engine.update, _engine.clear
+update_, clear_ = functools.partial(update, consume=True), functools.partial(clear, consume=True)
+
+
+def get(state: Any, handles: Vector) -> list[Any]:
+    """Read items by handle."""
+    return out(state, _engine.get(state, handles))
+
+
+def items(state: Any) -> list[Any]:
+    """The items of all slots, unpacked from the storage."""
+    return out(state, _engine.items(state))
+
+
+def is_live(state: object, handles: Vector) -> jax.Array:
+    """Whether handles name stored items."""
+    return out(state, [_engine.is_live(state, handles)])[0]
+
+
+def counter(state: object, place: int) -> Vector:
+    """One of the counters."""
+    return _engine.counter(state, place)
+
+
+def drawable(state: object, n: int) -> jax.Array:
+    """Whether n items can be drawn from the state now."""
+    return out(state, [np.asarray(_engine.drawable(state, n))])[0]
+
+
+def look(
+    state: object, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None
+) -> jax.Array:
+    """What a function of `buffer` reads off a state."""
+    return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
+
+
+def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], Any, Any]:
+    """Do what `crop.random_crop` does; objects are found by where they were."""
+    batch, steps = leaves[0].shape[:2]
+    objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
+    places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)
+    arrays: list[Any] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
+    made, starts, mask = execute.random_crop(arrays, lengths, key, length)
+    cut: list[object] = list(made)
+    for k, leaf in objects.items():
+        cut[k] = leaf.reshape(batch * steps, *leaf.shape[2:])[np.asarray(made[k])]
+    return cut, starts, mask
+
+
+# ---------------------------------------------------------------- pytrees
+
+_Outline = tuple[BufferSpec, int, Held | None, Any]
+
+
+def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: Any = None) -> HostState:
+    """A state of arrays that others may hold."""
+    named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.auxiliary.values()]
+    if all(x is None or isinstance(x, np.ndarray) or _is_known(x) for x in named):
+        arrays = jax.tree.map(np.asarray, arrays)
+        return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, target=device)
+    # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
+    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True))
+    return HostState(version, arrays.counters, spec, None, device)
+
+
+def _is_known(x: object) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+
+
+def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outline]:
+    memory = state.exported_memory()
+    spec, key = state.spec, jax.tree_util.GetAttrKey
+    leaves = by_name(memory.state_arrays(state.counters), spec.plan)
+    held = Held(memory.table, memory) if spec.plan.objects and memory.table is not None else None
+    return [(key(name), x) for name, x in leaves.items()], (spec, len(memory.wide), held, state.device)
+
+
+def _unflatten(outline: _Outline, leaves: Any) -> HostState:
+    spec, wide, held, device = outline
+    rows, *rest = leaves
+    tree = rest[wide] if spec.plan.tree_shape else None
+    auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + bool(spec.plan.tree_shape) : -1], strict=True))
+    return of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary), spec, held, device)
+
+
+jax.tree_util.register_pytree_with_keys(HostState, _flatten_with_keys, _unflatten)

@@ -1,0 +1,109 @@
+"""States of JAX from arrays of NumPy that nobody else holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from functional_rb.base.arrays import NumpyArray
+from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint import in_place
+from functional_rb.core import save_history
+from functional_rb.core.draft import Arrays
+from functional_rb.scale import regroup
+from functional_rb.storage import elsewhere as other_storage
+from functional_rb.storage import mapped
+from functional_rb.storage.host_state import HostState
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions.object_table import Table
+from functional_rb.versions.state import held_objects, readable
+from jax_backend.arrays import devices
+from jax_backend.engines import execute, hosted, shared
+from jax_backend.engines.execute import build_mapping as build_mapping
+from jax_backend.engines.shared import SharedState
+
+# What knows how buffers are dealt to shards.
+dealer = regroup
+
+
+def elsewhere(state: State, spec: BufferSpec) -> State:
+    """A state under another spec, in another storage."""
+    device, held = getattr(state, "device", None), None
+    if isinstance(state, SharedState):
+        state = state.detached()
+    if isinstance(state, HostState):
+        version = readable(state)
+        with version.lock:
+            memory = version.own()
+            held = held_objects(memory)
+            arrays = memory.state_arrays(state._counters)
+            made, files = other_storage.with_spec(arrays, state.spec, spec, in_place.create)
+    else:
+        if isinstance(state.counters, jax.core.Tracer):
+            raise TypeError(
+                "with_spec: under jax.jit, vmap and scan a buffer stays where it lies; call it outside of them, or "
+                "leave BufferSpec.storage as it is"
+            )
+        found = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
+        made, files = other_storage.with_spec(jax.tree.map(np.asarray, found), state.spec, spec, in_place.create)
+    return restore(spec, made, device, objects=held, files=files)
+
+
+def restore(
+    spec: BufferSpec,
+    arrays: Arrays,
+    device: object = None,
+    *,
+    objects: Mapping[int, object] | None = None,
+    stamp: str | None = None,
+    files: MappedFiles | None = None,
+) -> State:
+    """A state.
+
+    Args:
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
+            be there, but without items.
+        arrays: of NumPy, taken over.
+        device: a device or sharding of JAX, see `devices.place`; None for the default.
+        objects: the Python objects by token, which buffers in the host's memory can have.
+        stamp: of the checkpoint that it comes from, see `functional_rb.core.save_history`.
+        files: the mapped files that arrays lie in already, if they do.
+
+    Raises:
+        TypeError: for dtypes that JAX lacks, naming leaf and remedy.
+    """
+    if spec.storage.shared:
+        return shared.engine.restored(spec, arrays, device)
+    if spec.storage.on_host:
+        hosted.check_leaves(spec)
+        checks.leaves_for_backend(spec, hosted.unsupported)
+        place = devices.resolve(device)
+        if files is None and isinstance(spec.storage, Memmap):
+            files, arrays = mapped.replaced(spec, arrays, in_place.create)
+        table = Table(spec, objects or {}) if spec.plan.objects else None
+        state = HostState.of_arrays(arrays, spec, False, table, place, files)
+        if stamp is not None:
+            state.remember(save_history.NEW.saved(stamp))
+        return state
+    checks.leaves_for_backend(spec, execute.unsupported)
+    place = execute.device_of(spec, device)
+    made: Arrays = jax.device_put(arrays, devices.places(arrays, place))
+    return execute.to_state(made, spec)
+
+
+def placed(leaf: NumpyArray, device: Any) -> jax.Array:
+    """A leaf of a nest on a device, None for the default.
+
+    Raises:
+        TypeError: for a dtype that JAX lacks now.
+    """
+    why = execute.unsupported(leaf.dtype.name)
+    if why is not None:
+        raise TypeError(f"load: dtype {leaf.dtype.name} {why}")
+    return jax.device_put(leaf, devices.resolve(device))

@@ -1,0 +1,1 @@
+"""The library's kernels as XLA calls them."""

@@ -1,0 +1,91 @@
+"""The part kernels of JAX: custom calls of what `functional_rb.native.kernels` declares.
+
+What writes does so in its operand's memory; JAX copies first where the old value is still needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from functional_rb.core import frame_store, handles
+from functional_rb.core.draft import Draft
+from functional_rb.core.strategy import Selection
+from functional_rb.items import crops
+from functional_rb.native.kernels import DECLARED, Declaration
+from functional_rb.ops import random_bits
+from functional_rb.ops.part_kernels import Table
+from functional_rb.samplers import draw_limits, importance
+from functional_rb.structures import sparse_set
+from functional_rb.structures.ring import Removal, RingState
+from functional_rb.writers import max_value
+from jax_backend.arrays import ops
+from jax_backend.kernels.custom_call import barrier, choose
+
+# Functions of the core whose operations XLA fuses better than any call.
+LEFT_TO_XLA = {
+    *(random_bits.below, frame_store.plan_frames, frame_store.overwritten, crops.windows),
+    *(sparse_set.members, sparse_set.exchanges, sparse_set.appended, sparse_set.distinct),
+}
+
+
+def by_kernel(function: Any, declaration: Declaration) -> Callable[..., object]:
+    """A function of the core by a custom call, or as XLA's operations where that cannot be.
+
+    Args:
+        function: a `Replaceable`.
+        declaration: of its kernel; see `functional_rb.native.kernels`.
+    """
+    core = functools.partial(function.core, ops)
+    signature = inspect.signature(core)
+
+    def work(*args: object, **named: object) -> Any:
+        bound = signature.bind(*args, **named)
+        bound.apply_defaults()
+        return choose(declaration(*bound.args), core, *bound.args)
+
+    return work
+
+
+# --- steps of the core between which there is a barrier ---------------------------------------------------------------
+
+
+def _count_draws(draft: Draft, slots: jax.Array, selection: Selection, limit: int) -> Selection:
+    """What was drawn has been read before the tree is written."""
+    slots, handles, weights, probabilities = barrier([slots, *selection[:3]])
+    return draw_limits.count_draws.core(ops, draft, slots, Selection(handles, weights, probabilities), limit)
+
+
+def _clear_leaves(draft: Draft, removal: Removal) -> None:
+    """The peak has been read back from the tree before it is written, see `Prioritized.added`."""
+    slots, peak = barrier([removal.slots, draft.counters.peak])
+    draft.counters = draft.counters.replace(peak=peak)
+    importance.clear_leaves.core(ops, draft, removal._replace(slots=slots))
+
+
+def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> list[jax.Array]:
+    """Ranks have been read before they are written, and after all that the counters stand for."""
+    ends = draft.counters.ends
+    *found, sizes = barrier([*max_value.compare.core(ops, draft, keys, best), ends.sizes])
+    draft.counters = draft.counters.replace(ends=ends._replace(sizes=sizes))
+    return found
+
+
+def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> object:
+    """What is found is written to: so it comes after all that was done before, which the counters stand for."""
+    (wanted,) = barrier([wanted], [ends.sizes])
+    return handles.locate_current.core(ops, ends, current, wanted)
+
+
+# What replaces which function of the core; see `functional_rb.ops.part_kernels`.
+TABLE: Table = {
+    **{function: by_kernel(function, DECLARED[function]) for function in DECLARED if function not in LEFT_TO_XLA},
+    draw_limits.count_draws: _count_draws,
+    importance.clear_leaves: _clear_leaves,
+    max_value.compare: _compare,
+    handles.locate_current: _locate_current,
+}

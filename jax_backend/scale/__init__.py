@@ -1,0 +1,1 @@
+"""Buffers dealt to the devices of a mesh."""

@@ -1,0 +1,48 @@
+"""Sharded buffers of JAX from checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from functional_rb.buffer import checks
+from functional_rb.buffer.state import State
+from functional_rb.checkpoint.loading import Content
+from functional_rb.scale import regroup as dealer
+from jax_backend.engines import execute
+from jax_backend.scale import state as sharded_state
+from jax_backend.scale.members import Members
+
+__all__ = ["dealer", "group_of", "restore"]
+
+
+def group_of(sharding: Any) -> Members:
+    """The processes whose devices a mesh has.
+
+    Raises:
+        TypeError: for what is no sharding by a mesh.
+        ValueError: for one that names no axis.
+    """
+    sharded_state.check_sharding(sharding)
+    return Members(sharding, sharded_state.shards_of(sharding), once=False)
+
+
+def restore(content: Content, sharding: Any, device: object) -> State:
+    """A buffer over the devices of a mesh; over a single one an ordinary one.
+
+    Args:
+        content: the index, and the parts of the shards of this process's devices.
+        sharding: along which axis of which mesh.
+        device: refused, as for `init`.
+
+    Raises:
+        ValueError: if a device is given too.
+        TypeError: for dtypes that JAX lacks, naming leaf and remedy.
+    """
+    if device is not None:
+        raise ValueError(
+            "load: device and sharding were given; the sharding says where the arrays live, so leave device out"
+        )
+    checks.leaves_for_backend(content.spec, execute.unsupported)
+    assert content.parts is not None
+    parts = {k: part.arrays for k, part in content.parts.items()}
+    return sharded_state.of_numpy(content.spec, content.arrays, parts, sharding)

@@ -1,0 +1,227 @@
+"""What a user gives, as tensors; and mappings of tensors as users have them.
+
+Whatever is no array in memory is refused: sparse, nested, masked and fake tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb.base import dtypes
+from functional_rb.base.containers import Registered
+from functional_rb.base.extras import missing
+from functional_rb.base.object_arrays import gather, is_non_tensor, is_object_array
+from functional_rb.buffer import checks
+from functional_rb.core.handles import NO_HANDLE
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.composite import Container
+from torch_backend.arrays import ops
+
+NUMPY = (np.ndarray, np.generic)
+# Tuples, because torch.compile does not trace unions of types.
+NUMBERS = (bool, int, float, complex)
+_INTEGERS = (torch.int64, torch.int16, torch.int8, torch.uint8)
+_FLOATS = (torch.float64, torch.float16, torch.bfloat16)
+_DTYPES, _STRIDED, _compiling = ops.DTYPES, torch.strided, torch.compiler.is_compiling
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def convert(leaf: object, expected: ArraySpec, name: str) -> torch.Tensor:
+    """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
+    if isinstance(leaf, torch.Tensor):
+        if leaf.layout is not _STRIDED or type(leaf) is not torch.Tensor:
+            _check_memory(leaf, f"leaf {name!r}")
+        if leaf.dtype != _DTYPES[expected.dtype]:
+            checks.check_dtype(name, leaf, expected.dtype)
+        if leaf.requires_grad or (not _compiling() and _is_put_off(leaf)):
+            return plain(leaf)
+        return leaf
+    if isinstance(leaf, NUMPY):
+        checks.check_numpy(name, leaf)
+        checks.check_dtype(name, leaf, expected.dtype)
+        return from_numpy(leaf)
+    if isinstance(leaf, NUMBERS) and expected.shape == ():
+        dtypes.check_scalar(leaf, expected.dtype, name)
+        return torch.tensor(leaf, dtype=ops.DTYPES[expected.dtype], device=ops.CPU)
+    _refuse_jax(leaf, f"leaf {name!r}")
+    raise TypeError(
+        f"leaf {name!r}: expected an array of dtype {expected.dtype}, got {type(leaf).__name__}; "
+        f"give torch or NumPy arrays"
+    )
+
+
+def _check_memory(tensor: torch.Tensor, what: str) -> None:
+    """Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones."""
+    if tensor.layout is not _STRIDED:
+        raise TypeError(f"{what}: expected a dense tensor, got {tensor.layout}; give {what.split()[0]}.to_dense()")
+    if not _compiling() and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(
+            f"{what}: expected a tensor that is an array in memory, got {type(tensor).__name__}, which means something "
+            f"else by its elements; give the torch.Tensor that it stands for"
+        )
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without autograd history, and what it says in its memory: torch puts conjugation and negation off."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+        if not _compiling() and _wrapped(tensor):
+            raise TypeError(
+                "expected a tensor, got one that torch.func differentiates through, which has no memory of its own; "
+                "add and update outside of the function that is differentiated"
+            )
+    if not _compiling() and _is_put_off(tensor):  # which torch.compile does not trace
+        tensor = tensor.clone() if tensor._is_zerotensor() else tensor.resolve_conj().resolve_neg()
+    return tensor
+
+
+def _is_put_off(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory does not say what its elements are: to be negated or conjugated, or not there."""
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+
+
+def from_numpy(array: Any) -> torch.Tensor:
+    """A NumPy array as a tensor, in the same memory where torch can have that: contiguous, and not read-only."""
+    array = np.asarray(array)
+    if array.dtype.name == "bfloat16":  # NumPy's is an extension type that torch does not know
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
+
+
+def is_batched(value: object) -> bool:
+    """Whether `torch.func.vmap` hands many values in as one."""
+    return isinstance(value, torch.Tensor) and not _compiling() and _wrapped(value)
+
+
+def as_vector(array: Any, name: str) -> Any:
+    """Masks, priorities and indices from NumPy; tensors without their autograd history."""
+    if array is None:
+        return None
+    if checks.are_listed(array, name):
+        array = torch.tensor(array, dtype=torch.int64, device="cpu")
+    if isinstance(array, torch.Tensor):
+        if array.layout is not _STRIDED or type(array) is not torch.Tensor:
+            _check_memory(array, name)
+        return exactly(plain(array), name)
+    if isinstance(array, NUMPY) and (array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"):
+        checks.check_numpy(name, array)
+        return exactly(from_numpy(array), name)
+    if is_non_tensor(array):
+        return gather(array, tuple(array.batch_size), (), name)
+    _refuse_jax(array, name)
+    return array
+
+
+def exactly(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Handles as int32, and priorities as float32, where nothing is lost; the rest as it is, for the caller to refuse.
+
+    Whether float32 has all of float64 numbers is looked at, which waits for a device, and is not done while tracing.
+    """
+    dtype = tensor.dtype
+    if name == "indices" and dtype in _INTEGERS:
+        known = (tensor >= -1) & (tensor < NO_HANDLE)
+        return torch.where(known, tensor, NO_HANDLE).to(torch.int32) if dtype == torch.int64 else tensor.to(torch.int32)
+    if name == "priorities" and dtype in _FLOATS:
+        narrow = tensor.to(torch.float32)
+        if dtype != torch.float64:
+            return narrow
+        if not (_compiling() or is_batched(tensor)) and bool(((narrow == tensor) | (tensor != tensor)).all()):
+            return narrow
+    if name == "priorities" and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
+        return _whole_priorities(tensor)
+    return tensor
+
+
+def _whole_priorities(tensor: torch.Tensor) -> torch.Tensor:
+    """Whole numbers as float32, where it has all of them; the rest as it is."""
+    narrow = tensor.to(torch.float32)
+    if tensor.dtype.itemsize <= 2:
+        return narrow
+    if _compiling() or is_batched(tensor):
+        return tensor
+    small = tensor.to(torch.float64)  # which has all whole numbers up to 2^53
+    return narrow if bool(((small.abs() < 2.0**53) & (narrow.to(torch.float64) == small)).all()) else tensor
+
+
+def value_of(scalar: Any) -> float | None:
+    """The number in a scalar array; None while tracing, under vmap, and on an accelerator."""
+    if _compiling() or scalar.device.type != "cpu" or _wrapped(scalar):
+        return None
+    return float(scalar)
+
+
+def _refuse_jax(array: object, what: str) -> None:
+    if type(array).__module__.split(".")[0] in ("jax", "jaxlib"):
+        raise TypeError(
+            f"{what}: expected a torch or NumPy array, got a JAX array; bring it over by rb.from_dlpack(...)"
+        )
+
+
+def unsupported(dtype: str) -> str | None:
+    """Torch has every dtype that a spec can name."""
+    return None
+
+
+def _tensordict() -> Any:
+    """The library of TensorDicts, by a statement: `torch.compile` cannot follow a function that imports."""
+    try:
+        import tensordict
+    except ImportError as error:
+        raise missing("tensordict", "a TensorDict in a spec", error) from error
+    return tensordict
+
+
+def build_mapping(
+    container: type | Container | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+) -> Any:
+    """A dict, or the container that the spec was derived from: what is registered, a TensorDict or a tensorclass."""
+    if container is None:
+        return parts
+    if isinstance(container, Registered):
+        return container.together(parts)
+    tensordict = _tensordict()
+    parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
+    options: dict[str, object] = {}
+    names_below: dict[str, object] = {}
+    if isinstance(container, Container):
+        if container.names:
+            options["names"] = (*(None,) * (len(batch_shape) - len(container.names)), *container.names)
+        if container.device:
+            options["device"] = next((part.device for part in parts.values() if part.device is not None), None)
+        names_below = _names_below(parts) if container.named_below else {}
+        container = container.type
+    made = tensordict.TensorDict(parts, batch_size=list(batch_shape), **options)
+    if hasattr(container, "from_tensordict"):
+        # A tensorclass: its constructor would convert what its fields hold by their annotations.
+        made = container.from_tensordict(made)
+    _name_below(made, names_below)
+    return made
+
+
+def _names_below(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of the axes of TensorDicts in another, which forgets them if it has none itself; and of those below."""
+    inner = {name: part for name, part in parts.items() if hasattr(part, "batch_size") and not is_non_tensor(part)}
+    return {name: (tuple(part.names), _names_below(dict(part.items()))) for name, part in inner.items()}
+
+
+def _name_below(made: Any, names: Mapping[str, Any]) -> None:
+    for key, (own, below) in names.items():
+        part = made.get(key)
+        part.names = own
+        _name_below(part, below)
+
+
+def _non_tensor(objects: Any) -> Any:
+    """An object array as TensorDicts hold it."""
+    tensordict = _tensordict()
+    if not objects.size:
+        return tensordict.NonTensorData(None, batch_size=objects.shape)
+    if not objects.ndim:
+        return tensordict.NonTensorData(objects.item())
+    if objects.ndim == 1:
+        return tensordict.NonTensorStack(*(tensordict.NonTensorData(part) for part in objects.tolist()))
+    return tensordict.NonTensorStack(*map(_non_tensor, objects))

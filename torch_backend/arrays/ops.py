@@ -1,0 +1,283 @@
+"""The array primitives of `functional_rb.ops.protocol.Ops` on torch.
+
+`set_at` writes in place: the caller of the core makes sure that nobody else uses the memory (see `memory`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.base.dtypes import ITEMSIZE, kind_of
+from functional_rb.ops.fixed_point import MASK, TABLES
+from functional_rb.ops.protocol import Carry, T
+from torch_backend.arrays.in_parts import by_places as by_places
+from torch_backend.arrays.in_parts import in_turn as in_turn
+
+if TYPE_CHECKING:
+
+    def _as_array(x: torch.Tensor) -> Array:
+        return x  # the type checker compares them
+
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
+# Torch can hold these but hardly compute with them; moving them about works under another name.
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+CPU = torch.device("cpu")
+# For what kernels write: whatever `torch.set_default_device` says, they reach the CPU's memory only.
+empty = functools.partial(torch.empty, device=CPU)
+CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items()}}
+
+
+def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> torch.Tensor:
+    return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device)
+
+
+def full_like(x: torch.Tensor, value: int | float) -> torch.Tensor:
+    return torch.full_like(x, value)
+
+
+def arange(n: int, like: torch.Tensor) -> torch.Tensor:
+    return torch.arange(n, dtype=torch.int32, device=like.device)
+
+
+def constant(name: str, like: torch.Tensor) -> torch.Tensor:
+    """A table, kept on each device once asked for there."""
+    if like.device not in CONSTANTS:
+        CONSTANTS[like.device] = {k: v.to(like.device) for k, v in CONSTANTS[torch.device("cpu")].items()}
+    return CONSTANTS[like.device][name]
+
+
+def floats(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=like.device)
+
+
+def integers(values: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=like.device)
+
+
+def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    return x.to(DTYPES[dtype])
+
+
+def bitcast(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Read the same bytes as another dtype, along the last axis."""
+    target = DTYPES[dtype]
+    if target.itemsize == x.dtype.itemsize:
+        return x.contiguous().view(target)
+    shape = (*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // target.itemsize)
+    if x.numel() == 0:  # nothing to read, and strides that torch may find unfit
+        return x.new_empty(shape, dtype=target)
+    if target.itemsize > x.dtype.itemsize:
+        x = x.clone(memory_format=torch.contiguous_format)  # a slice of a row need not be aligned for it
+    # As one vector: the stride of a last axis of one element may be any, for CUDA's inductor too.
+    return x.contiguous().view(-1).view(target).view(shape)
+
+
+def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`x[index]`, which torch takes twice as long for."""
+    if x.dtype in SIGNED:
+        return take(x.view(SIGNED[x.dtype]), index).view(x.dtype)
+    return x.index_select(0, index) if index.dim() == 1 else x[index]
+
+
+def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`x[index] = values`, in place."""
+    if x.dtype in SIGNED:
+        x.view(SIGNED[x.dtype])[index] = values.view(SIGNED[x.dtype])
+    else:
+        x[index] = values
+    return x
+
+
+def take_each(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return take(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), _places(x, index))
+
+
+def set_each(x: torch.Tensor, index: torch.Tensor, live: torch.Tensor | None, values: torch.Tensor) -> torch.Tensor:
+    """Set one element of each row, in place."""
+    if live is not None:
+        values = where(live.reshape(-1, *(1,) * (values.dim() - 1)), values, take_each(x, index))
+    set_at(x.view(x.shape[0] * x.shape[1], *x.shape[2:]), _places(x, index), values)
+    return x
+
+
+def _places(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Where elements of rows [B, n] lie among those of all."""
+    first = arange(x.shape[0], like=index) * x.shape[1]
+    return index + first.view(-1, *(1,) * (index.dim() - 1))
+
+
+def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Set elements by their position in `x` as one vector, in place."""
+    set_at(x.view(-1), index, values)
+    return x
+
+
+def min_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Set what is smaller, in place."""
+    return x.scatter_reduce_(0, index.to(torch.int64), values, "amin")
+
+
+def add_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Add up by index, in place."""
+    return x.index_add_(0, index, values)
+
+
+def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.dtype in SIGNED:
+        signed = SIGNED[x.dtype]
+        return torch.where(condition, x.view(signed), y.view(signed)).view(x.dtype)
+    return torch.where(condition, x, y)
+
+
+def minimum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.minimum(x, y)
+
+
+def maximum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(x, y)
+
+
+def divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x / y
+
+
+def settled(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def cumsum(x: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x, -1, dtype=torch.int32)
+
+
+def cummax(x: torch.Tensor) -> torch.Tensor:
+    return torch.cummax(x, -1).values
+
+
+def count(mask: torch.Tensor) -> torch.Tensor:
+    return mask.sum(dtype=torch.int32)
+
+
+def argsort(x: torch.Tensor) -> torch.Tensor:
+    return torch.sort(x, stable=True).indices.to(torch.int32)
+
+
+def searchsorted(ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]) -> torch.Tensor:
+    return torch.searchsorted(ascending, values, out_int32=True, right=side == "right")
+
+
+def concat(arrays: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
+    return torch.cat(list(arrays), axis)
+
+
+def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(scalars))
+
+
+def all_rows(x: torch.Tensor) -> torch.Tensor:
+    """Whether all of each row are true: the least byte, which torch finds twice as fast where there is one."""
+    return x.view(torch.uint8).amin(1).view(torch.bool) if x.shape[1] else x.all(1)
+
+
+def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
+    """The array with an axis moved, in the same memory by other strides."""
+    return x.movedim(source, destination)
+
+
+def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    product = a.to(torch.int64) * b
+    return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
+
+
+def call(function: Callable[..., Any], *arrays: torch.Tensor) -> Any:
+    return function(*arrays)
+
+
+def while_loop(condition: Callable[..., torch.Tensor], body: Callable[..., Carry], carry: Carry) -> Carry:
+    """A loop in Python, which asks the device at each turn whether to go on."""
+    while bool(condition(*carry)):
+        carry = body(*carry)
+    return carry
+
+
+def repeat(n: int, body: Callable[..., T], carry: T) -> T:
+    """A loop in Python, which torch.compile unrolls."""
+    for i in range(n):
+        carry = body(i, carry)
+    return carry
+
+
+def argmax_by(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """Position of the largest, equal ones by their order, of which no two are equal."""
+    return torch.where(x == x.amax(-1, keepdim=True), order, -1).argmax(-1).to(torch.int32)
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    return x.amax(-1)
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1, dtype=torch.int32 if x.dtype is torch.bool else x.dtype)
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x)
+
+
+def table(values: NumpyArray, dtype: str, like: torch.Tensor) -> Any:
+    """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
+    if values.ndim == 0 and dtype != "bool" and DTYPES[dtype] not in SIGNED:
+        return int(values) if kind_of(dtype) == "int" else values.item()
+    return torch.as_tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
+
+
+def argmax(x: torch.Tensor) -> torch.Tensor:
+    """Position of the first largest along the last axis, which torch's own argmax does not promise; of NaN the last."""
+    before = (x == x.amax(-1, keepdim=True)).to(torch.int32).cumsum(-1).eq(0).sum(-1, dtype=torch.int32)
+    return before.clamp_max(x.shape[-1] - 1)
+
+
+def take_along(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x.gather(-1, index.to(torch.int64))
+
+
+def log(x: torch.Tensor) -> torch.Tensor:
+    return torch.log(x)
+
+
+def cos(x: torch.Tensor) -> torch.Tensor:
+    return torch.cos(x)
+
+
+def clamp(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Bring between bounds, of which one may be a number and the other a tensor."""
+    if isinstance(low, torch.Tensor) == isinstance(high, torch.Tensor):
+        return x.clamp(low, high)
+    return x.clamp_min(low).clamp_max(high)
+
+
+def without_nan(x: torch.Tensor) -> torch.Tensor:
+    """The array with zeros in place of NaN."""
+    return torch.nan_to_num(x, 0.0, math.inf, -math.inf)
+
+
+def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
+    wide = n.to(torch.int64) if isinstance(n, torch.Tensor) else n
+    return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)
+
+
+def resampled(x: torch.Tensor, weights: NumpyArray, axis: int) -> torch.Tensor:
+    """Lines along an axis times a matrix: one product for all of them."""
+    made = torch.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
+    return moveaxis(made, -1, axis)
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    return torch.round(x)

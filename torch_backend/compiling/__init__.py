@@ -1,0 +1,1 @@
+"""`rb.jit`, and what torch.compile sees as one operation."""

@@ -1,0 +1,171 @@
+"""Functions of the core over tensors, as one piece of work: `Lib.carry_out` on torch.
+
+They loop until nothing is left to do, which torch.compile cannot trace. So it sees each call as one operation, whose
+results have the shapes that NumPy's operations give for zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from functional_rb.native.switch import switch
+from functional_rb.ops import numpy_ops, part_kernels
+from torch_backend.arrays import modes, ops
+from torch_backend.arrays.convert import is_batched
+from torch_backend.arrays.tracing import constant
+from torch_backend.memory import library
+
+# The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts.
+Template = Any
+# What makes a container of its parts, by the name of its class: a result that torch.compile knows has no classes.
+_CLASSES: dict[str, Any] = {"tuple": lambda *parts: parts, "list": lambda *parts: list(parts)}
+
+
+class _Call(NamedTuple):
+    """A call that torch.compile sees as one operation.
+
+    Attributes:
+        key: what it is found by: function, what is static, the containers of the arguments, shapes and dtypes.
+        template: the containers of the results.
+        results: their shapes and dtypes.
+    """
+
+    key: tuple[Any, ...]
+    template: Template
+    results: list[tuple[tuple[int, ...], torch.dtype]]
+
+
+# By number: what is traced may carry a number as a constant, but no object.
+_CALLS: list[_Call] = []
+
+
+def carry_out(
+    function: Callable[..., object],
+    static: object,
+    owned: object,
+    *given: object,
+    consume: tuple[object, str] | None = None,
+) -> Any:
+    """`function(ops, static, owned, *given)`, by kernels on the CPU."""
+    tensors: list[torch.Tensor] = []
+    template = _apart((owned, given), tensors)
+    if not torch.compiler.is_compiling():
+        if any(x.device != tensors[0].device for x in tensors):
+            tensors = _on_device_of(tensors[0], tensors)
+            owned, given = _together(_named(template), tensors)
+        _check_devices(tensors)
+        if consume is None:
+            return _now(function, static, _each(owned, _copied), given)
+        owned = _each(owned, torch.Tensor.contiguous)  # of what is a view kernels write to a copy
+        object.__setattr__(*consume, None)
+        return _now(function, static, owned, given)
+    shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
+    number = _number(function, static, template, shapes, tuple([x.dtype for x in tensors]))
+    return _together(_template(number), _carried(number, tensors))
+
+
+def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> Any:
+    tensors: list[torch.Tensor] = []
+    _apart((owned, given), tensors)
+    kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
+    with modes.without_gradients(), part_kernels.using(library.TORCH.kernels.TABLE if kernels else part_kernels.NONE):
+        return function(ops, static, owned, *given)
+
+
+def _on_device_of(first: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors, those on the CPU, as NumPy's arrays are, brought to the map or forest, whose tensors come first."""
+    return [x.to(first.device) if x.device.type == "cpu" else x for x in tensors]
+
+
+def _check_devices(tensors: list[torch.Tensor]) -> None:
+    if any(is_batched(x) for x in tensors):
+        raise TypeError(
+            "torch.vmap cannot map over functions of maps and forests; give all rows as one batch, [N * B, *shape]"
+        )
+    devices = sorted({str(x.device) for x in tensors})
+    if len(devices) > 1:
+        raise ValueError(f"expected all tensors on one device, got some on {' and some on '.join(devices)}; move them")
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The nest with what a function makes of each tensor."""
+    tensors: list[torch.Tensor] = []
+    template = _apart(owned, tensors)
+    with modes.outside_inference(), modes.without_gradients():
+        return _together(_named(template), [function(x) for x in tensors])
+
+
+def _apart(nested: Any, tensors: list[Any]) -> Template:
+    """The containers of a nest, whose tensors are put behind those that are there."""
+    if nested is None:
+        return None
+    if isinstance(nested, (torch.Tensor, np.ndarray, np.generic)):
+        tensors.append(nested)
+        return len(tensors) - 1
+    return (type(nested), tuple([_apart(part, tensors) for part in nested]))
+
+
+def _together(template: Template, tensors: Any) -> Any:
+    """The nest of these containers."""
+    if template is None:
+        return None
+    if isinstance(template, int):
+        return tensors[template]
+    kind, parts = template
+    return _CLASSES[kind](*[_together(part, tensors) for part in parts])
+
+
+def _named(template: Template) -> Template:
+    """The containers of a nest, with names in place of classes."""
+    if template is None or isinstance(template, int):
+        return template
+    kind, parts = template
+    _CLASSES.setdefault(kind.__name__, kind)
+    return kind.__name__, tuple([_named(part) for part in parts])
+
+
+@constant
+def _number(*key: Any) -> int:
+    """The number of a call, whose results are found by the operations of NumPy on zeros."""
+    for number, call in enumerate(_CALLS):
+        if call.key == key:
+            return number
+    function, static, template, shapes, dtypes = key
+    names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+    zeros = [numpy_ops.zeros(shape, name) for shape, name in zip(shapes, names, strict=True)]
+    owned, given = _together(_named(template), zeros)
+    made: list[Any] = []
+    results = _apart(function(numpy_ops, static, owned, *given), made)
+    _CALLS.append(_Call(key, _named(results), [(x.shape, ops.DTYPES[x.dtype.name]) for x in made]))
+    return len(_CALLS) - 1
+
+
+@constant
+def _template(number: int) -> Template:
+    return _CALLS[number].template
+
+
+@torch.library.custom_op("functional_rb::carry_out", mutates_args=())
+def _carried(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A call, none of whose results shares memory with its arguments."""
+    function, static, template, *_ = _CALLS[number].key
+    _check_devices(tensors)
+    owned, given = _together(_named(template), tensors)
+    made: list[torch.Tensor] = []
+    _apart(_now(function, static, _each(owned, _copied), given), made)
+    taken = {x.untyped_storage().data_ptr() for x in tensors}
+    return [x.clone() if x.untyped_storage().data_ptr() in taken else x.contiguous() for x in made]
+
+
+@_carried.register_fake
+def _described(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    device = tensors[0].device
+    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _CALLS[number].results]

@@ -1,0 +1,153 @@
+"""The functions of `buffer.backend.Backend` and `buffer.in_place.InPlace` on torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from functional_rb.base.object_arrays import is_object_array
+from functional_rb.buffer import checks, functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.shared.state import SharedState
+from functional_rb.specs import values
+from functional_rb.specs.values import Outline
+from functional_rb.transforms import crop
+from functional_rb.versions.engine import Engine
+from torch_backend import compat
+from torch_backend.arrays import modes, ops, placement, random
+from torch_backend.arrays.convert import as_vector as as_vector
+from torch_backend.arrays.convert import build_mapping as build_mapping
+from torch_backend.arrays.convert import convert as convert
+from torch_backend.arrays.convert import is_batched
+from torch_backend.arrays.convert import unsupported as unsupported
+from torch_backend.arrays.convert import value_of as value_of
+from torch_backend.compiling.opaque import traceable
+from torch_backend.engines.mapping import evaluated as evaluated
+from torch_backend.engines.mapping import map_items as map_items
+from torch_backend.memory.library import TORCH
+from torch_backend.memory.library import numbers as numbers
+from torch_backend.memory.state import State
+
+_compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
+_WRITES = frozenset(("add", "add_", "update", "update_"))
+
+_engine = Engine(TORCH)
+add, sample, update, clear, with_spec = (_engine.add, _engine.sample, _engine.update, _engine.clear, _engine.with_spec)
+count_invalid, get, items, is_live = _engine.count_invalid, _engine.get, _engine.items, _engine.is_live
+counter, drawable, look = _engine.counter, _engine.drawable, _engine.look
+read_by, write_by = _engine.read_by, _engine.write_by
+sample_, renamed, taken_over = _engine.sample_, _engine.renamed, _engine.taken_over
+add_, update_, clear_ = (functools.partial(x, consume=True) for x in (_engine.add, _engine.update, _engine.clear))
+split = random.split
+
+
+def own_(state: State) -> State:
+    """Make a state the only owner of its memory, at the price of a copy where it is not yet.
+
+    The in-place functions do this themselves, except while `torch.compile` traces them: there a state whose memory
+    older states still need is an error.
+
+    Args:
+        state: consumed.
+
+    Returns:
+        The same value.
+
+    Example:
+        >>> older = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
+        >>> state = rb.add(older, (1.0,))
+        >>> state = rb.own_(state)
+        >>> int(rb.size(older)), int(rb.size(state))
+        (0, 1)
+    """
+    check_state(state, "own_")
+    owner: State = _engine.own_(state)
+    return owner
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse what is no state of torch, and to trace one that holds Python objects."""
+    if type(state) is not State:
+        checks.check_state(state, function)
+        own_state(state, function)
+    if not compat.IS_MAPPED:
+        compat.check_mapped(function)
+    if function in _WRITES and not _compiling() and _transforms() is not None:
+        _refuse_vmap(state, function)
+    if state.spec.plan.objects and _compiling():
+        raise TypeError(
+            f"{function}: leaf {state.spec.plan.first_object!r} holds Python objects, which torch.compile "
+            f"cannot trace; call {function} outside of the compiled function, or leave the leaf out of BufferSpec.item"
+        )
+
+
+def _refuse_vmap(state: State, function: str) -> None:
+    """Refuse to write to a single buffer under torch.vmap, whose tensors stand for several; a stack of states may."""
+    is_vmap = _transforms().key() == torch._C._functorch.TransformType.Vmap
+    if is_vmap and not is_batched(state._counters):
+        raise TypeError(
+            f"{function}: torch.vmap cannot write to one buffer for each of its rows; give all rows as one batch "
+            f"[N * B, *shape], or map over a stack of states"
+        )
+
+
+def own_state(state: CoreState, function: str) -> State:
+    """A state of this backend, not shared."""
+    if isinstance(state, SharedState):
+        raise TypeError(f"{function}: a shared buffer is written in place anyway; call rb.{function.rstrip('_')}")
+    if not isinstance(state, State):
+        raise TypeError(
+            f"{function}: expected a state of torch_backend, got one of JAX; bring it over by rb.from_dlpack(state)"
+        )
+    return state
+
+
+def init(spec: BufferSpec, device: object = None) -> State:
+    """An empty state of a spec, on its device."""
+    with modes.outside_inference():
+        device, target, files = placement.begin(spec, device)
+        stored = None if files is None else placement.tensors(files)
+        arrays = functions.init(ops, spec, device, stored)
+        state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
+    assert state._version is not None
+    state._version.own().written = False
+    return state
+
+
+def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Whether values lie in the domain of each unit."""
+    with modes.without_gradients():
+        return values.inside(ops, traceable(outline), leaves)
+
+
+def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
+    """The state's counters and a mask as NumPy arrays, None while tracing; of an accelerator this waits for them."""
+    counters = own_state(state, "add").counters
+    if _compiling() or is_batched(counters) or is_batched(mask):
+        return None
+    return counters.cpu().numpy(), None if mask is None else mask.cpu().numpy()
+
+
+def random_crop(
+    leaves: Sequence[torch.Tensor], lengths: torch.Tensor | None, key: torch.Tensor, length: int
+) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """Do what `crop.random_crop` does; objects are found by where they were."""
+    random.check_key(key)
+    batch, steps = leaves[0].shape[:2]
+    device = next((leaf.device for leaf in leaves if not is_object_array(leaf)), key.device)
+    objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
+    if objects:
+        places = torch.arange(batch * steps, device=device).reshape(batch, steps)
+        leaves = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
+    if lengths is None:
+        lengths = torch.full((batch,), steps, dtype=torch.int32, device=device)
+    numbers = random.draws(key.to(device), batch, 2)
+    cut, starts, mask = crop.random_crop(ops, leaves, lengths, numbers, length)
+    for k, leaf in objects.items():
+        chosen = leaf.reshape(batch * steps, *leaf.shape[2:])
+        cut[k] = chosen[cut[k].cpu().numpy()]
+    return cut, starts, mask

@@ -1,0 +1,102 @@
+"""States of torch from arrays of NumPy that nobody else holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from functional_rb.base.arrays import NumpyArray
+from functional_rb.buffer import state as core
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.checkpoint import in_place
+from functional_rb.core import save_history
+from functional_rb.core.draft import Arrays
+from functional_rb.scale import regroup
+from functional_rb.storage import elsewhere as other_storage
+from functional_rb.storage import mapped
+from functional_rb.storage.mapped import MappedFiles
+from functional_rb.versions.state import held_objects, readable
+from torch_backend.arrays import devices, modes
+from torch_backend.arrays.convert import build_mapping as build_mapping
+from torch_backend.arrays.convert import from_numpy
+from torch_backend.arrays.placement import device_of
+from torch_backend.engines import shared
+from torch_backend.engines.shared import SharedState
+from torch_backend.memory.objects import Table
+from torch_backend.memory.state import State
+
+# What knows how buffers are dealt to shards.
+dealer = regroup
+
+
+def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
+    """A state under another spec, in another storage."""
+    if torch.compiler.is_compiling():
+        raise TypeError("with_spec: torch.compile cannot trace it; call it outside of the compiled function")
+    if isinstance(state, SharedState):
+        device, state = state.device, state.detached()
+    else:
+        device = state._target if isinstance(state, State) else None
+    assert isinstance(state, State)
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        if device is None and memory.rows.device.type != "cpu" and spec.storage.on_host:
+            device = memory.rows.device  # where the training goes on
+        given, held = memory.state_arrays(state._counters), held_objects(memory)
+        on_host = given.each(memory.as_numpy)
+        arrays, files = other_storage.with_spec(on_host, state.spec, spec, in_place.create)
+    return restore(spec, arrays, device, objects=held, files=files)
+
+
+def restore(
+    spec: BufferSpec,
+    arrays: Arrays,
+    device: object = None,
+    *,
+    objects: Mapping[int, object] | None = None,
+    stamp: str | None = None,
+    files: MappedFiles | None = None,
+) -> core.State:
+    """A state.
+
+    Args:
+        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
+            be there, but without items.
+        arrays: of NumPy, taken over.
+        device: a device of torch, as for `init`.
+        objects: the Python objects by token.
+        stamp: of the checkpoint that it comes from, see `functional_rb.core.save_history`.
+        files: the mapped files that arrays lie in already, if they do.
+
+    Raises:
+        OSError: for files that cannot be made, as for `init`.
+    """
+    if spec.storage.shared:
+        return shared.engine.restored(spec, arrays, device)
+    target = None
+    if spec.storage.on_host:
+        target, device = devices.target(device), None
+    else:
+        device = device_of(spec, device)
+    if files is None and isinstance(spec.storage, Memmap):
+        files, arrays = mapped.replaced(spec, arrays, in_place.create)
+
+    def take(array: Any) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
+    with modes.outside_inference():
+        made = arrays.each(take)
+    table = Table(spec, objects or {}) if spec.plan.objects else None
+    state = State.of_arrays(made, spec, pinned=False, table=table, target=target, files=files)
+    if stamp is not None:
+        state.remember(save_history.NEW.saved(stamp))
+    return state
+
+
+def placed(leaf: NumpyArray, device: Any) -> torch.Tensor:
+    """A leaf of a nest on a device, None for the default."""
+    return from_numpy(leaf).to(torch.get_default_device() if device is None else device)

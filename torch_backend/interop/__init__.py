@@ -1,0 +1,1 @@
+"""How states and samples travel: DLPack, state dicts, other processes, devices."""

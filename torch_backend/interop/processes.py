@@ -1,0 +1,82 @@
+"""States on their way to other processes by `multiprocessing`, torch's or Python's own.
+
+A process that is started with a state gets it in shared memory, which nobody writes to any more; so does a process that
+reads what the first process has put in a queue. What a process that was itself started puts there goes as bytes: see
+`versions.sending`. Torch would move tensors that it sends to shared memory, and free what other threads may be reading,
+so it gets copies; that of a state with which a process is started becomes the state's own memory, so that one copy is
+made, however many processes are started.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays
+from functional_rb.storage import sending
+from functional_rb.storage.sending import Filed
+from functional_rb.versions.state import held_objects, readable
+from functional_rb.versions.version import Version
+from torch_backend.memory.memory import Memory
+from torch_backend.memory.state import State, signed, unpickled
+
+
+def _sent(state: State) -> tuple[Any, ...]:
+    version = readable(state)
+    with version.lock:
+        memory = version.own()
+        if memory.files is not None:
+            filed = sending.take_apart(state.exported_memory(), state._counters)
+            return _received_files, (state.spec, state._target, filed)
+        lasting = sending.lasting()
+        memory = _shared(version) if lasting else memory.copy()
+        held = held_objects(memory)
+    arrays = signed(memory.state_arrays(state._counters))
+    if lasting:
+        sending.keep(memory)
+        arrays = arrays._replace(counters=memory.as_numpy(arrays.counters))  # the state's own stay where they are
+    else:
+        arrays = arrays.each(memory.as_numpy)
+    return _received, (state.spec, state._target, memory.rows.device, arrays, held, lasting)
+
+
+def _shared(version: Version) -> Memory:
+    """The content of a state in shared memory: in the state's own from now on, if a process is started with it."""
+    memory: Any = version.own()
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    if memory.sharing != strategy:
+        memory = memory.copy()
+        for array in memory.arrays:
+            array.share_memory_()
+        memory.sharing, memory.pinned = strategy, True
+        if sending.starting():
+            version.move(memory)
+    shared: Memory = memory
+    return shared
+
+
+def _received(
+    spec: BufferSpec,
+    target: torch.device | None,
+    device: torch.device,
+    arrays: Arrays,
+    held: Mapping[int, object] | None,
+    shared: bool,
+) -> State:
+    arrays = arrays.each(functools.partial(torch.as_tensor, device=device))
+    return unpickled(arrays, spec, held, target, pinned=shared)
+
+
+def _received_files(spec: BufferSpec, target: torch.device | None, state: Filed) -> State:
+    files, arrays = sending.put_together(spec, state)
+    tensors = arrays.each(torch.from_numpy)
+    return State.of_arrays(tensors, spec, pinned=state.inherited, target=target, files=files)
+
+
+ForkingPickler.register(State, _sent)

@@ -1,0 +1,383 @@
+"""Kernels as operations of torch: a program that torch.compile makes calls the same ones as eager functions do.
+
+Every kernel that is declared (`functional_rb.native.kernels`) is an operation `functional_rb::<its handler>`: of
+operands that are changed in place, of the others, and of what records and shapes say. So a program holds
+all that its calls need, in whichever process it runs.
+
+torch.compile sees a call as one function of tensors, by a number for all that is static. The declaration is evaluated
+behind it, in plain Python, where sizes may be symbols.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from functional_rb import _native
+from functional_rb.base.description import REMEMBERED, Description
+from functional_rb.core.draft import Arrays
+from functional_rb.core.frame_store import FramePlan
+from functional_rb.core.strategy import Selection
+from functional_rb.native import gpu
+from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Made, fill_draws
+from functional_rb.ops.part_kernels import Table
+from functional_rb.structures.episode_windows import Entries, Slices
+from functional_rb.structures.hash_map import HashTable
+from functional_rb.structures.ring import Removal, RingState
+from functional_rb.structures.sparse_set import SparseSet
+from functional_rb.transforms.step_queue import Line
+from torch_backend.arrays import ops, random
+from torch_backend.arrays.tracing import constant
+from torch_backend.kernels.chain import CHAIN
+
+# What does the same on a GPU, by the names of handlers.
+LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities", "update": "rewrite"}
+# The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
+CHANGING: Final = {"add": 1, "update": 1, "update_priorities": 1, "set_leaves": 0, "store": 0, "map_insert": 2}
+LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """What a call is but for its tensors, and numbers that may be symbols.
+
+    Attributes:
+        operands: which tensor each is, those that are changed first; None for one that is not given.
+        records: of each its dtype and its words, None for a number.
+        outputs: of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
+    """
+
+    operands: list[int | None]
+    records: list[tuple[str, list[int]] | None]
+    outputs: list[Any]
+
+
+def by_operation(kernel: Kernel) -> list[torch.Tensor]:
+    """What a kernel makes, by an operation; what it changes in place is changed."""
+    outputs, numbers = kernel.in_order, list[Any]()
+    is_changed = [any(x is output for output in outputs) for x in kernel.operands]
+    changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
+    given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
+    places = {id(x): place for place, x in enumerate([*changed, *given])}
+    form = Form([places.get(id(x)) for x in kernel.operands], [], [])
+    for record in kernel.records:
+        if isinstance(record, np.ndarray):
+            form.records.append((record.dtype.name, record.view(np.int32).tolist()))
+        else:
+            form.records.append(None)
+            numbers.append(record)
+    for x in outputs:
+        form.outputs.append((x.dtype, len(x.shape)) if isinstance(x, Made) else places.get(id(x)))
+        numbers += x.shape if isinstance(x, Made) else ()
+    assert kernel.name in CHANGING or not changed
+    tensors = [changed, given] if kernel.name in CHANGING else [given]
+    operation = getattr(torch.ops.functional_rb, kernel.name).default
+    made: Any = operation(*tensors, numbers, json.dumps(form, separators=(",", ":")))
+    return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(text: str) -> Form:
+    return Form(*json.loads(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[Any], list[Any]]:
+    """The form of a call, with arrays for its records, and for outputs shapes and dtypes of torch's."""
+    form, left = _form(text), iter(numbers)
+    records = [
+        np.array([next(left)], np.int32) if record is None else np.array(record[1], np.int32).view(record[0])
+        for record in form.records
+    ]
+    return form.operands, records, _shaped(form, left)
+
+
+def _shaped(form: Form, sizes: Any) -> list[object]:
+    return [
+        (tuple([next(sizes) for _ in range(x[1])]), ops.DTYPES[x[0]]) if isinstance(x, list) else x
+        for x in form.outputs
+    ]
+
+
+def _define(name: str) -> None:
+    """Define the operation of a kernel."""
+    changes, count = name in CHANGING, CHANGING.get(name)
+    results = "Tensor[]" if count is None else f"({', '.join(['Tensor'] * count)})"
+    changed = "Tensor(a!)[] changed, " if changes else ""
+    tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
+
+    def carried_out(*given: Any) -> Any:
+        tensors = given[0] + given[1] if changes else given[0]
+        places, records, outputs = _told(given[-1], tuple(given[-2]))
+        made = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
+        new = iter(made)
+        arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
+        operands = [None if k is None else tensors[k] for k in places]
+        CHAIN.call(_native.HANDLERS[name], records, operands, arrays)
+        return _returned(name, made)
+
+    def described(*given: Any) -> Any:
+        form = _form(given[-1])
+        outputs = _shaped(form, iter(given[-2][form.records.count(None) :]))
+        device = next(iter(given[0] or given[1])).device
+        return _returned(name, [torch.empty(x[0], dtype=x[1], device=device) for x in outputs if isinstance(x, tuple)])
+
+    LIBRARY.define(f"{name}({changed}Tensor[] given, SymInt[] numbers, str form) -> {results}", tags=tags)
+    LIBRARY.impl(name, carried_out, "CPU")
+    if name in LAUNCHES:
+        LIBRARY.impl(name, functools.partial(launched, name), "CUDA")
+    torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
+
+
+def launched(name: str, *given: Any) -> Any:
+    """What an operation does on a GPU."""
+    tensors = [x for part in given[:-2] for x in part]
+    places, records, outputs = _told(given[-1], tuple(given[-2]))
+    made = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
+    new = iter(made)
+    results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
+    launch(name, records, [None if k is None else tensors[k] for k in places], results)
+    return _returned(name, made)
+
+
+def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
+    """Fill in the results of a handler on a GPU, on torch's current stream there."""
+    plan, masked, device = records[0], False, next(x.device for x in operands if x is not None)
+    if name == "add":
+        batch, masked = int(records[1][0]), operands[-2 - plan[0]] is not None
+    else:
+        batch = len(results[-1]) if name == "draw" else len(operands[3 if name == "update_priorities" else 2])
+    wanted = _native.gpu_scratch(LAUNCHES[name], tuple(records), batch, masked)
+    scratch = torch.empty(wanted, dtype=torch.int32, device=device)
+    handler, on_cuda = _native.GPU_HANDLERS[LAUNCHES[name]], device.type == "cuda"
+    where = (2, device.index) if on_cuda else (1, 0)
+    stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
+    CHAIN.launch(handler, tuple(records), operands, [*results, scratch], where, stream)
+
+
+def _returned(
+    name: str, made: list[torch.Tensor]
+) -> list[torch.Tensor] | torch.Tensor | tuple[torch.Tensor, ...] | None:
+    """What torch expects of an operation that has made these."""
+    count = CHANGING.get(name)
+    return made if count is None else made[0] if count == 1 else tuple(made) or None
+
+
+for _name in _native.HANDLERS:
+    _define(_name)
+
+
+# --- functions of the core by operations ------------------------------------------------------------------------------
+
+
+constant(Description.remember)
+
+
+class _Call(NamedTuple):
+    """A call as torch.compile sees it.
+
+    Attributes:
+        function: which it is of.
+        on_gpu: whether it is to be a launch.
+        template: the nest of its arguments; see `_apart`.
+        static: what of these is no tensor and no number.
+        outline: the nest of its results; see `_outline_of`.
+    """
+
+    function: Callable[..., Any]
+    on_gpu: bool
+    template: Any
+    static: Sequence[Any]
+    outline: Any
+
+
+_CALLS: list[_Call] = []
+# Of calls: what is traced may carry a number as a constant, but no object.
+_NUMBERS: dict[Any, int] = {}
+# Declaration and core of each function.
+_OF: dict[Callable[..., Any], tuple[Declaration, Callable[..., Any]]] = {}
+# Arguments that are numbers and may be symbols; others are settings.
+SYMBOLS: Final = {"batch", "steps"}
+
+
+def _by_operation(
+    function: Callable[..., object], declaration: Declaration, core: Callable[..., object], on_gpu: bool = False
+) -> Any:
+    _OF[function] = declaration, core
+
+    def work(*args: object, **named: object) -> Any:
+        operands: list[object] = []
+        static: list[object] = []
+        template = _apart((args, named), operands, static)
+        kinds = tuple([(x.dim(), x.dtype) if isinstance(x, torch.Tensor) else None for x in operands])
+        number = _number(function, on_gpu, template, kinds, *static)
+        if number < 0:
+            return core(*args, **named)
+        return _filled(_outline(number), _call(number, *operands), operands)
+
+    return work
+
+
+def _apart(nested: Any, operands: list[Any] | None, static: list[Any]) -> Any:
+    """The containers of a nest; tensors and numbers, and what is static, are put behind those that are there.
+
+    What is static comes in parts that torch.compile compares by value when it asks whether to compile anew: the fields
+    of a dataclass, whose numbers are settings, and of a description what it is known by.
+    """
+    if isinstance(nested, torch.Tensor) or (isinstance(nested, (int, torch.SymInt)) and not isinstance(nested, bool)):
+        if operands is None:
+            static.append(int(nested))
+            return -len(static)
+        operands.append(nested)
+        return len(operands) - 1
+    if isinstance(nested, dict):
+        return ("dict", tuple([(key, _apart(part, operands, static)) for key, part in nested.items()]))
+    if isinstance(nested, (tuple, list)):
+        return (type(nested), tuple([_apart(part, operands, static) for part in nested]))
+    if isinstance(nested, Description):
+        nested.remember()
+        static.append(nested.token)
+        return ("description", -len(static))
+    if hasattr(nested, "__dataclass_fields__"):
+        names = _fields(type(nested))
+        return (type(nested), tuple([(name, _apart(getattr(nested, name), None, static)) for name in names]))
+    static.append(nested)
+    return -len(static)
+
+
+@constant
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple([field.name for field in dataclasses.fields(kind) if field.init])
+
+
+def _together(template: Any, operands: Sequence[object], static: Sequence[object]) -> Any:
+    """The nest of these containers."""
+    if isinstance(template, int):
+        return operands[template] if template >= 0 else static[-1 - template]
+    kind, parts = template
+    if kind == "description":
+        return REMEMBERED[static[-1 - parts]]
+    if kind == "dict" or dataclasses.is_dataclass(kind):
+        named = {name: _together(part, operands, static) for name, part in parts}
+        return named if kind == "dict" else kind(**named)
+    found = [_together(part, operands, static) for part in parts]
+    return kind(*found) if hasattr(kind, "_fields") else kind(found)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Example:
+    """What stands for a tensor where only the containers of results are asked for."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@constant
+def _number(*key: Any) -> int:
+    """The number of a call of a function, with a template and the axes and dtypes of its tensors; -1 for the core."""
+    if key not in _NUMBERS:
+        torch.compiler.allow_in_graph(_call)  # only here, where torch is compiling: it imports the compiler
+        function, on_gpu, template, kinds, *static = key
+        examples = [2 if kind is None else _Example((2,) * kind[0], kind[1]) for kind in kinds]
+        kernel = _declared(function, on_gpu, template, examples, static)
+        if kernel is None or kernel.cut:  # the one leaves it to the core, the other's shapes are in its data
+            _NUMBERS[key] = -1
+        else:
+            _CALLS.append(_Call(function, on_gpu, template, static, _outline_of(kernel, examples)))
+            _NUMBERS[key] = len(_CALLS) - 1
+    return _NUMBERS[key]
+
+
+def _outline_of(kernel: Kernel, operands: Sequence[object]) -> object:
+    made = [x for x in kernel.in_order if isinstance(x, Made)]
+    numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(made)}
+
+    def outline(nested: object) -> Any:
+        if isinstance(nested, dict):
+            return "dict", tuple((key, outline(part)) for key, part in nested.items())
+        if isinstance(nested, (tuple, list)):
+            return type(nested).__name__, tuple(map(outline, nested))
+        return numbers.get(id(nested))
+
+    return outline(kernel.results)
+
+
+@constant
+def _outline(number: int) -> object:
+    """The containers of what a call gives: a class by its name, as what torch.compile takes for constant has none."""
+    return _CALLS[number].outline
+
+
+def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[object]) -> Any:
+    if outline is None:
+        return None
+    if isinstance(outline, int):
+        return operands[outline] if outline >= 0 else made[-1 - outline]
+    kind, parts = outline
+    if kind == "dict":
+        return {key: _filled(part, made, operands) for key, part in parts}
+    found = [_filled(part, made, operands) for part in parts]
+    return found if kind == "list" else tuple(found) if kind == "tuple" else _CLASSES[kind](*found)
+
+
+def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
+    """What a call makes, by its operation."""
+    function, on_gpu, template, static, outline = _CALLS[number]
+    kernel = _declared(function, on_gpu, template, operands, static)
+    if kernel is not None:
+        return tuple(by_operation(kernel))
+    args, named = _together(template, operands, static)  # there are no rows
+    made: dict[int, torch.Tensor] = {}
+    _take(outline, _OF[function][1](*args, **named), made)
+    return tuple(made[k] for k in sorted(made, reverse=True))
+
+
+def _declared(
+    function: Any, on_gpu: bool, template: object, operands: Sequence[object], static: Sequence[object]
+) -> Kernel | None:
+    args, named = _together(template, operands, static)
+    declaration = _OF[function][0]
+    given = inspect.signature(declaration).bind(*args, **named).arguments
+    fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in given.items()}
+    kernel = declaration(**fixed)
+    return None if on_gpu and kernel is not None and not gpu.fits(kernel) else kernel
+
+
+def _take(outline: Any, results: torch.Tensor, made: dict[int, torch.Tensor]) -> None:
+    if isinstance(outline, int) and outline < 0:
+        made[outline] = results
+    elif isinstance(outline, tuple):
+        parts = [(key, results[key], part) for key, part in outline[1]] if outline[0] == "dict" else []
+        parts = parts or [(None, x, part) for x, part in zip(results, outline[1], strict=True)]
+        for _, x, part in parts:
+            _take(part, x, made)
+
+
+_CLASSES: Final[dict[str, Any]] = {
+    kind.__name__: kind
+    for kind in (Arrays, Entries, FramePlan, HashTable, Line, Removal, RingState, Selection, Slices, SparseSet)
+}
+
+# What stands in for which function of the core while torch.compile traces.
+TABLE: Final[Table] = {
+    function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops))
+    for function, declaration in (DECLARED | WHOLE).items()
+}
+
+# Likewise, on a GPU that kernels have been loaded for.
+ON_GPU: Final[Table] = {
+    function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops), True)
+    for function, declaration in WHOLE.items()
+}
+
+draws = _by_operation(fill_draws, fill_draws, random.draws)
+"""What `random.draws` does."""

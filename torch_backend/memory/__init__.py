@@ -1,0 +1,1 @@
+"""The memory of torch's states, whose versions share it."""

@@ -1,0 +1,76 @@
+"""Torch's memory on GPUs, for the version chain: how arrays are made there, and on which streams they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.native import gpu
+from functional_rb.versions.memory import Memory
+from torch_backend.arrays import modes, ops
+from torch_backend.arrays.tracing import constant
+
+NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
+
+
+class Gpus:
+    """Those that torch has."""
+
+    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
+        """Keywords of `torch.empty` for what a memory's states and samples are made of; None if it is on no GPU."""
+        device = memory.rows.device
+        if not (device.type == "cuda" and memory.fits and all(map(memory.is_plain_array, memory.arrays))):
+            return None
+        if not gpu.ready(device.index, "torch"):
+            return None
+        return keywords(device, spec)
+
+    def traces(self, arrays: Sequence[torch.Tensor]) -> bool:
+        """Whether arrays lie on one GPU with kernels, while torch.compile traces what is done with them."""
+        device = arrays[0].device
+        return device.type == "cuda" and all(x.device == device for x in arrays) and _ready(device.index)
+
+
+@constant
+def _ready(device: int) -> bool:
+    return gpu.ready(device, "torch")
+
+
+def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, object], ...]:
+    """Those of `torch.empty` for numbers, masks and bytes, and for each leaf."""
+    leaves = [ops.DTYPES[leaf.dtype] for leaf in spec.plan.layout.leaves]
+    return tuple({"dtype": dtype, "device": device} for dtype in (*NUMBERS, *leaves))
+
+
+def prototype(given: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
+    """An array of a shape with one element, in place of all."""
+    return torch.empty(1, **given).expand(shape)
+
+
+def like_outside_inference(array: torch.Tensor) -> torch.Tensor:
+    """An array that may be written to later, also outside of inference mode."""
+    with modes.outside_inference():
+        return torch.empty_like(array)
+
+
+def cross(memory: Memory, before: int) -> None:
+    """Have torch's current stream wait for another one, which worked on a memory's arrays before.
+
+    Versions share these arrays, and their users know nothing of each other: so also a read comes after a write that was
+    asked for first, and before one that comes later. While a CUDA graph is captured, its user has seen to that.
+    """
+    device = memory.rows.device
+    if not torch.cuda.is_current_stream_capturing():
+        now = torch.cuda.current_stream(device)
+        other = torch.cuda.ExternalStream(before, device) if before else torch.cuda.default_stream(device)
+        now.wait_event(other.record_event())
+        for array in memory.arrays:
+            array.record_stream(now)  # else torch's allocator could give the memory away before that stream is done
+
+
+_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, its handle
+# What the version chain asks; see `functional_rb.native.chain.Chains.make`.
+ON_GPU = prototype, torch.empty_like, like_outside_inference, torch.is_inference_mode_enabled, _stream, cross

@@ -1,0 +1,233 @@
+"""What the engine has to know of torch; see `functional_rb.versions.library`."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.strategy import Selection
+from functional_rb.native.switch import HAVE_KERNELS as HAVE_KERNELS
+from functional_rb.native.switch import switch
+from functional_rb.ops.part_kernels import NONE, Table
+from functional_rb.storage.placement import Placement
+from functional_rb.versions import memory as versioned
+from functional_rb.versions.library import Library
+from functional_rb.versions.state import readable
+from functional_rb.versions.version import Version
+from torch_backend.arrays import modes, ops, random
+from torch_backend.arrays.convert import is_batched
+from torch_backend.memory.gpus import Gpus
+from torch_backend.memory.memory import Memory
+from torch_backend.memory.objects import Table as Objects
+from torch_backend.memory.shipping import PINS, Room, shipped
+
+_compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
+_NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
+
+
+class Torch(Library):
+    """Torch, on any device and while torch.compile traces."""
+
+    ops = ops
+    memory_type = Memory
+    table_type = Objects
+    gpus: Gpus | None = None
+    # A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any.
+    operations: Any
+    # These are entered often, so they are the functions themselves.
+    is_tracing = staticmethod(_compiling)
+    is_batched = staticmethod(is_batched)
+    check_key = staticmethod(random.check_key)
+    split = staticmethod(random.split)
+
+    def placement(self, spec: BufferSpec) -> Placement:
+        """Where the memories of a buffer belong."""
+        return Placement(spec)
+
+    def lock(self, version: Version) -> AbstractContextManager[Any]:
+        """None while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
+        return _NO_LOCK if _compiling() else version.lock
+
+    def core(self) -> AbstractContextManager[Any]:
+        """Let the core compute without autograd."""
+        return modes.without_gradients()
+
+    def making(self) -> AbstractContextManager[object]:
+        """Outside of inference mode, as torch forbids to write to what was made in it."""
+        return modes.outside_inference()
+
+    def uses_kernels(self, memory: versioned.Memory) -> bool:
+        """Whether kernels read and write a memory: not while tracing."""
+        return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
+
+    def traced(self, memory: versioned.Memory) -> Table:
+        """The kernels as operations, for a memory on the CPU, or on a GPU, over which nobody maps."""
+        if not _may_trace_kernels() or not memory.fits:
+            return NONE
+        on_gpu = self.gpus is not None and self.gpus.traces(memory.arrays)
+        table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
+        return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
+
+    def by_chain(self, function: str, *given: object) -> Any:
+        """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
+        chain = self.chain_now()
+        return NotImplemented if chain is None else getattr(chain, function)(*given)
+
+    def chain_now(self, state: object = None) -> Any:
+        """The version chain; None where there is none, and while somebody traces, or maps."""
+        return None if _compiling() or _transforms() is not None else self.chain
+
+    def natively(self, function: str, *given: object) -> Any:
+        """By the version chain."""
+        return self.by_chain(function, *given)
+
+    def makers_on_gpu(self, memory: versioned.Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
+        """On CUDA."""
+        return None if self.gpus is None else self.gpus.makers(memory, spec)
+
+    def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
+        """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
+        return numbers(key, shape, memory.rows.device)
+
+    def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
+        """A float32 scalar on the memory's device, where a number is filled in: copying it there would wait."""
+        if isinstance(beta, float):
+            return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
+        return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
+
+    def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
+        """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""
+        if not isinstance(array, torch.Tensor) or not (array.device == target or array.device.type == "cpu"):
+            return array
+        return array.to(memory.rows.device)
+
+    def sent(self, array: Any, target: torch.device | None) -> Any:
+        """A result on the target."""
+        return self._all_sent([array], target)[0]
+
+    def room(self, spec: BufferSpec, batch: int, key: torch.Tensor, target: torch.device | None) -> Room | None:
+        """Pinned memory beside CUDA, for rows that are read whole."""
+        if target is None or _compiling() or target.type not in PINS:
+            return None
+        known = spec.known
+        if not (known.plain and known.draws and batch):
+            return None
+        if self.chain_now() is None or spec.plan.objects:
+            return None
+        lead = spec.sampler.leading_shape(batch)
+        room = Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
+        room.by_bits = room.by_bits or not _is_on_cpu(key)
+        return room
+
+    def sent_sample(
+        self, leaves: list[object], selection: Selection, target: torch.device | None, room: Room | None = None
+    ) -> tuple[list[Any], Selection]:
+        """A sample on the target; Python objects stay as they are."""
+        if target is None:
+            return leaves, selection
+        *told, extras = selection
+        sent = self._all_sent([*told, *extras.values()], target)
+        found = Selection(*sent[: len(told)])._replace(extras=dict(zip(extras, sent[len(told) :], strict=True)))
+        if room is not None and leaves is room.parts:
+            return room.shipped(target), found
+        # What a function on the host is to read comes as arrays of NumPy.
+        leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
+        return self._all_sent(leaves, target), found
+
+    def _all_sent(self, arrays: list[object], target: torch.device | None) -> list[Any]:
+        """Results on the target; one copy takes them to CUDA."""
+        if target is None:
+            return arrays
+        if _compiling():
+            return [x.to(target, non_blocking=True) if isinstance(x, torch.Tensor) else x for x in arrays]
+        return shipped(arrays, target)
+
+    def placed(self, name: str, array: Any, memory: versioned.Memory, target: torch.device | None) -> torch.Tensor:
+        """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
+        device = memory.rows.device
+        if array.device != device:
+            array = self.received(array, memory, target)
+        if array.device != device:
+            raise ValueError(
+                f"{name}: expected a tensor on {device}, where the state is, got one on {array.device}; "
+                f"move it by .to({str(device)!r})"
+            )
+        tensor: torch.Tensor = array if array.is_contiguous() else array.contiguous()
+        return tensor
+
+    def items(self, state: Any) -> list[torch.Tensor]:
+        """Views of what is exported; of compact storage copies."""
+        spec = state.spec
+        if spec.plan.frames is not None:
+            arrays = readable(state).own().state_arrays(state._counters)
+            return functions.items(ops, arrays, spec)
+        rows, wide = state.rows, state.wide
+        views = []
+        for leaf in spec.plan.layout.leaves:
+            if leaf.wide is not None:
+                views.append(wide[leaf.wide].view(ops.DTYPES[leaf.dtype]))
+                continue
+            dtype = ops.DTYPES[leaf.dtype]
+            if not leaf.nbytes:
+                views.append(rows.new_zeros((rows.shape[0], *leaf.shape), dtype=dtype))
+                continue
+            first = leaf.offset or 0
+            piece = rows.view(torch.uint8)[:, first : first + leaf.nbytes] if rows.shape[1] else rows.view(torch.uint8)
+            views.append(piece.view(dtype).unflatten(1, leaf.shape) if leaf.shape else piece.view(dtype)[:, 0])
+        return views
+
+    def make_room(
+        self,
+        memory: versioned.Memory,
+        spec: BufferSpec,
+        counters: torch.Tensor,
+        batch: int,
+        handles: torch.Tensor | None = None,
+    ) -> None:
+        """So; while tracing all of it has to be there, and no checkpoint may need what is overwritten."""
+        if not _compiling():
+            super().make_room(memory, spec, counters, batch, handles)
+            return
+        function = "add_" if handles is None else "update_"
+        if handles is None and not memory.files.complete:
+            raise ValueError(
+                "add_: room for a Memmap buffer is reserved on the disk before rows are written, which torch.compile "
+                "cannot trace; call add_ outside of the compiled function until the buffer is full, or use frb.Host()"
+            )
+        if memory.files.undo is not None:
+            raise ValueError(
+                f"{function}: this Memmap buffer is saved in its own directory, so what checkpoints need is kept "
+                f"before it is overwritten, which torch.compile cannot trace; call {function} outside of the compiled "
+                f"function, or save to another directory"
+            )
+
+
+def _is_on_cpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def _may_trace_kernels() -> bool:
+    """Whether what is traced may call kernels, as operations."""
+    return HAVE_KERNELS and switch.on and not torch._C._are_functorch_transforms_active()
+
+
+def numbers(key: torch.Tensor, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
+    """Uniform int32 in [0, 2^31) by a key, on a device."""
+    if device.type == "cpu" and _compiling() and key.device.type == "cpu" and _may_trace_kernels():
+        drawn: torch.Tensor = TORCH.operations.draws(key, *shape)
+        return drawn
+    if HAVE_KERNELS and device.type == "cpu" and not _compiling() and switch.on and not is_batched(key):
+        drawn = TORCH.kernels.draws(key.to(device), *shape)  # keys are made on torch's default device
+        return drawn
+    return random.draws(key.to(device), *shape)
+
+
+TORCH = Torch()
+if HAVE_KERNELS and torch.version.cuda is not None:
+    TORCH.gpus = Gpus()

@@ -1,0 +1,81 @@
+"""The memory of torch's states; see `functional_rb.versions.memory`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from functional_rb.base.arrays import NumpyArray
+from functional_rb.versions import memory
+from torch_backend.arrays import modes, ops
+from torch_backend.memory.shipping import part
+
+_NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
+
+
+class Memory(memory.Memory):
+    """Tensors.
+
+    Attributes:
+        sharing: by which of torch's strategies they lie in memory that processes share; None if they do not.
+    """
+
+    __slots__ = ("sharing",)
+
+    ops: ClassVar[Any] = ops
+
+    def __init__(self, *arrays: Any, **more: Any) -> None:
+        """Take the arrays over, as every memory does."""
+        super().__init__(*arrays, **more)
+        self.sharing: str | None = None
+
+    def copy(self) -> Self:
+        """Fresh memory with the same content, that may be written to in and outside of inference mode."""
+        with modes.outside_inference():
+            return super().copy()
+
+    def wait_for_draws(self) -> None:
+        """Do so, but for `torch.compile`, which traces no locks."""
+        if not torch.compiler.is_compiling():
+            super().wait_for_draws()
+
+    @staticmethod
+    def taken(array: Any) -> torch.Tensor:
+        """A tensor in the same memory."""
+        return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+    @staticmethod
+    def as_numpy(array: Any) -> NumpyArray:
+        """The array as NumPy's, on the host."""
+        found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
+        return found
+
+    @staticmethod
+    def numpy_dtype(array: torch.Tensor) -> np.dtype[np.generic]:
+        """The dtype of the same name."""
+        return _NUMPY[array.dtype]
+
+    @staticmethod
+    def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """A part of a tensor of bytes, as a tensor of a dtype by its name; read on the stream that torch uses now."""
+        if holder.is_cuda:
+            holder.record_stream(torch.cuda.current_stream(holder.device))
+        return part(holder, begin, ops.DTYPES[dtype], shape)
+
+    @staticmethod
+    def clone(array: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor."""
+        return array.clone()
+
+    @staticmethod
+    def is_plain_array(array: torch.Tensor) -> bool:
+        """Whether it is an ordinary tensor, not a batched, fake or traced one, in one piece."""
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(array)
+        return type(array) is torch.Tensor and not wrapped and array.is_contiguous()
+
+    @classmethod
+    def is_ordinary_array(cls, array: torch.Tensor) -> bool:
+        """Whether it is such a one on the CPU."""
+        return array.device.type == "cpu" and cls.is_plain_array(array)

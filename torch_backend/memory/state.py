@@ -1,0 +1,113 @@
+"""The state on torch: a value whose arrays are shared with its successors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays, by_name
+from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.versions.library import Library
+from functional_rb.versions.object_table import Held
+from functional_rb.versions.state import VersionedState, held_objects
+from functional_rb.versions.version import begin
+from torch_backend.arrays import ops
+from torch_backend.memory.library import TORCH
+from torch_backend.memory.objects import Table
+
+
+class State(VersionedState):
+    """A replay buffer as a value; see `VersionedState`. The pytree's leaves count as exported too."""
+
+    __slots__ = ()
+
+    library: ClassVar[Library] = TORCH
+
+    def __deepcopy__(self, memo: dict[int, object]) -> State:
+        """A state with memory of its own."""
+        copied, counters = self.copied_memory(), self._counters.clone()
+        if copied.table is None:
+            return State(begin(copied), counters, self.spec, None, self._target)
+        held = copy.deepcopy(held_objects(copied), memo)
+        return _rebuilt(copied.state_arrays(counters), self.spec, held, self._target)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by the arrays, which count as exported, and the Python objects that they stand for."""
+        memory = self.exported_memory()
+        arrays = signed(memory.state_arrays(self.counters))
+        return unpickled, (arrays, self.spec, held_objects(memory), self._target)
+
+
+def _rebuilt(
+    arrays: Arrays,
+    spec: BufferSpec,
+    held: Mapping[int, object] | None = None,
+    target: torch.device | None = None,
+    pinned: bool = True,
+) -> State:
+    """A state of arrays, and the objects by the tokens in these, in a table of their own."""
+    table = None if held is None else Table(spec, held)
+    return State.of_arrays(arrays, spec, pinned, table, target)
+
+
+def signed(arrays: Arrays) -> Arrays:
+    """Arrays of dtypes that torch can read from a pickle: of unsigned ones it cannot."""
+
+    def as_signed(array: torch.Tensor) -> torch.Tensor:
+        return array.view(ops.SIGNED.get(array.dtype, array.dtype))
+
+    auxiliary = {name: as_signed(array) for name, array in arrays.auxiliary.items()}
+    return arrays._replace(wide=tuple(map(as_signed, arrays.wide)), auxiliary=auxiliary)
+
+
+def unpickled(
+    arrays: Arrays,
+    spec: BufferSpec,
+    held: Mapping[int, object] | None,
+    target: torch.device | None,
+    pinned: bool = True,
+) -> State:
+    """A state of such arrays, with the dtypes as they were; pinned if somebody else may hold them."""
+    wide = [ops.DTYPES[STORED_AS.get(leaf.dtype, leaf.dtype)] for leaf in spec.plan.layout.wide]
+    restored = tuple(array.view(dtype) for array, dtype in zip(arrays.wide, wide, strict=True))
+    auxiliary = {
+        name: array.view(ops.DTYPES[spec.plan.auxiliary[name].dtype]) for name, array in arrays.auxiliary.items()
+    }
+    return _rebuilt(arrays._replace(wide=restored, auxiliary=auxiliary), spec, held, target, pinned)
+
+
+Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
+
+
+def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
+    tree = state.tree
+    auxiliary = [state.auxiliary[name] for name in state.spec.plan.auxiliary]
+    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *auxiliary, state.counters]
+    memory = state.exported_memory()
+    held = Held(memory.table, memory) if state.spec.plan.objects else None
+    return leaves, (state.spec, len(state.wide), held, state._target)
+
+
+def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
+    named = by_name(state.exported(), state.spec.plan)
+    return [(pytree.GetAttrKey(name), leaf) for name, leaf in named.items()], _flatten(state)[1]
+
+
+def _unflatten(leaves: Any, context: Outline) -> State:
+    spec, wide, held, target = context
+    rows, *rest = leaves
+    tree = rest[wide] if spec.plan.tree_shape else None
+    auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + (tree is not None) : -1], strict=True))
+    arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary)
+    table = None if held is None else held.table
+    return State.of_arrays(arrays, spec, table=table, target=target)
+
+
+pytree.register_pytree_node(
+    State, _flatten, _unflatten, serialized_type_name="torch_backend.State", flatten_with_keys_fn=_flatten_with_keys
+)

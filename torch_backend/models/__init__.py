@@ -1,0 +1,1 @@
+"""Language models of torch as models of `rb.text`."""

@@ -1,0 +1,1 @@
+"""Buffers dealt to the processes of a group."""

@@ -1,0 +1,498 @@
+"""The public functions on sharded buffers: the engine of `ShardedState`.
+
+All processes of the group call the same functions in the same order, with the same keys, as they do collectives. Each
+of them gives the steps of its own lanes, and gets its own share of a batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from functional_rb.buffer import api, checks, functions, mapping
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import AnySample, SameState
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.core import counters
+from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.strategy import Selection
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.scale import asked, deal, follow, local, place, shares
+from functional_rb.structures.ring import Write
+from torch_backend.arrays import ops, random
+from torch_backend.engines import execute
+from torch_backend.engines.execute import as_vector as as_vector
+from torch_backend.engines.execute import build_mapping as build_mapping
+from torch_backend.engines.execute import convert as convert
+from torch_backend.engines.execute import evaluated as evaluated
+from torch_backend.engines.execute import inside as inside
+from torch_backend.engines.execute import map_items as map_items
+from torch_backend.engines.execute import split as split
+from torch_backend.engines.execute import unsupported as unsupported
+from torch_backend.engines.execute import value_of as value_of
+from torch_backend.memory import library
+from torch_backend.memory.state import State
+from torch_backend.scale.exchange import exchanged, gathered, on_device_of
+from torch_backend.scale.state import ShardedState, group_of
+
+Replacements = Mapping[int, Array]
+
+
+def init(spec: Any, device: Any, items: Any, validate: bool, sharding: object) -> CoreState:
+    """What `init` makes with a process group; with a group of one process an ordinary buffer."""
+    checks.check_spec(spec)
+    checks.leaves_for_backend(spec, unsupported)
+    mapping.check_gives(execute, spec)
+    group = group_of(sharding)
+    deal.check(spec)
+    shards = torch.distributed.get_world_size(group)
+    if shards == 1:
+        return api.init(execute, spec, device, items, validate)
+    dealing = deal.deal(spec, shards)
+    state = ShardedState(execute.init(dealing.index, device), execute.init(dealing.part, device), spec, group)
+    if items is None:
+        checks.may_start_empty(spec)
+        return state
+    checks.may_start_filled(spec)
+    filled: CoreState = add_items(state, items, None, None, None, validate, True, None, "add_")
+    return filled
+
+
+def check_state(state: Any, function: str) -> None:
+    """Refuse a state that was consumed, and to trace what processes tell each other."""
+    checks.check_state(state, function)
+    state.check_alive()
+    if torch.compiler.is_compiling():
+        raise TypeError(
+            f"{function}: torch.compile cannot trace what the processes of a sharded buffer tell each other; call "
+            f"{function} outside of the compiled function"
+        )
+
+
+def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any]:
+    """The counters of a state and a mask as arrays of NumPy."""
+    vector: Any = state.counters
+    return vector.cpu().numpy(), None if mask is None else mask.cpu().numpy()
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def add_items(
+    state: ShardedState,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: object,
+    validate: bool,
+    time_major: bool,
+    to: object,
+    function: str,
+) -> SameState:
+    """Note the steps of all lanes in the index, and write to this process's part what belongs there."""
+    if to is not None:
+        raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    check_state(state, function)
+    dealing, own = state.dealing, state.part
+    own_key = None if key is None else random.split(random.check_key(key), dealing.shards)[state.rank]
+    view = CoreState(own.counters, (), None, own.counters, {}, dealing.asked)
+    leaves, batch, mask, priorities, _, outside = api.check_add(
+        _ENGINE, view, items, mask, priorities, own_key, validate, function, time_major
+    )
+    assert outside is None  # what lies outside is known, and an error
+    mask = None if mask is None else mask.reshape(batch)
+    priorities = None if priorities is None else priorities.reshape(batch)
+    before = own.counters
+    in_place = function == "add_" and not dealing.part_tells  # else the state is there until all have told the same
+    if dealing.by_slots:
+        index, part = _write_where_chosen(state, list(leaves), batch, mask, priorities, key, in_place)
+    elif dealing.delays:
+        index, part = _write_later_items(state, list(leaves), batch, mask, in_place)
+    else:
+        index, part = _write_alike(state, list(leaves), batch, mask, priorities, in_place)
+    if dealing.spec.plan.frames is not None and batch:
+        sizes = _told(state.followed_by(index, part), before, part).sizes
+        given = sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
+        index = execute.write_by(index, follow.shortened, *given, consume=in_place)
+    if function == "add_" and not in_place:
+        index, part = execute.taken_over(state.index, index), execute.taken_over(own, part)
+    return state.followed_by(index, part)
+
+
+def _write_alike(
+    state: ShardedState, leaves: Sequence[object], batch: int, mask: object, priorities: object, in_place: bool
+) -> tuple[State, State]:
+    """Write the same rows to the index, of all lanes, and to the part; returns both."""
+    dealing, write = state.dealing, execute.add_ if in_place else execute.add
+    steps = batch // dealing.lanes_each
+    read = [leaves[k] for k in dealing.index_leaves]
+    all_mask, all_priorities, *all_read = _of_all_lanes(state, [mask, priorities, *read])
+    index = write(state.index, all_read, steps * dealing.lanes, all_mask, all_priorities, None)
+    return index, write(state.part, leaves, batch, _real(state, steps, mask), None, None)
+
+
+def _write_where_chosen(
+    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, key: Any, in_place: bool
+) -> tuple[State, State]:
+    """Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both."""
+    dealing, device = state.dealing, state.index.counters.device
+    words = dealing.index.writer.words
+    alike = key.cpu().numpy().tobytes() if words else b""  # a writer that draws chooses by one key of all
+    given = _of_all_lanes(state, [*leaves, mask, priorities], alike)
+    *leaves, mask, priorities = (None if x is None else x.to(device) for x in given)
+    if not batch:
+        return (execute.renamed(state.index), execute.renamed(state.part)) if in_place else (state.index, state.part)
+    rows = batch // dealing.lanes_each * dealing.lanes
+    draws = library.numbers(key, (rows, words), device) if words else None
+    writes: list[Write] = []
+
+    def choose(ops: Ops, arrays: Arrays, spec: BufferSpec) -> Arrays:
+        after, write = place.choose(ops, arrays, dealing, leaves, rows, mask, priorities, draws)
+        writes.append(write)
+        return after
+
+    index = execute.write_by(state.index, choose, consume=in_place, rewrites=True)
+    chosen = dealing, leaves, writes[0], _shard_number(state, index.counters)
+    return index, execute.write_by(state.part, place.place, *chosen, consume=in_place, rewrites=True)
+
+
+def _write_later_items(
+    state: ShardedState, leaves: Sequence[object], batch: int, mask: object, in_place: bool
+) -> tuple[State, State]:
+    """Write to the part, which makes other items of the rows, and these to the index; returns both."""
+    dealing, write = state.dealing, execute.add_ if in_place else execute.add
+    before, steps = state.part.counters, dealing.part.rows(batch) // dealing.lanes_each
+    part = write(state.part, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
+    real = follow.first_rows(ops, _told(state, before, part).written, steps)
+    read = []
+    if dealing.index_leaves:
+        slots = follow.slots_of_rows(ops, dealing.part.plan, before, steps)
+        stored = execute.read_by(part, _read_stored, slots)
+        read = _of_all_lanes(state, [stored[k] for k in dealing.index_leaves])
+    return write(state.index, read, steps * dealing.lanes, real, None, None), part
+
+
+def _real(state: ShardedState, steps: int, mask: Any) -> Any:
+    """Which rows of this process's lanes are written: a mask, but for lanes that the buffer does not have."""
+    dealing = state.dealing
+    if dealing.is_even:
+        return mask
+    like = state.part.counters
+    real = deal.real_rows(ops, dealing, _shard_number(state, like), steps, like)
+    return real if mask is None else real & mask.to(real.device)
+
+
+def _shard_number(state: ShardedState, like: torch.Tensor) -> torch.Tensor:
+    """Which shard this process has, an int32 scalar where a tensor is."""
+    return torch.tensor(state.rank, dtype=torch.int32, device=like.device)
+
+
+def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told:
+    """What the parts of all processes tell after a write, of all lanes."""
+    own = follow.told(ops, state.dealing, before, part.counters)
+    written, sizes = _of_all_lanes(state, [*own])
+    return follow.Told(written, sizes)
+
+
+def _of_all_lanes(state: ShardedState, tensors: list[Any], alike: bytes = b"") -> list[Any]:
+    """Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None."""
+    given = [x for x in tensors if x is not None]
+    found = iter(gathered(state, given, alike) if given else ())
+    return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
+
+
+def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
+    """Set the priorities that all processes give, and rewrite leaves where their items lie."""
+    check_state(state, function)
+    handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
+    priorities = None if priorities is None else priorities.reshape(len(handles))
+    given = [handles, *([] if priorities is None else [priorities]), *replacements.values()]
+    handles, *rest = [x.flatten(0, 1) for x in gathered(state, given)]
+    priorities = None if priorities is None else rest.pop(0)
+    replacements = dict(zip(replacements, rest, strict=True))
+    in_place = function.endswith("_")
+    write = execute.update_ if in_place else execute.update
+    dealing, part = state.dealing, None
+    if replacements:
+        live = execute.is_live(state.index, handles)
+        slots, own = _own_slots(state, handles, live)
+        named = execute.look(state.part, _handles_in, slots)
+        named = torch.where(own, named, torch.full_like(named, functions.NOTHING))
+        part = write(state.part, named, None, replacements)
+    elif in_place:
+        part = execute.renamed(state.part)
+    read = {k: replacements[position] for k, position in enumerate(dealing.index_leaves) if position in replacements}
+    return state.followed_by(write(state.index, handles, priorities, read), part)
+
+
+def _handles_in(ops: Ops, arrays: Any, spec: BufferSpec, slots: Array) -> Array:
+    """The handles of the items that lie in slots."""
+    return Draft.of(arrays, spec.plan).handles_of(ops, slots)
+
+
+def clear(state: ShardedState) -> ShardedState:
+    """Take all items out, of all processes."""
+    return state.followed_by(execute.clear(state.index), execute.clear(state.part))
+
+
+def clear_(state: ShardedState) -> ShardedState:
+    """Take all items out, in place."""
+    return state.followed_by(execute.clear_(state.index), execute.clear_(state.part))
+
+
+def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
+    """Another spec, with the items where they are.
+
+    Raises:
+        ValueError: for one whose index has other leaves, whose lanes are longer or shorter, or whose items would go to
+            other slots.
+    """
+    deal.check(spec)
+    dealing, old = deal.deal(spec, state.dealing.shards), state.dealing
+    rearranged = spec.writer != state.spec.writer and (dealing.by_slots or old.by_slots)
+    if dealing.index.item != old.index.item or dealing.slots_each != old.slots_each or rearranged:
+        raise ValueError(
+            "with_spec: a sharded buffer keeps its capacity, a writer that chooses slots stays, and a sampler can only "
+            "take the place of another that reads the same leaves; make a new buffer by rb.init, and add the items of "
+            "this one"
+        )
+    index, part = execute.with_spec(state.index, dealing.index), execute.with_spec(state.part, dealing.part)
+    return ShardedState(index, part, spec, state.group)
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+def sample_items(
+    state: ShardedState,
+    key: Any,
+    batch_size: int | None,
+    beta: Any,
+    p: object,
+    axis_name: None,
+    draw: str,
+    function: str,
+) -> tuple[SameState, AnySample[Any]]:
+    """What `sample` does with a sharded buffer: this process's share of a batch of `batch_size` for all."""
+    if p is not None:
+        raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
+    checks.check_not_a_size(key, batch_size, function)
+    check_state(state, function)
+    random.check_key(key)
+    size, beta = asked.check_sample(_ENGINE, state, batch_size, beta, draw, function)
+    asked.check_shares(state.dealing, size, draw)
+    in_place = function == "sample_"
+    drawn = _drawn_among_own if draw == "local" else _drawn_among_all
+    index, leaves, selection = drawn(state, key, size, beta, in_place)
+    part = execute.renamed(state.part) if in_place else None
+    if state.spec.sampler.takes_out:
+        part = _emptied(state, index, part)
+    if state.spec.on_sample is not None:
+        key = random.split(key, state.dealing.shards)[state.rank]
+    made = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
+    return state.followed_by(index, part), made
+
+
+def _emptied(state: ShardedState, index: State, part: State | None) -> State:
+    """The part without the items that a draw has taken out of the index."""
+    given = state.dealing, index.counters, _shard_number(state, index.counters)
+    return execute.write_by(state.part if part is None else part, _take_out, *given, consume=part is not None)
+
+
+def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing, index: Array, shard: Array) -> Arrays:
+    """The arrays of a part, with other counters."""
+    return arrays._replace(counters=follow.emptied(ops, dealing, index, arrays.counters, shard))
+
+
+def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
+    """Refuse another group than that of the buffer, and a local draw where there is no such thing.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    asked.check_draw(draw, function)
+    if axis_name is not None:
+        raise ValueError(f"{function}: axis_name={axis_name!r} is of JAX; on torch give group=, or leave it out")
+    if isinstance(state, ShardedState):
+        if group is not None and group_of(group) is not state.group:
+            raise ValueError(
+                f"{function}: expected the process group that the buffer was made with, got another; leave group out"
+            )
+        return
+    if draw == "local" and isinstance(state, CoreState):
+        local.check(state.spec)
+    if group is None or (isinstance(group, torch.distributed.ProcessGroup) and group.size() == 1):
+        return
+    if torch.distributed.get_world_size(group_of(group)) > 1:
+        raise ValueError(
+            f"{function}: a group of several processes was given, but this buffer is not sharded; make it by "
+            f"rb.init(spec, sharding=group), or leave group out, for a buffer of each process's own"
+        )
+
+
+Drawn = tuple[State, list[torch.Tensor], Selection]
+
+
+def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
+    """This process's share of the batch that a buffer that is not sharded draws: index, leaves, selection."""
+    dealing, spec = state.dealing, state.spec
+    key, words = _words_of_transforms(state, key, size)
+    index, selection = _draw_of_index(state, key, size, beta, in_place)
+    handles = selection.handles.reshape(-1)
+    state = state.followed_by(index)
+    read, names = _read_for_all(state, handles, words)
+
+    def own_share(part: Any) -> Any:
+        if part is None or isinstance(part, torch.Tensor):
+            return None if part is None else part.chunk(dealing.shards)[state.rank]
+        return {name: own_share(x) for name, x in part.items()}
+
+    mine = own_share(selection._asdict())
+    leaves, told = _with_leading_axes(spec, size // dealing.shards, read, names)
+    return index, leaves, Selection(**mine | {"extras": mine["extras"] | told})
+
+
+def _draw_of_index(
+    state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool
+) -> tuple[State, Selection]:
+    """The index after a draw of the batch of all processes, and what was drawn."""
+    if in_place:
+        after, drawn = execute.sample_(state.index, key, size, beta, lambda _, selection: selection)
+        return after, drawn
+    index, _, selection = execute.sample(state.index, key, size, beta)
+    return index, selection
+
+
+def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
+    """What this process draws among its own items: it asks nobody."""
+    dealing, share = state.dealing, size // state.dealing.shards
+    key = random.split(key, dealing.shards)[state.rank]
+    key, words = _words_of_transforms(state, key, share)
+    if state.spec.sampler.takes_out:
+        index, all_windows = _draw_of_index(state, key, size, beta, in_place)
+        selection = local.own_windows(ops, dealing, all_windows, _shard_number(state, index.counters))
+    else:
+        selection = execute.read_by(state.index, _draw_local, state, key, share, beta)
+        if share and not bool((selection.handles >= 0).any()) and not int(state.index.counters[counters.SIZE]):
+            checks.check_nonempty(state.spec, False, 0)
+        index = execute.renamed(state.index) if in_place else state.index
+    handles = selection.handles.reshape(-1)
+    slots, _ = _own_slots(state, handles, handles != functions.NOTHING)
+    leaves, extras = _read_own(state, slots, handles, words)
+    leaves, told = _with_leading_axes(state.spec, share, [*leaves, *extras.values()], list(extras))
+    return index, leaves, selection._replace(extras={**selection.extras, **told})
+
+
+def _draw_local(
+    ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: object
+) -> Any:
+    """What this process draws of the index."""
+    draft = Draft.of(arrays, spec.plan)
+    sizes = draft.counters.ends.sizes
+    numbers = library.numbers(key, local.draw_shape(state.dealing, share), sizes.device)
+    level = torch.as_tensor(beta, dtype=torch.float32, device=sizes.device)
+    return local.draw(ops, state.dealing, draft, numbers, level, share, _shard_number(state, sizes))[1]
+
+
+def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any, torch.Tensor | None]:
+    """What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded."""
+    if not state.spec.plan.extra_words:
+        return key, None
+    key, other = random.split_at_once(key, 2)
+    return key, random.draws(other, *state.spec.extra_shape(batch))
+
+
+def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own."""
+    slots = torch.where(real, handles % state.spec.capacity, torch.zeros_like(handles))
+    local_slots, own = deal.own_slots(ops, state.dealing, slots, _shard_number(state, slots))
+    return local_slots, own & real
+
+
+def _read_own(state: ShardedState, slots: Any, handles: object, words: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The leaves in slots of the part, as transforms have them, and what these tell."""
+    words = None if words is None else words.to(slots.device)
+    found: tuple[list[Any], dict[str, Any]] = execute.read_by(state.part, _read_drawn, slots, handles, words)
+    return found
+
+
+def _read_drawn(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handles: Array, words: Array | None) -> Any:
+    return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec.inner, slots, handles, words)
+
+
+def _read_for_all(
+    state: ShardedState, handles: torch.Tensor, words: torch.Tensor | None
+) -> tuple[list[torch.Tensor], list[str]]:
+    """Read the rows of a batch that are this process's own, and give each process its share of the batch."""
+    exchange = shares.exchange(state.dealing, handles.cpu().numpy(), state.rank)
+    asked_for, slots = on_device_of(handles, exchange.asked), on_device_of(handles, exchange.slots)
+    chosen = None if words is None else words.to(handles.device)[asked_for]
+    leaves, extras = _read_own(state, slots, handles[asked_for], chosen)
+    return exchanged(state, [*leaves, *extras.values()], exchange), list(extras)
+
+
+def _with_leading_axes(
+    spec: BufferSpec, share: int, read: list[Any], names: list[str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Leaves, and what transforms tell by name, with the leading axes of a sample."""
+    shaped = functions.with_leading_axes(spec, share, read)
+    count = len(shaped) - len(names)
+    return shaped[:count], dict(zip(names, shaped[count:], strict=True))
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
+    """Read items by their handles: each process asks for as many."""
+    (everyones,) = gathered(state, [handles])
+    everyones = everyones.flatten()
+    live = execute.is_live(state.index, everyones)
+    named = torch.where(live, everyones, torch.full_like(everyones, functions.NOTHING))
+    exchange = shares.exchange(state.dealing, named.cpu().numpy(), state.rank)
+    leaves = execute.read_by(state.part, _read_stored, on_device_of(handles, exchange.slots))
+    return exchanged(state, leaves, exchange)
+
+
+def _read_stored(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> list[Array]:
+    draft = Draft.of(arrays, spec.plan)
+    found = draft.read(ops, slots, range(len(draft.plan.leaves)))
+    return [found[k] for k in range(len(found))]
+
+
+def items(state: ShardedState) -> NoReturn:
+    """Refuse to put all items together.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    raise ValueError(
+        "items: no process has all items of a sharded buffer; rb.items(state.part) are those that this process has"
+    )
+
+
+def is_live(state: ShardedState, handles: torch.Tensor) -> torch.Tensor:
+    """Whether handles name stored items."""
+    return execute.is_live(state.index, handles)
+
+
+def look(state: ShardedState, function: Any, handles: Any = None, n: int | None = None) -> Any:
+    """What a function of `buffer.functions` reads off the index."""
+    return execute.look(state.index, function, handles, n)
+
+
+def counter(state: ShardedState, place: int) -> torch.Tensor:
+    """One of the counters, by its place in those of the whole buffer."""
+    return execute.counter(state.index, asked.place_in_index(state.dealing, place))
+
+
+def drawable(state: ShardedState, n: int) -> torch.Tensor:
+    """Whether n items can be drawn."""
+    found: torch.Tensor = execute.drawable(state.index, n)
+    return found
+
+
+_ENGINE: Any = sys.modules[__name__]

@@ -1,0 +1,102 @@
+"""What processes of a group tell each other of a sharded buffer, in as few collectives as there can be.
+
+Whatever is told comes with a mark, a number made of the counters of the teller's index: where processes have not called
+the same functions they differ, and that is an error in all of them rather than wrong items in one.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from functional_rb.native.switch import switch
+from functional_rb.ops.part_kernels import NONE, Table, carried_out
+from functional_rb.scale import rows
+from functional_rb.scale.shares import Exchange
+from functional_rb.structures import row_layout
+from torch_backend import compat
+from torch_backend.arrays import ops
+from torch_backend.memory.library import HAVE_KERNELS, TORCH
+from torch_backend.scale.state import ShardedState
+
+Tensors = list[torch.Tensor]
+
+
+def gathered(state: ShardedState, tensors: Tensors, alike: bytes = b"") -> Tensors:
+    """Tensors [n, *shape] of each process as those of all, [D, n, *shape]: one collective.
+
+    All have to give the same bytes, `alike`, and are told where they have not.
+    """
+    layout = rows.layout_of(tensors)
+    words, mark = _packed(layout, tensors), _mark(state, alike)
+    told = _behind_mark(mark, words)
+    shards = state.dealing.shards
+    found = told.new_empty((shards * len(told), told.shape[1]))
+    compat.all_gather_single(found, told, state.group)
+    found = found.reshape(shards, *told.shape)
+    _check_marks(state, found[:, 0], mark)
+    n = len(tensors[0])
+    flat = rows.unpacked(ops, layout, found[:, 1:].reshape(-1, words.shape[1]))
+    return [x.reshape(shards, n, *x.shape[1:]) for x in flat]
+
+
+def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tensors:
+    """A process's share of a batch of which each has some rows: one collective of these, and a mark for each pair.
+
+    Args:
+        state: of the buffer.
+        tensors: [m, *shape], the rows that this process has.
+        exchange: who sends which rows to whom.
+
+    Returns:
+        [n, *shape], zeros where nobody has the row.
+    """
+    layout = rows.layout_of(tensors)
+    words, mark = _packed(layout, tensors), _mark(state)
+    told = ops.take(_behind_mark(mark, words), on_device_of(words, exchange.outgoing))
+    found = told.new_empty((sum(exchange.received) + 1, told.shape[1]))
+    found[-1] = 0
+    dist.all_to_all_single(found[:-1], told, exchange.received, exchange.sent, group=state.group)
+    _check_marks(state, ops.take(found, on_device_of(words, exchange.marks)), mark)
+    places = on_device_of(words, exchange.places)
+    read: Tensors = carried_out(_kernels(words), row_layout.read, ops, layout, found, (), places)
+    return read
+
+
+def on_device_of(tensor: torch.Tensor, array: np.ndarray) -> torch.Tensor:
+    """What was counted on the host, where a tensor is."""
+    return torch.from_numpy(array).to(tensor.device)
+
+
+def _packed(layout: row_layout.Layout, tensors: Tensors) -> torch.Tensor:
+    packed: torch.Tensor = carried_out(_kernels(tensors[0]), rows.packed, ops, layout, tensors)
+    return packed
+
+
+def _kernels(tensor: torch.Tensor) -> Table:
+    """The kernels that can work where a tensor is."""
+    return TORCH.kernels.TABLE if HAVE_KERNELS and switch.on and tensor.device.type == "cpu" else NONE
+
+
+def _behind_mark(mark: int, words: torch.Tensor) -> torch.Tensor:
+    """Rows with a mark before the first one."""
+    return torch.cat([words.new_full((1, words.shape[1]), mark), words])
+
+
+def _mark(state: ShardedState, alike: bytes = b"") -> int:
+    """What all processes must agree on: a number of the index's counters."""
+    return zlib.crc32(state.index.counters.cpu().numpy().tobytes() + alike) >> 1
+
+
+def _check_marks(state: ShardedState, marks: torch.Tensor, own: int) -> None:
+    """Refuse to go on where other processes have sent other marks, int32 [D, words]."""
+    others = [k for k, mark in enumerate(marks[:, :1].flatten().tolist()) if mark != own]
+    if others:
+        raise RuntimeError(
+            f"a sharded buffer: this process (rank {state.rank}) and ranks {others} have written different numbers of "
+            f"steps or priorities, or were given different keys; all processes must call the same functions in the "
+            f"same order, with as many steps and the same keys, and begin again from a checkpoint or rb.init"
+        )

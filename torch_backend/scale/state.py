@@ -1,0 +1,133 @@
+"""A buffer that is dealt to the processes of a group, as a value; see `functional_rb.scale.deal`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State as CoreState
+from functional_rb.checkpoint.shards import Dealt
+from functional_rb.ops.protocol import Array
+from functional_rb.scale.deal import Dealing, deal
+from torch_backend.memory.state import State
+from torch_backend.scale.members import Members
+
+
+class ShardedState(CoreState):
+    """What one process has of a replay buffer that is dealt to several.
+
+    The arrays of `State` are those of the index, which has all lanes and of the items only what sampler and writer
+    read: each process has the same.
+
+    Attributes:
+        index: the buffer that all processes have.
+        part: the process's own buffer, which has the items of its lanes, or slots.
+        group: the process group; a handle of this process's own, so that the state cannot be pickled.
+        dealing: how it is dealt.
+        rank: which shard this process has.
+    """
+
+    instead: ClassVar[str] = "state.part, which has the items of this process"
+    index: State
+    part: State
+    group: Any
+    dealing: Dealing
+    rank: int
+
+    def __init__(self, index: State, part: State, spec: BufferSpec, group: Any) -> None:
+        """Name both buffers. Users get states from `init`."""
+        dealing, rank = deal(spec, dist.get_world_size(group)), dist.get_rank(group)
+        self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
+
+    def followed_by(self, index: State, part: State | None = None) -> ShardedState:
+        """The same with another index, and another part, if there is one."""
+        return ShardedState(index, self.part if part is None else part, self.spec, self.group)
+
+    def check_alive(self) -> None:
+        """Refuse a state that was consumed."""
+        self.index.check_alive()
+        self.part.check_alive()
+
+    @property
+    def rows(self) -> Array:
+        """The rows of the index."""
+        return self.index.rows
+
+    @property
+    def wide(self) -> tuple[Array, ...]:
+        """The wide arrays of the index."""
+        return self.index.wide
+
+    @property
+    def tree(self) -> Array | None:
+        """The sum tree of all items."""
+        return self.index.tree
+
+    @property
+    def counters(self) -> Array:
+        """The counters of the index, int32 [n]."""
+        found: torch.Tensor = self.index.counters
+        return found
+
+    @property
+    def auxiliary(self) -> dict[str, Array]:
+        """The auxiliary arrays of the index."""
+        return self.index.auxiliary
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The shape of the index's counters."""
+        return self.index.axes
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled.
+
+        Raises:
+            TypeError: with the remedy.
+        """
+        raise TypeError(
+            "a sharded buffer belongs to its process group, and cannot be pickled; send state.index and state.part, "
+            "which are ordinary buffers"
+        )
+
+    def dealt(self) -> Dealt:
+        """What this process has of it, as checkpoints know it."""
+        self.check_alive()
+        return Dealt(self.spec, self.index, {self.rank: self.part}, Members(self.group))
+
+    def reader(self, *_: object, **__: object) -> NoReturn:
+        """Refuse to be read as one.
+
+        Raises:
+            ValueError: with the remedy.
+        """
+        raise ValueError(
+            "a process has only its own shard of a sharded buffer; give state.part, or frb.save the whole, which "
+            "frb.load puts together"
+        )
+
+
+def group_of(sharding: Any) -> Any:
+    """The process group of what is given as one, or as a mesh of one axis.
+
+    Raises:
+        TypeError: for what is neither.
+        ValueError: for a mesh of several axes, or a group that this process is not in.
+    """
+    if type(sharding).__name__ == "DeviceMesh":
+        if sharding.ndim != 1:
+            raise ValueError(
+                f"init: sharding: expected a mesh of one axis, got {sharding}; name the one, as mesh['data']"
+            )
+        sharding = sharding.get_group()
+    if not isinstance(sharding, dist.ProcessGroup):
+        raise TypeError(
+            f"init: sharding: expected a process group, such as torch.distributed.group.WORLD, or a DeviceMesh of one "
+            f"axis, got {sharding!r}"
+        )
+    if dist.get_rank(sharding) < 0:
+        raise ValueError("init: sharding: this process is not in the group; call init in those that are")
+    return sharding
