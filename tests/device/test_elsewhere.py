@@ -110,7 +110,7 @@ def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
     assert straight
     assert not any(straight)
     for module in ("library", "shipping"):
-        monkeypatch.setattr(f"torch_backend.{module}.PINS", {device.NAME})
+        monkeypatch.setattr(f"torch_backend.memory.{module}.PINS", {device.NAME})
     before = device.counts().pinned
     found = sample_of(device.NAME)
     assert device.counts().pinned == before + 2

@@ -549,7 +549,7 @@ def test_an_error_in_the_transfer_comes_likewise(library: Backend, monkeypatch: 
     def send(self: Any, leaves: Any) -> Any:
         raise OSError("the device is gone")
 
-    monkeypatch.setattr(f"{library.rb.__name__}.transfer.Transfer.send", send)
+    monkeypatch.setattr(f"{library.rb.__name__}.interop.transfer.Transfer.send", send)
     with nobody_left():
         batches = frb.iterate(library.rb, filled(library), library.rb.key(0), device=a_device(library))
         with pytest.raises(OSError, match="the device is gone"):

@@ -90,7 +90,7 @@ def dealt(rb: Any, state: Any, group: Any = None, shards: int = SHARDS) -> Any:
     """The same buffer, dealt."""
     spec, made = state.spec, deal(state.spec, shards)
     group = Processes(shards=shards, own=tuple(range(shards))) if group is None else group
-    restore = __import__(f"{rb.__name__}.restore", fromlist=["restore"]).restore
+    restore = __import__(f"{rb.__name__}.engines.restore", fromlist=["restore"]).restore
     index, part = regroup.split(spec, arrays_of(rb, state))
     parts = {k: regroup.regrouped(deal(spec, 1), index, {0: part}, made, k) for k in group.own}
     states = {k: restore(made.part, arrays) for k, arrays in parts.items()}

@@ -157,7 +157,7 @@ def test_the_same_bits_give_the_same_replies_on_both_backends() -> None:
     made = []
     for name in ("jax", "torch"):
         with backends.make(name) as library:
-            ops, text = (importlib.import_module(f"{name}_backend.{part}") for part in ("ops", "text"))
+            ops, text = (importlib.import_module(f"{name}_backend.{part}") for part in ("arrays.ops", "text"))
 
             def generate(
                 params: Any, prompts: Any, mask: Any, bits: Any, law: Any, ops: Any = ops, text: Any = text
