@@ -1,0 +1,54 @@
+"""The program that breaks the library on purpose: what it changes, and which tests it tries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.tools import tool
+
+mutations = tool("mutations")
+SOURCE = '''
+from typing import Literal
+
+def f(x: Literal[1], y) -> Literal[2]:
+    """Of two numbers."""
+    if x < 0 and y:
+        raise ValueError(x)
+    x[0] = g(x, 3)
+    print(isinstance(x, y))
+'''
+EXPECTED = [
+    (6, "condition negated", "(not (x < 0 and y))"),
+    (6, "to or", "((x < 0) or (y))"),
+    (6, "< to <=", "(x) <= (0)"),
+    (6, "number + 1", "(1)"),
+    (6, "number - 1", "(-1)"),
+    (7, "raise left out", "pass"),
+    (8, "assignment left out", "pass"),
+    (8, "number + 1", "(1)"),
+    (8, "number - 1", "(-1)"),
+    (8, "arguments swapped", "(g)(3, x)"),
+    (8, "number + 1", "(4)"),
+    (8, "number - 1", "(2)"),
+    (9, "call left out", "pass"),
+]
+
+
+def test_what_runs_is_changed_and_nothing_else(tmp_path: Path) -> None:
+    found = list(mutations.mutations_of("module.py", SOURCE))
+    assert [(mutation.line, mutation.kind, mutation.text) for mutation in found] == EXPECTED
+    (tmp_path / "module.py").write_text(SOURCE)
+    for mutation in found:
+        changed = mutations.mutated(mutation, tmp_path).decode()
+        compile(changed, "module.py", "exec")
+        before, after = SOURCE.splitlines(), changed.splitlines()
+        assert [k for k in range(len(before)) if before[k] != after[k]] == [mutation.line - 1]
+
+
+def test_tests_that_run_the_line_are_tried_the_quick_ones_first() -> None:
+    seconds = {"a::slow": 9.0, "a::quick": 1.0, "b::one": 2.0, "b::two": 3.0, "c::never": 0.0}
+    known = mutations.Map(seconds, {"module.py": {6: ["a::slow", "b::one", "b::two", "a::quick"]}})
+    mutation = mutations.Mutation("module.py", 6, "to or", 0, 0, "")
+    assert mutations.tests_for(mutation, known, budget=100.0) == ["a::quick", "b::one", "a::slow", "b::two"]
+    assert mutations.tests_for(mutation, known, budget=7.0) == ["a::quick", "b::one", "b::two"]
+    assert mutations.tests_for(mutation, known, budget=0.0) == ["a::quick"]
