@@ -23,10 +23,9 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
-from functional_rb.native import descriptor
+from functional_rb.native import kernels
 from functional_rb.structures import ring
 from jax_backend.compiling import compile
 from jax_backend.engines import execute as jax_execute
@@ -141,12 +140,9 @@ class OnTorchKernels:
         spec, batch = self.spec, len(draws)
         state = torch.utils._pytree.tree_map(torch.Tensor.cpu, self.state)  # where a kernel may read it
         rows, wide, tree, counters = state.rows, state.wide, state.tree, state.counters
-        leaves = [np.empty((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
-        drawn = Selection(leaves, np.empty(batch, np.int32), *np.empty((2, batch), np.float32))
-        arrays = None if tree is None else tree.numpy(), counters.numpy(), draws, *drawn[1:]
-        given = descriptor.encode(spec), draws.shape[1], beta[()], batch
-        _native.draw(*arrays, [x.numpy() for x in (rows, *wide)], leaves, *given)
-        return drawn
+        given = torch.from_numpy(draws), torch.tensor(beta), batch
+        leaves, drawn = cpu_kernels.call(kernels.draw(Arrays(rows, wide, tree, counters, {}), spec, *given))
+        return Selection([leaf.numpy() for leaf in leaves], *(x.numpy() for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:
         state = self.state

@@ -277,8 +277,8 @@ KERNELS = {
     for name, kernel in vars(_native).items()
     if isinstance(kernel, types.BuiltinFunctionType) and not name.startswith("gpu_")  # which are told of GPUs
 }
-# Kernels that Python calls in tests of their own alone.
-WHOLE = {"add", "draw", "sample", "shared_note_add", "update"}
+# What Python calls in tests of their own alone.
+WHOLE = {"shared_note_add"}
 # Those that Python calls, and not XLA alone.
 HANDLERS = _native.HANDLERS.keys() - {"add", "draw", "update", "update_priorities", "threefry", "barrier"}
 

@@ -46,31 +46,29 @@ def threads(fault: str) -> None:
     """
     import functional_rb as frb
     from functional_rb import _native
-    from functional_rb.native import descriptor
+    from functional_rb.core.draft import Arrays
+    from functional_rb.native import kernels
     from functional_rb.shared.buffer import SharedBuffer
-    from functional_rb.storage import host_state
+    from functional_rb.storage import host_kernels, host_state
 
     item = {"x": frb.Unbounded((3,)), "image": frb.Bounded(0, 255, (70,), "uint8"), "done": frb.Binary()}
     spec = frb.BufferSpec(item, 300, frb.Prioritized())
-    plan, layout = descriptor.encode(spec), spec.plan.layout
-    count, batch, words = np.zeros(1, np.int64), 40, spec.draw_shape(40)[1]
+    layout, batch = spec.plan.layout, 40
 
-    def made() -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-        rows = [
-            np.zeros((300, layout.row_words), np.int32),
-            *(np.zeros((300, x.nbytes), np.uint8) for x in layout.wide),
-        ]
-        return rows, np.zeros(spec.plan.tree_shape or (), np.float32), np.zeros(6, np.int32)
+    def made() -> Arrays:
+        rows, wide = np.zeros((300, layout.row_words), np.int32), [np.zeros((300, x.nbytes), np.uint8) for x in layout.wide]
+        tree, counters = np.zeros(spec.plan.tree_shape or (), np.float32), np.zeros(6, np.int32)
+        return Arrays(rows, tuple(wide), tree, counters, {})
 
-    def add(rows: list[np.ndarray], tree: np.ndarray, counters: np.ndarray, saved: np.ndarray) -> None:
-        given, new = [np.ones((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves], np.zeros(6, np.int32)
-        _native.add(tree, counters, new, None, None, None, None, rows, given, plan, batch, 0, saved)
-        counters[:] = new
+    def add(arrays: Arrays) -> Arrays:
+        given = [np.ones((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves]
+        after: Arrays = host_kernels.call(kernels.add(arrays, spec, given, batch, None, None))
+        return after
 
-    def sample(rows: list[np.ndarray], tree: np.ndarray, counters: np.ndarray, key: int) -> np.ndarray:
-        leaves = [np.zeros((batch, leaf.nbytes), np.uint8) for leaf in layout.leaves]
-        handles, weights, chances = np.zeros(batch, np.int32), np.zeros(batch, np.float32), np.zeros(batch, np.float32)
-        _native.sample(tree, counters, handles, weights, chances, rows, leaves, plan, key, words, 0.4, batch)
+    def sample(arrays: Arrays, key: int) -> np.ndarray:
+        words = host_kernels.call(kernels.fill_draws(np.array([key]), *spec.draw_shape(batch)))
+        _, selection = host_kernels.call(kernels.draw(arrays, spec, words, np.full(1, 0.4, np.float32), batch))
+        handles: np.ndarray = selection.handles
         return handles
 
     def write(shared: SharedBuffer) -> None:
@@ -88,23 +86,21 @@ def threads(fault: str) -> None:
     sharing = frb.BufferSpec(stack, 50, frb.Prioritized(), lanes=2, compact=frb.Compact(stack=2, spare=0))
     common, lanes = made(), host_state.init(frb.BufferSpec({"x": frb.Unbounded(())}, 99, lanes=3), None)
     for _ in range(3):
-        add(*common, count)
+        common = add(common)
         lanes = host_state.ENGINE.add(lanes, [np.ones(12, np.float32)], 12, None, None, None)
     _native.plant(int(fault))
 
     def work(seed: int) -> None:
-        own, rng, saved = made(), np.random.default_rng(seed), np.zeros(1, np.int64)
+        own, rng = made(), np.random.default_rng(seed)
         others = [host_state.init(spec, None) for spec in (waiting, sharing)]
         other = host_state.Bits(rng.integers(2**31, size=lanes.spec.draw_shape(batch), dtype=np.int32))
         for turn in range(20):
-            add(*own, saved)
-            handles, bits = sample(*own, seed + turn), rng.random(batch, np.float32)
-            rows, tree, counters = own
-            new = np.zeros(6, np.int32)
-            _native.update(tree, counters, new, handles, bits, None, None, rows, [], plan, batch, 0, 0, saved)
+            own = add(own)
+            handles, priorities = sample(own, seed + turn), rng.random(batch, np.float32)
+            own = host_kernels.call(kernels.update(own, spec, handles, priorities, {}))
             others = [add_any(state, rng) for state in others]
-            assert (sample(*common, turn) < 120).all()
-            assert (sample(*own, turn) >= 0).all()
+            assert (sample(common, turn) < 120).all()
+            assert (sample(own, turn) >= 0).all()
             assert (host_state.ENGINE.sample(lanes, other, batch, 0.0)[1][0] == 1).all()
             write(shared)
 

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb import _native
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.native import descriptor
 from functional_rb.ops import fixed_point, numpy_ops
@@ -177,12 +176,11 @@ def jax_uniform(draws: jax.Array, counters: jax.Array, capacity: int) -> Any:
 def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tuple[Ints, Ints]:
     if library == "kernel":
         # Each item is its own slot, so that the slots are what is read.
-        spec, rows = frb.BufferSpec({"slot": frb.Unbounded((), "int32")}, capacity), np.arange(capacity, dtype=np.int32)
-        slots, handles = np.empty((2, len(draws)), np.int32)
-        weights, probabilities = np.empty((2, len(draws)), np.float32)
-        arrays = None, counters, draws, handles, weights, probabilities
-        given = descriptor.encode(spec), draws.shape[1], 0.0, len(draws)
-        assert _native.draw(*arrays, [rows], [slots], *given)
+        spec = frb.BufferSpec({"slot": frb.Unbounded((), "int32")}, capacity)
+        arrays = Arrays(np.arange(capacity, dtype=np.int32)[:, None], (), None, counters, {})
+        kernel = kernels.draw(arrays, spec, draws, np.zeros(1, np.float32), len(draws))
+        (slots,), (handles, weights, probabilities, *_) = host_kernels.call(kernel)
+        assert (handles >= 0).all()
     elif library == "jax":
         slots, (handles, weights, probabilities, *_) = jax.device_get(jax_uniform(draws, counters, capacity))
     else:

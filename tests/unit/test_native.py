@@ -117,6 +117,8 @@ def numbers(*shape: int, dtype: Any = np.int32, writeable: bool = True) -> Any:
 CONTROL = np.zeros(512, np.int64)
 TREE = descriptor.encode_tree(300)
 NO_TREE = numbers(0, dtype=np.float32)
+DRAWN = [], CONTROL, TREE, NO_TREE, numbers(0, 2)
+SELECTION = numbers(0), None, None
 WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
     "none": ("shared_unchanged", (), TypeError, "expected 2 arguments, got 0"),
     "too few": ("shared_unchanged", (CONTROL,), TypeError, "expected 2 arguments, got 1"),
@@ -128,9 +130,9 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
     "a fraction": ("shared_unchanged", (CONTROL, 1.5), TypeError, "float"),
     "a number that is too large": ("shared_unchanged", (CONTROL, 2**63), OverflowError, "int"),
     "no number": ("shared_unchanged", (CONTROL, None), TypeError, "None"),
-    "no float": ("draw", (*[None] * 6, [None], [], TREE, 2, "x", 0), TypeError, "real number"),
-    "no list": ("draw", (*[None] * 6, None, [], TREE, 2, 0.0, 0), TypeError, "not iterable"),
-    "no array in a list": ("draw", (*[None] * 6, [1], [], TREE, 2, 0.0, 0), TypeError, "buffer|bytes-like"),
+    "no float": ("shared_draw", ([None], *DRAWN, "x", *SELECTION), TypeError, "real number"),
+    "no list": ("shared_draw", (None, *DRAWN, 0.0, *SELECTION), TypeError, "not iterable"),
+    "no array in a list": ("shared_draw", ([1], *DRAWN, 0.0, *SELECTION), TypeError, "buffer|bytes-like"),
     "no array": ("shared_read_counters", (CONTROL, None), TypeError, "buffer|bytes-like"),
     "another width": ("shared_read_counters", (CONTROL, numbers(6, dtype=np.int64)), TypeError,
                       "expected elements of 4 bytes, got 8 bytes"),
@@ -216,12 +218,19 @@ def test_what_a_call_has_looked_at_is_let_go_though_it_is_refused() -> None:
         encoded.append(0)
 
 
-@pytest.mark.parametrize("count", [2**40, 2**60, 2**62])
-def test_where_there_is_no_memory_an_error_says_so(count: int) -> None:
-    """Of a size that no machine has, and of sizes whose bytes no number tells."""
-    counters, encoded = numbers(6), descriptor.encode_tree(1)
-    with pytest.raises(MemoryError):
-        _native.draw(None, counters, None, None, None, None, [None], [], encoded, 1, 0.0, count)
+def test_where_there_is_no_memory_an_error_says_so() -> None:
+    """There are addresses for what is given, but not for what a kernel takes of the same size; none of it is touched."""
+    resource = pytest.importorskip("resource")
+    count = 2**28
+    given = [np.zeros(count, dtype) for dtype in (np.int32, np.float32, np.uint8)]
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2 * count, most))
+    try:
+        with pytest.raises(MemoryError, match="no memory for a kernel"):
+            NUMPY.chain.call(_native.HANDLERS["stored_values"], [descriptor.encode_alpha(1.0)], given[:1], given[1:])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 def test_kernels_run_without_the_lock_of_the_interpreter() -> None:

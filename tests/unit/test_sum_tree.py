@@ -18,8 +18,8 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb import _native
-from functional_rb.native import descriptor
+from functional_rb.core.draft import Arrays
+from functional_rb.native import kernels
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import using
 from functional_rb.storage import host_kernels
@@ -103,13 +103,13 @@ def set_by_kernel(tree: Floats, capacity: int, at: Ints, values: Floats) -> Floa
 
 def added_by_kernel(tree: Floats, capacity: int, start: int, priorities: Floats) -> Floats:
     """A tree once items with these priorities have been added, the first of them in the slot `start`."""
-    own, counters = tree.copy(), np.array([start, capacity, 0, 0, 0, 0], np.int32)
-    arrays = own, counters, np.empty(6, np.int32), None, priorities, None, None
-    encoded = descriptor.encode(frb.BufferSpec({}, capacity, frb.Prioritized(alpha=1.0)))
-    storage, count = [np.empty((capacity, 0), np.int32)], np.empty(1, np.int64)
-    _native.add(*arrays, storage, [], encoded, priorities.size, 0, count)
-    assert count[0] == priorities.size
-    return own
+    rows, counters = np.empty((capacity, 0), np.int32), np.array([start, capacity, 0, 0, 0, 0], np.int32)
+    arrays = Arrays(rows, (), tree.copy(), counters, {})
+    spec = frb.BufferSpec({}, capacity, frb.Prioritized(alpha=1.0))
+    kernel = kernels.add(arrays, spec, [], priorities.size, None, priorities)
+    assert kernel is not None
+    made: Floats = host_kernels.call(kernel).tree
+    return made
 
 
 # Zero, and magnitudes over all that the tree stores.

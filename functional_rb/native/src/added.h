@@ -2,23 +2,17 @@
 #pragma once
 #include <algorithm>
 
-#include "episode_windows.h"
 #include "epochs.h"
-#include "exports.h"
 #include "new_frames.h"
 #include "waiting.h"
 
 FRB_BEGIN
 
-inline Deck deck_of(const BufferCall& c) {
-  return {c.order, c.place, c.saved_deck, record_of<Plan>(c.plan)->capacity, c.deck_room, c.saved_count + 2};
-}
-
 // What one call adds. The new counters begin as the old ones; all memory is asked for before anything is written.
 class Addition {
  public:
-  Addition(const BufferCall& call, const Plan& plan, const Ring& ring, const Epoch& epoch, NewFrames* frames = nullptr)
-      : c(call), plan(plan), ring(ring), epoch(epoch), frames(frames), lanes(ring->lanes),
+  explicit Addition(const BufferCall& call, NewFrames* frames = nullptr)
+      : c(call), plan(plan_of(c)), ring(ring_of(c)), epoch(record_of<Epoch>(c.epoch)), frames(frames), lanes(ring->lanes),
         room(least<int64_t>(c.batch / lanes, ring->length) * lanes), slots(room), source(room), written(lanes),
         live(room), steps(ring->next ? c.batch : 0), values(c.priorities ? c.batch : 0),
         entries(ring->window_length ? 3 * room + lanes : frames ? frames->most_lost() : 0), numbers(entries.size), left(entries.size),
@@ -46,8 +40,8 @@ class Addition {
   // Which rows go where, in the order of `ring.plan_write`, and the cursors and sizes afterwards.
   void choose() {
     int32_t* sizes = c.new_counters + ring->sizes;
-    choose_slots(c.counters + ring->cursors, c.counters + ring->sizes, c.mask, slots.at, source.at, live.at, written.at,
-                 c.new_counters + ring->cursors, sizes, ring, c.batch / lanes, room);
+    choose_slots(ring, c.batch / lanes, {c.counters + ring->cursors, c.counters + ring->sizes}, c.mask, slots, source.at,
+                 live.at, written.at, c.new_counters + ring->cursors, sizes);
     for (int64_t i = 0; i < room; ++i) {
       if (c.mask && !live[i]) continue;
       slots[count] = slots[i];
@@ -102,8 +96,7 @@ class Addition {
   }
   // Save and write rows; those that lie together go to slots that do.
   void store() {
-    const Addresses storage{c.storage, c.arrays}, leaves{c.items, c.given};
-    const Addresses saved{c.items + c.given, c.item_count - c.given};
+    const Addresses storage = storage_of(c), leaves = leaves_of(c), saved = saved_of(c);
     for (int64_t i = 0, stop; i < count; i = stop) {
       for (stop = i + 1; stop < count && slots[stop] == slots[i] + stop - i && source[stop] == source[i] + stop - i;) ++stop;
       save_items(plan, storage, slots[i], saved, i, stop - i);
@@ -128,8 +121,8 @@ class Addition {
     const int64_t size = distances(ring, room / lanes, ranges);
     int64_t changed_ones = lanes;
     for (int64_t k = 0; k < size; k += 2) changed_ones += lanes * (ranges[k + 1] - ranges[k]);
-    changed(c.new_counters + ring->cursors, c.new_counters + ring->sizes, c.in_episode, nullptr, nullptr, entries.at,
-            numbers.at, ring, {ranges, size}, changed_ones);
+    changed(ring, {ranges, size}, {c.new_counters + ring->cursors, c.new_counters + ring->sizes}, c.in_episode, nullptr,
+            nullptr, {entries.at, changed_ones}, numbers.at);
     if (c.order) return renew_starts(changed_ones / lanes);
     for (int64_t i = 0; i < changed_ones; ++i) {
       const int32_t slot = entries[i];
@@ -137,7 +130,7 @@ class Addition {
       left[i] = !c.kept ? float(numbers[i]) : numbers[i] > 0 ? c.kept[slot] : 0.0f;
     }
     c.saved_count[1] = changed_ones;
-    set_leaves(c.tree, entries.at, left.at, plan, changed_ones);
+    set_leaves(plan, {c.tree}, {entries.at, changed_ones}, left.at);
   }
   bool is_member(int32_t slot) const {
     const int64_t at = c.place[slot];
@@ -203,9 +196,9 @@ class Addition {
   }
 
   const BufferCall& c;
-  const Plan& plan;
-  const Ring& ring;
-  const Epoch& epoch;
+  const Plan plan;
+  const Ring ring;
+  const Epoch epoch;
   NewFrames* const frames;
   const int64_t lanes, room;
   int64_t count = 0;  // of rows that are stored
@@ -218,17 +211,18 @@ class Addition {
 };
 
 // Add what is given, or what is made of it.
-FRB_ENTRY void add_to_rings(const BufferCall& call, const Plan& plan, const Ring& ring, const Epoch& epoch) {
+FRB_ENTRY Outcome add_to_rings(const BufferCall& call) {
   if (call.queue) {
-    const Waiting waiting(call, plan);
-    Addition(waiting.call(), plan, ring, epoch).carry_out();
+    const Waiting waiting(call);
+    Addition(waiting.call()).carry_out();
     waiting.keep();
   } else if (call.frames) {
-    NewFrames frames(call, plan, ring);
-    Addition(frames.call(), plan, ring, epoch, &frames).carry_out();
+    NewFrames frames(call);
+    Addition(frames.call(), &frames).carry_out();
   } else {
-    Addition(call, plan, ring, epoch).carry_out();
+    Addition(call).carry_out();
   }
+  return DONE;
 }
 
 FRB_END

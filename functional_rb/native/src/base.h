@@ -84,13 +84,24 @@ template <class T> struct Span {
   int64_t size = 0;
   FRB_INLINE T& operator[](int64_t k) const { return at[k]; }
   FRB_INLINE Span part(int64_t first, int64_t count) const { return {at + first, count}; }
+  FRB_INLINE operator Span<const T>() const { return {at, size}; }
 };
-template <class T> FRB_INLINE Span<T> span(T* at, int64_t size) { return {at, at ? size : 0}; }
 
-// An array of several axes that Python hands over as such.
+// An array of several axes.
 template <class T, int N> struct Array {
   T* at = nullptr;
   int64_t shape[N] = {};
+};
+
+// Rows of elements; an array that is not given has none.
+template <class T> struct Matrix {
+  T* at = nullptr;
+  int64_t rows = 0, columns = 0;
+};
+
+// An array that changes in place: a result that lies where an operand lay.
+template <class T> struct Changed {
+  T* at;
 };
 
 #if !defined(__CUDACC__)
@@ -110,8 +121,7 @@ template <class T> class Scratch {
       if (zeros) memset(in_place_, 0, count * sizeof(T));
       return;
     }
-    if (count <= SIZE_MAX / sizeof(T))
-      at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
+    at = static_cast<T*>(zeros ? calloc(count, sizeof(T)) : malloc(count * sizeof(T)));
     if (!at) throw std::bad_alloc();
   }
   ~Scratch() {
@@ -120,7 +130,8 @@ template <class T> class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   FRB_INLINE T& operator[](int64_t k) const { return at[k]; }
-  FRB_INLINE Span<T> span() const { return {at, size}; }
+  FRB_INLINE operator Span<T>() const { return {at, size}; }
+  FRB_INLINE operator Span<const T>() const { return {at, size}; }
 
   T* at = nullptr;
   int64_t size;

@@ -93,10 +93,10 @@ inline int64_t distances(const Ring& ring, int64_t n, int32_t* ranges) {
 }
 
 // Which step of its episode each new step is, int32 [size], and the next one of each lane; begins or ends is null.
-FRB_ENTRY void steps_in_episodes(const int32_t* next_in_episode, const int32_t* written, const uint8_t* begins,
-                              const uint8_t* ends, int32_t* in_episode, int32_t* new_next, int64_t lanes, int64_t size) {
-  const int64_t steps = size / lanes;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
+FRB_ENTRY void steps_in_episodes(Span<const int32_t> next_in_episode, const int32_t* written, const uint8_t* begins,
+                                 const uint8_t* ends, Span<int32_t> in_episode, int32_t* new_next) {
+  const int64_t steps = in_episode.size / next_in_episode.size;
+  for (int64_t lane = 0; lane < next_in_episode.size; ++lane) {
     int64_t began = -int64_t(next_in_episode[lane]);
     const int64_t first = lane * steps;
     for (int64_t column = 0; column < steps; ++column) {
@@ -112,16 +112,16 @@ FRB_ENTRY void steps_in_episodes(const int32_t* next_in_episode, const int32_t* 
 }
 
 // The entries whose numbers a write may have changed, at distances from the heads, and each lane's oldest step.
-FRB_ENTRY void changed(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, int32_t* lane, int32_t* back,
-                    int32_t* slots, int32_t* numbers, Ring ring, Span<const int32_t> ranges, int64_t count) {
+FRB_ENTRY void changed(Ring ring, Span<const int32_t> ranges, Lanes lanes, const int32_t* in_episode, int32_t* lane,
+                       int32_t* back, Span<int32_t> slots, int32_t* numbers) {
   const int64_t length = ring->length;
   int64_t entry = 0;
   for (int64_t e = 0; e < ring->lanes; ++e) {
-    const Lane of(ring, {cursors, sizes}, in_episode, e);
+    const Lane of(ring, lanes, in_episode, e);
     for (int64_t k = 0; k < ranges.size + 2; k += 2) {
       int64_t stop = most<int64_t>(of.size, 1), start = stop - 1;  // the oldest comes last
       if (k < ranges.size) start = ranges[k], stop = ranges[k + 1];
-      for (int64_t behind = start + 1; behind <= stop && entry < count; ++behind, ++entry) {
+      for (int64_t behind = start + 1; behind <= stop && entry < slots.size; ++behind, ++entry) {
         if (lane) lane[entry] = int32_t(e), back[entry] = int32_t(behind);
         slots[entry] = int32_t(e * length + place_of(ring, of.head, behind));
         numbers[entry] = int32_t(ring->by_trajectory ? of.last_start(behind) : of.weight(behind));
@@ -130,11 +130,10 @@ FRB_ENTRY void changed(const int32_t* cursors, const int32_t* sizes, const int32
   }
 }
 
-FRB_ENTRY void weights_at(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* slots,
-                       int32_t* numbers, Ring ring, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
+FRB_ENTRY void weights_at(Ring ring, Lanes lanes, const int32_t* in_episode, Span<const int32_t> slots, int32_t* numbers) {
+  for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);
-    const Lane of(ring, {cursors, sizes}, in_episode, lane);
+    const Lane of(ring, lanes, in_episode, lane);
     numbers[i] = int32_t(of.weight(back_of(ring, of.head, slot - lane * ring->length)));
   }
 }
@@ -164,16 +163,15 @@ inline void name_steps(const Ring& ring, int64_t cursor, int64_t lane, int64_t p
   for (int64_t k = count; k < ring->window_length; ++k) slots[k] = last, handles[k] = -1;
 }
 
-// Expand drawn starts to windows. The words of a draw lie `stride` apart; live is null if all are.
+// Expand drawn starts to windows, each by the first two words of its row; live is null if all are.
 inline void cut(const Ring& ring, const Lanes& lanes, const int32_t* in_episode, const int32_t* next_in_episode,
-                    const int32_t* starts, const int32_t* words, int64_t stride, const uint8_t* live, const Slices& told,
-                    int64_t count) {
+                Span<const int32_t> starts, Matrix<const int32_t> words, const uint8_t* live, const Slices& told) {
   const int64_t length = ring->length, width = ring->window_length;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < starts.size; ++i) {
     const int64_t slot = bounded(starts[i], ring->capacity), lane = lane_of(ring, slot);
     const Lane of(ring, lanes, in_episode, lane);
     const int64_t drawn_back = back_of(ring, of.head, slot - lane * length);
-    const Window window = begin_window(of, drawn_back, words + i * stride, !live || live[i]);
+    const Window window = begin_window(of, drawn_back, words.at + i * words.columns, !live || live[i]);
     const int64_t back = least(most<int64_t>(window.back, 1), length);
     // How many steps from there on belong to the trajectory, and the step in episode of what follows.
     int64_t place = place_of(ring, of.head, back), real = 0, following = of.own[place];
@@ -197,24 +195,24 @@ inline void cut(const Ring& ring, const Lanes& lanes, const int32_t* in_episode,
   }
 }
 
-FRB_ENTRY void expand(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* next_in_episode,
-                   const int32_t* starts, const int32_t* words, const uint8_t* live, int32_t* slots, int32_t* handles,
-                   uint8_t* mask, uint8_t* is_first, uint8_t* is_last, uint8_t* truncated, Ring ring, int64_t count) {
+FRB_ENTRY void expand(Ring ring, Lanes lanes, const int32_t* in_episode, const int32_t* next_in_episode,
+                      Span<const int32_t> starts, Matrix<const int32_t> words, const uint8_t* live, int32_t* slots,
+                      int32_t* handles, uint8_t* mask, uint8_t* is_first, uint8_t* is_last, uint8_t* truncated) {
   const Slices told{slots, handles, mask, is_first, is_last, truncated};
-  cut(ring, {cursors, sizes}, in_episode, next_in_episode, starts, words, 2, live, told, count);
+  cut(ring, lanes, in_episode, next_in_episode, starts, words, live, told);
 }
 
 // The steps that follow each slot, itself the first, int32 [count, n], and which of them are of its trajectory.
-FRB_ENTRY void following(const int32_t* cursors, const int32_t* in_episode, const int32_t* slots, int32_t* found, uint8_t* real,
-                      Ring ring, int64_t count, int64_t n) {
-  const int64_t length = ring->length;
-  for (int64_t i = 0; i < count; ++i) {
+FRB_ENTRY void following(Ring ring, Lanes lanes, const int32_t* in_episode, Span<const int32_t> slots,
+                         Matrix<int32_t> found, uint8_t* real) {
+  const int64_t length = ring->length, n = found.columns;
+  for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);
     const int32_t* own = in_episode + lane * length;
     int64_t place = slot - lane * length;
-    const int64_t back = back_of(ring, short_mod(cursors[lane], length), place), start = own[place];
+    const int64_t back = back_of(ring, short_mod(lanes.cursors[lane], length), place), start = own[place];
     for (int64_t k = 0; k < n; ++k) {
-      found[i * n + k] = int32_t(lane * length + place);
+      found.at[i * n + k] = int32_t(lane * length + place);
       real[i * n + k] = k < back && int64_t(own[place]) - start == k;
       if (k + 1 < back) place = place + 1 < length ? place + 1 : 0;  // else this is the newest
     }
@@ -223,11 +221,11 @@ FRB_ENTRY void following(const int32_t* cursors, const int32_t* in_episode, cons
 
 // How many live steps of its trajectory lie before and after each slot. The steps double and then halve: most
 // trajectories are far shorter than their lane, so little is read, and near by.
-FRB_ENTRY void extent(const int32_t* cursors, const int32_t* sizes, const int32_t* in_episode, const int32_t* slots,
-                   int32_t* before, int32_t* after, Ring ring, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
+FRB_ENTRY void extent(Ring ring, Lanes lanes, const int32_t* in_episode, Span<const int32_t> slots, int32_t* before,
+                      int32_t* after) {
+  for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);
-    const Lane of(ring, {cursors, sizes}, in_episode, lane);
+    const Lane of(ring, lanes, in_episode, lane);
     const int64_t place = slot - lane * ring->length, back = back_of(ring, of.head, place), start = of.own[place];
     before[i] = int32_t(least(start, most<int64_t>(of.size - back, 0)));
     int64_t beyond = 1;

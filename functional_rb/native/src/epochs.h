@@ -2,7 +2,7 @@
 //
 // They write to the sparse set itself, and save what they overwrite for older versions.
 #pragma once
-#include "buffer.h"
+#include "slices.h"
 #include "sparse_set.h"
 
 FRB_BEGIN
@@ -23,36 +23,59 @@ struct Deck {
   }
   // Exchange what lies at positions below a boundary for what stays behind it; `work` has room for four times as many.
   void move(int64_t boundary, const int32_t* positions, int64_t taken, int32_t* work) const {
-    const int64_t moved = exchange(order, capacity, boundary, positions, taken, work, work + 2 * taken);
+    const int64_t moved = exchange({order, capacity}, boundary, {positions, taken}, work, work + 2 * taken);
     for (int64_t i = 0; i < moved; ++i) put(work[i], work[2 * taken + i]);
   }
 };
 
-// Draw slots without replacement, by random bits int32 [batch, words] of which two are taken; whether any were. Those behind
-// the live ones are just in bounds.
-FRB_ENTRY bool draw_epoch(const int32_t* counters, int32_t* new_counters, const int32_t* draws, int64_t words, int32_t* slots,
-                       float* weights, float* probabilities, uint8_t* live, Plan plan, Epoch epoch, int64_t batch,
-                       const Deck& deck) {
-  Scratch<int32_t> positions(batch, true), work(4 * batch);
-  const int64_t capacity = plan->capacity;
-  const int64_t whole = epoch->drop_last ? batch : 1;
-  const int64_t remaining = counters[epoch->remaining];
-  const int64_t left = least(most<int64_t>(remaining < whole ? counters[epoch->count] : remaining, 0), capacity);
+// A call's, whose writes are saved.
+inline Deck deck_of(const BufferCall& c) {
+  return {c.order, c.place, c.saved_deck, plan_of(c)->capacity, c.deck_room, c.saved_count + 2};
+}
+
+// Draw slots without replacement; whether any were. Those behind the live ones are just in bounds.
+inline bool draw_slots_of_epoch(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots, uint8_t* live) {
+  const Epoch epoch = record_of<Epoch>(c.epoch);
+  const Deck deck = deck_of(c);
+  const int64_t batch = c.batch, capacity = deck.capacity, whole = epoch->drop_last ? batch : 1;
+  const int64_t remaining = c.counters[epoch->remaining];
+  const int64_t left = least(most<int64_t>(remaining < whole ? c.counters[epoch->count] : remaining, 0), capacity);
   const int64_t given = left < whole ? 0 : left, taken = least(given, batch);
-  shuffle(draws, words, given, positions.at, taken);
+  Scratch<int32_t> positions(batch, true), work(4 * batch);
+  distinct(draws, given, {positions.at, taken});
   for (int64_t i = 0; i < batch; ++i) {
     slots[i] = int32_t(bounded(deck.order[positions[i]], capacity));
     live[i] = i < taken;
-    weights[i] = live[i] ? 1.0f : 0.0f;
-    probabilities[i] = live[i] ? 1.0f / float(most<int64_t>(left - i, 1)) : 0.0f;
+    c.weights[i] = live[i] ? 1.0f : 0.0f;
+    c.probabilities[i] = live[i] ? 1.0f / float(most<int64_t>(left - i, 1)) : 0.0f;
   }
   deck.move(given - taken, positions.at, taken, work.at);
   if (given) {  // else nothing changes
     const int64_t after = given - taken, done = (after < whole) + (0 < remaining && remaining < whole);
-    new_counters[epoch->remaining] = after < whole ? 0 : int32_t(after);
-    new_counters[epoch->epochs_done] = saturated(int64_t(counters[epoch->epochs_done]) + done);
+    c.new_counters[epoch->remaining] = after < whole ? 0 : int32_t(after);
+    c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + done);
   }
   return taken > 0;
+}
+
+// Draw items, or slices where these are told of, and read them.
+FRB_ENTRY Outcome draw_epoch(const BufferCall& c) {
+  const Plan plan = plan_of(c);
+  const Ring ring = ring_of(c);
+  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
+  const Bits bits(c);
+  Scratch<int32_t> found(c.batch);
+  Scratch<uint8_t> live(c.batch);
+  if (!draw_slots_of_epoch(c, bits.all, found.at, live.at)) return NONE_DRAWN;
+  if (c.slots)  // where slices begin, of which the words come behind those of the epoch
+    cut(ring, lanes, c.in_episode, c.counters + ring->next, found, {bits.all.at + 2, c.batch, c.words}, live.at, slices_of(c));
+  for (int64_t i = 0; i < c.batch; ++i) {
+    if (!c.slots) c.drawn[i] = live[i], c.handles[i] = live[i] ? handle_in_ring(ring, lanes, found[i]) : -1;
+    else if (!c.drawn[i * ring->window_length]) c.weights[i] = c.probabilities[i] = 0;
+  }
+  const int64_t rows = c.batch * (c.slots ? ring->window_length : 1);
+  load_items(plan, storage_of(c), c.slots ? c.slots : found.at, rows, leaves_of(c));
+  return DONE;
 }
 
 FRB_END

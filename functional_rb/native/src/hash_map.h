@@ -53,59 +53,62 @@ struct Table {
 // The homes of rows, in their order; that of a row is fetched AHEAD rows before.
 class Homes {
  public:
-  FRB_INLINE Homes(const Table& table, const int32_t* rows, int64_t batch) : table_(table), rows_(rows), batch_(batch) {
-    for (int64_t k = 0; k < least(AHEAD - 1, batch); ++k) fetch(k);
+  FRB_INLINE Homes(const Table& table, Matrix<const int32_t> rows) : table_(table), rows_(rows) {
+    for (int64_t k = 0; k < least(AHEAD - 1, rows.rows); ++k) fetch(k);
   }
   FRB_INLINE int64_t next(int64_t i) {
-    if (i + AHEAD - 1 < batch_) fetch(i + AHEAD - 1);
+    if (i + AHEAD - 1 < rows_.rows) fetch(i + AHEAD - 1);
     return waiting_[i % AHEAD];
   }
 
  private:
   FRB_INLINE void fetch(int64_t k) {
-    waiting_[k % AHEAD] = table_.home(rows_ + k * table_.map->words);
+    waiting_[k % AHEAD] = table_.home(rows_.at + k * table_.map->words);
     __builtin_prefetch(table_.table + waiting_[k % AHEAD], 1);
   }
 
   const Table& table_;
-  const int32_t* rows_;
-  int64_t batch_, waiting_[AHEAD];
+  Matrix<const int32_t> rows_;
+  int64_t waiting_[AHEAD];
 };
 
 // The id of each row int32 [batch, words], -1 for one that is not there.
-FRB_ENTRY void map_lookup(const int32_t* table, const int32_t* keys, const int32_t* rows, int32_t* ids, Map map,
-                       int64_t batch) {
+FRB_ENTRY void map_lookup(Map map, const int32_t* table, const int32_t* keys, const int32_t*, const int32_t*,
+                          Matrix<const int32_t> rows, int32_t* ids) {
   const Table of{map, table, keys};
-  Homes homes(of, rows, batch);
-  for (int64_t i = 0; i < batch; ++i) {
-    const int64_t place = of.seek(rows + i * map->words, homes.next(i));
+  Homes homes(of, rows);
+  for (int64_t i = 0; i < rows.rows; ++i) {
+    const int64_t place = of.seek(rows.at + i * map->words, homes.next(i));
     ids[i] = place >= 0 && table[place] != EMPTY ? table[place] : -1;
   }
 }
 
 // Count rows, and enter those that are new; marked is null if all of them are.
-FRB_ENTRY void map_insert(int32_t* table, int32_t* keys, int32_t* counts, int32_t* counters, const int32_t* rows,
-                       const uint8_t* marked, int32_t* ids, uint8_t* fresh, Map map, int64_t batch) {
+FRB_ENTRY void map_insert(Map map, Changed<int32_t> table, Changed<int32_t> keys, Changed<int32_t> counts,
+                          Changed<int32_t> counters, Matrix<const int32_t> rows, const uint8_t* marked, int32_t* ids,
+                          uint8_t* fresh) {
   const int64_t words = map->words;
-  const Table of{map, table, keys};
-  Homes homes(of, rows, batch);
-  for (int64_t i = 0; i < batch; ++i) {
+  const Table of{map, table.at, keys.at};
+  int32_t &size = counters.at[MAP_SIZE], &refused = counters.at[MAP_REFUSED];
+  Homes homes(of, rows);
+  for (int64_t i = 0; i < rows.rows; ++i) {
     const int64_t first = homes.next(i);
     ids[i] = -1, fresh[i] = 0;
     if (marked && !marked[i]) continue;
-    const int64_t place = of.seek(rows + i * words, first);
-    if (place < 0 || table[place] == EMPTY) {
-      const int32_t number = most(counters[MAP_SIZE], 0);
+    const int32_t* row = rows.at + i * words;
+    const int64_t place = of.seek(row, first);
+    if (place < 0 || table.at[place] == EMPTY) {
+      const int32_t number = most(size, 0);
       if (place < 0 || number >= map->capacity) {
-        counters[MAP_REFUSED] += counters[MAP_REFUSED] < MAP_MASK;
+        refused += refused < MAP_MASK;
         continue;
       }
-      memcpy(keys + number * words, rows + i * words, size_t(words) * sizeof(int32_t));
-      table[place] = number, fresh[i] = 1;
-      counters[MAP_SIZE] = number + 1;
+      memcpy(keys.at + number * words, row, size_t(words) * sizeof(int32_t));
+      table.at[place] = number, fresh[i] = 1;
+      size = number + 1;
     }
-    ids[i] = table[place];
-    counts[ids[i]] += counts[ids[i]] < MAP_MASK;
+    int32_t& count = counts.at[ids[i] = table.at[place]];
+    count += count < MAP_MASK;
   }
 }
 

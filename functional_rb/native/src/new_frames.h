@@ -1,6 +1,5 @@
 // The frames of new items, which share those that others have: `frame_store.added`.
 #pragma once
-#include "exports.h"
 #include "frame_ring.h"
 #include "ring.h"
 #include "rows.h"
@@ -10,16 +9,16 @@ FRB_BEGIN
 // The frames of a batch. Steps are numbered as they come, `step * lanes + lane`, each lane's marked ones first.
 class NewFrames {
  public:
-  NewFrames(const BufferCall& call, const Plan& plan, const Ring& ring)
-      : call_(call), made_(call), ring_(ring), chain_(record_of<Chain>(call.frames)),
+  explicit NewFrames(const BufferCall& call)
+      : call_(call), made_(call), plan_(plan_of(call)), ring_(ring_of(call)), chain_(record_of<Chain>(call.frames)),
         told_(reinterpret_cast<const FramesRecord*>(chain_.behind())),
         stacks_(reinterpret_cast<const StackRecord*>(told_ + 1)), layout_(record_of<Plan>(call.beside_plan)),
-        capacity_(plan->capacity), lanes_(ring->lanes), steps_(call.batch / lanes_), most_(frames_of_a_step(chain_.at)),
-        items_(plan->leaves + call.item_count - call.given), rows_(call.batch), ranks_(call.batch), written_(lanes_, true),
+        lanes_(ring_->lanes), steps_(call.batch / lanes_), most_(frames_of_a_step(chain_.at)),
+        items_(plan_->leaves + call.item_count - call.given), rows_(call.batch), ranks_(call.batch), written_(lanes_, true),
         shares_(call.batch, true), moves_(call.batch, true), slots_(lanes_ * most_frames(chain_.at, steps_, chain_->room)),
         source_(slots_.size), live_(slots_.size), after_(lanes_), at_(call.batch),
         lost_(lanes_ * most_frames(chain_.at, steps_, chain_->length)), gone_(lost_.size), sizes_(lanes_) {
-    name_leaves(plan);
+    name_leaves();
     for (int64_t row = 0; row < call.batch; ++row) {
       if (call.mask && !call.mask[row]) continue;
       const int64_t lane = row % lanes_, step = written_[lane]++;
@@ -29,8 +28,8 @@ class NewFrames {
     for (int64_t k = 0; k < told_->stacks; ++k) move |= stacks_[k].following >= 0 && stacks_[k].depth > 1;
     for (int64_t lane = 0; lane < lanes_; ++lane)
       for (int64_t step = 0; step < written_[lane]; ++step) compare(lane, step);
-    plan_frames(call.counters + told_->cursor, written_.at, shares_.at, move ? moves_.at : nullptr, slots_.at, source_.at,
-                live_.at, after_.at, at_.at, chain_, lanes_, call.batch, slots_.size);
+    plan_frames(chain_, {call.counters + told_->cursor, lanes_}, written_.at, shares_, move ? moves_.at : nullptr, slots_,
+                source_.at, live_.at, after_.at, at_.at);
   }
   // The call that adds the leaves that are stored as they are.
   const BufferCall& call() const { return made_; }
@@ -80,11 +79,11 @@ class NewFrames {
   }
 
   // What is stored as it is, for the kernel that adds it.
-  void name_leaves(const Plan& plan) {
+  void name_leaves() {
     const int32_t* stored = reinterpret_cast<const int32_t*>(stacks_ + told_->stacks);
-    for (int64_t k = 0; k < plan->leaves; ++k) items_[k] = call_.items[stored[k]];
-    for (int64_t k = call_.given; k < call_.item_count; ++k) items_[plan->leaves + k - call_.given] = call_.items[k];
-    made_.items = items_.at, made_.given = plan->leaves, made_.item_count = items_.size;
+    for (int64_t k = 0; k < plan_->leaves; ++k) items_[k] = call_.items[stored[k]];
+    for (int64_t k = call_.given; k < call_.item_count; ++k) items_[plan_->leaves + k - call_.given] = call_.items[k];
+    made_.items = items_.at, made_.given = plan_->leaves, made_.item_count = items_.size;
   }
   // Whether a step shares what is there of the one before, and whether its next observation is its own moved on.
   void compare(int64_t lane, int64_t step) {
@@ -150,8 +149,8 @@ class NewFrames {
   // The oldest items that have lost frames leave their lanes.
   int64_t lose() {
     int32_t* sizes = call_.new_counters + ring_->sizes;
-    overwritten(call_.frame_at, call_.new_counters + ring_->cursors, sizes, after_.at, lost_.at, gone_.at, sizes_.at, chain_,
-                capacity_, lanes_, lost_.size);
+    overwritten(chain_, {call_.frame_at, plan_->capacity}, {call_.new_counters + ring_->cursors, lanes_}, sizes, after_.at,
+                lost_, gone_.at, nullptr, sizes_.at);
     int64_t found = 0, size = 0;
     for (int64_t i = 0; i < lost_.size; ++i)
       if (gone_[i]) lost_[found++] = lost_[i];
@@ -162,12 +161,13 @@ class NewFrames {
 
   const BufferCall& call_;
   BufferCall made_;
-  const Ring& ring_;
+  const Plan plan_;
+  const Ring ring_;
   const Chain chain_;
   const FramesRecord* told_;
   const StackRecord* stacks_;
   const Plan layout_;
-  const int64_t capacity_, lanes_, steps_, most_;
+  const int64_t lanes_, steps_, most_;
   Scratch<int64_t> items_;
   Scratch<int32_t> rows_, ranks_, written_;
   Scratch<uint8_t> shares_, moves_;

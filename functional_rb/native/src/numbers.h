@@ -1,5 +1,6 @@
 // Powers in fixed point and random bits, bit for bit those of `functional_rb.ops`.
 #pragma once
+#include "buffer_call.h"
 #include "records.h"
 #include "tables.h"
 #include "vectors.h"
@@ -126,6 +127,23 @@ inline void fill_random(int64_t key, int32_t* words, int64_t count) {
   const uint64_t base = mix(uint64_t(key) + DRAW);
   for (int64_t k = 0; k < count; ++k) words[k] = int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
 }
+
+FRB_ENTRY void fill_draws(const int64_t* key, Span<int32_t> words) { fill_random(key[0], words.at, words.size); }
+
+// Random bits [batch, words] of a call: those that are given, or of its key.
+class Bits {
+ public:
+  explicit Bits(const BufferCall& c)
+      : made_(c.draws ? 0 : c.batch * c.words), all{c.draws ? c.draws : made_.at, c.batch, c.words} {
+    if (!c.draws) fill_random(c.key, made_.at, made_.size);
+  }
+
+ private:
+  Scratch<int32_t> made_;
+
+ public:
+  const Matrix<const int32_t> all;
+};
 
 template <int A, int B, int C, int D> FRB_INLINE void rounds(uint32_t& x, uint32_t& y) {
   auto turned = [](uint32_t v, int by) { return (v << by) | (v >> (32 - by)); };

@@ -54,11 +54,10 @@ inline void choose_rows(const uint8_t* mask, int64_t lane, int64_t lanes, int64_
   for (; entry < count; entry += lanes) source[entry] = int32_t((steps - 1) * lanes + lane), live[entry] = 0;
 }
 
-// Which slots a batch takes, int32 [count]. Without a mask there are no source and live either.
-FRB_ENTRY void choose_slots(const int32_t* cursors, const int32_t* sizes, const uint8_t* mask, int32_t* slots, int32_t* source,
-                         uint8_t* live, int32_t* written, int32_t* new_cursors, int32_t* new_sizes, Ring ring, int64_t steps,
-                         int64_t count) {
-  const int64_t lanes = ring->lanes, length = ring->length, limit = length * ring->turns, n = count / lanes;
+// Which slots a batch takes. Without a mask there are no source and live either.
+FRB_ENTRY void choose_slots(Ring ring, int64_t steps, Lanes old, const uint8_t* mask, Span<int32_t> slots, int32_t* source,
+                            uint8_t* live, int32_t* written, int32_t* new_cursors, int32_t* new_sizes) {
+  const int64_t lanes = ring->lanes, length = ring->length, limit = length * ring->turns, n = slots.size / lanes;
   auto within = [&](int64_t number) { return number < limit ? number : number - limit; };
   for (int64_t lane = 0; lane < lanes; ++lane) {
     int64_t marked = steps;
@@ -66,16 +65,16 @@ FRB_ENTRY void choose_slots(const int32_t* cursors, const int32_t* sizes, const 
       marked = 0;
       for (int64_t row = lane; row < steps * lanes; row += lanes) marked += mask[row] != 0;
     }
-    const int64_t skipped = most<int64_t>(marked - n, 0), cursor = cursors[lane];
+    const int64_t skipped = most<int64_t>(marked - n, 0), cursor = old.cursors[lane];
     int64_t place = short_mod(within(cursor + skipped), length);
     for (int64_t entry = lane; entry < n * lanes; entry += lanes) {
       slots[entry] = int32_t(lane * length + place);
       place = place + 1 < length ? place + 1 : 0;
     }
-    if (mask) choose_rows(mask, lane, lanes, steps, skipped, source, live, count);
+    if (mask) choose_rows(mask, lane, lanes, steps, skipped, source, live, slots.size);
     written[lane] = int32_t(marked);
     new_cursors[lane] = int32_t(within(cursor + marked));
-    new_sizes[lane] = int32_t(least(sizes[lane] + marked, length));
+    new_sizes[lane] = int32_t(least(old.sizes[lane] + marked, length));
   }
 }
 

@@ -3,11 +3,19 @@
 // Addresses recur: `storage` int64 [1 + wide] of the rows and the wide arrays, `leaves` int64 [leaves] of contiguous
 // arrays [B, *shape], 0 for one that is not given.
 #pragma once
+#include "buffer_call.h"
 #include "records.h"
 
 FRB_BEGIN
 
 using Addresses = Span<const int64_t>;
+
+// What a call on a buffer names.
+inline Plan plan_of(const BufferCall& c) { return record_of<Plan>(c.plan); }
+inline Ring ring_of(const BufferCall& c) { return record_of<Ring>(c.ring); }
+inline Addresses storage_of(const BufferCall& c) { return {c.storage, c.arrays}; }
+inline Addresses leaves_of(const BufferCall& c) { return {c.items, c.given}; }
+inline Addresses saved_of(const BufferCall& c) { return {c.items + c.given, c.item_count - c.given}; }
 
 // Copy pieces of one size, which lie so many bytes apart here and there.
 FRB_ENTRY void copy_column(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t count,
@@ -134,18 +142,18 @@ inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots
 }
 
 // Read rows of a storage that has `capacity` of them; in place of a slot that is none the first.
-FRB_ENTRY void read(const int32_t* slots, Addresses storage, Addresses leaves, Plan plan, int64_t capacity, int64_t count) {
-  Scratch<int32_t> sound(count);
-  for (int64_t i = 0; i < count; ++i) sound[i] = int32_t(bounded(slots[i], capacity));
-  load_items(plan, storage, sound.at, count, leaves);
+FRB_ENTRY void read(Plan plan, Addresses storage, int64_t capacity, Span<const int32_t> slots, Addresses leaves) {
+  Scratch<int32_t> sound(slots.size);
+  for (int64_t i = 0; i < slots.size; ++i) sound[i] = int32_t(bounded(slots[i], capacity));
+  load_items(plan, storage, sound.at, slots.size, leaves);
 }
 
 // Write rows of a batch, those that `source` names or its last, to slots; slots and rows that are none are left out.
-FRB_ENTRY void store(const int32_t* slots, const int32_t* source, const uint8_t* live, Addresses storage, Addresses leaves,
-                  Plan plan, int64_t capacity, int64_t count, int64_t batch) {
-  for (int64_t i = 0; i < count; ++i) {
+FRB_ENTRY void store(Plan plan, Addresses storage, int64_t capacity, Span<const int32_t> slots, const int32_t* source,
+                     const uint8_t* live, Addresses leaves, int64_t batch) {
+  for (int64_t i = 0; i < slots.size; ++i) {
     if (live && !live[i]) continue;
-    const int64_t row = source ? source[i] : batch - count + i;
+    const int64_t row = source ? source[i] : batch - slots.size + i;
     if (0 <= slots[i] && slots[i] < capacity && 0 <= row && row < batch) store_item(plan, storage, slots[i], leaves, row);
   }
 }

@@ -178,44 +178,59 @@ FRB_ENTRY int64_t shared_repair(Control control, Plan plan, Addresses storage, S
         const int64_t bytes = plan.stored_bytes(array);
         if (bytes) copy(place(storage[array]) + slots[at] * bytes, place(journal[2 + array]) + at * bytes, bytes);
       }
-    if (plan->levels) set_leaves(tree.at, slots.at, values.at, plan, saved);
+    if (plan->levels) set_leaves(plan, {tree.at}, slots, values.at);
   }
   shared_commit(control, kind == ADD ? count : 0);
   return SOUND;
 }
 
-// Draw as `draw` does at a moment between two writes. Returns TORN, NOTHING or DRAWN.
-//
-// The slots are known to be right before their rows are read: beyond those in use, files have no room on the disk.
-FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const float> tree,
-                           Array<const int32_t, 2> draws, float beta, Span<int32_t> handles, Span<float> weights,
-                           Span<float> probabilities) {
-  const int64_t batch = handles.size;
-  Scratch<int32_t> slots(batch), counters(COUNTERS);
-  const Selection told{handles.at, weights.at, probabilities.at};
+// What `read` finds by the counters of a moment between two writes, NOTHING or DRAWN; TORN if there were writes all the
+// time. It may ask meanwhile whether none has come so far.
+template <class F> int64_t between_writes(Control control, const F& read) {
+  Scratch<int32_t> counters(COUNTERS);
   for (int k = 0; k < TRIES; ++k) {
-    const int64_t sequence = shared_read_counters(control, counters.span());
+    const int64_t sequence = shared_read_counters(control, counters);
     if (sequence & 1) return TORN;
-    const bool found = draw_slots(plan, tree.at, counters.at, draws.at, draws.shape[1], beta, slots.at, told, batch,
-                                  storage);
-    if (!shared_unchanged(control, sequence)) continue;
-    if (!found) return NOTHING;
-    load_items(plan, storage, slots.at, batch, leaves);
-    if (shared_unchanged(control, sequence)) return DRAWN;
+    const int64_t found = read(counters.at, [&] { return shared_unchanged(control, sequence); });
+    if (shared_unchanged(control, sequence)) return found;
   }
   return TORN;
 }
 
-// Read items by handle, if leaves are given, and which of them are live, uint8 [B]. Returns TORN, NOTHING or DRAWN.
-//
-// In place of an item that is gone some other is read; NOTHING is returned if the buffer is empty.
+// Draw as `draw` does, by random bits. The slots are known to be right before their rows are read: beyond those in use,
+// files have no room on the disk.
+inline int64_t draw_between_writes(BufferCall call, Matrix<const int32_t> draws) {
+  Scratch<int32_t> slots(call.batch);
+  return between_writes(call.control, [&](const int32_t* counters, const auto& unchanged) -> int64_t {
+    call.counters = counters;
+    const bool found = draw_slots(call, draws, slots.at);
+    if (found && unchanged()) load_items(plan_of(call), storage_of(call), slots.at, call.batch, leaves_of(call));
+    return found ? DRAWN : NOTHING;
+  });
+}
+FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const float> tree,
+                              Array<const int32_t, 2> draws, float beta, Span<int32_t> handles, float* weights,
+                              float* probabilities) {
+  BufferCall call{};
+  call.plan = reinterpret_cast<const int32_t*>(plan.at), call.storage = storage.at, call.arrays = storage.size;
+  call.items = leaves.at, call.given = leaves.size, call.tree = const_cast<float*>(tree.at), call.beta = beta;
+  call.control = control, call.batch = handles.size;
+  call.handles = handles.at, call.weights = weights, call.probabilities = probabilities;
+  return draw_between_writes(call, {draws.at, draws.shape[0], draws.shape[1]});
+}
+
+FRB_ENTRY Outcome sample_shared(const BufferCall& call) {
+  const int64_t found = draw_between_writes(call, Bits(call).all);
+  return found == DRAWN ? DONE : found == NOTHING ? NONE_DRAWN : DRAWN_TORN;
+}
+
+// Read items by handle, if leaves are given, and which of them are live. In place of an item that is gone some other is
+// read; NOTHING is returned if the buffer is empty.
 FRB_ENTRY int64_t shared_fetch(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const int32_t> handles,
-                            Span<uint8_t> live) {
-  Scratch<int32_t> slots(handles.size), counters(COUNTERS);
-  for (int k = 0; k < TRIES; ++k) {
-    const int64_t sequence = shared_read_counters(control, counters.span());
-    if (sequence & 1) return TORN;
-    const Finder find(plan, counters.at);
+                               Span<uint8_t> live) {
+  Scratch<int32_t> slots(handles.size);
+  return between_writes(control, [&](const int32_t* counters, const auto&) -> int64_t {
+    const Finder find(plan, counters);
     for (int64_t i = 0; i < handles.size; ++i) {
       const int64_t slot = find(handles[i]);
       live[i] = slot >= 0;
@@ -223,22 +238,16 @@ FRB_ENTRY int64_t shared_fetch(Addresses storage, Addresses leaves, Control cont
     }
     if (counters[SIZE] == 0) return NOTHING;
     if (leaves.size) load_items(plan, storage, slots.at, handles.size, leaves);
-    if (shared_unchanged(control, sequence)) return DRAWN;
-  }
-  return TORN;
+    return DRAWN;
+  });
 }
 
-// Whether n items are stored and not all have probability zero. Returns TORN, NOTHING (no) or DRAWN (yes).
+// Whether n items are stored and not all have probability zero: DRAWN, or NOTHING.
 FRB_ENTRY int64_t shared_can_draw(Control control, Plan plan, Span<const float> tree, int64_t n) {
-  Scratch<int32_t> counters(COUNTERS);
-  for (int k = 0; k < TRIES; ++k) {
-    const int64_t sequence = shared_read_counters(control, counters.span());
-    if (sequence & 1) return TORN;
-    bool found = counters[SIZE] >= n;
-    if (plan->levels) found = found && add_up(tree.at + int64_t(plan.level(plan->levels - 1).sums) * FANOUT) > 0;
-    if (shared_unchanged(control, sequence)) return found ? DRAWN : NOTHING;
-  }
-  return TORN;
+  return between_writes(control, [&](const int32_t* counters, const auto&) -> int64_t {
+    const bool any = !plan->levels || add_up(tree.at + int64_t(plan.level(plan->levels - 1).sums) * FANOUT) > 0;
+    return counters[SIZE] >= n && any ? DRAWN : NOTHING;
+  });
 }
 
 FRB_END

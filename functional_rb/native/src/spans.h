@@ -125,12 +125,11 @@ FRB_INLINE void lead(const Runs& runs, int levels, int run, const int32_t* words
 }
 
 // What spans of leaves add up to, their smallest positive leaves, and leaves of one of them by draws [batch, levels + 1].
-FRB_ENTRY void draw_in_span(const float* tree, const int32_t* first, const int32_t* end, int32_t which,
-                            const int32_t* draws, int32_t* leaves, float* totals, float* smallest, Plan plan,
-                            int64_t spans, int64_t batch) {
+FRB_ENTRY void draw_in_span(Plan plan, const float* tree, Span<const int32_t> first, const int32_t* end, int64_t which,
+                            Matrix<const int32_t> draws, int32_t* leaves, float* totals, float* smallest) {
   const int levels = int(plan->levels);
   Edge edges[MOST_LEVELS], own[MOST_LEVELS]{};
-  for (int64_t k = 0; k < spans; ++k) {
+  for (int64_t k = 0; k < first.size; ++k) {
     measure_span(plan, tree, first[k], end[k], edges, totals[k], smallest[k]);
     if (k == which) memcpy(own, edges, sizeof(own));
   }
@@ -139,15 +138,15 @@ FRB_ENTRY void draw_in_span(const float* tree, const int32_t* first, const int32
   int32_t reach[FANOUT];
   as_integers(runs.sums, reach);
   for (int k = 1; k < FANOUT; ++k) reach[k] += reach[k - 1];
-  Scratch<int32_t> led(batch * levels);
-  for (int64_t i = 0; i < batch; ++i) {
-    const int32_t* words = draws + i * (levels + 1);
+  Scratch<int32_t> led(draws.rows * levels);
+  for (int64_t i = 0; i < draws.rows; ++i) {
+    const int32_t* words = draws.at + i * draws.columns;
     const int32_t target = high_product(words[0], reach[FANOUT - 1]);
     int run = 0;
     for (int k = 0; k < FANOUT; ++k) run += reach[k] <= target;
     lead(runs, levels, least(run, 2 * levels - 1), words, led.at + i * levels);
   }
-  descend_levels(plan, tree, led.at, levels, leaves, batch, [](int32_t) {});
+  descend_levels(plan, tree, {led.at, draws.rows, levels}, leaves, [](int32_t) {});
 }
 
 FRB_END

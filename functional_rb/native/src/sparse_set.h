@@ -7,24 +7,25 @@
 FRB_BEGIN
 
 // Which of the marked slots are members; count is int32 [1].
-FRB_ENTRY void members(const int32_t* order, const int32_t* place, const int32_t* count, const int32_t* slots,
-                    const uint8_t* marked, uint8_t* found, int64_t capacity, int64_t batch) {
-  for (int64_t i = 0; i < batch; ++i) {
-    const int64_t position = place[bounded(slots[i], capacity)];
-    found[i] = marked[i] && position < count[0] && order[bounded(position, capacity)] == slots[i];
+FRB_ENTRY void members(Span<const int32_t> order, const int32_t* place, const int32_t* count, Span<const int32_t> slots,
+                       const uint8_t* marked, uint8_t* found) {
+  for (int64_t i = 0; i < slots.size; ++i) {
+    const int64_t position = place[bounded(slots[i], order.size)];
+    found[i] = marked[i] && position < count[0] && order[bounded(position, order.size)] == slots[i];
   }
 }
 
 // Which slots lie where once distinct positions have come behind a boundary, as many as there is room for. Positions that
 // lie nowhere, or are there twice, as others may have made them, stay where they are. Returns how many slots these are.
-inline int64_t exchange(const int32_t* order, int64_t capacity, int64_t boundary, const int32_t* positions, int64_t n,
-                            int32_t* at, int32_t* slots) {
+inline int64_t exchange(Span<const int32_t> order, int64_t boundary, Span<const int32_t> positions, int32_t* at,
+                        int32_t* slots) {
+  const int64_t n = positions.size;
   Scratch<uint8_t> stays(n, true);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t behind = positions[i] - boundary;
     if (0 <= behind && behind < n) stays[behind] = 1;
   }
-  const int64_t last = least(n, capacity - boundary), end = least(boundary, capacity);
+  const int64_t last = least(n, order.size - boundary), end = least(boundary, order.size);
   int64_t count = 0, filler = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (positions[i] < 0 || positions[i] >= end) continue;
@@ -38,34 +39,31 @@ inline int64_t exchange(const int32_t* order, int64_t capacity, int64_t boundary
   return count;
 }
 
-// Which slots lie at which positions once the marked ones are out, int32 [2 * batch]; boundaries are int32 [1].
-FRB_ENTRY int64_t move_back(const int32_t* order, const int32_t* boundary, const int32_t* positions, const uint8_t* marked,
-                         int32_t* at, int32_t* slots, int32_t* after, int64_t capacity, int64_t batch) {
-  Scratch<int32_t> moving(batch);
+// Which slots lie at which positions once the marked ones are out, how many these are, and the new boundary.
+FRB_ENTRY void exchanges(Span<const int32_t> order, const int32_t*, const int32_t* boundary, Span<const int32_t> positions,
+                         const uint8_t* marked, int32_t* at, int32_t* slots, int32_t* after, int32_t* moved) {
+  Scratch<int32_t> moving(positions.size);
   int64_t count = 0;
-  for (int64_t i = 0; i < batch; ++i)
+  for (int64_t i = 0; i < positions.size; ++i)
     if (marked[i]) moving[count++] = positions[i];
   const int64_t behind = int64_t(boundary[0]) - count;
   after[0] = int32_t(behind);
-  if (behind < 0) return 0;  // no set has so few members: others have made it
-  return exchange(order, capacity, behind, moving.at, count, at, slots);
+  // No set has so few members, unless others have made it.
+  moved[0] = behind < 0 ? 0 : int32_t(exchange(order, behind, {moving.at, count}, at, slots));
 }
 
-// Where the marked slots come to lie behind a count, int32 [1], and the new count; returns how many they are.
-FRB_ENTRY int64_t appended(const int32_t* count, const int32_t* slots, const uint8_t* marked, int32_t* at, int32_t* chosen,
-                        int32_t* after, int64_t batch) {
-  int64_t found = 0;
-  for (int64_t i = 0; i < batch; ++i)
-    if (marked[i]) {
-      at[found] = int32_t(count[0] + found), chosen[found] = slots[i];
-      ++found;
-    }
-  after[0] = int32_t(count[0] + found);
-  return found;
+// Where the marked slots come to lie behind a count, how many they are, and the new count.
+FRB_ENTRY void appended(const int32_t*, const int32_t*, const int32_t* count, Span<const int32_t> slots,
+                        const uint8_t* marked, int32_t* at, int32_t* chosen, int32_t* after, int32_t* found) {
+  int32_t n = 0;
+  for (int64_t i = 0; i < slots.size; ++i)
+    if (marked[i]) at[n] = count[0] + n, chosen[n++] = slots[i];
+  after[0] = count[0] + n, found[0] = n;
 }
 
-// Choose distinct numbers below n, by a Fisher-Yates shuffle that stores only what moves; draws are int32 [count, words].
-FRB_ENTRY void shuffle(const int32_t* draws, int64_t words, int64_t n, int32_t* chosen, int64_t count) {
+// Choose distinct numbers below n, each by a row of words, by a Fisher-Yates shuffle that stores only what moves.
+FRB_ENTRY void distinct(Matrix<const int32_t> draws, int64_t n, Span<int32_t> chosen) {
+  const int64_t count = chosen.size;
   int64_t size = 4;
   while (size < 4 * count) size *= 2;
   Scratch<int64_t> keys(size), values(size);
@@ -82,7 +80,7 @@ FRB_ENTRY void shuffle(const int32_t* draws, int64_t words, int64_t n, int32_t* 
       chosen[i] = 0;
       continue;
     }
-    const int64_t j = below(draws + words * i, left), last = seek(left - 1);
+    const int64_t j = below(draws.at + i * draws.columns, left), last = seek(left - 1);
     const int64_t moved = keys[last] == left - 1 ? values[last] : left - 1, taken = seek(j);
     chosen[i] = int32_t(keys[taken] == j ? values[taken] : j);
     keys[taken] = j, values[taken] = moved;

@@ -6,9 +6,8 @@ FRB_BEGIN
 
 // Add up rewards [m, n, w], real uint8 [m, n], to total [m, w].
 template <class T>
-inline void fold_each(const T* rewards, const uint8_t* real, T* total, int32_t* steps, Span<const T> discounts,
-                          int64_t m, int64_t w) {
-  const int64_t n = discounts.size;
+inline void fold_rewards(Span<const T> discounts, const T* rewards, const uint8_t* real, Span<T> total, Span<int32_t> steps) {
+  const int64_t n = discounts.size, m = steps.size, w = total.size / most<int64_t>(m, 1);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < w; ++j) total[i * w + j] = rewards[i * n * w + j];
     int32_t count = 1;
@@ -26,12 +25,12 @@ inline void fold_each(const T* rewards, const uint8_t* real, T* total, int32_t* 
 
 // Plan the line of steps that wait in each lane, for rows = S * lanes = batch + lanes * (n - 1).
 //
-// held and pending int32 [lanes], how many wait before and after; ended and mask uint8 [batch]; ids int32 [rows, words];
-// window int32 and real uint8 [rows, n]; complete uint8 [rows]; waiting int32 [lanes * (n - 1)].
-FRB_ENTRY void plan_line(const int32_t* held, const uint8_t* ended, const int32_t* ids, const uint8_t* mask, int32_t* window,
-                      uint8_t* real, uint8_t* complete, int32_t* waiting, int32_t* pending, int64_t lanes, int64_t batch,
-                      int64_t words, int64_t n) {
-  const int64_t columns = (batch + lanes * (n - 1)) / lanes, steps = columns - (n - 1), before = lanes * (n - 1);
+// held and pending [lanes], how many wait before and after; ended and mask [batch]; ids [rows, words]; window and real
+// [rows, n]; complete [rows]; waiting [lanes * (n - 1)].
+FRB_ENTRY void plan_line(Span<const int32_t> held, const uint8_t* ended, Matrix<const int32_t> ids, const uint8_t* mask,
+                         Matrix<int32_t> window, uint8_t* real, uint8_t* complete, int32_t* waiting, int32_t* pending) {
+  const int64_t lanes = held.size, n = window.columns, words = ids.columns;
+  const int64_t columns = window.rows / lanes, steps = columns - (n - 1), before = lanes * (n - 1);
   Scratch<int32_t> line(columns);  // the row in each column of a lane
   for (int64_t lane = 0; lane < lanes; ++lane) {
     int64_t count = 0;  // how many columns are taken; the rest has the lane's last row
@@ -49,10 +48,10 @@ FRB_ENTRY void plan_line(const int32_t* held, const uint8_t* ended, const int32_
       bool next_differs = false;
       if (column + 1 < count)
         for (int64_t word = 0; word < words; ++word)
-          next_differs |= ids[line[column] * words + word] != ids[line[column + 1] * words + word];
+          next_differs |= ids.at[line[column] * words + word] != ids.at[line[column + 1] * words + word];
       if (column < count && (is_last || next_differs)) stop = column + 1, known = true;
       for (int64_t k = 0; k < n; ++k) {
-        window[entry * n + k] = line[least(column + k, columns - 1)];
+        window.at[entry * n + k] = line[least(column + k, columns - 1)];
         real[entry * n + k] = column + k < stop;
       }
       const bool finished = column < count && (known || column + n <= stop);

@@ -215,19 +215,19 @@ inline void refresh(const Plan& plan, float* tree, const int32_t* leaves, int64_
 constexpr int64_t TOGETHER = 64;
 
 // Which leaves up to TOGETHER draws choose. Level by level, so that cache misses of draws overlap: what a draw comes to
-// next is asked for at once. Draws lie `stride` words apart. Meanwhile all of `before` are told, some at each step, so
+// next is asked for at once. Meanwhile all of `before` are told, some at each step, so
 // that their rows are asked for: whoever asks for more memory than can be on its way at a time has to wait.
 template <class F>
-FRB_INLINE void descend_together(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride,
-                                 int32_t* slots, int64_t count, Span<const int32_t> before, const F& tell) {
-  const int64_t top = plan->levels - 1, pace = (SIDE + top) / (top + 1);
+FRB_INLINE void descend_together(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots,
+                                 Span<const int32_t> before, const F& tell) {
+  const int64_t top = plan->levels - 1, pace = (SIDE + top) / (top + 1), count = draws.rows;
   int64_t told = 0;
   int32_t nodes[TOGETHER]{}, words[TOGETHER]{};
   for (int64_t depth = 0; depth <= top; ++depth) {
     const LevelRecord& level = plan.level(top - depth);
     const float* children = tree + int64_t(level.sums) * FANOUT;
     const float* next = tree + int64_t(plan.level(most<int64_t>(top - depth - 1, 0)).sums) * FANOUT;
-    for (int64_t i = 0; i < count; ++i) words[i] = draws[i * stride + depth];
+    for (int64_t i = 0; i < count; ++i) words[i] = draws.at[i * draws.columns + depth];
     for (int64_t start = 0; start < count; start += SIDE) {
       int32_t* at = nodes + start;
       const float* rows[SIDE];
@@ -243,34 +243,35 @@ FRB_INLINE void descend_together(const Plan& plan, const float* tree, const int3
   memcpy(slots, nodes, size_t(count) * sizeof(int32_t));
 }
 
-// Which leaves draws choose, int32 [count]; `sum_tree.descend`. All are told but the last TOGETHER. Returns the total.
+// Which leaves draws choose, each by the first words of its row; `sum_tree.descend`. All are told but the last TOGETHER.
+// Returns the total.
 template <class F>
-FRB_INLINE float descend_levels(const Plan& plan, const float* tree, const int32_t* draws, int64_t stride,
-                                int32_t* slots, int64_t count, const F& tell) {
+FRB_INLINE float descend_levels(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots,
+                                const F& tell) {
   Span<const int32_t> before;
-  for (int64_t start = 0; start < count; start += TOGETHER) {
-    const int64_t n = least(TOGETHER, count - start);
-    descend_together(plan, tree, draws + start * stride, stride, slots + start, n, before, tell);
+  for (int64_t start = 0; start < draws.rows; start += TOGETHER) {
+    const int64_t n = least(TOGETHER, draws.rows - start);
+    descend_together(plan, tree, {draws.at + start * draws.columns, n, draws.columns}, slots + start, before, tell);
     before = {slots + start, n};
   }
   return add_up(tree + int64_t(plan.level(plan->levels - 1).sums) * FANOUT);
 }
 
-FRB_ENTRY void descend(const float* tree, const int32_t* draws, int32_t* slots, Plan plan, int64_t batch, int64_t words) {
-  descend_levels(plan, tree, draws, words, slots, batch, [](int32_t) {});
+FRB_ENTRY void descend(Plan plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots) {
+  descend_levels(plan, tree, draws, slots, [](int32_t) {});
 }
 
 // Write leaves and what is above them; what is no leaf is left out. `sum_tree.set_leaves`.
-FRB_ENTRY void set_leaves(float* tree, const int32_t* leaves, const float* values, Plan plan, int64_t count) {
+FRB_ENTRY void set_leaves(Plan plan, Changed<float> tree, Span<const int32_t> leaves, const float* values) {
   const int64_t capacity = plan.level(0).nodes;
-  Scratch<int32_t> changed(count);
+  Scratch<int32_t> changed(leaves.size);
   int64_t found = 0;
-  for (int64_t i = 0; i < count; ++i)
+  for (int64_t i = 0; i < leaves.size; ++i)
     if (0 <= leaves[i] && leaves[i] < capacity) {
-      tree[leaves[i]] = values[i];
+      tree.at[leaves[i]] = values[i];
       changed[found++] = leaves[i];
     }
-  refresh(plan, tree, changed.at, found);
+  refresh(plan, tree.at, changed.at, found);
 }
 
 FRB_END

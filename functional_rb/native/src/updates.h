@@ -17,8 +17,9 @@ FRB_INLINE int64_t place_of_slot(const int32_t* slots, const Scratch<int32_t>& l
 
 // The new value of each slot of a batch, of which the last good one wins, and which slots get one; priorities come as
 // bits. bad and peak are int32 [1]. `importance.updated_values`.
-FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const int32_t* priorities, float* values,
-                           uint8_t* replaced, int32_t* bad, int32_t* peak, Plan plan, int64_t count) {
+FRB_ENTRY void updated_values(Plan plan, Span<const int32_t> slots, const uint8_t* live, const int32_t* priorities,
+                              float* values, uint8_t* replaced, int32_t* bad, int32_t* peak) {
+  const int64_t count = slots.size;
   int bits = 1;
   while ((int64_t(1) << bits) < 2 * count) ++bits;
   Scratch<int32_t> last(int64_t(1) << bits), winner(last.size), entry(count);
@@ -28,7 +29,7 @@ FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const i
   make_values(plan, priorities, made.at, count);
   int32_t refused = 0, largest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    entry[i] = int32_t(place_of_slot(slots, last, slots[i], 32 - bits));
+    entry[i] = int32_t(place_of_slot(slots.at, last, slots[i], 32 - bits));
     last[entry[i]] = int32_t(i);
     if (live[i] && made[i] >= 0) {
       winner[entry[i]] = int32_t(i);
@@ -47,39 +48,39 @@ FRB_ENTRY void updated_values(const int32_t* slots, const uint8_t* live, const i
 
 // An update of priorities alone, which come as bits. Where slices are drawn (the ring has windows), kept and in_episode
 // are the arrays of all steps' priorities and of their steps in episode, and the tree has those of steps where a slice
-// begins. All that is overwritten is saved before anything is written, with `room` for so many slots.
-FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counters, int32_t* new_counters,
-                              const int32_t* handles, const int32_t* priorities, const int32_t* in_episode,
-                              int32_t* saved_slots, float* saved_values, float* saved_kept, Plan plan, Ring ring,
-                              int64_t batch, int64_t room, Span<int64_t> saved_count) {
+// begins. All that is overwritten is saved before anything is written.
+FRB_ENTRY Outcome update_priorities(const BufferCall& c) {
+  const Plan plan = plan_of(c);
+  const Ring ring = ring_of(c);
   const bool sliced = ring->window_length != 0;
-  float* kept = sliced ? all : tree;
-  for (int64_t k = 0; k < ring->counters; ++k) new_counters[k] = counters[k];
-  const Lanes lanes{counters + ring->cursors, counters + ring->sizes};
+  const int64_t batch = c.batch;
+  float* kept = sliced ? c.kept : c.tree;
+  for (int64_t k = 0; k < ring->counters; ++k) c.new_counters[k] = c.counters[k];
+  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
   Scratch<int32_t> slots(batch);
   int64_t live = 0, stale = 0, count = 0, rejected = 0;
   for (int64_t i = 0; i < batch; ++i) {
-    const int64_t slot = locate(ring, lanes, handles[i]);
+    const int64_t slot = locate(ring, lanes, c.given_handles[i]);
     slots[i] = int32_t(slot);
-    stale += slot < 0 && handles[i] != -1;  // that stands for what could not be drawn
+    stale += slot < 0 && c.given_handles[i] != -1;  // that stands for what could not be drawn
     live += slot >= 0;
     if (slot < 0) continue;
-    expect(tree + slot);
+    expect(c.tree + slot);
     if (sliced) expect(kept + slot);
   }
-  expect_paths(plan, tree, slots.at, batch);
-  if (saved_slots && room)
+  expect_paths(plan, c.tree, slots.at, batch);
+  if (c.saved_slots && c.room)
     for (int64_t i = 0, at = 0; i < batch; ++i) {
       const int32_t slot = slots[i];
       if (slot < 0) continue;
-      saved_slots[at] = slot, saved_values[at] = tree[slot];
-      if (sliced) saved_kept[at] = kept[slot];
+      c.saved_slots[at] = slot, c.saved_values[at] = c.tree[slot];
+      if (sliced) c.saved_kept[at] = kept[slot];
       ++at;
     }
-  saved_count[0] = live;
-  int32_t peak = counters[PEAK];
+  c.saved_count[0] = live;
+  int32_t peak = c.counters[PEAK];
   Scratch<int32_t> values(batch);
-  make_values(plan, priorities, values.at, batch);
+  make_values(plan, c.priorities, values.at, batch);
   for (int64_t i = 0; i < batch; ++i) {
     const int32_t slot = slots[i];
     if (slot < 0) continue;
@@ -93,14 +94,12 @@ FRB_ENTRY void update_priorities(float* tree, float* all, const int32_t* counter
   }
   for (int64_t i = 0; sliced && i < count; ++i) {
     const int64_t slot = slots[i], lane = lane_of(ring, slot);
-    const Lane of(ring, lanes, in_episode, lane);
+    const Lane of(ring, lanes, c.in_episode, lane);
     const bool begins = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0;
-    tree[slot] = begins ? kept[slot] : 0.0f;
+    c.tree[slot] = begins ? kept[slot] : 0.0f;
   }
-  refresh(plan, tree, slots.at, count);
-  new_counters[REJECTED] = saturated(int64_t(counters[REJECTED]) + rejected);
-  new_counters[STALE] = saturated(int64_t(counters[STALE]) + stale);
-  new_counters[PEAK] = peak;
+  refresh(plan, c.tree, slots.at, count);
+  return tell_counters(c, c.new_counters[CURSOR], c.new_counters[SIZE], rejected, stale, peak);
 }
 
 FRB_END

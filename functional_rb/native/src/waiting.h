@@ -2,7 +2,6 @@
 //
 // Rows are those of all waiting steps, n - 1 of each lane, and behind them those of the batch.
 #pragma once
-#include "exports.h"
 #include "rows.h"
 #include "step_queue.h"
 
@@ -11,13 +10,13 @@ FRB_BEGIN
 // What a batch makes of the steps that wait. The counters of how many wait are written at once, the steps by `keep`.
 class Waiting {
  public:
-  Waiting(const BufferCall& call, const Plan& plan)
-      : call_(call), made_(call), plan_(plan), queue_(record_of<Queue>(call.queue)),
+  explicit Waiting(const BufferCall& call)
+      : call_(call), made_(call), plan_(plan_of(call)), queue_(record_of<Queue>(call.queue)),
         packed_(record_of<Plan>(call.beside_plan)), n_(queue_->n), agents_(queue_->agents), before_(queue_->lanes * (n_ - 1)),
         rows_(call.batch + before_), words_(queue_->id < 0 ? 0 : packed_.leaf(queue_->id).bytes / 4), ended_(call.batch),
         ids_(rows_ * words_), window_(rows_ * n_), waiting_(before_), others_(agents_ > 1 ? rows_ : 0), real_(rows_ * n_),
-        there_(agents_ > 1 ? rows_ * agents_ * n_ : 0), complete_(rows_), changes_(plan->leaves, true),
-        items_(plan->leaves + call.item_count - call.given), made_leaves_(rows_ * bytes_of_items()),
+        there_(agents_ > 1 ? rows_ * agents_ * n_ : 0), complete_(rows_), changes_(plan_->leaves, true),
+        items_(plan_->leaves + call.item_count - call.given), made_leaves_(rows_ * bytes_of_items()),
         steps_of_rewards_(rows_ * n_ * most_of_rewards()), kept_(before_ * stored_bytes(), true) {
     name_leaves();
     line_up();
@@ -94,8 +93,8 @@ class Waiting {
   void line_up() {
     for (int64_t i = 0; i < call_.batch; ++i) ended_[i] = ends_by(i, 1) || (agents_ > 1 && ends_by(i, agents_));
     for (int64_t row = 0; words_ && row < rows_; ++row) memcpy(ids_.at + row * words_, leaf(queue_->id, row), size_t(words_) * 4);
-    plan_line(call_.counters + queue_->pending, ended_.at, words_ ? ids_.at : nullptr, call_.mask, window_.at, real_.at,
-              complete_.at, waiting_.at, call_.new_counters + queue_->pending, queue_->lanes, call_.batch, words_, n_);
+    plan_line({call_.counters + queue_->pending, queue_->lanes}, ended_.at, {ids_.at, rows_, words_}, call_.mask,
+              {window_.at, rows_, n_}, real_.at, complete_.at, waiting_.at, call_.new_counters + queue_->pending);
   }
   // Whether a row of the batch is marked as the last by leaves with so many marks, of which all have to be set in some leaf.
   bool ends_by(int64_t row, int64_t marks) const {
@@ -120,11 +119,11 @@ class Waiting {
   // Rewards are added up where items have them, and how many steps these are where the entry behind the leaves says so.
   void add_rewards_up() {
     for (int64_t k = 0; k < queue_->rewards; ++k) {
-      if (rewards()[k].bytes == 8) fold<double>(rewards()[k]);
-      else fold<float>(rewards()[k]);
+      if (rewards()[k].bytes == 8) add_up<double>(rewards()[k]);
+      else add_up<float>(rewards()[k]);
     }
   }
-  template <class T> void fold(const Reward& reward) {
+  template <class T> void add_up(const Reward& reward) {
     const int64_t lines = reward.agents, bytes = packed_.leaf(reward.leaf).bytes / lines;
     Scratch<T> powers(n_);
     for (int64_t k = 0; k < n_; ++k) {
@@ -137,9 +136,9 @@ class Waiting {
         copy(steps_of_rewards_.at + ((i / n_ * lines + line) * n_ + i % n_) * bytes,
              leaf(reward.leaf, window_[i]) + line * bytes, bytes);
     int32_t* steps = lines < agents_ ? others_.at : reinterpret_cast<int32_t*>(made(packed_->leaves, 0));
-    fold_each(reinterpret_cast<const T*>(steps_of_rewards_.at), lines > 1 ? there_.at : real_.at,
-              reinterpret_cast<T*>(made(reward.leaf, 0)), steps, Span<const T>{powers.at, n_}, rows_ * lines,
-              bytes / int64_t(sizeof(T)));
+    const Span<T> total{reinterpret_cast<T*>(made(reward.leaf, 0)), rows_ * lines * bytes / int64_t(sizeof(T))};
+    fold_rewards<T>(powers, reinterpret_cast<const T*>(steps_of_rewards_.at), lines > 1 ? there_.at : real_.at, total,
+            {steps, rows_ * lines});
   }
   // The other leaves of an item, and what is told of it beside.
   void finish(int64_t row) {
@@ -185,7 +184,7 @@ class Waiting {
 
   const BufferCall& call_;
   BufferCall made_;
-  const Plan& plan_;
+  const Plan plan_;
   const Queue queue_;
   const Plan packed_;
   const int64_t n_, agents_, before_, rows_, words_;

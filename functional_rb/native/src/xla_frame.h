@@ -4,9 +4,10 @@
 // refuses at the first call those of a newer one. So this is the version of the oldest JAX that is supported. The structs
 // name the fields that are read here, in their places; what XLA has added since lies behind them.
 #pragma once
+#include <tuple>
 #include <type_traits>
 
-#include "base.h"
+#include "ring.h"
 
 namespace frb {
 namespace xla {
@@ -66,7 +67,8 @@ struct Operand {
     for (int64_t k = 0; k < rank; ++k) elements *= dims[k];
     return elements;
   }
-  FRB_INLINE int64_t rows() const { return dims[0]; }
+  FRB_INLINE int64_t rows() const { return rank ? dims[0] : 1; }
+  FRB_INLINE int64_t columns() const { return length() / most<int64_t>(rows(), 1); }
 };
 
 // An element has another size than the kernel takes.
@@ -82,7 +84,6 @@ struct Call {
   FRB_INLINE Operand result(int64_t k) const { return part(frame->results.at[k], operands() + k); }
   template <class T> FRB_INLINE const T* in(int64_t k) const { return address<const T>(operand(k)); }
   template <class T> FRB_INLINE T* out(int64_t k) const { return address<T>(result(k)); }
-  template <class T> FRB_INLINE Span<const T> all_in(int64_t k) const { return span(in<T>(k), operand(k).length()); }
   template <class R> FRB_INLINE R record(int64_t k) const {
     R record;
     record.at = reinterpret_cast<decltype(record.at)>(operand(k).data);
@@ -107,6 +108,50 @@ struct Call {
   }
 };
 
+// Takes the parameters of a kernel from a call by their types, one after the other: records, numbers and what is only read
+// from the operands, what is written from the results.
+class Taking {
+ public:
+  explicit Taking(const Call& call) : call_(call) {}
+  template <class P> struct Of {};
+
+  const Call& take(Of<const Call&>) { return call_; }
+  template <class R> R take(Of<R>) { return call_.record<R>(in_++); }
+  int64_t take(Of<int64_t>) { return *call_.in<int32_t>(in_++); }
+  Lanes take(Of<Lanes>) { return {call_.in<int32_t>(in_++), call_.in<int32_t>(in_++)}; }
+  template <class T> const T* take(Of<const T*>) { return call_.in<T>(in_++); }
+  template <class T> T* take(Of<T*>) { return call_.out<T>(out_++); }
+  template <class T> Changed<T> take(Of<Changed<T>>) { return ++in_, Changed<T>{call_.out<T>(out_++)}; }
+  template <class T> Span<T> take(Of<Span<T>>) {
+    const Operand of = next<T>();
+    return {next_at<T>(), of.length()};
+  }
+  template <class T> Matrix<T> take(Of<Matrix<T>>) {
+    const Operand of = next<T>();
+    return {next_at<T>(), of.rows(), of.columns()};
+  }
+  template <class T, int N> Array<T, N> take(Of<Array<T, N>>) {
+    Array<T, N> array;
+    memcpy(array.shape, next<T>().dims, sizeof array.shape);
+    array.at = next_at<T>();
+    return array;
+  }
+
+ private:
+  template <class T> Operand next() const { return std::is_const<T>::value ? call_.operand(in_) : call_.result(out_); }
+  template <class T> T* next_at() { return take(Of<T*>()); }
+
+  const Call& call_;
+  int64_t in_ = 0, out_ = 0;
+};
+
+// Carry a kernel out on one call.
+template <auto F, class... P> void carry_out(const Call& call, void (*)(P...)) {
+  Taking taking(call);
+  const std::tuple<P...> given{taking.take(Taking::Of<P>())...};  // in their order
+  std::apply(F, given);
+}
+
 // Whether a frame only asks what handler this is; it has been told then.
 inline bool is_asked(xla::Frame* frame, uint32_t traits) {
   if (!frame->extensions || frame->extensions->type != xla::METADATA) return false;
@@ -120,12 +165,12 @@ inline void* failed(xla::Frame* frame, const char* message, int32_t code) {
   return frame->api->fail(&failure);
 }
 
-// A function of one call as XLA calls it: it does all calls of a frame and returns null, which is no error.
-template <void (*F)(const Call&)> void* handle(xla::Frame* frame) {
+// A kernel as XLA calls it: it does all calls of a frame and returns null, which is no error.
+template <auto F> void* handle(xla::Frame* frame) {
   if (is_asked(frame, 0)) return nullptr;
   const int64_t calls = frame->attributes.size ? xla::Batch{frame->attributes.at[0]->data}.calls() : 1;
   try {
-    for (int64_t number = 0; number < calls; ++number) F(Call{frame, number});
+    for (int64_t number = 0; number < calls; ++number) carry_out<F>(Call{frame, number}, F);
     return nullptr;
   } catch (const std::bad_alloc&) {
     return failed(frame, "functional_rb: no memory for a kernel", xla::RESOURCE_EXHAUSTED);
