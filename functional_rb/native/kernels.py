@@ -1,6 +1,6 @@
 """The kernels that stand in for functions of the core, each declared once.
 
-A declaration takes what its function takes behind `ops` and names a handler of `functional_rb/native/src/handlers.h`,
+A declaration takes what its function takes behind `ops` and names a handler of `functional_rb/native/src/kernels.cpp`,
 its operands, results and records. JAX makes custom calls of it (`jax_backend.kernels.custom_call`), torch and NumPy
 call it on their arrays (`functional_rb.native.calls`), and torch.compile sees it as one operation
 (`torch_backend.kernels.custom_ops`).

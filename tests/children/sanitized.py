@@ -56,7 +56,10 @@ def threads(fault: str) -> None:
     layout, batch = spec.plan.layout, 40
 
     def made() -> Arrays:
-        rows, wide = np.zeros((300, layout.row_words), np.int32), [np.zeros((300, x.nbytes), np.uint8) for x in layout.wide]
+        rows, wide = (
+            np.zeros((300, layout.row_words), np.int32),
+            [np.zeros((300, x.nbytes), np.uint8) for x in layout.wide],
+        )
         tree, counters = np.zeros(spec.plan.tree_shape or (), np.float32), np.zeros(6, np.int32)
         return Arrays(rows, tuple(wide), tree, counters, {})
 

@@ -20,7 +20,7 @@ import torch
 
 import functional_rb as frb
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.native import descriptor
+from functional_rb.native import kernels
 from functional_rb.ops import fixed_point, numpy_ops
 from functional_rb.ops.part_kernels import using
 from functional_rb.samplers import DRAW_LIMIT
