@@ -219,7 +219,7 @@ def test_what_a_call_has_looked_at_is_let_go_though_it_is_refused() -> None:
 
 
 def test_where_there_is_no_memory_an_error_says_so() -> None:
-    """There are addresses for what is given, but not for what a kernel takes of the same size; none of it is touched."""
+    """There are addresses for what is given, but not for what a kernel takes of the same size; nothing is touched."""
     resource = pytest.importorskip("resource")
     count = 2**28
     given = [np.zeros(count, dtype) for dtype in (np.int32, np.float32, np.uint8)]
