@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
@@ -21,6 +22,7 @@ from functional_rb.mixture.layout import Layout, form_of, layout_at_once
 from functional_rb.mixture.shares import Assignment, exact, normalized, turns
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
+from functional_rb.ops.protocol import Array
 from jax_backend import dispatch
 from jax_backend.arrays import convert, keys
 from jax_backend.arrays import ops as ops
@@ -33,8 +35,14 @@ mapper, engine, in_place, carry_out = execute, dispatch.of, dispatch.in_place, c
 check_state = checks.check_state
 
 
+# The leaves of what a buffer drew, of JAX or of NumPy.
+Leaves: TypeAlias = list[Array]
+# What a draw changes of a buffer's arrays: its counters, and the auxiliary ones by name.
+Changes: TypeAlias = dict[str, Any]
+
+
 def _keys(key: jax.Array, n: int) -> list[jax.Array]:
-    """Keys of the kind of one, made of random bits by it: on CPUs these come from a kernel, and a split from XLA."""
+    # In place of `jax.random.split`, which takes XLA longer on CPUs than a kernel takes to draw random bits.
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     words = math.prod(jax.random.key_data(typed).shape)
     data = compile.draws(typed, n, words).astype(jnp.uint32)
@@ -47,20 +55,18 @@ class _Traced(drawing.Carrier):
     known, ops, mapper = False, ops, execute
 
     def __init__(self) -> None:
-        self.changed: list[dict[str, object]] = []
+        self.changed: list[Changes] = []
 
     def status(self, state: State) -> Status:
         return Status(*drawing.status(ops, state, state.spec))
 
-    def floats(self, p: object, like: jax.Array) -> jax.Array:
+    def floats(self, p: Array | Sequence[float], like: jax.Array) -> jax.Array:
         return jnp.asarray(p, jnp.float32)
 
     def settled(self, plan: Assignment) -> Assignment:
         return Assignment(*barrier(plan))
 
-    def draw(
-        self, state: State, key: jax.Array, batch: int, wanted: jax.Array | None
-    ) -> tuple[State, list[jax.Array], Selection]:
+    def draw(self, state: State, key: jax.Array, batch: int, wanted: Array | None) -> tuple[State, Leaves, Selection]:
         changed, leaves, selection = execute.drawn_rows(state, key, batch, np.float32(0), wanted)
         self.changed.append(changed)
         return state, leaves, selection
@@ -87,33 +93,31 @@ class _Hosted(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*np.asarray(engine(state).look(state, drawing.status)))
 
-    def draw(self, state: State, key: jax.Array, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
-        found = engine(state)
-        if found is hosted:
+    def draw(self, state: State, key: jax.Array, batch: int, wanted: Array | None) -> tuple[State, Leaves, Selection]:
+        carrier = engine(state)
+        if carrier is hosted:
             return hosted.drawn(state, key, batch, 0.0, wanted)
-        if found is not execute:
-            return found.sample(state, key, batch, 0.0)
+        if carrier is not execute:
+            return carrier.sample(state, key, batch, 0.0)
         whole = self.batch if state.spec.sampler.heeds_wanted else batch
-        drawn = _rows(state, key, whole, np.int32(batch), kernels=compile.use_kernels())
-        changed, leaves, selection = drawn
+        changed, *drawn = _rows(state, key, whole, np.int32(batch), kernels=compile.use_kernels())
         count = state.spec.sampler.leading_shape(batch)[0]
-        leaves, selection = jax.tree.map(lambda x: np.asarray(x)[:count], (leaves, selection))
+        leaves, selection = jax.tree.map(lambda x: np.asarray(x)[:count], drawn)
         return execute.changed_by(state, changed) if state.spec.sampler.remembers else state, leaves, selection
 
     def keys(self, key: jax.Array, n: int) -> Sequence[jax.Array]:
         return list(jax.random.split(key, n))
 
-    def draws(self, key: jax.Array, n: int) -> Any:
+    def draws(self, key: jax.Array, n: int) -> NumpyArray:
         return hosted.draws(key, (n, 1))[0][:, 0]
 
-    def numbers(self, array: Any) -> Any:
+    def numbers(self, array: Array) -> NumpyArray:
         return np.asarray(array)
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "kernels"))
 @compile.program
 def _rows(state: State, key: jax.Array, batch: int, wanted: jax.Array) -> object:
-    """What a buffer on a device gives to others on the host."""
     return execute.drawn_rows(state, key, batch, np.float32(0), wanted)
 
 
@@ -121,32 +125,26 @@ def _rows(state: State, key: jax.Array, batch: int, wanted: jax.Array) -> object
 @compile.program
 def _drawn(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
-) -> tuple[list[dict[str, Any]], Drawn, jax.Array]:
-    """What `draw` traces; of the buffers what is new."""
+) -> tuple[list[Changes], Drawn, jax.Array]:
+    """The changes of each buffer, the rows that all of them drew, and their weights."""
     carrier, layout = _Traced(), layout_at_once(form_of(mixture), execute)
     looked = drawing.look(carrier, mixture, p)
 
-    def drawn(most: Sequence[int] | None = None) -> tuple[Drawn, list[dict[str, Any]]]:
-        own = _Traced()
-        return drawing.draw(own, looked, layout, key, batch, most=most)[1], own.changed
+    def drawn(most: Sequence[int] | None = None) -> tuple[Drawn, list[jax.Array]]:
+        branch = _Traced()
+        rows = drawing.draw(branch, looked, layout, key, batch, most=most)[1]
+        return rows, [one["counters"] for one in branch.changed]
 
     most = _most(mixture, batch) if p is None else None
     if most is None:
-        rows, changed = drawn()
+        rows = drawing.draw(carrier, looked, layout, key, batch)[1]
+        changed = carrier.changed
     else:
+        # A branch may give no more than counters: `_most` is for buffers that remember nothing.
         drawable = ops.stack([one.status.drawable for one in looked.members])
-        rows, counters = jax.lax.cond(
-            ops.count(drawable > 0) == len(mixture),
-            lambda: _with_counters(*drawn(most)),
-            lambda: _with_counters(*drawn()),
-        )
+        rows, counters = jax.lax.cond(ops.count(drawable > 0) == len(mixture), lambda: drawn(most), drawn)
         changed = [{"counters": one, "auxiliary": {}} for one in counters]
     return changed, rows, drawing.weights(carrier, rows, looked.status.least, beta)
-
-
-def _with_counters(rows: Drawn, changed: Sequence[dict[str, Any]]) -> tuple[Drawn, list[jax.Array]]:
-    """What a branch of a program gives, of buffers that remember nothing."""
-    return rows, [one["counters"] for one in changed]
 
 
 def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
@@ -166,12 +164,17 @@ def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
         return None
     shares = normalized(numpy_ops, numbers, numbers > 0).tobytes()
     ways = [exact(mixture.spec, shares, batch, start).counts for start in turns(mixture.spec, shares, batch)]
-    most: list[int] = np.max(ways, 0).tolist()
-    return most
+    return [int(count) for count in np.max(ways, 0)]
 
 
 def draw(
-    mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
+    mixture: Mixture,
+    layout: Layout,
+    key: PRNGKey,
+    batch: int,
+    p: Array | None,
+    beta: float | Array | None,
+    consume: bool,
 ) -> tuple[Mixture, Drawn, jax.Array]:
     """Draw a batch; where the result is at hand, to draw from nothing is an error."""
     keys.check_key(key)
@@ -195,7 +198,7 @@ def draw(
 
 
 def _draw_on_host(
-    mixture: Mixture, layout: Layout, key: object, batch: int, p: object, beta: object
+    mixture: Mixture, layout: Layout, key: PRNGKey, batch: int, p: Array | None, beta: float | Array | None
 ) -> tuple[Mixture, Drawn, jax.Array]:
     after, drawn, weights = drawing.known_batch(_Hosted(batch), mixture, layout, key, batch, p, beta)
     host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
@@ -215,7 +218,7 @@ def rows_of(indices: jax.Array, paths: Sequence[Place]) -> None:
     """None: programs are compiled for a number of rows."""
 
 
-def stacked(numbers: Sequence[object]) -> Any:
+def stacked(numbers: Sequence[object]) -> Array:
     """Numbers, some of which may be traced, as an array."""
     if not any(isinstance(x, jax.Array) for x in numbers):
         return np.asarray(numbers, np.float32)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
+from functional_rb.base.arrays import Nest, NumpyArray, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
@@ -22,7 +25,8 @@ from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
-from functional_rb.versions.state import readable
+from functional_rb.ops.protocol import Array
+from functional_rb.versions.state import VersionedState, readable
 from torch_backend import dispatch
 from torch_backend.arrays import modes, random
 from torch_backend.arrays import ops as ops
@@ -37,6 +41,8 @@ mapper, engine, is_compiling, check_state = execute, dispatch.of, torch.compiler
 
 # The innermost of torch's functions that map, or take derivatives, if any is at work.
 TRANSFORMS = torch._C._functorch.peek_interpreter_stack
+# The leaves of what a buffer drew, tensors or Python objects in NumPy.
+Leaves: TypeAlias = list[Array]
 
 
 class _Known(drawing.Carrier):
@@ -45,13 +51,14 @@ class _Known(drawing.Carrier):
     known, ops, mapper = True, numpy_ops, execute
 
     def status(self, state: State) -> Status:
-        if engine(state) is not execute:  # others write to the same buffer
+        if engine(state) is not execute:  # other processes write to the same buffer
             return Status(*_in_numpy(engine(state).look(state, drawing.status)))
-        found: Status | None = state.__dict__.get("_status")
-        if found is None:  # a state never changes, so it is asked once
-            found = Status(*_status_of(state))
-            state.__dict__["_status"] = found
-        return found
+        status: Status | None = state.__dict__.get("_status")
+        if status is None:  # a state never changes, so it is asked once
+            assert isinstance(state, VersionedState)
+            status = Status(*_status_of(state))
+            state.__dict__["_status"] = status
+        return status
 
     def keys(self, key: torch.Tensor | int, n: int) -> Sequence[int]:
         return random.split_numbers(key, n)
@@ -59,42 +66,45 @@ class _Known(drawing.Carrier):
     def key_of(self, key: int) -> torch.Tensor:
         return torch.tensor(key, dtype=torch.int64, device="cpu")
 
-    def draws(self, key: int, n: int) -> Any:
+    def draws(self, key: int, n: int) -> NumpyArray:
         return random.known_draws(key, n)
 
-    def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
+    def draw(
+        self, state: State, key: torch.Tensor, batch: int, wanted: Array | None
+    ) -> tuple[State, Leaves, Selection]:
         if wanted is not None:
             wanted = torch.tensor(int(wanted), dtype=torch.int32, device=state.counters.device)
-        drawn: tuple[State, list[Any], Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
+        drawn: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
         return drawn
 
     def draw_at_once(
-        self, states: Sequence[Any], keys: Sequence[int], sizes: Sequence[int]
+        self, states: Sequence[State], keys: Sequence[int], sizes: Sequence[int]
     ) -> tuple[list[torch.Tensor], Selection] | None:
         if not all(isinstance(state, TorchState) and state._target is None for state in states):
             return None
-        made = TORCH.by_chain("together", states, sizes, keys)
-        if made is NotImplemented:
+        drawn = TORCH.by_chain("together", states, sizes, keys)
+        if drawn is NotImplemented:
             return None
-        _, leaves, _, *told = made
-        return leaves, Selection(*told)
+        _, leaves, _, *selection = drawn
+        return leaves, Selection(*selection)
 
-    def numbers(self, array: torch.Tensor) -> Any:
+    def numbers(self, array: torch.Tensor) -> NumpyArray:
         return _in_numpy(array)
 
-    def rows(self, leaves: Sequence[Sequence[Any]], order: Any) -> list[Any]:
-        found, orders = list[Any](), dict[torch.device, Any]()
+    def rows(self, leaves: Sequence[Sequence[Array]], order: NumpyArray | None) -> Leaves:
+        rows: Leaves = []
+        orders: dict[torch.device, torch.Tensor | None] = {}  # copied to each device once
         for pieces in leaves:
             if not isinstance(pieces[0], torch.Tensor):
-                found.append(drawing.take(ops, pieces, order))
+                rows.append(drawing.take(ops, pieces, order))
                 continue
             device = next((x.device for x in pieces if x.device.type != "cpu"), ops.CPU)
             if device not in orders:
                 orders[device] = None if order is None else torch.from_numpy(order).to(device)
-            found.append(drawing.take(ops, [x.to(device) for x in pieces], orders[device]))
-        return found
+            rows.append(drawing.take(ops, [x.to(device) for x in pieces], orders[device]))
+        return rows
 
-    def weights(self, chances: object, least: object, beta: object) -> Any:
+    def weights(self, chances: Array, least: Array, beta: Array) -> Array:
         with using(_kernels() if HAVE_KERNELS and switch.on else NONE):
             return super().weights(chances, least, beta)
 
@@ -110,7 +120,7 @@ class _Traced(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*engine(state).look(state, drawing.status).unbind())
 
-    def floats(self, p: object, like: torch.Tensor) -> torch.Tensor:
+    def floats(self, p: Array | Sequence[float], like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(p, dtype=torch.float32, device=like.device)
 
     def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
@@ -119,25 +129,22 @@ class _Traced(drawing.Carrier):
     def draws(self, key: torch.Tensor, n: int) -> torch.Tensor:
         return numbers(key, (n, 1), key.device)[:, 0]
 
-    def draw(self, state: State, key: torch.Tensor, batch: int, wanted: Any) -> tuple[State, list[Any], Selection]:
-        found = engine(state)
+    def draw(
+        self, state: State, key: torch.Tensor, batch: int, wanted: Array | None
+    ) -> tuple[State, Leaves, Selection]:
         if not self.consume:
-            drawn: tuple[State, list[Any], Selection] = found.sample(state, key, batch, 0.0, wanted)
+            drawn: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
             return drawn
-        after, (leaves, selection) = found.sample_(state, key, batch, 0.0, lambda *parts: parts, wanted)
+        after, (leaves, selection) = engine(state).sample_(state, key, batch, 0.0, lambda *parts: parts, wanted)
         return after, leaves, selection
 
 
-def _to(device: torch.device) -> Callable[[Any], torch.Tensor]:
-    return lambda x: torch.from_numpy(x).to(device)
-
-
-def _in_numpy(array: torch.Tensor) -> Any:
+def _in_numpy(array: torch.Tensor) -> NumpyArray:
     return array.numpy(force=True)
 
 
-def _status_of(state: Any) -> Any:
-    """`drawing.status` of a state, by NumPy where it can read the memory as it is: the fastest for a few numbers."""
+def _status_of(state: VersionedState) -> NumpyArray:
+    # By NumPy where it can read the memory as it is: for a few numbers it takes less time than torch.
     version = readable(state)
     with version.lock:
         memory = version.own()
@@ -151,27 +158,31 @@ def _status_of(state: Any) -> Any:
 
 @functools.cache
 def _kernels() -> Table:
-    """Imported when first used, as there may be none."""
+    # Imported when first used, as there may be none.
     table: Table = importlib.import_module("functional_rb.storage.host_kernels").TABLE
     return table
 
 
-def _is_batched(mixture: Mixture, *given: object) -> bool:
-    """Whether a function of torch's maps over any of the arrays that a draw reads."""
-    return any(map(is_batched, (*given, mixture.p, *[state.counters for state in mixture.buffers])))
-
-
 def draw(
-    mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
+    mixture: Mixture,
+    layout: Layout,
+    key: PRNGKey,
+    batch: int,
+    p: Array | None,
+    beta: float | Array | None,
+    consume: bool,
 ) -> tuple[Mixture, Drawn, torch.Tensor]:
     """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
     random.check_key(key)
-    traced = is_compiling() or (TRANSFORMS() is not None and _is_batched(mixture, key, p))
+    traced = is_compiling()
+    if not traced and TRANSFORMS() is not None:  # whether a function of torch's maps over an array that is read
+        traced = any(map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers])))
     with modes.without_gradients():
         if batch and not traced:
             after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, beta)
             device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
-            return after, *drawing.lifted(drawn, weights, torch.from_numpy if device == ops.CPU else _to(device))
+            lift = torch.from_numpy if device == ops.CPU else lambda x: torch.from_numpy(x).to(device)
+            return after, *drawing.lifted(drawn, weights, lift)
         drawing.check_heeding(mixture)
         carrier = _Traced(consume)
         looked = drawing.look(carrier, mixture, p)
@@ -180,36 +191,20 @@ def draw(
         return after, drawn, drawing.weights(carrier, drawn, looked.status.least, exponent)
 
 
-def in_place(engine: object) -> Any:
+def in_place(engine: ModuleType) -> ModuleType:
     """An engine carries out in-place writes too."""
     return engine
 
 
-def carry_out(function: Callable[..., object], static: object, *arrays: object) -> Any:
+def carry_out(function: Callable[..., Nest], static: object, *arrays: Nest) -> Nest:
     """A function of the core, as it is; what a buffer on the host gives goes where the others are."""
-    return function(ops, static, *(arrays if is_compiling() else _on_one_device(arrays)))
-
-
-def _on_one_device(arrays: tuple[object, ...]) -> Any:
-    devices = set[torch.device]()
-    _find_devices(arrays, devices)
-    if len(devices) < 2:
-        return arrays
-    return _moved(arrays, next(device for device in devices if device.type != "cpu"))
-
-
-def _find_devices(nested: Any, found: set[torch.device]) -> None:
-    for part in nested:
-        if isinstance(part, torch.Tensor):
-            found.add(part.device)
-        elif isinstance(part, list | tuple):
-            _find_devices(part, found)
-
-
-def _moved(nested: object, device: torch.device) -> object:
-    if isinstance(nested, list | tuple):
-        return [_moved(part, device) for part in nested]
-    return nested.to(device) if isinstance(nested, torch.Tensor) else nested
+    if is_compiling():
+        return function(ops, static, *arrays)
+    devices = {x.device for x in pytree.tree_leaves(arrays) if isinstance(x, torch.Tensor)}
+    if len(devices) > 1:
+        device = next(one for one in devices if one.type != "cpu")
+        arrays = pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), arrays)
+    return function(ops, static, *arrays)
 
 
 def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Tensor] | None:
@@ -219,7 +214,7 @@ def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Ten
     return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 
 
-def stacked(numbers: Sequence[object]) -> Any:
+def stacked(numbers: Sequence[object]) -> Array:
     """Numbers as an array where the first array among them is; while tracing, floats may be traced as well."""
     device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)
     if device is None and not is_compiling():

@@ -385,7 +385,7 @@ class Batches(Iterator[AnySample[Any]]):
             with contextlib.suppress(CancelledError):  # closed meanwhile
                 batch.drawn.exception()
 
-    def _check(self, state: object) -> None:
+    def _check(self, state: State | Mixture) -> None:
         if not isinstance(state, Mixture):
             checks.check_state(state, WHO)
         if form_of(state) != self._drawing.spec:

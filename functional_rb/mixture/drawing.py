@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import PRNGKey
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer.mapping import Mapper, given_out
 from functional_rb.buffer.spec import BufferSpec
@@ -101,44 +102,46 @@ class Carrier(abc.ABC):
 
     @abc.abstractmethod
     def status(self, state: State) -> Status:
-        """What a draw has to know of a buffer."""
+        """What a draw has to know of a buffer; see `Status`."""
 
     @abc.abstractmethod
-    def keys(self, key: Any, n: int) -> Sequence[Any]:
+    def keys(self, key: PRNGKey, n: int) -> Sequence[PRNGKey]:
         """Independent keys made of one."""
 
     @abc.abstractmethod
-    def draws(self, key: Any, n: int) -> Array:
+    def draws(self, key: PRNGKey, n: int) -> Array:
         """Uniform numbers int32 [n] in [0, 2^31)."""
 
-    def key_of(self, key: Any) -> object:
+    def key_of(self, key: PRNGKey) -> PRNGKey:
         """One of the keys, as `draw` and functions of items take it."""
         return key
 
     @abc.abstractmethod
-    def draw(self, state: State, key: Any, batch: int, wanted: Any) -> tuple[State, Sequence[Array], Selection]:
-        """Draw a batch, of which the first `wanted` rows count, or all; its weights are of no account."""
+    def draw(
+        self, state: State, key: PRNGKey, batch: int, wanted: Array | None
+    ) -> tuple[State, Sequence[Array], Selection]:
+        """Draw a batch, of which the first `wanted` rows count, or all; the mixture computes its own weights."""
 
     def draw_at_once(
-        self, states: Sequence[Any], keys: Sequence[Any], sizes: Sequence[int]
+        self, states: Sequence[State], keys: Sequence[PRNGKey], sizes: Sequence[int]
     ) -> tuple[Sequence[Array], Selection] | None:
         """Draw from buffers alike that remember nothing, one after the other, by one call; None if that cannot be."""
         return None
 
     def numbers(self, array: Array) -> Array:
-        """What a draw gave, as numbers."""
+        """Handles, chances or flags that a buffer drew, where the numbers of the mixture are."""
         return array
 
     def rows(self, leaves: Sequence[Sequence[Array]], order: Array | None) -> list[Array]:
         """Of each leaf the rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
         return [take(self.ops, pieces, order) for pieces in leaves]
 
-    def floats(self, p: object, like: Array) -> Array:
-        """Shares that are numbers or an array as float32 where another array is; what is known stays as it is."""
+    def floats(self, p: Array | Sequence[float], like: Array) -> Array:
+        """Shares as float32 where another array is; those that are known stay as they are."""
         return p
 
     def settled(self, plan: Assignment) -> Assignment:
-        """The same, for a compiler that would else compute it again for each element of what it chooses."""
+        """The plan, computed once: a compiler may else compute it again for each row that is chosen by it."""
         return plan
 
     def weights(self, chances: Array, least: Array, beta: Array) -> Array:
@@ -162,8 +165,8 @@ class Looked(NamedTuple):
     shares: Array = None
 
 
-def look(carrier: Carrier, node: State | Mixture, p: Any = None) -> Looked:
-    """Find out what a draw has to know; p, float32 [K], stands in place of the mixture's shares."""
+def look(carrier: Carrier, node: State | Mixture, p: Array | None = None) -> Looked:
+    """Ask the buffers what a draw has to know of them; p, float32 [K], stands in place of the mixture's shares."""
     if not isinstance(node, Mixture):
         return Looked(node, carrier.status(node))
     members = [look(carrier, one) for one in node.states]
@@ -171,27 +174,28 @@ def look(carrier: Carrier, node: State | Mixture, p: Any = None) -> Looked:
     if p is None:
         p = node.spec.p if node.p is None else node.p
     if carrier.known:
-        found, of_all = _known_shares(p if p is None or isinstance(p, tuple) else tuple(p.tolist()), statuses)
+        normalized, of_all = _known_shares(p if p is None or isinstance(p, tuple) else tuple(p.tolist()), statuses)
     else:
-        found, of_all = _shares(carrier.ops, None if p is None else carrier.floats(p, statuses[0].size), statuses)
-    return Looked(node, of_all, members, found)
+        p = None if p is None else carrier.floats(p, statuses[0].size)
+        normalized, of_all = _shares(carrier.ops, p, statuses)
+    return Looked(node, of_all, members, normalized)
 
 
-def _shares(ops: Ops, p: object, statuses: Sequence[Status]) -> tuple[Array, Status]:
+def _shares(ops: Ops, p: Array | tuple[float, ...] | None, statuses: Sequence[Status]) -> tuple[Array, Status]:
     """The shares of buffers float32 [K], by an array, numbers, or what is stored; and the status of all together."""
     drawable, sizes, least = (ops.stack(parts) for parts in zip(*statuses, strict=True))
     if p is None:
         p = sizes
     elif isinstance(p, tuple):
         p = ops.floats(p, like=sizes)
-    found = shares.normalized(ops, p, drawable > 0)
-    chances = ops.where(found > 0, found * least, ops.full_like(least, 1))
-    stored = shares.added_up(ops.where(found > 0, sizes, ops.full_like(sizes, 0)))
-    any_drawable = ops.cast(ops.count(found > 0) > 0, "float32")
-    return found, Status(any_drawable, stored, functools.reduce(ops.minimum, chances))
+    normalized = shares.normalized(ops, p, drawable > 0)
+    chances = ops.where(normalized > 0, normalized * least, ops.full_like(least, 1))
+    stored = shares.added_up(ops.where(normalized > 0, sizes, ops.full_like(sizes, 0)))
+    any_drawable = ops.cast(ops.count(normalized > 0) > 0, "float32")
+    return normalized, Status(any_drawable, stored, functools.reduce(ops.minimum, chances))
 
 
-# The same of known numbers, found once.
+# NumPy takes longer for these few numbers than for the draw itself, and buffers that are full keep theirs.
 _known_shares = functools.lru_cache(maxsize=256)(functools.partial(_shares, numpy_ops))
 
 
@@ -199,31 +203,30 @@ def draw(
     carrier: Carrier,
     looked: Looked,
     layout: Layout,
-    key: Any,
+    key: PRNGKey,
     batch: int,
-    wanted: Any = None,
+    wanted: Array | None = None,
     most: Sequence[int] | None = None,
 ) -> tuple[Any, Drawn]:
-    """Draw a batch of which the first `wanted` rows count, an int32 scalar that is traced, or all.
+    """Draw a batch; the state or mixture afterwards, and the rows.
+
+    Where the numbers of buffers are known, something can be drawn from one at least.
 
     Args:
         carrier: of the backend.
-        looked: the state or mixture; where its numbers are known, something can be drawn.
+        looked: the state or mixture.
         layout: of its samples.
         key: of the backend.
         batch: B.
-        wanted: see above.
-        most: so many rows each buffer gives at most; B each if it is not given.
-
-    Returns:
-        The node after the draw, and the rows.
+        wanted: an int32 scalar that is traced: only the first rows, so many, count; None if all do.
+        most: how many rows each buffer gives at most; B each if it is not given.
     """
     if not isinstance(looked.node, Mixture):
         return _from_buffer(carrier, looked, layout, key, batch, wanted)
     ops, node = carrier.ops, looked.node
     first, *keys = carrier.keys(key, len(node) + 1)
     draws = carrier.draws(first, shares.rows_of_draws(node.spec, batch))
-    counts: Sequence[Any] = [None] * len(node)
+    counts: Sequence[Array | None] = [None] * len(node)
     if carrier.known:
         plan = shares.assign_known(node.spec, looked.shares.tobytes(), batch, draws)
         sizes = plan.counts.tolist()
@@ -232,29 +235,32 @@ def draw(
             wanted = ops.cast(ops.full_like(looked.status.size, batch), "int32")
         plan = carrier.settled(shares.assign(ops, node.spec, looked.shares, wanted, batch, draws))
         sizes, counts = most or [batch] * len(node), plan.counts
-    after, parts = _from_buffers(carrier, looked, layout, keys, sizes, counts)
+    after, parts = _from_buffers(carrier, node, looked, layout, keys, sizes, counts)
     order = None
-    if not carrier.known or node.spec.how != "exact":  # else they are in the order of the buffers
+    # With "exact" the rows of known numbers come in the order of the buffers, as the batch has them.
+    if not carrier.known or node.spec.how != "exact":
         starts = ops.integers([0, *itertools.accumulate(sizes[:-1])], like=plan.ids)
         order = ops.take(starts, plan.ids) + plan.ranks
     drawn = _joined(carrier, parts, order)
     drawn = _in_mixture(ops, node.depth, drawn, plan.ids, ops.take(looked.shares, plan.ids))
-    same = after is node.states or all(one is before for one, before in zip(after, node.states, strict=True))
-    made = node if same else node.with_states(after)
+    if any(one is not before for one, before in zip(after, node.states, strict=True)):
+        node = node.with_states(after)
     if carrier.known:
-        return made, drawn
-    return made, _only(ops, drawn, (ops.arange(batch, like=plan.ids) < wanted) & (looked.status.drawable > 0))
+        return node, drawn
+    return node, _only(ops, drawn, (ops.arange(batch, like=plan.ids) < wanted) & (looked.status.drawable > 0))
 
 
 def _from_buffer(
-    carrier: Carrier, looked: Looked, layout: Layout, key: object, batch: int, wanted: object
-) -> tuple[object, Drawn]:
+    carrier: Carrier, looked: Looked, layout: Layout, key: PRNGKey, batch: int, wanted: Array | None
+) -> tuple[State, Drawn]:
     """The rows that a buffer draws, as its function of items gives them."""
-    spec: BufferSpec = looked.node.spec  # type: ignore[assignment]  # as it is no mixture
-    if carrier.known and spec.sampler.takes_out:  # of lanes that give windows in turn any number is given so alone
+    assert not isinstance(looked.node, Mixture)
+    spec = looked.node.spec
+    # A sampler that takes items out refuses an odd number of windows, unless it is asked for some of a batch.
+    if carrier.known and spec.sampler.takes_out:
         wanted = np.int32(batch)
     key = carrier.key_of(key)
-    state, leaves, selection = carrier.draw(looked.node, key, batch, wanted)  # type: ignore[arg-type]
+    state, leaves, selection = carrier.draw(looked.node, key, batch, wanted)
     if spec.on_sample is not None:
         lead = spec.sampler.leading_shape(batch)
         items = given_out(carrier.mapper, spec, leaves, lead, key, selection.mask)
@@ -298,20 +304,22 @@ def steps_of(spec: BufferSpec) -> int | None:
 
 def _from_buffers(
     carrier: Carrier,
+    mixture: Mixture,
     looked: Looked,
     layout: Layout,
-    keys: Sequence[object],
+    keys: Sequence[PRNGKey],
     sizes: Sequence[int],
-    counts: Sequence[object],
-) -> tuple[Sequence[object], list[Drawn]]:
+    counts: Sequence[Array | None],
+) -> tuple[Sequence[State | Mixture], list[Drawn]]:
     """The buffers of a mixture after they have drawn so many rows each, and the rows of those that gave any."""
-    states: Sequence[Any] = looked.node.states  # type: ignore[union-attr]  # as it is a mixture
     if layout.alike:
-        made = carrier.draw_at_once(states, keys, sizes)
-        if made is not None:
-            return states, [_as_rows(carrier, states[0].spec, sum(sizes), *made, looked.status.least)]
-    after, parts = list(states), []
+        selected = carrier.draw_at_once(mixture.buffers, keys, sizes)
+        if selected is not None:
+            spec = mixture.buffers[0].spec
+            return mixture.states, [_as_rows(carrier, spec, sum(sizes), *selected, looked.status.least)]
+    after, parts = list(mixture.states), []
     for k, member in enumerate(looked.members):
+        # In a batch of no rows one buffer at least has to give its leaves, of no rows.
         if sizes[k] or not any(sizes):
             after[k], drawn = draw(carrier, member, layout.members[k], keys[k], sizes[k], counts[k])
             parts.append(drawn._replace(leaves=[drawn.leaves[place] for place in layout.places[k]]))
@@ -319,7 +327,6 @@ def _from_buffers(
 
 
 def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Drawn:
-    """Rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
     ops, columns = carrier.ops, max(part.indices.shape[-1] for part in parts)
     extras = [name for name in parts[0].extras if all(name in part.extras for part in parts)]
 
@@ -329,18 +336,17 @@ def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Dr
     flags: dict[str, Array | None] = dict.fromkeys(FLAGS)
     for name in FLAGS:
         pieces = [part.flags[name] for part in parts]
-        if any(piece is not None for piece in pieces):  # a mask, as other flags all buffers have or none
+        if any(piece is not None for piece in pieces):
+            # Only a mask may be missing of some buffers: they give slices all, which have the other flags, or none.
             pieces = [part.indices[..., -1] >= 0 if x is None else x for part, x in zip(parts, pieces, strict=True)]
             flags[name] = numbers(pieces)
-    leaves = carrier.rows([*zip(*(part.leaves for part in parts), strict=True)], order)
-    found = carrier.rows([[part.extras[name] for part in parts] for name in extras], order)
     return Drawn(
-        leaves,
+        carrier.rows([*zip(*(part.leaves for part in parts), strict=True)], order),
         numbers([_padded(ops, part.indices, columns) for part in parts]),
         numbers([part.chances for part in parts]),
         numbers([part.probabilities for part in parts]),
         flags,
-        dict(zip(extras, found, strict=True)),
+        dict(zip(extras, carrier.rows([[part.extras[name] for part in parts] for name in extras], order), strict=True)),
     )
 
 
@@ -406,8 +412,14 @@ def lifted(drawn: Drawn, weights: Array, lift: Callable[[object], Array]) -> tup
 
 
 def known_batch(
-    carrier: Carrier, mixture: Mixture, layout: Layout, key: object, batch: int, p: object, beta: Any
-) -> tuple[Any, Drawn, Array]:
+    carrier: Carrier,
+    mixture: Mixture,
+    layout: Layout,
+    key: PRNGKey,
+    batch: int,
+    p: Array | None,
+    beta: float | Array | None,
+) -> tuple[Mixture, Drawn, Array]:
     """Draw a batch where the numbers are known; the mixture afterwards, the rows, and their weights.
 
     Raises:
@@ -416,8 +428,7 @@ def known_batch(
     looked = look(carrier, mixture, p)
     check_drawable(mixture, bool(looked.status.drawable > 0))
     after, drawn = draw(carrier, looked, layout, key, batch)
-    found = weights(carrier, drawn, looked.status.least, None if beta is None else np.float32(beta))
-    return after, drawn, found
+    return after, drawn, weights(carrier, drawn, looked.status.least, None if beta is None else np.float32(beta))
 
 
 def check_heeding(mixture: Mixture) -> None:

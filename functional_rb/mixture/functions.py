@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, NumpyArray
+from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray, PRNGKey
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
 from functional_rb.buffer import in_place as inplace
 from functional_rb.buffer.backend import Backend as Engine
+from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.state import Counts, State
 from functional_rb.core.counters import SIZE
 from functional_rb.mixture.drawing import NOTHING, Drawn
@@ -41,8 +42,8 @@ class Backend(Protocol):
         """The operations on the arrays that states give."""
 
     @property
-    def mapper(self) -> Any:
-        """A `mapping.Mapper`, which carries functions of items out."""
+    def mapper(self) -> Mapper:
+        """What carries functions of items out."""
 
     def is_compiling(self) -> bool:
         """Whether torch.compile traces Python itself, which goes through no caches of functions."""
@@ -54,7 +55,14 @@ class Backend(Protocol):
         """What carries out writes that consume a state, where an engine carries out the others."""
 
     def draw(
-        self, mixture: Mixture, layout: Layout, key: Any, batch: int, p: Any, beta: Any, consume: bool
+        self,
+        mixture: Mixture,
+        layout: Layout,
+        key: PRNGKey,
+        batch: int,
+        p: Array | None,
+        beta: float | Array | None,
+        consume: bool,
     ) -> tuple[Any, Drawn, Array]:
         """Draw a batch: the mixture afterwards, the rows, and their weights.
 
@@ -88,7 +96,7 @@ def check_buffers(backend: Backend, mixture: Mixture, function: str) -> tuple[St
     return buffers
 
 
-def add(write: Callable[..., object], mixture: M, to: object, *args: object, **named: object) -> M:
+def add(write: Callable[..., State | Mixture], mixture: M, to: object, *args: object, **named: object) -> M:
     """Write items by `write` to the buffer `to`; of a mixture in a mixture it is a tuple of numbers."""
     if to is None:
         raise ValueError("add: a mixture has several buffers; give the number of one, rb.add(mixture, items, to=k)")
@@ -99,26 +107,32 @@ def add(write: Callable[..., object], mixture: M, to: object, *args: object, **n
     return mixture.with_states([write(one, *args, **named) if j == k else one for j, one in enumerate(mixture.states)])
 
 
-def with_spec(change: Callable[[Any, Any], object], mixture: M, specs: object) -> M:
+def with_spec(change: Callable[[State | Mixture, Any], State | Mixture], mixture: M, specs: object) -> M:
     """Give the buffers other specs by `change`, one for each, or None; see `api.with_spec`."""
     given = specs_of_buffers(len(mixture), specs, "with_spec")
     changed = [one if spec is None else change(one, spec) for one, spec in zip(mixture.states, given, strict=True)]
     return mixture.with_states(changed)
 
 
-def update(backend: Backend, mixture: M, indices: Any, priorities: ArrayLike, items: object, function: str) -> M:
+def update(backend: Backend, mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
     """Set priorities and rewrite leaves of what handles [B, columns] name; see `api.update`."""
     buffers = check_buffers(backend, mixture, function)
     engines = [backend.engine(state) for state in buffers]
-    indices = _indices(engines[0], mixture, indices)
-    count = int(indices.shape[0])
+    named = _indices(engines[0], mixture, indices)
+    count = int(named.shape[0])
     if priorities is not None:
         if not any(state.spec.sampler.has_priorities for state in buffers):
             checks.check_prioritized(buffers[0].spec, function)
         priorities = checks.one_for_each(engines[0].as_vector(priorities, "priorities"), count)
     checked = []
     converts = {engine: _once(engine.convert) for engine in engines}
-    for state, engine, (handles, rows) in zip(buffers, engines, _parted(backend, mixture, indices), strict=True):
+    paths = places(mixture)
+    all_rows = backend.rows_of(named, paths)
+    if all_rows is None:  # then each buffer gets all rows, with handles of nothing for those of others
+        all_rows, handles_of_all = [None] * len(paths), backend.carry_out(apart, paths, named)
+    else:
+        handles_of_all = [backend.ops.take(named[:, -1], rows) for rows in all_rows]
+    for state, engine, handles, rows in zip(buffers, engines, handles_of_all, all_rows, strict=True):
         own = priorities if state.spec.sampler.has_priorities else None
         replacements = checks.replacements(state.spec, items, converts[engine], count)
         if rows is not None:
@@ -126,6 +140,7 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: ArrayLike, it
             replacements = {k: backend.ops.take(leaf, rows) for k, leaf in replacements.items()}
         own = None if own is None else engine.as_vector(own, "priorities")  # as this buffer's storage wants it
         checked.append((engine.as_vector(handles, "indices"), own, replacements))
+    # Nothing is written before all buffers' arguments have passed.
     after = []
     for state, engine, (handles, own, replacements) in zip(buffers, engines, checked, strict=True):
         carry_out = backend.in_place(engine).update_ if function == "update_" else engine.update
@@ -134,61 +149,50 @@ def update(backend: Backend, mixture: M, indices: Any, priorities: ArrayLike, it
 
 
 def _once(convert: Callable[..., Array]) -> Callable[..., Array]:
-    """The same for the leaves of one nest: what is for several buffers is converted, and maybe copied, once."""
-    made = {}
+    # A leaf that several buffers are given is converted, and perhaps copied to a device, once.
+    arrays = {}
 
     def converted(leaf: object, expected: ArraySpec, name: str) -> Array:
         key = name, expected.dtype, expected.shape
-        if key not in made:
-            made[key] = convert(leaf, expected, name)
-        return made[key]
+        if key not in arrays:
+            arrays[key] = convert(leaf, expected, name)
+        return arrays[key]
 
     return converted
 
 
-def _indices(engine: Engine, mixture: Mixture, indices: Any) -> Array:
-    indices = engine.as_vector(indices, "indices")
-    checks.check_dtype("indices", indices, "int32")
+def _indices(engine: Engine, mixture: Mixture, indices: ArrayLike) -> Array:
+    array = engine.as_vector(indices, "indices")
+    checks.check_dtype("indices", array, "int32")
     columns = mixture.depth + 1
-    if len(indices.shape) != 2 or indices.shape[1] != columns:
+    if len(array.shape) != 2 or array.shape[1] != columns:
         raise ValueError(
             f"indices: expected shape (B, {columns}), as a mixture names items by buffer and handle, got "
-            f"{tuple(indices.shape)}; give sample.indices, of slices .reshape(-1, {columns})"
+            f"{tuple(array.shape)}; give sample.indices, of slices .reshape(-1, {columns})"
         )
-    return indices
+    return array
 
 
-def either(core: Callable[..., object], of_mixture: Callable[..., object]) -> Callable[..., Any]:
-    """A function of the core for states, and for mixtures another; it has the signature of the first."""
-
-    @functools.wraps(core)
-    def chosen(backend: Any, state: Any, *args: Any, **named: Any) -> Any:
-        return (of_mixture if isinstance(state, Mixture) else core)(backend, state, *args, **named)
-
-    return chosen
-
-
-def get(backend: Backend, mixture: Mixture, indices: Any) -> Any:
+def get(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Nest:
     """What handles [B, columns] name, of the leaves [B, *shape] that all buffers store; see `reading.get`."""
     layout = stored_layout(form_of(mixture))
 
-    def found(engine: Engine, state: State, handles: Array) -> list[Array]:
+    def read(engine: Engine, state: State, handles: Array) -> list[Array]:
         leaves = engine.get(state, handles)
         return [leaves[state.spec.plan.names.index(name)] for name in layout.names]
 
-    indices, leaves = _read(backend, mixture, indices, "get", found)
-    return nest.unflatten(
-        layout.structure, leaves, backend.engine(mixture.buffers[0]).build_mapping, (int(indices.shape[0]),)
-    )
+    count, leaves = _read(backend, mixture, indices, "get", read)
+    build_mapping = backend.engine(mixture.buffers[0]).build_mapping
+    return nest.unflatten(layout.structure, leaves, build_mapping, (count,))
 
 
 def is_live(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
     """Which of handles [B, columns] name stored items, bool [B]."""
 
-    def found(engine: Engine, state: State, handles: Array) -> list[Array]:
+    def read(engine: Engine, state: State, handles: Array) -> list[Array]:
         return [engine.is_live(state, handles)]
 
-    return _read(backend, mixture, indices, "is_live", found)[1][0]
+    return _read(backend, mixture, indices, "is_live", read)[1][0]
 
 
 def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
@@ -196,46 +200,46 @@ def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
     if not any(state.spec.sampler.has_priorities for state in mixture.buffers):
         checks.need_priorities(mixture.buffers[0].spec, "priorities")
 
-    def found(engine: Engine, state: State, handles: Array) -> list[Array]:
+    def read(engine: Engine, state: State, handles: Array) -> list[Array]:
         if not state.spec.sampler.has_priorities:
             return [backend.ops.cast(backend.ops.full_like(handles, 0), "float32")]
         return [engine.look(state, single.priorities, handles)]
 
-    return _read(backend, mixture, indices, "priorities", found)[1][0]
+    return _read(backend, mixture, indices, "priorities", read)[1][0]
 
 
 def _read(
-    backend: Backend, mixture: Mixture, indices: ArrayLike, function: str, found: Callable[..., list[Array]]
-) -> tuple[Array, list[Array]]:
-    """What is found in each buffer of those that handles name, put together; and the handles."""
-    check_buffers(backend, mixture, function)
-    paths, pieces = places(mixture), []
-    indices = _indices(backend.engine(mixture.buffers[0]), mixture, indices)
-    for state, handles in zip(mixture.buffers, backend.carry_out(apart, paths, indices), strict=True):
+    backend: Backend, mixture: Mixture, indices: ArrayLike, function: str, read: Callable[..., list[Array]]
+) -> tuple[int, list[Array]]:
+    """How many handles there are, and what each buffer reads of its own among them, put together in their order."""
+    buffers, paths, pieces = check_buffers(backend, mixture, function), places(mixture), []
+    named = _indices(backend.engine(buffers[0]), mixture, indices)
+    for state, handles in zip(buffers, backend.carry_out(apart, paths, named), strict=True):
         engine = backend.engine(state)
-        pieces.append(found(engine, state, engine.as_vector(handles, "indices")))
+        pieces.append(read(engine, state, engine.as_vector(handles, "indices")))
     leaves = list(zip(*pieces, strict=True))
-    arrays = iter(backend.carry_out(chosen, paths, indices, [leaf for leaf in leaves if not is_object_array(leaf[0])]))
-    return indices, [
-        chosen(numpy_ops, paths, backend.to_numpy(indices), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
+    arrays = iter(backend.carry_out(chosen, paths, named, [leaf for leaf in leaves if not is_object_array(leaf[0])]))
+    # Python objects lie in arrays of NumPy, which no other library takes.
+    return int(named.shape[0]), [
+        chosen(numpy_ops, paths, backend.to_numpy(named), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
         for leaf in leaves
     ]
 
 
 def apart(ops: Ops, paths: Sequence[Place], indices: Array) -> list[Array]:
-    """For each buffer handles int32 [B]: its own of [B, columns], and in place of others' what names nothing."""
+    """Handles int32 [B] for each buffer: its own among [B, columns], and `NOTHING` in place of those of others."""
     handles = indices[:, -1]
     return [ops.where(is_own(indices, path), handles, ops.full_like(handles, NOTHING)) for path in paths]
 
 
 def chosen(ops: Ops, paths: Sequence[Place], indices: Array, leaves: Sequence[Sequence[Array]]) -> list[Array]:
-    """Leaves of which each buffer has a piece [B, ...], of rows of the buffers that handles [B, columns] name."""
-    made = [pieces[0] for pieces in leaves]
+    """Leaves [B, ...], each row from the piece [B, ...] of the buffer that its handle [B, columns] names."""
+    rows = [pieces[0] for pieces in leaves]
     for k in range(1, len(paths)):
         own = is_own(indices, paths[k])
         for j, pieces in enumerate(leaves):
-            made[j] = ops.where(row_layout.along(own, pieces[k]), pieces[k], made[j])
-    return made
+            rows[j] = ops.where(row_layout.along(own, pieces[k]), pieces[k], rows[j])
+    return rows
 
 
 def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> Array:
@@ -247,32 +251,26 @@ def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> Array:
         >>> rb.size(mixture, each=True).tolist(), int(rb.size(mixture))
         ([0, 3], 3)
     """
-    if each:
-        return backend.carry_out(sizes_of_all, places(mixture), _counters(backend, mixture, "size"))
-    return backend.carry_out(total, None, _counters(backend, mixture, "size"))
+    counters = [state.counters for state in check_buffers(backend, mixture, "size")]
+    return backend.carry_out(sizes if each else total, places(mixture), counters)
 
 
-def _counters(backend: Backend, mixture: Mixture, function: str) -> list[Array]:
-    check_buffers(backend, mixture, function)
-    return [state.counters for state in mixture.buffers]
-
-
-def total(ops: Ops, _: None, counters: Sequence[Array]) -> Array:
+def total(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
     """How many items are stored together, by the counters of each buffer."""
-    return sum_of(ops, None, [each[SIZE] for each in counters])
+    return sum_of(ops, None, [of_buffer[SIZE] for of_buffer in counters])
 
 
-def sizes_of_all(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
-    """The same for each of a mixture's states, int32 [K], by the places of the buffers."""
+def sizes(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
+    """How many items each of a mixture's states stores, int32 [K], by the places and counters of its buffers."""
     buffers = list(zip(paths, counters, strict=True))
-    return ops.stack([total(ops, None, [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
+    return ops.stack([total(ops, (), [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
 
 
 def counts(backend: Backend, mixture: Mixture) -> Counts:
     """What all buffers have counted together."""
-    check_buffers(backend, mixture, "counts")
-    told = [reading.counts(backend.engine(state), state) for state in mixture.buffers]
-    return Counts(*(backend.carry_out(sum_of, None, one) for one in zip(*told, strict=True)))
+    buffers = check_buffers(backend, mixture, "counts")
+    each = [reading.counts(backend.engine(state), state) for state in buffers]
+    return Counts(*(backend.carry_out(sum_of, None, one) for one in zip(*each, strict=True)))
 
 
 def sum_of(ops: Ops, _: None, counts: Sequence[Array]) -> Array:
@@ -283,22 +281,23 @@ def sum_of(ops: Ops, _: None, counts: Sequence[Array]) -> Array:
 def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Array:
     """Whether something can be drawn, and n items are stored in all buffers together; see `reading.can_sample`."""
     wanted = 1 if n is None else checks.needed(n)
-    possible = [reading.can_sample(backend.engine(state), state, 1) for state in mixture.buffers]
-    return backend.carry_out(enough, wanted, possible, _counters(backend, mixture, "can_sample"))
+    buffers = check_buffers(backend, mixture, "can_sample")
+    possible = [reading.can_sample(backend.engine(state), state, 1) for state in buffers]
+    return backend.carry_out(enough, wanted, possible, [state.counters for state in buffers])
 
 
 def enough(ops: Ops, wanted: int, possible: Sequence[Array], counters: Sequence[Array]) -> Array:
     """Whether any of the buffers can be drawn from, bool scalars, and so many items are stored together."""
     some = functools.reduce(operator.or_, possible)
-    return some & (total(ops, None, counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
+    return some & (total(ops, (), counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 
 
 def places(mixture: Mixture, above: Place = ()) -> tuple[Place, ...]:
     """The numbers that name each buffer, in their order."""
-    found: list[Place] = []
+    paths: list[Place] = []
     for k, one in enumerate(mixture.states):
-        found += places(one, (*above, k)) if isinstance(one, Mixture) else [(*above, k)]
-    return tuple(found)
+        paths += places(one, (*above, k)) if isinstance(one, Mixture) else [(*above, k)]
+    return tuple(paths)
 
 
 def is_own(indices: Array, path: Place) -> Array:
@@ -309,21 +308,11 @@ def is_own(indices: Array, path: Place) -> Array:
     return own
 
 
-def _parted(backend: Backend, mixture: Mixture, indices: Array) -> list[tuple[Array, Array | None]]:
-    """The handles of each buffer among indices, and their rows; as `apart` has them where rows cannot be known."""
-    paths = places(mixture)
-    rows = backend.rows_of(indices, paths)
-    if rows is None:
-        return [(handles, None) for handles in backend.carry_out(apart, paths, indices)]
-    return [(backend.ops.take(indices[:, -1], own), own) for own in rows]
-
-
 def with_buffers(mixture: M, buffers: Sequence[State]) -> M:
     """The same mixture of other buffers that are no mixtures, as many."""
     rest = iter(buffers)
 
-    def again(node: object) -> Any:
-        return node.with_states([again(one) for one in node.states]) if isinstance(node, Mixture) else next(rest)
+    def replaced(node: Mixture) -> Mixture:
+        return node.with_states([replaced(one) if isinstance(one, Mixture) else next(rest) for one in node.states])
 
-    made: M = again(mixture)
-    return made
+    return replaced(mixture)  # type: ignore[return-value]  # `with_states` keeps the type

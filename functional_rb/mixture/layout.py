@@ -9,7 +9,9 @@ from typing import Any
 
 from functional_rb.base.nest import LEAF, Structure, as_several, show
 from functional_rb.buffer import samples
+from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
 from functional_rb.mixture.value import Mixture, MixtureSpec
 from functional_rb.specs.values import Outline
 
@@ -40,12 +42,11 @@ class Layout:
 Form = BufferSpec | tuple[MixtureSpec, tuple[Any, ...]]
 
 
-def form_of(state: Any) -> Form:
+def form_of(state: State | Mixture) -> Form:
     """The spec of a state; of a mixture its own and the forms of its buffers."""
     if isinstance(state, Mixture):
         return state.spec, tuple(form_of(one) for one in state.states)
-    spec: BufferSpec = state.spec
-    return spec
+    return state.spec
 
 
 def specs_of(form: Form) -> tuple[BufferSpec, ...]:
@@ -59,18 +60,18 @@ def remembers(form: Form) -> bool:
     return any(spec.sampler.remembers for spec in specs_of(form))
 
 
-def layout_of(form: Form, mapper: Any = None) -> Layout:
+def layout_of(form: Form, mapper: Mapper | None = None) -> Layout:
     """The layout of what a state or a mixture gives.
 
     Args:
         form: of the state or the mixture.
-        mapper: a `mapping.Mapper`, which evaluates functions of items, for the layout of samples; None for that of
-            what is stored.
+        mapper: evaluates functions of items, for the layout of samples; None for that of what is stored.
 
     Raises:
         ValueError: if the buffers hold different items and no leaves are named, or one of those is not in all of them.
     """
     if isinstance(form, BufferSpec):
+        # Shapes are asked for with a batch of 2, whose axis is then left out.
         outline, lead = form.plan.outline, form.sampler.leading_shape(2)
         if mapper is not None and form.on_sample is not None:  # its spec has the batch's axes itself
             outline, lead = Outline.of(samples.sample_spec(mapper, form, 2), "Mixture"), ()
@@ -84,14 +85,18 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
             _check_same(first, other, k)
         structure, names = first.structure, first.names
     else:
-        for k, other in enumerate(members):
-            _check_there(other, spec.leaves, k)
+        _check_named(members, spec.leaves)
         structure, names = _in_dicts(spec.leaves)
     places = tuple(tuple(member.names.index(name) for name in names) for member in members)
     leaves = tuple(first.leaves[place] for place in places[0])
     for k, member in enumerate(members):
         for name, leaf, place in zip(names, leaves, places[k], strict=True):
-            _check_leaf(name, leaf, member.leaves[place], k)
+            shape, dtype = member.leaves[place]
+            if (shape, dtype) != leaf:  # then the rows of all cannot come in one array
+                raise ValueError(
+                    f"Mixture: leaf {name!r}: expected shape {leaf[0]} and dtype {leaf[1]} as in states[0], got "
+                    f"{shape} and {dtype} in states[{k}]; leave the leaf out of frb.Mixture(..., leaves=[...])"
+                )
     whole = tuple(range(len(first.names)))
     alike = all(place == whole for place in places) and all(
         isinstance(one, BufferSpec) and one.known.buffer and not one.plan.objects and one.on_sample is None
@@ -100,7 +105,7 @@ def layout_of(form: Form, mapper: Any = None) -> Layout:
     return Layout(structure, names, leaves, members, places, alike)
 
 
-# The same, found once for a form, as JAX asks for each program anew; torch.compile does not trace such caches.
+# JAX asks for the layout of each program that it traces. torch.compile, which asks too, traces no such cache.
 layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
 
 
@@ -116,7 +121,12 @@ def stored_layout(form: Form) -> Layout:
         return layout_of(form)
     members, wanted = [layout_of(spec) for spec in specs], _wanted(form)
     first = members[0]
-    kept = [k for k, name in enumerate(first.names) if _stored_alike(members, k) and all(name in one for one in wanted)]
+    stored = [dict(zip(one.names, one.leaves, strict=True)) for one in members]
+    kept = [
+        k
+        for k, name in enumerate(first.names)
+        if all(leaves.get(name) == first.leaves[k] for leaves in stored) and all(name in one for one in wanted)
+    ]
     if not kept:
         raise ValueError(
             "get: expected a leaf of samples that all buffers store alike, as get reads what is stored, and not what "
@@ -130,70 +140,50 @@ def stored_layout(form: Form) -> Layout:
 
 
 def _wanted(form: Form) -> list[tuple[str, ...]]:
-    """The leaves that a mixture, and those in it, name, each."""
+    # The leaves that a mixture names, and those that each mixture in it does.
     if isinstance(form, BufferSpec):
         return []
     inner = [names for one in form[1] for names in _wanted(one)]
     return inner if form[0].leaves is None else [form[0].leaves, *inner]
 
 
-def _stored_alike(members: Sequence[Layout], k: int) -> bool:
-    """Whether all store the first one's k-th leaf, in the same shape and dtype."""
-    first = members[0]
-    name = first.names[k]
-    return all(name in one.names and one.leaves[one.names.index(name)] == first.leaves[k] for one in members)
-
-
 def _check_same(first: Layout, other: Layout, k: int) -> None:
-    for name in first.names:
-        if name not in other.names:
-            raise _differing(f"leaf {name!r} is in states[0] and not in states[{k}]")
-    for name in other.names:
-        if name not in first.names:
-            raise _differing(f"leaf {name!r} is in states[{k}] and not in states[0]")
-    if first.structure != other.structure:
-        raise _differing(f"states[{k}] has its leaves in other containers than states[0]")
-
-
-def _differing(what: str) -> ValueError:
-    return ValueError(
-        f"Mixture: expected buffers that hold the same items, but {what}; name the leaves that samples should have: "
-        f"frb.Mixture(..., leaves=[...])"
+    missing = [name for name in first.names if name not in other.names]
+    more = [name for name in other.names if name not in first.names]
+    if missing:
+        difference = f"leaf {missing[0]!r} is in states[0] and not in states[{k}]"
+    elif more:
+        difference = f"leaf {more[0]!r} is in states[{k}] and not in states[0]"
+    elif first.structure != other.structure:
+        difference = f"states[{k}] has its leaves in other containers than states[0]"
+    else:
+        return
+    raise ValueError(
+        f"Mixture: expected buffers that hold the same items, but {difference}; name the leaves that samples should "
+        f"have: frb.Mixture(..., leaves=[...])"
     )
 
 
-def _check_leaf(name: str, leaf: Any, other: Any, k: int) -> None:
-    """Refuse leaves that cannot come in one array."""
-    if leaf != other:
-        raise ValueError(
-            f"Mixture: leaf {name!r}: expected shape {leaf[0]} and dtype {leaf[1]} as in states[0], got {other[0]} and "
-            f"{other[1]} in states[{k}]; leave the leaf out of frb.Mixture(..., leaves=[...])"
-        )
-
-
-def _check_there(member: Layout, names: tuple[str, ...], k: int) -> None:
-    for name in names:
-        if name not in member.names:
-            raise ValueError(
-                f"Mixture: leaves: states[{k}] has no leaf {name!r}, expected some of "
-                f"{', '.join(map(repr, member.names))}{as_several(tuple(name.split('/')), member.names)}"
-            )
+def _check_named(members: Sequence[Layout], names: tuple[str, ...]) -> None:
+    for k, member in enumerate(members):
+        for name in names:
+            if name not in member.names:
+                raise ValueError(
+                    f"Mixture: leaves: states[{k}] has no leaf {name!r}, expected some of "
+                    f"{', '.join(map(repr, member.names))}{as_several(tuple(name.split('/')), member.names)}"
+                )
 
 
 def _in_dicts(names: tuple[str, ...]) -> tuple[Structure, tuple[str, ...]]:
     """Dicts for leaves of these names, and the names in the order in which the leaves lie in it."""
-    nested: dict[str, Any] = {}
-    for name in names:
-        inner = nested
-        *parents, last = name.split("/")
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = LEAF
 
-    def structure(node: Any) -> Structure:
-        if node is LEAF:
+    def structure(paths: Sequence[Sequence[str]]) -> Structure:
+        if paths == [[]]:
             return LEAF
-        return Structure("mapping", None, tuple(node), tuple(structure(child) for child in node.values()))
+        below: dict[str, list[Sequence[str]]] = {}
+        for first, *rest in paths:
+            below.setdefault(first, []).append(rest)
+        return Structure("mapping", None, tuple(below), tuple(map(structure, below.values())))
 
-    made = structure(nested)
-    return made, tuple(show(path) for path in made.paths)
+    nested = structure([name.split("/") for name in names])
+    return nested, tuple(show(path) for path in nested.paths)

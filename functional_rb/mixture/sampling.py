@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
+from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSample
 from functional_rb.mixture.drawing import Drawn, steps_of
@@ -31,10 +30,10 @@ IDS = "buffer_ids"
 def sample(
     backend: Backend,
     mixture: M,
-    key: Any,
+    key: PRNGKey,
     batch_size: int | None,
-    beta: Any,
-    p: Any,
+    beta: ArrayLike,
+    p: ArrayLike,
     function: str = "sample",
 ) -> tuple[M, AnySample[Any]]:
     """Draw a batch from a mixture; see `api.sample`."""
@@ -43,17 +42,15 @@ def sample(
     buffers = check_buffers(backend, mixture, function)
     facts = _checked(backend, mixture, size)
     engine = backend.engine(buffers[0])
-    if p is not None:
-        p = _shares(backend, engine, p, len(mixture))
-    beta = _beta(engine, facts, beta)
-    mixture, drawn, weights = backend.draw(mixture, facts.layout, key, size, p, beta, function == "sample_")
+    shares = None if p is None else _shares(backend, engine, p, len(mixture))
+    exponent = _beta(engine, facts, beta)
+    mixture, drawn, weights = backend.draw(mixture, facts.layout, key, size, shares, exponent, function == "sample_")
     return mixture, _as_sample(mixture.spec, facts, size, drawn, weights, engine.build_mapping)
 
 
 def _as_sample(
     spec: MixtureSpec, facts: Facts, size: int, drawn: Drawn, weights: Array, build_mapping: nest.BuildMapping
 ) -> AnySample[Any]:
-    """The rows that were drawn, in containers, and with the axes that users see."""
     lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
     steps, flat = facts.steps, facts.flat
     shape = lead if steps is None else (*lead[:-1], lead[-1] * steps) if flat else (*lead, steps)
@@ -75,8 +72,7 @@ def _as_sample(
         flags["mask"] = numbers[0][..., -1] >= 0
     if flags["is_first"] is None:
         return MaskedSample(items, *numbers, flags["mask"], extras)
-    slices = SliceSample(items, *numbers, **flags, extras=extras)
-    return slices
+    return SliceSample(items, *numbers, **flags, extras=extras)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,34 +104,33 @@ class Facts:
 
 
 # By the identity of specs, as comparing those takes longer than to draw; they live as long as their entry.
-_facts: dict[tuple[Any, ...], Facts] = {}
+_facts: dict[tuple[object, ...], Facts] = {}
 # So many entries are kept.
 MANY = 256
 
 
 def _checked(backend: Backend, mixture: Mixture, size: int) -> Facts:
-    """What is known of a mixture, once the size of a batch has been checked."""
     if backend.is_compiling():  # torch.compile does not trace what is kept between calls
         check_draw(form_of(mixture), size)
         return _facts_of(form_of(mixture), backend.mapper)
     key = backend.mapper, _identity(mixture)
-    found = _facts.get(key)
-    if found is None or size not in found.sizes:
+    facts = _facts.get(key)
+    if facts is None or size not in facts.sizes:
         check_draw(form_of(mixture), size)
-        if found is None:
-            found = _facts_of(form_of(mixture), backend.mapper)
+        if facts is None:
+            facts = _facts_of(form_of(mixture), backend.mapper)
             if len(_facts) >= MANY:
                 _facts.clear()
-            _facts[key] = found
-        found.sizes.add(size)
-    return found
+            _facts[key] = facts
+        facts.sizes.add(size)
+    return facts
 
 
-def _identity(mixture: Mixture) -> tuple[Any, ...]:
+def _identity(mixture: Mixture) -> tuple[object, ...]:
     return mixture.spec, *[_identity(one) if isinstance(one, Mixture) else id(one.spec) for one in mixture.states]
 
 
-def _facts_of(form: Form, mapper: object) -> Facts:
+def _facts_of(form: Form, mapper: Mapper) -> Facts:
     specs = specs_of(form)
     _check_n_step(specs)
     steps, flat, _ = _kind(specs[0])
@@ -148,13 +143,13 @@ def _facts_of(form: Form, mapper: object) -> Facts:
 
 
 def _check_n_step(specs: Sequence[BufferSpec]) -> None:
-    """Refuse n-step returns beside single steps: a sample could not tell by what each row is to be bootstrapped."""
-    found = [next((one for one in spec.transforms if isinstance(one, NStep)), None) for spec in specs]
-    several = next((one for one in found if one is not None), None)
-    if several is None or None not in found:
+    # Of n-step returns beside single steps a sample could not tell by what each row is to be bootstrapped.
+    returns = [next((one for one in spec.transforms if isinstance(one, NStep)), None) for spec in specs]
+    several = next((one for one in returns if one is not None), None)
+    if several is None or None not in returns:
         return
     raise ValueError(
-        f"sample: buffer {found.index(None)} of the mixture gives single steps, while others give n-step returns, "
+        f"sample: buffer {returns.index(None)} of the mixture gives single steps, while others give n-step returns, "
         f"whose extras discount and nonterminal all rows need; give it transforms="
         f"frb.n_step(1, gamma={several.gamma}), by rb.with_spec(state, dataclasses.replace(state.spec, transforms=...))"
     )
@@ -169,28 +164,20 @@ def given_size(batch_size: int | None) -> int:
     return checks.count("sample", "batch_size", batch_size)
 
 
-def _shares(backend: Backend, engine: Engine, p: object, count: int) -> object:
-    """Shares that are given with a call, as an array."""
+def _shares(backend: Backend, engine: Engine, p: ArrayLike, count: int) -> Array:
+    """Shares that come with a call, as an array; in a list of numbers some may be arrays themselves, and traced."""
     if not hasattr(p, "dtype"):
-        p = _of_numbers(backend, p, count)
-    p = engine.as_vector(as_floats(p), "p")
-    check_shape(p, count, "sample")
-    numbers = backend.numbers_of(p)
-    if numbers is not None:
-        check_numbers(numbers, "sample")
-    return p
-
-
-def _of_numbers(backend: Backend, p: Any, count: int) -> object:
-    """A list of numbers as an array; some of them may be arrays themselves, and traced."""
-    try:
-        given = list(p)
-    except TypeError:
-        raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}") from None
-    others = [x for x in given if not isinstance(x, (int, float, np.generic)) or isinstance(x, str)]
-    if any(isinstance(x, str) or not hasattr(x, "dtype") or tuple(x.shape) != () for x in others):
-        raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}")
-    return backend.stacked(given)
+        numbers = list(p) if isinstance(p, Iterable) else [None]
+        texts = any(isinstance(x, str) for x in numbers)  # those of NumPy have a shape
+        if texts or not all(isinstance(x, (int, float)) or getattr(x, "shape", None) == () for x in numbers):
+            raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}")
+        p = backend.stacked(numbers)
+    array = engine.as_vector(as_floats(p), "p")
+    check_shape(array, count, "sample")
+    known = backend.numbers_of(array)
+    if known is not None:
+        check_numbers(known, "sample")
+    return array
 
 
 def check_draw(form: Form, size: int) -> None:
@@ -226,7 +213,7 @@ def _kind(spec: BufferSpec) -> tuple[int | None, bool, bool]:
     return steps, steps is not None and len(spec.sampler.leading_shape(1)) == 1, isinstance(spec.sampler, Trajectories)
 
 
-def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> object:
+def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> float | Array | None:
     """The beta that holds; None where all weights are 1."""
     if beta is None:
         if len(facts.betas) > 1:

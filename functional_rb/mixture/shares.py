@@ -52,7 +52,7 @@ def normalized(ops: Ops, p: Array, drawable: Array) -> Array:
 
 
 def added_up(x: Array) -> Array:
-    """The sum of a vector from the first on, as backends would add in different orders."""
+    """The sum of a vector, from the first on: backends would add up in different orders, and round otherwise."""
     total = x[0]
     for k in range(1, x.shape[0]):
         total = total + x[k]
@@ -96,11 +96,11 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
 
 def _reached(ops: Ops, reach: Sequence[Array], x: Array) -> tuple[Array, Array]:
     """How many of K ascending numbers, K - 1 at most, each x int32 [n] has reached, and how far it is from the last."""
-    found, rest = ops.full_like(x, 0), x
+    count, rest = ops.full_like(x, 0), x
     for one in reach[:-1]:
         past = x >= one
-        found, rest = found + ops.cast(past, "int32"), ops.where(past, x - one, rest)
-    return found, rest
+        count, rest = count + ops.cast(past, "int32"), ops.where(past, x - one, rest)
+    return count, rest
 
 
 def borders(ops: Ops, shares: Array) -> list[Array]:
@@ -113,7 +113,7 @@ def borders(ops: Ops, shares: Array) -> list[Array]:
 
 
 def _is_largest(ops: Ops, shares: Array) -> Array:
-    """Which of the shares is the largest, the first of several, bool [K]."""
+    # The first of several that are equal.
     first, most = ops.cast(ops.full_like(shares[0], 0), "int32"), shares[0]
     for k in range(1, shares.shape[0]):
         first = ops.where(shares[k] > most, ops.full_like(first, k), first)
@@ -122,7 +122,7 @@ def _is_largest(ops: Ops, shares: Array) -> Array:
 
 
 def _part_of(ops: Ops, spec: MixtureSpec, place: Array, wanted: Array) -> Array:
-    """The part of each row: parts that are equal up to one row where the batch cannot be divided."""
+    # Parts are equal up to one row where the batch cannot be divided.
     whole, rest = wanted // spec.parts, wanted % spec.parts
     # Part k begins at ceil(k * wanted / parts), computed without a product that overflows.
     starts = [k * whole + (k * rest + spec.parts - 1) // spec.parts for k in range(1, spec.parts)]
@@ -175,8 +175,8 @@ def quotas(ops: Ops, shares: Array, wanted: Array) -> tuple[Array, Array]:
     return ops.where(largest, whole + left + (rest >> STEPS), whole), rest & BELOW
 
 
-def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: Array) -> Assignment:
-    """What `assign` gives of NumPy's numbers, all of them wanted; what depends on the shares alone is found once."""
+def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: NumpyArray) -> Assignment:
+    """What `assign` gives of NumPy's numbers, all of which are wanted; what the shares alone decide is cached."""
     if spec.how == "exact":
         starts = turns(spec, shares_as_bytes, batch)
         return exact(spec, shares_as_bytes, batch, starts[bisect.bisect_right(starts, int(draws[0]) >> 1) - 1])
@@ -193,7 +193,7 @@ def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: A
 
 @functools.lru_cache(maxsize=256)
 def _known_borders(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[NumpyArray, NumpyArray | None]:
-    """What `borders` gives, and with "buffers" the part of each row, see `_part_of`."""
+    # With "buffers" also the part of each row: a mixture in a mixture gives numbers of rows that are no multiple.
     ends = np.array(borders(numpy_ops, np.frombuffer(shares_as_bytes, np.float32)))
     return ends, np.arange(batch) * spec.parts // batch if spec.how == "buffers" else None
 

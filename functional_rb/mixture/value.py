@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, checked_keys, show_key
 from functional_rb.buffer.checks import UNPACK, check_together, is_pair
@@ -19,20 +20,12 @@ How = Literal["exact", "items", "buffers"]
 WAYS: Final = ("exact", "items", "buffers")
 
 # How the numbers of arrays are read, by the arrays' type.
-_readers: dict[type, Callable[[Any], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
+_readers: dict[type, Callable[[Array], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
 
 
-def register_array(kind: type, read: Callable[[Any], Sequence[float] | None]) -> None:
-    """Tell how to read the numbers of a backend's arrays; None while they are traced."""
+def register_array(kind: type, read: Callable[[Array], Sequence[float] | None]) -> None:
+    """Say how to read the numbers of a backend's arrays; None while they are traced."""
     _readers[kind] = read
-
-
-def numbers_at_hand(array: object) -> Sequence[float] | None:
-    """The numbers of an array; None where they cannot be known yet."""
-    for kind, read in _readers.items():
-        if isinstance(array, kind):
-            return read(array)
-    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,15 +118,20 @@ class Mixture(StateHolder):
         number = count if parts is None else parts
         if type(number) is not int or number < 1:
             raise ValueError(f"Mixture: parts: expected a positive int, got {parts!r}")
-        named = None if leaves is None else _checked_leaves(leaves)
+        named = (
+            None if leaves is None else tuple(show_key(key) for key in checked_keys(leaves, "leaves", "Mixture") or ())
+        )
+        if named is not None and (not named or len(set(named)) < len(named)):
+            raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
         plain = None if p is None or hasattr(p, "dtype") else _plain(p, count)
         array = as_floats(p) if hasattr(p, "dtype") else None
         if array is not None:
             check_shape(array, count, "Mixture")
-            found = numbers_at_hand(array)
-            if found is not None:
-                check_numbers(found, "Mixture")
-        if isinstance(array, np.ndarray):  # a value, whatever is written to the given one later
+            read = next((read for kind, read in _readers.items() if isinstance(array, kind)), lambda _: None)
+            numbers = read(array)
+            if numbers is not None:
+                check_numbers(numbers, "Mixture")
+        if isinstance(array, np.ndarray):  # a copy, so that no later write to it changes the mixture
             array = array.astype(np.float32)
         self._set(checked, array, MixtureSpec(plain, how, named, number, bool(stacked)))
 
@@ -148,11 +146,10 @@ class Mixture(StateHolder):
         if self.p is not None and not (hasattr(self.p, "dtype") and hasattr(self.p, "shape") and spec.p is None):
             raise TypeError(f"Mixture: p: expected one array, got {type(self.p).__name__} beside {spec.p!r}")
         shares, parts = spec.p if self.p is None else self.p, spec.parts if spec.how == "buffers" else None
-        whole = Mixture(self.states, shares, spec.how, leaves=spec.leaves, parts=parts, stacked=spec.stacked)
-        made = whole.spec
-        alike = all(math.isclose(one, other) for one, other in zip(spec.p or (), made.p or (), strict=True))
-        if not alike or (made.parts, made.leaves) != (spec.parts, spec.leaves):
-            raise ValueError(f"Mixture: expected {made}, got {spec}")
+        expected = Mixture(self.states, shares, spec.how, leaves=spec.leaves, parts=parts, stacked=spec.stacked).spec
+        alike = all(math.isclose(one, other) for one, other in zip(spec.p or (), expected.p or (), strict=True))
+        if not alike or (expected.parts, expected.leaves) != (spec.parts, spec.leaves):
+            raise ValueError(f"Mixture: expected {expected}, got {spec}")
 
     def _set(self, states: object, p: object, spec: MixtureSpec) -> None:
         for name, value in (("states", states), ("p", p), ("spec", spec)):
@@ -181,7 +178,7 @@ class Mixture(StateHolder):
         _checked_states([state])
         return self.with_states([*self.states[:k], state, *self.states[k + 1 :]])
 
-    def place(self, k: Any, function: str) -> int:
+    def place(self, k: object, function: str) -> int:
         """The number of a buffer as one from 0 to K - 1.
 
         Raises:
@@ -194,7 +191,7 @@ class Mixture(StateHolder):
             raise IndexError(f"{function}: expected the number of a buffer from 0 to {len(self) - 1}, got {k}")
         return k % len(self)
 
-    def with_states(self, states: Sequence[Any]) -> Self:
+    def with_states(self, states: Sequence[State | Mixture]) -> Self:
         """The same mixture of other buffers, as many, unchecked: they follow from these."""
         return type(self)(tuple(states), self.p, spec=self.spec)
 
@@ -206,13 +203,13 @@ class Mixture(StateHolder):
     @property
     def buffers(self) -> tuple[State, ...]:
         """All buffers in it that are no mixtures, in their order."""
-        found: list[State] = []
+        buffers: list[State] = []
         for state in self.states:  # asked for several times a sample: a loop takes a third of nested generators' time
             if isinstance(state, Mixture):
-                found += state.buffers
+                buffers += state.buffers
             else:
-                found.append(state)
-        return tuple(found)
+                buffers.append(state)
+        return tuple(buffers)
 
     def check_alive(self) -> None:
         """Refuse a mixture of which a buffer was consumed; see `State.check_alive`."""
@@ -253,14 +250,7 @@ def _checked_states(states: object) -> tuple[State | Mixture, ...]:
     return tuple(states)
 
 
-def _checked_leaves(leaves: object) -> tuple[str, ...]:
-    named = tuple(show_key(key) for key in checked_keys(leaves, "leaves", "Mixture") or ())
-    if not named or len(set(named)) < len(named):
-        raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
-    return named
-
-
-def specs_of_buffers(count: int, specs: object, who: str) -> Sequence[Any]:
+def specs_of_buffers(count: int, specs: object, who: str) -> Sequence[Any]:  # what of a spec is none is refused later
     """Other specs for the buffers of a mixture, one for each, or None for those that stay as they are.
 
     Raises:
@@ -282,7 +272,7 @@ def as_floats(p: object) -> object:
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 
 
-def check_shape(p: Any, count: int, who: str) -> None:
+def check_shape(p: Array, count: int, who: str) -> None:
     """Refuse shares that are not one for each buffer."""
     if tuple(p.shape) != (count,):
         raise ValueError(f"{who}: p: expected shape ({count},), one share for each buffer, got {tuple(p.shape)}")
@@ -299,10 +289,10 @@ def check_numbers(p: Sequence[float], who: str) -> None:
         )
 
 
-def _plain(p: Any, count: int) -> tuple[float, ...]:
+def _plain(p: ArrayLike, count: int) -> tuple[float, ...]:
     """Shares as plain numbers with the sum 1."""
     try:
-        numbers = [float(x) for x in p]
+        numbers = [float(x) for x in p]  # type: ignore[attr-defined]  # refused if it is no list of numbers
     except (TypeError, ValueError):
         raise TypeError(
             f"Mixture: p: expected {count} numbers, or an array of them, got {p!r}; of numbers that are traced make "
@@ -311,6 +301,6 @@ def _plain(p: Any, count: int) -> tuple[float, ...]:
     if len(numbers) != count:
         raise ValueError(f"Mixture: p: expected {count} numbers, one share for each buffer, got {len(numbers)}")
     check_numbers(numbers, "Mixture")
-    largest = max(numbers)
+    largest = max(numbers)  # first divided by this, so that no sum overflows
     total = math.fsum(x / largest for x in numbers)
     return tuple(x / largest / total for x in numbers)
