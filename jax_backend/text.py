@@ -25,7 +25,7 @@ _KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
 
 
 def _converted(x: Any, dtype: str, name: str) -> jax.Array:
-    """JAX's arrays and NumPy's, also of 64 bits: token ids fit into 32."""
+    # Also of 64 bits: token ids fit into 32.
     if not isinstance(x, (jax.Array, np.ndarray)):
         raise TypeError(f"{name}: expected an array of JAX or NumPy, got {type(x).__name__}")
     kind = "f" if jnp.issubdtype(x.dtype, jnp.floating) else np.dtype(x.dtype).kind
@@ -37,7 +37,6 @@ def _converted(x: Any, dtype: str, name: str) -> jax.Array:
 
 
 def _number(x: object, dtype: str, like: jax.Array) -> Any:
-    """A scalar."""
     return jnp.asarray(x, dtype) if isinstance(x, jax.Array) else np.dtype(dtype).type(x)
 
 
@@ -51,7 +50,6 @@ def _generating(
     law: Law,
     settings: Settings,
 ) -> Generation:
-    """Generate replies."""
     execute.check_key(key)
     return _of(_generate, _generated, params, prompts, mask, key, law, step=step, cache=cache, settings=settings)
 
@@ -65,14 +63,13 @@ def _log_probs_of(
     tokens_at_once: int | None,
     cache: EmptyCache | None,
 ) -> jax.Array:
-    """Tell log-probabilities."""
     static = {"step": step, "rows_at_once": rows_at_once, "tokens_at_once": tokens_at_once, "cache": cache}
     told: jax.Array = _of(_log_probs, _told_log_probs, params, ids, mask, **static)
     return told
 
 
 def _of(compiled: Callable[..., object], plain: Callable[..., object], *given: object, **static: object) -> Any:
-    """While tracing nothing is compiled by itself: the model may use what is being traced."""
+    # While tracing nothing is compiled by itself: the model may use what is being traced.
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
     if not traced:
         return compiled(*given, **static)

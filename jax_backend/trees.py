@@ -21,7 +21,7 @@ from jax_backend.engines import execute
 
 
 def _program(function: compile.F) -> compile.F:
-    """A function of trees: all that it gives has a row for each."""
+    # All that a function of trees gives has a row for each tree.
     return compile.program(function, by_row=True)
 
 
@@ -32,7 +32,6 @@ def _traced(owned: object, given: tuple[object, ...], function: Callable[..., ob
 
 
 def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Any:
-    """`Lib.carry_out`, of trees; it is compiled once for what is static and the shapes."""
     return _traced(owned, given, function=function, static=static)
 
 
@@ -54,7 +53,7 @@ def _searching(
     max_depth: int,
     chance_step: Callable[..., Any] | None,
 ) -> tuple[Tree, jax.Array, jax.Array]:
-    """While tracing nothing is compiled by itself: the step may use what is being traced."""
+    # While tracing nothing is compiled by itself: the step may use what is being traced.
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((tree, key)))
     function = _searched if traced else _search
     return function(

@@ -27,7 +27,7 @@ _FITS: dict[str, Callable[[torch.dtype], bool]] = {
 
 
 def _converted(x: Any, dtype: str, name: str) -> torch.Tensor:
-    """Tensors and NumPy's arrays, also of 64 bits: token ids fit into 32."""
+    # Also of 64 bits: token ids fit into 32.
     if isinstance(x, np.ndarray):
         x = convert.from_numpy(x)
     if not isinstance(x, torch.Tensor):
@@ -38,7 +38,6 @@ def _converted(x: Any, dtype: str, name: str) -> torch.Tensor:
 
 
 def _number(x: object, dtype: str, like: torch.Tensor) -> torch.Tensor:
-    """A scalar."""
     return torch.as_tensor(x, dtype=ops.DTYPES[dtype], device=like.device)
 
 
@@ -52,7 +51,7 @@ def _generating(
     law: Law,
     settings: Settings,
 ) -> Generation:
-    """Generate replies; torch.compile makes all n steps of them, as it cannot look whether all have ended."""
+    # torch.compile makes all n steps of a reply, as it cannot look whether all have ended.
     batch, n, replies = prompts.shape[0], settings.n, settings.replies
     drawn = random.draws(random.check_key(key).to(prompts.device), batch * replies * n, 2)
     settings = settings._replace(stops=not torch.compiler.is_compiling())
@@ -71,14 +70,13 @@ def _log_probs_of(
     tokens_at_once: int | None,
     cache: EmptyCache | None,
 ) -> torch.Tensor:
-    """Tell log-probabilities."""
     model = core.model_of(ops, step, _bound(step, params))
     told: torch.Tensor = core.log_probs(ops, model, ids, mask, rows_at_once, tokens_at_once, cache)
     return told
 
 
 def _bound(step: Step, params: object) -> object:
-    """The parameters as a model is called with them: what it makes of them beforehand, if it does."""
+    # A model that prepares its parameters for many calls does so once.
     return step.bound(params) if hasattr(step, "bound") else params
 
 

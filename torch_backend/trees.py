@@ -22,18 +22,17 @@ from torch_backend.compiling import tree_loops
 
 
 def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Any:
-    """`Lib.carry_out`, of trees."""
     with _loops():
         return function(ops, static, _copied(owned) if isinstance(owned, Tree) else owned, *given)
 
 
 def _loops() -> part_kernels.using:
-    """What stands in for the loops: nothing, unless torch.compile is at work."""
+    # Only torch.compile needs them: it cannot trace a loop whose end depends on numbers.
     return part_kernels.using(tree_loops.TABLE if torch.compiler.is_compiling() else part_kernels.NONE)
 
 
 def _copied(tree: Tree) -> Tree:
-    """A tree with memory of its own, which is written in place."""
+    # The loops of a search write into the tree that they are given.
     return dataclasses.replace(tree, **{name: _cloned(getattr(tree, name)) for name in FIELDS})
 
 

@@ -253,7 +253,6 @@ def draw(
 def _from_buffer(
     carrier: Carrier, looked: Looked, layout: Layout, key: PRNGKey, batch: int, wanted: Array | None
 ) -> tuple[State, Drawn]:
-    """The rows that a buffer draws, as its function of items gives them."""
     assert not isinstance(looked.node, Mixture)
     spec = looked.node.spec
     # A sampler that takes items out refuses an odd number of windows, unless it is asked for some of a batch.

@@ -156,15 +156,12 @@ class Mixture(StateHolder):
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """How many buffers there are."""
         return len(self.states)
 
     def __iter__(self) -> Iterator[State | Mixture]:
-        """The buffers in their order."""
         return iter(self.states)
 
     def __getitem__(self, k: int) -> State | Mixture:
-        """The k-th buffer."""
         return self.states[k]
 
     def replace(self, k: int, state: State | Mixture) -> Self:
@@ -227,7 +224,6 @@ class Mixture(StateHolder):
         return {"states": self.states, "p": self.p, "spec": self.spec}
 
     def __repr__(self) -> str:
-        """The buffers' descriptions, and how they are mixed."""
         static = ", ".join(f"{name}={value!r}" for name, value in vars(self.spec).items() if value is not None)
         return f"Mixture([{', '.join(map(repr, self.states))}], {static})"
 
@@ -290,7 +286,6 @@ def check_numbers(p: Sequence[float], who: str) -> None:
 
 
 def _plain(p: ArrayLike, count: int) -> tuple[float, ...]:
-    """Shares as plain numbers with the sum 1."""
     try:
         numbers = [float(x) for x in p]  # type: ignore[attr-defined]  # refused if it is no list of numbers
     except (TypeError, ValueError):

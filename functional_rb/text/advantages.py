@@ -37,7 +37,7 @@ def gae(
 
 
 def _next_of(ops: TreeOps, x: Array, mask: Array) -> Array:
-    """Of each place of floats [N, T] the number in the next place behind it where the mask is set; else 0."""
+    # Of each place the number in the next place behind it where the mask is set; else 0.
     nothing = ops.full_like(x, 0)
     here_or_next = discounted(ops, ops.where(mask, x, nothing), ops.where(mask, nothing, nothing + 1))
     return ops.concat([here_or_next[:, 1:], nothing[:, :1]], 1)

@@ -139,7 +139,6 @@ def generate(
 
 
 def _check_replies(lib: TextLib[A], made: Generation, replies: int, who: str) -> None:
-    """Refuse a reply that has no law to be drawn by, where that can be seen."""
     rejected = lib.values(made.rejected)
     if rejected is not None and rejected.any():
         row = int(rejected.argmax())

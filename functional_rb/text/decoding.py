@@ -70,6 +70,5 @@ class Reward:
     reference_step: Step | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a function without parameters."""
         if self.reference is None and self.reference_step is not None:
             raise ValueError("text.Reward: reference_step was given without parameters; give reference=... too")

@@ -256,7 +256,7 @@ def _decoded(
 
 
 def _untold(ops: TextOps, bits: Array, pad: int) -> tuple[Array, Array, Array, Array]:
-    """What is told of tokens [...] that are not there, for bits [..., 2]."""
+    # What stands in place of tokens [...] that were never drawn, for bits [..., 2].
     none = bits[..., 0] * 0
     return none + pad, ops.cast(none, "bool"), ops.cast(none, "float32"), ops.cast(none, "float32")
 
@@ -327,7 +327,6 @@ def _of_following(
 
 
 def _row_by_row(ops: TextOps, told: Callable[..., tuple[None, Array]], at_once: int, *given: Array) -> Array:
-    """What is told of arrays [N, S], of so many rows at a time, float32 [N, S]."""
     count, width = given[0].shape
     turns, size = _shares(count, at_once)
     row = ops.arange(turns * size, like=given[0])
@@ -368,6 +367,5 @@ def _token_by_token(
 
 
 def _shares(count: int, at_once: int) -> tuple[int, int]:
-    """In how many turns a number is done, and how much in each: at most so much at once, and all alike."""
     turns = -(-count // at_once)
     return turns, -(-count // turns)

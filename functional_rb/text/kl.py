@@ -28,7 +28,6 @@ class ConstantKL:
     initial: float
 
     def __post_init__(self) -> None:
-        """Check the number."""
         _check(self, 0.0, "initial")
 
     def updated(self, ops: TreeOps, coefficient: Array, kl: Array, real: Array) -> Array:
@@ -63,7 +62,6 @@ class AdaptiveKL:
     horizon: float
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         _check(self, math.ulp(0.0), "initial", "target", "horizon")
 
     def updated(self, ops: TreeOps, coefficient: Array, kl: Array, real: Array) -> Array:

@@ -126,7 +126,6 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
 
 
 def _usable(ops: TextOps, law: Law) -> tuple[Law, Array]:
-    """A law that can be computed with, and whether that is the one that was given."""
     is_law = (law.temperature >= 0) & (law.temperature < math.inf)
     temperature = ops.where(is_law, law.temperature, ops.full_like(law.temperature, 1))
     top_k, top_p = law.top_k, law.top_p
@@ -175,10 +174,7 @@ def _weights(ops: TextOps, logits: Array, may: Array, temperature: Array) -> tup
 
 
 def _running(ops: TextOps, whole: Array, fraction: Array) -> Fixed:
-    """Running sums of numbers in two words.
-
-    Sums of fractions wrap around modulo 2^32, of which the low 31 bits are right; where these fall, one is carried.
-    """
+    # Sums of fractions wrap around modulo 2^32, of which the low 31 bits are right; where these fall, one is carried.
     fraction = ops.cumsum(fraction) & MASK
     before = ops.concat([ops.full_like(fraction[:, :1], 0), fraction[:, :-1]], 1)
     return Fixed(ops.cumsum(whole + ops.cast(fraction < before, "int32")), fraction)
@@ -197,7 +193,7 @@ def _less(x: Fixed, y: Fixed) -> Array:
 
 
 def _share(ops: TextOps, u: Fixed, total: Fixed) -> tuple[Fixed, Array]:
-    """`u / 2^31 * total`, rounded down to 2^-31, and whether that is exact."""
+    # `u / 2^31 * total`, rounded down to 2^-31, and whether that is exact.
     zero = ops.full_like(total.whole, 0)
     first = Fixed(*ops.mul_wide(u.whole, total.whole))
     (b, below_b), (c, below_c) = ops.mul_wide(u.whole, total.fraction), ops.mul_wide(u.fraction, total.whole)

@@ -123,7 +123,6 @@ def unpack(packed: Packed) -> list[Ints]:
 
 
 def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
-    """Row and column of each piece, and how many rows there are."""
     row, column = [0] * len(lengths), [0] * len(lengths)
     rows_with: dict[int, list[int]] = {}  # rows by the room they have left
     rooms: list[int] = []  # which rooms there are, ascending

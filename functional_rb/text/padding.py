@@ -62,11 +62,7 @@ class Padded(HostFunction):
     lasting: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a pad that NumPy before 2 makes another token of, with no more than a warning.
-
-        Raises:
-            ValueError: for a pad that no int32 is.
-        """
+        # NumPy before 2 makes another token of a pad that is no int32, with no more than a warning.
         if not _is_int32(self.pad):
             raise ValueError(f"Padded: pad: expected an int32, got {self.pad!r}")
 
@@ -162,7 +158,6 @@ _FILES: dict[tuple[str, str], _File] = {}
 
 
 def _mapped(path: str, dtype: str, lasting: bool) -> NumpyArray:
-    """The tokens of a file, which is mapped once while it stays the same."""
     file = _FILES.get((path, dtype))
     if file is None or not (lasting or file.is_there()):
         file = _File(path, dtype)

@@ -179,7 +179,6 @@ def _dtype(options: Options, tokenizing: Tokenizing) -> str:
 def _grow(
     options: Options, source: Source, tokenizing: Tokenizing, growing: writing.Growing, at_once: int, bar: Bar
 ) -> None:
-    """Write what is not written yet, piece by piece."""
     progress = growing.progress
     given = source.rows(options.columns.names, progress.read)
     bar.advance(progress.read)
@@ -202,7 +201,7 @@ def _grow(
 
 
 def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[object, ...], int]:
-    """The row of an example whose tokens are appended, and how many these are."""
+    # Also how many tokens are written: what the two texts of a pair begin with is kept once.
     first = example.ids[0]
     tokens.extend(first)
     size, lengths = len(first), [len(ids) for ids in example.ids]
@@ -219,7 +218,6 @@ def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[
 def _examples(
     options: Options, source: Source, tokenizing: Tokenizing, progress: writing.Progress, piece: Sequence[object]
 ) -> list[Example]:
-    """The examples of some rows; those that cannot be used are counted, or an error."""
     usable: list[tuple[int, Texts]] = []
     failed: list[tuple[int, UnusableRow]] = []
     for number, row in enumerate(piece, progress.read):
@@ -255,7 +253,7 @@ def _said(options: Options, tokenizing: Tokenizing, row: object) -> Texts | Unus
 
 
 def _tokens_of(options: Options, tokenizing: Tokenizing, rows: Sequence[Texts]) -> list[list[Tokens] | UnusableRow]:
-    """The tokens of each row's texts: of all at once, or, if the tokenizer fails, of each alone, to see of which."""
+    # All texts at once; only if the tokenizer fails each alone, to see which one it fails at.
     try:
         made = _tokenized(options, tokenizing, [pair for texts in rows for pair in texts.pairs])
     except BaseException as error:
@@ -266,7 +264,6 @@ def _tokens_of(options: Options, tokenizing: Tokenizing, rows: Sequence[Texts]) 
 
 
 def _tokens_alone(options: Options, tokenizing: Tokenizing, texts: Texts) -> list[Tokens] | UnusableRow:
-    """The tokens of one row's texts, or at which of its columns the tokenizer fails."""
     columns = options.columns
     made: list[Tokens] = []
     for reply, pair in zip(columns.replies or (columns.prompt,), texts.pairs, strict=True):
@@ -285,7 +282,6 @@ def _tokens_alone(options: Options, tokenizing: Tokenizing, texts: Texts) -> lis
 
 
 def _tokenized(options: Options, tokenizing: Tokenizing, pairs: Sequence[tuple[str, str]]) -> Iterator[Tokens]:
-    """The tokens of prompts and replies, without what stands around them."""
     if options.jointly:
         return iter(tokenizing.together(pairs))
     prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # those of a pair are most often one
@@ -324,7 +320,6 @@ def _fitted(options: Options, tokenizing: Tokenizing, texts: Texts, tokens: Sequ
 
 
 def _end(options: Options, tokenizing: Tokenizing) -> list[int]:
-    """What stands behind a reply."""
     eos = _eos(options, tokenizing)
     if options.eos is True and eos is None:
         raise ValueError(

@@ -255,7 +255,7 @@ def update_kl(
 
 
 def _coefficient(lib: TextLib[A], given: object, like: Array) -> Array:
-    """A coefficient as a scalar, refused if it is none: a negative one would reward what it is to hold back."""
+    # A negative coefficient would reward what it is to hold back.
     plain = isinstance(given, int | float | np.generic) and not isinstance(given, bool | np.bool_)
     if not plain and not hasattr(given, "shape"):
         raise TypeError(f"update_kl: expected coefficient as a number, got {given!r:.80}")
@@ -272,7 +272,6 @@ def _coefficient(lib: TextLib[A], given: object, like: Array) -> Array:
 
 
 def _checked_mask(lib: TextLib[A], who: str, axes: int, given: list[Array], mask: ArrayLike) -> Array | None:
-    """The mask, bool, in the one shape of the arrays; None for none."""
     real = None if mask is None else lib.converted(mask, "bool", "mask")
     _check_shapes(who, axes, [*given, *([] if real is None else [real])])
     return real
@@ -318,7 +317,6 @@ def _end_scores(ops: TreeOps, rewards: Array, mask: Array) -> Array:
 def _extremes(
     ops: TreeOps, leaves: list[Array], scores: Array, real: Array | None
 ) -> tuple[list[Array], list[Array], Array]:
-    """The leaves of the best and of the worst of each group, and whether their scores differ."""
     groups, size = scores.shape
     real = scores == scores if real is None else real & (scores == scores)
     lowest = ops.full_like(scores, -math.inf)
@@ -331,7 +329,7 @@ def _extremes(
 
 
 def _group_advantages(ops: TreeOps, scores: Array, real: Array | None, scale: bool, epsilon: float) -> Array:
-    """Means and deviations in two passes, so that large scores that differ little lose nothing."""
+    # Means and deviations in two passes, so that large scores that differ little lose nothing.
     real = ops.cast(ops.full_like(scores, 1), "bool") if real is None else real
     none = ops.full_like(scores, 0)
     given = ops.where(real, scores, none)
@@ -363,12 +361,12 @@ def _carried(ops: TreeOps, rewards: Array, mask: Array) -> Array:
 
 
 def _minus_log_sigmoid(ops: TreeOps, x: Array) -> Array:
-    """`log(1 + exp(-x))`, without overflow."""
+    # log(1 + exp(-x)), without overflow.
     zero = ops.full_like(x, 0)
     return ops.maximum(-x, zero) + ops.log(1 + ops.exp(-ops.maximum(x, -x)))
 
 
 def _mean(ops: TreeOps, x: Array, real: Array) -> Array:
-    """The mean of the real elements along the last axis, 0 where there are none."""
+    # 0 where there is no real element.
     count = ops.cast(ops.total(real), "float32")
     return ops.total(ops.where(real, x, ops.full_like(x, 0))) / ops.maximum(count, ops.full_like(count, 1))

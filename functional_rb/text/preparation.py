@@ -203,7 +203,6 @@ def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
 
 
 def _checked(kind: Kind, tokenization: Tokenization | None, columns: Columns) -> tuple[Options, int]:
-    """The options, each of which is one that there is, and how many rows are tokenized at a time."""
     who = f"text.{kind}"
     if tokenization is not None and not isinstance(tokenization, Tokenization):
         raise TypeError(f"{who}: expected tokenization as frb.text.Tokenization(...), got {tokenization!r:.80}")

@@ -94,11 +94,6 @@ class Prepared:
         return made
 
     def _check(self) -> None:
-        """Refuse what no preparation has told.
-
-        Raises:
-            ValueError: saying what it is.
-        """
         counts = [self.examples, self.tokens, self.text_tokens, self.longest, self.merged, *self.dropped.values()]
         ids = [self.pad] if self.eos is None else [self.pad, self.eos]
         if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
@@ -113,11 +108,6 @@ class Prepared:
             raise ValueError(f"expected labelled and scored as bools, got {flags}")
 
     def _check_file(self, name: str, size: int, written: object) -> None:
-        """Refuse a file that is not as it was written.
-
-        Raises:
-            ValueError: naming it, with the remedy.
-        """
         path = os.path.join(self.path, name)
         if not os.path.exists(path) or os.path.getsize(path) != size:
             raise ValueError(f"{path}: expected {size} bytes; {self._remedy}")

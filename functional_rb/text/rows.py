@@ -108,7 +108,6 @@ def texts_of(row: object, columns: Columns, separator: str, render: Render) -> T
 
 
 def _prompt_and_replies(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]]:
-    """What the columns of prompt and replies have, or chosen and rejected texts that begin with the prompt."""
     replies = [_read(row, name) for name in columns.replies]
     if len(replies) == 2 and replies[0] == replies[1]:
         raise UnusableRow("equal", columns.replies[1], f"expected another text than in {columns.replies[0]!r}, got it")
@@ -121,7 +120,6 @@ def _prompt_and_replies(row: Mapping[str, object], columns: Columns) -> tuple[An
 
 
 def _parted(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]]:
-    """The prompt and the reply of one column."""
     name = columns.prompt
     assert name is not None
     said = _read(row, name)
@@ -162,7 +160,6 @@ def _message(given: object, number: int, name: str) -> dict[str, object]:
 
 
 def _told_to_template(row: Mapping[str, object], columns: Columns) -> dict[str, Any]:
-    """What the template is given beside the messages."""
     told: dict[str, Any] = {}
     options = None if columns.template is None else row.get(columns.template)
     if options is not None:

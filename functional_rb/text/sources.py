@@ -72,7 +72,7 @@ def as_line(row: object, names: Sequence[str]) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for: arrays and numbers of NumPy as Python's, anything else by its kind alone."""
+    # JSON has no form for these: arrays and numbers of NumPy go as Python's, anything else by its kind alone.
     return value.tolist() if hasattr(value, "tolist") else f"<{type(value).__name__}>"
 
 
@@ -178,7 +178,6 @@ def _object(row: object) -> object:
 
 
 def _is_array(path: str) -> bool:
-    """Whether a file begins as an array of JSON, rather than with the object of a line."""
     with open(path, "rb") as file:
         while part := file.read(CHUNK):
             begun = part.removeprefix(codecs.BOM_UTF8).lstrip()
@@ -394,7 +393,7 @@ def import_pyarrow() -> Any:
 
 
 def _arrow(path: str) -> Any:
-    """A reader of a file of arrow, of either kind."""
+    # A file of arrow is of one of two kinds, with nothing in its name that says which.
     pyarrow = import_pyarrow()
     mapped = pyarrow.memory_map(path)
     try:

@@ -105,7 +105,7 @@ class Tokenizing:
         return made
 
     def _together_slowly(self, pairs: Sequence[tuple[str, str]], texts: list[str]) -> list[Tokens]:
-        """By the tokens of the prompt alone, as there is no telling which token has which characters."""
+        # By the tokens of the prompt alone: a slow tokenizer does not say which token has which characters.
         made = []
         for (prompt, _), ids, alone in zip(pairs, self.apart(texts), self.apart([p for p, _ in pairs]), strict=True):
             border = common(alone, ids)
@@ -194,7 +194,6 @@ def common(a: Any, b: Any) -> int:
 
 
 def _copy(fast: Any, split_special_tokens: bool | None) -> object:
-    """A tokenizer of `tokenizers` that neither pads nor cuts, whatever its model does."""
     made = type(fast).from_str(fast.to_str())
     made.no_padding()
     made.no_truncation()

@@ -128,7 +128,6 @@ def growing(path: str) -> Iterator[Growing | None]:
 
 
 def _taken(path: str) -> int | None:
-    """A lock on the directory that grows; None once there is the whole one."""
     need_posix()
     part = f"{path}.part"
     while not os.path.isdir(path):

@@ -472,7 +472,6 @@ def evaluated(
 def _leaves(
     lib: TreesLib[A], content: Content, given: object, lead: tuple[int, ...], function: str, what: str
 ) -> list[Array]:
-    """The leaves [*lead, *shape] of a nest, in the order of its spec."""
     outline = content.outline
     leaves = nest.flatten_as(outline.structure, given)
     named = zip(leaves, outline.leaves, outline.names, strict=True)
@@ -485,7 +484,6 @@ def _leaves(
 def _array(
     lib: TreesLib[A], value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
-    """An array of the backend, of this dtype and shape."""
     array = lib.convert(value, expected, f"{function}: {name}")
     if tuple(array.shape) != shape:
         raise ValueError(f"{function}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
@@ -495,7 +493,7 @@ def _array(
 def _numbers(
     lib: TreesLib[A], value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
-    """An array of this shape; floats of half precision, as models give them under autocast, are widened exactly."""
+    # Models under autocast give floats of half precision, which are widened exactly.
     given = dtypes.shown(getattr(value, "dtype", expected.dtype))
     if expected.dtype == "float32" and given in ("float16", "bfloat16"):
         return lib.ops.cast(_array(lib, value, Unbounded((), given), shape, function, name), "float32")
@@ -503,7 +501,6 @@ def _numbers(
 
 
 def _leaf(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> Leaf:
-    """A leaf of arrays [B] of the backend."""
     if not isinstance(leaf, Leaf):
         raise TypeError(f"{function}: expected a leaf, as rb.trees.select gives it, got {type(leaf).__name__}")
     kinds = zip(Leaf._fields, leaf, (INDEX, INDEX, INDEX, FLOAT), strict=True)
@@ -511,8 +508,6 @@ def _leaf(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> Leaf:
 
 
 def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:
-    """Leaves of nodes and of actions as nests; slots stay as they are."""
-
     def together(content: Content, leaves: list[Array]) -> Any:
         return nest.unflatten(content.outline.structure, leaves, lib.build_mapping, tree.batch)
 
@@ -523,7 +518,6 @@ def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: Any) -> tupl
 
 
 def _check_tree(lib: TreesLib[A], tree: object, function: str) -> None:
-    """Refuse what is no batch of trees of the backend."""
     if not isinstance(tree, Tree):
         raise TypeError(f"{function}: expected a frb.trees.Tree, got {type(tree).__name__}; rb.trees.init makes one")
     if not isinstance(tree.parent, lib.array):
@@ -535,7 +529,6 @@ def _check_tree(lib: TreesLib[A], tree: object, function: str) -> None:
 
 
 def _score(tree: Tree, score: object, function: str) -> Score:
-    """A score whose statistics the spec has."""
     if not isinstance(score, Score):
         raise TypeError(f"{function}: expected a score such as frb.trees.PUCT(), got {score!r}")
     for name in score.statistics:

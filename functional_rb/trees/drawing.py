@@ -51,7 +51,6 @@ def _remarks(seen: Nodes, node: int) -> list[tuple[str, bool]]:
 
 
 def _short(value: object) -> str:
-    """A value in few characters."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"
     if isinstance(value, tuple | list):
@@ -167,7 +166,7 @@ def _nodes(seen: Nodes, shown: Bools, x: Any, y: Any, describe: Callable[[Any, i
 
 
 def _hidden(seen: Nodes, shown: Bools) -> Ints:
-    """How many nodes below each are not shown, and have no other shown node between."""
+    # Those without another shown node between count for the node above them.
     counts = np.zeros(len(seen), np.int64)
     top = np.flatnonzero(~shown)
     top = top[shown[seen.parent[top]]]
@@ -176,14 +175,12 @@ def _hidden(seen: Nodes, shown: Bools) -> Ints:
 
 
 def _sizes(visits: Ints, count: int) -> NumpyArray:
-    """Diameters: areas in proportion to visits, within what can be seen."""
     largest = 30.0 if count <= 200 else 16.0
     share = np.sqrt(visits / max(int(visits.max()), 1))
     return np.maximum(largest * share, 5.0 if count <= 1000 else 3.0)
 
 
 def _describe(seen: Nodes, node: int) -> str:
-    """What is known of a node."""
     lines = [f"node {node}, id {seen.vertex[node]}", f"visits {seen.visits[node]}, value {seen.value[node]:.4g}"]
     if node:
         steps = slice(seen.first_step[node], seen.first_step[node + 1])

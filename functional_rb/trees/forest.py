@@ -68,7 +68,6 @@ class Forest(Described):
     spec: ForestSpec
 
     def __repr__(self) -> str:
-        """The description, not the arrays."""
         return f"Forest({self.spec!r})"
 
 
@@ -235,7 +234,6 @@ def _add(
 
 
 def _observation(spec: ForestSpec, parts: Mapping[str, object], who: str) -> object:
-    """What of a step's root, or of its "next", is the observation."""
     structure = spec.observations.structure
     names = structure.keys if structure.kind == "mapping" else (OBSERVATION,)
     missing = [name for name in names if name not in parts]
@@ -249,7 +247,6 @@ def _leaves(lib: Lib[A], outline: Any, value: Any) -> tuple[list[Array], tuple[i
 
 
 def _number(lib: Lib[A], parts: dict[str, Any], name: str, lead: tuple[int, ...], who: str) -> Array:
-    """A reward or a flag of each step, [N], of a leaf [*lead] or [*lead, 1]."""
     if name not in parts:
         raise ValueError(f"{who}: expected {name!r} in 'next' of the steps, got {list(parts)}; see frb.ted")
     given = parts[name]

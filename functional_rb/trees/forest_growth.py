@@ -87,7 +87,7 @@ def _moved(ops: Ops, spec: ForestSpec, owned: object, arrays: ForestArrays) -> F
 
 
 def _resized(ops: Ops, x: Array, room: int) -> Array:
-    """A vector's first entries, zeros behind the last, in memory of its own."""
+    # In memory of its own: the older forest keeps its array.
     more = ops.take(x[:1] * 0, ops.arange(max(room - x.shape[0], 0), like=x) * 0)
     return ops.concat([x[:room], more], 0)
 

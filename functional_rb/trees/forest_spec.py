@@ -70,7 +70,6 @@ class ForestSpec(Description):
     arrays: tuple[Expected, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check everything that can be known now, and plan the arrays once."""
         self._put(capacity=checked_count("ForestSpec.capacity", self.capacity, 1, hash_map.MOST))
         self._put(
             children=checked_count("ForestSpec.children", self.children, 1, hash_map.MOST // self.capacity),

@@ -70,8 +70,6 @@ class _Graph:
     """The results of a forest sorted by the node where they begin."""
 
     def __init__(self, lib: Lib[A], forest: Forest) -> None:
-        """Copy what is needed to the host."""
-
         def host(array: object) -> Any:
             return np.asarray(lib.to_numpy(array))
 

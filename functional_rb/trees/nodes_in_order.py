@@ -91,11 +91,9 @@ class Nodes:
     act: Callable[[Ints], list[Any]]
 
     def __len__(self) -> int:
-        """How many nodes there are."""
         return len(self.vertex)
 
     def __repr__(self) -> str:
-        """How large it is."""
         return f"TreeView({len(self)} nodes, {self.max_length} deep)"
 
     def __contains__(self, observation: object) -> bool:
@@ -153,12 +151,6 @@ class Nodes:
         return by_name(self.node_observation(self._checked(node, "node_observations")))
 
     def _checked(self, node: object, who: str) -> int:
-        """The number of one of the nodes.
-
-        Raises:
-            TypeError: for what is no number.
-            ValueError: if the tree has no such node.
-        """
         number = whole_number(node, f"trees.{who}", "the number of a node")
         if not 0 <= number < len(self):
             raise ValueError(f"trees.{who}: expected a node from 0 to {len(self) - 1}, got {number}")

@@ -95,7 +95,6 @@ class MuZero:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _settle_score(self, Score, PUCT)
         check_number("MuZero", "dirichlet_fraction", self.dirichlet_fraction, 0, 1)
         check_number("MuZero", "dirichlet_alpha", self.dirichlet_alpha, 1e-3)
@@ -162,7 +161,6 @@ class GumbelMuZero:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _settle_score(self, CompletedQ, CompletedQ)
         if isinstance(self.considered, bool) or not isinstance(self.considered, int):
             raise TypeError(f"GumbelMuZero.considered: expected an int, got {self.considered!r}")
@@ -269,7 +267,6 @@ def _wanted_of(slots: int, simulations: int) -> list[int]:
 
 
 def _settle_score(policy: Any, kind: type, usual: type[Score]) -> None:
-    """Make the score of a policy that was given none; refuse what is no score of a kind."""
     if policy.score is None:
         object.__setattr__(policy, "score", usual())
     if not isinstance(policy.score, kind):

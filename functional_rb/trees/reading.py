@@ -19,12 +19,10 @@ class _Items(ItemsView[Any, int]):
     """Keys and nodes side by side, without a search for each."""
 
     def __init__(self, mapping: Vertices | NodesByPath) -> None:
-        """Take the mapping."""
         super().__init__(mapping)
         self._keys, self._nodes = mapping, mapping.nodes
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """The pairs, in the order of the keys."""
         return zip(self._keys, self._nodes(), strict=True)
 
 
@@ -32,11 +30,9 @@ class Vertices(Mapping[Any, int]):
     """Nodes by a key: found when they are asked for, without a copy of the tree."""
 
     def __init__(self, seen: Nodes, keys: Ints, nodes: Ints) -> None:
-        """Take keys, ascending, and the node of each."""
         self._view, self._keys, self._nodes = seen, keys, nodes
 
     def __getitem__(self, key: object) -> int:
-        """The node of a key."""
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
             raise KeyError(key)
         at = int(np.searchsorted(self._keys, key))
@@ -45,11 +41,9 @@ class Vertices(Mapping[Any, int]):
         return int(self._nodes[at])
 
     def __iter__(self) -> Iterator[int]:
-        """The keys, ascending."""
         return iter(self._keys.tolist())
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._keys)
 
     def nodes(self) -> Iterable[int]:
@@ -66,22 +60,18 @@ class NodesByPath(Mapping[Path, int]):
     """All nodes by the slots that lead there, from left to right, a node before those below it."""
 
     def __init__(self, seen: Nodes) -> None:
-        """Take the tree."""
         self._view = seen
 
     def __getitem__(self, path: Path) -> int:
-        """The node at a path."""
         try:
             return self._view.node_at(path)
         except TypeError:
             raise KeyError(path) from None
 
     def __iter__(self) -> Iterator[Path]:
-        """The paths."""
         return self._view.paths()
 
     def __len__(self) -> int:
-        """How many nodes there are."""
         return len(self._view)
 
     def nodes(self) -> Iterable[int]:

@@ -64,10 +64,8 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
 
 
 def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
-    """Which nodes are some node int32 [B] of each tree, or lie below it, bool [B, N]; none below -1.
-
-    Each node looks at an ancestor twice as far away in each round, and stops at the node that is asked for.
-    """
+    # Pointer doubling: each node looks at an ancestor twice as far away in each round, and stops at the node that is
+    # asked for. It takes log2(N) gathers, whatever the depth of the tree.
     count = tree.spec.capacity
     nodes = ops.arange(count, like=top)[None] + ops.full_like(tree.parent, 0)
     is_top = nodes == top[:, None]
@@ -80,7 +78,6 @@ def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
 
 
 def _range(ops: TreeOps, tree: Tree) -> tuple[Array, Array]:
-    """The least and the largest Q value of the edges that were taken, float32 [B]."""
     q = tree.q.reshape(tree.size.shape[0], -1)
     taken = (tree.edge_visits > 0).reshape(q.shape)
     unknown = ops.full_like(q, math.inf)

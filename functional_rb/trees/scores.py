@@ -195,7 +195,6 @@ class PUCT(Score):
     scale: Scale = "siblings"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_number("PUCT", "c_init", self.c_init, 0)
         check_number("PUCT", "c_base", self.c_base, 1)
         _check_scale("PUCT", self.scale)
@@ -232,7 +231,6 @@ class UCB1(Score):
     scale: Scale = "tree"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_number("UCB1", "c", self.c, 0)
         _check_scale("UCB1", self.scale)
 
@@ -268,7 +266,6 @@ class UCB1Tuned(Score):
     statistics: ClassVar[tuple[str, ...]] = (SQUARES,)
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         _check_scale("UCB1Tuned", self.scale)
 
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
@@ -315,7 +312,6 @@ class EXP3(Score):
     statistics: ClassVar[tuple[str, ...]] = (LOG_WEIGHTS,)
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_number("EXP3", "gamma", self.gamma, 1e-6, 1)
         _check_scale("EXP3", self.scale)
 
@@ -371,7 +367,6 @@ class CompletedQ(Score):
     mix: bool = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_number("CompletedQ", "c_visit", self.c_visit, 0)
         check_number("CompletedQ", "c_scale", self.c_scale, 0)
 
@@ -407,7 +402,7 @@ class CompletedQ(Score):
 
 
 def _counts(ops: TreeOps, edges: Edges) -> tuple[Array, Array]:
-    """The logarithm of a node's visits of edges [B, 1], and the visits of each edge [B, A], both at least of 1."""
+    # At least 1 each, so that their logarithm and their quotient exist.
     visits = ops.cast(edges.visits, "float32")
     one = ops.full_like(visits, 1)
     return ops.log(ops.maximum(ops.total(visits)[:, None], one[:, :1])), ops.maximum(visits, one)

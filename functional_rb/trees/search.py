@@ -155,7 +155,6 @@ def _or_outcome(ops: TreeOps, tree: Tree, slot: Array, node: Array, edges: Edges
 
 
 def _searched(ops: TreeOps, tree: Tree) -> Array:
-    """Whether trees can be searched, bool [B]: they have a root, and it is not terminal."""
     return (tree.size > 0) & ~tree.terminal[:, ROOT]
 
 
@@ -166,10 +165,7 @@ def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
 
 
 def _inner(ops: TreeOps, tree: Tree, above: Array, node: Array, max_depth: int) -> Array:
-    """Whether nodes int32 [B] below others are stored, not terminal, and less deep than the largest depth.
-
-    A child has a larger number than its parent: whatever a tree says, the way down has an end, as that up has.
-    """
+    # A child has a larger number than its parent: whatever a forged tree says, the way down has an end, as that up has.
     at = ops.maximum(node, ops.full_like(node, ROOT))
     inner = (node > above) & ~get(ops, tree.terminal, at)
     return inner if max_depth >= tree.spec.capacity else inner & (get(ops, tree.depth, at) < max_depth)
@@ -241,7 +237,6 @@ def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Arr
 
 
 def _finite(x: Array) -> Array:
-    """Which numbers are neither NaN nor infinite."""
     return (x > -math.inf) & (x < math.inf)
 
 
@@ -275,7 +270,6 @@ def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated)
 
 
 def _any(ops: TreeOps, mask: Array) -> Array:
-    """Whether any of each row is true."""
     return ops.total(mask) > 0
 
 
@@ -382,8 +376,6 @@ def search(
 
 
 def _either(ops: TreeOps, mask: Array, one: Evaluated, other: Evaluated) -> Evaluated:
-    """What a model says of nodes, by a mask bool [B] of what two functions say."""
-
     def chosen(a: Any, b: Any) -> Any:
         if isinstance(a, list):
             return [chosen(x, y) for x, y in zip(a, b, strict=True)]

@@ -86,7 +86,6 @@ class TreeSpec(Description):
     action_content: Content | None = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check everything that can be known now, and plan the storage once."""
         self._put(
             capacity=checked_count("TreeSpec.capacity", self.capacity, 1, INT32_MAX),
             children=checked_count("TreeSpec.children", self.children, 1, INT32_MAX),

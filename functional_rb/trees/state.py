@@ -101,7 +101,6 @@ class Tree:
         return Tree(**{name: part(getattr(self, name)) for name in FIELDS}, spec=self.spec)
 
     def __repr__(self) -> str:
-        """The description, not the arrays."""
         return f"Tree({self.spec!r}, batch={self.batch})"
 
 

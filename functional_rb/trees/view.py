@@ -40,7 +40,6 @@ class TreeView(Nodes):
     """
 
     def __repr__(self) -> str:
-        """How large it is."""
         return f"TreeView({len(self)} nodes, {self.max_length} deep)"
 
     def fully_expanded(self, node: int = 0, actions: object = None) -> bool:

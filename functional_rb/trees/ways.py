@@ -30,7 +30,6 @@ class Ways:
     EMPTY = 0
 
     def __init__(self, n: int) -> None:
-        """Begin with the empty set, of numbers below n."""
         masks = max(n - 1, 0) >> BITS
         self._digits = -(-masks.bit_length() // FAN)
         # [sets, digits, 4]: of each set the rows that are its own, which point to sets that have the next ones.

@@ -113,7 +113,7 @@ class _Cache:
 
 
 def _taken(layer: Any, rows: torch.Tensor) -> object:
-    """Rows of a layer; what has no rows is copied too where the layer writes into it."""
+    # What has no rows is copied too where the layer writes into it.
     taken = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):
@@ -218,7 +218,7 @@ def _order(positions: torch.Tensor, whole: bool) -> torch.Tensor | None:
 
 
 def _check_columns(model: torch.nn.Module, cache: _Cache) -> None:
-    """Refuse to go on by several tokens at a time from a state, which transformers would forget without a word."""
+    # transformers would forget such a state without a word.
     if cache.mask is not None and any(hasattr(layer, "recurrent_states") for layer in cache.past.layers):
         raise ValueError(
             f"{type(model).__name__} remembers a state in place of tokens, from which it goes on by one token at a "
@@ -227,7 +227,7 @@ def _check_columns(model: torch.nn.Module, cache: _Cache) -> None:
 
 
 def _check_mode(model: torch.nn.Module, cache: _Cache | None) -> None:
-    """Refuse a model that drops out at random, or that forgets its cache; what is around it may be in any mode."""
+    # Only the modules that compute count: what is around the model may be in any mode.
     forgets = wrapped_models.innermost(model).training
     if not (model.training or forgets):
         return

@@ -40,7 +40,6 @@ def taken_by(model: torch.nn.Module) -> frozenset[str]:
 
 
 def _known(model: torch.nn.Module, names: frozenset[str], takes_more: bool) -> frozenset[str]:
-    """What is taken by that to which a function of these arguments hands them on."""
     if _is_own(model) and "input_ids" in (own := _signature(type(model).forward)[0]):
         return own  # also where another function was put onto it
     _check_adapters(model)
@@ -66,7 +65,6 @@ def _is_own(model: torch.nn.Module) -> bool:
 
 
 def _signature(function: Any) -> tuple[frozenset[str], bool]:
-    """The names of a function's arguments, and whether it takes others too."""
     parameters = inspect.signature(function).parameters
     more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return frozenset(parameters), more
@@ -82,7 +80,6 @@ def _inner(model: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _check_adapters(model: torch.nn.Module) -> None:
-    """Refuse PEFT's models that put tokens of their own before each row."""
     adapters = getattr(model, "active_peft_config", None)
     if getattr(adapters, "is_prompt_learning", False):
         raise TypeError(
