@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import jax
 
+from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.trees import api, forest_tree
 from functional_rb.trees import search as core
-from functional_rb.trees.lib import TreesLib
+from functional_rb.trees.lib import AskedStep, TreesLib
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.search import Draws, Evaluated
 from functional_rb.trees.state import Tree
@@ -27,11 +28,11 @@ def _program(function: compile.F) -> compile.F:
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
 @_program
-def _traced(owned: object, given: tuple[object, ...], function: Callable[..., object], static: object) -> Any:
+def _traced(owned: object, given: tuple[object, ...], function: Callable[..., object], static: object) -> Nest:
     return function(ops, static, owned, *given)
 
 
-def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Any:
+def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Nest:
     return _traced(owned, given, function=function, static=static)
 
 
@@ -39,7 +40,7 @@ def _draws(key: jax.Array, rows: int, words: int, like: object) -> jax.Array:
     return compile.draws(key, rows, words)
 
 
-def _put(nest: Any, device: Any) -> Any:
+def _put(nest: Nest, device: DeviceLike) -> Nest:
     return nest if device is None else jax.device_put(nest, device)
 
 
@@ -47,11 +48,11 @@ def _searching(
     lib: object,
     tree: Tree,
     key: jax.Array,
-    step: Callable[..., Any],
+    step: AskedStep,
     simulations: int,
     policy: Policy,
     max_depth: int,
-    chance_step: Callable[..., Any] | None,
+    chance_step: AskedStep | None,
 ) -> tuple[Tree, jax.Array, jax.Array]:
     # While tracing nothing is compiled by itself: the step may use what is being traced.
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((tree, key)))
@@ -71,11 +72,11 @@ def _searching(
 def _searched(
     tree: Tree,
     key: jax.Array,
-    step: Callable[..., object],
+    step: AskedStep,
     simulations: int,
     policy: Policy,
     max_depth: int,
-    chance_step: Callable[..., object] | None,
+    chance_step: AskedStep | None,
 ) -> tuple[Tree, jax.Array, jax.Array]:
     batch, slots = tree.batch[0], tree.spec.children
     keys = jax.random.split(key, 1 + simulations)

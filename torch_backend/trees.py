@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.ops import part_kernels
 from functional_rb.trees import api, forest_tree
 from functional_rb.trees import search as core
-from functional_rb.trees.lib import TreesLib
+from functional_rb.trees.lib import AskedStep, TreesLib
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.search import Draws
 from functional_rb.trees.state import FIELDS, Tree
@@ -21,7 +22,7 @@ from torch_backend.arrays import modes, ops, random
 from torch_backend.compiling import tree_loops
 
 
-def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Any:
+def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Nest:
     with _loops():
         return function(ops, static, _copied(owned) if isinstance(owned, Tree) else owned, *given)
 
@@ -36,7 +37,7 @@ def _copied(tree: Tree) -> Tree:
     return dataclasses.replace(tree, **{name: _cloned(getattr(tree, name)) for name in FIELDS})
 
 
-def _cloned(x: Any) -> Any:
+def _cloned(x: Nest) -> Nest:
     if isinstance(x, tuple):
         return tuple(y.clone() for y in x)
     return {name: y.clone() for name, y in x.items()} if isinstance(x, dict) else x.clone()
@@ -46,7 +47,7 @@ def _draws(key: torch.Tensor, rows: int, words: int, like: torch.Tensor) -> torc
     return random.draws(key.to(like.device), rows, words)
 
 
-def _put(nest: Any, device: Any) -> Any:
+def _put(nest: Nest, device: DeviceLike) -> Nest:
     return nest if device is None else pytree.tree_map(lambda x: x.to(torch.device(device)), nest)
 
 
@@ -54,11 +55,11 @@ def _searching(
     lib: TreesLib[torch.Tensor],
     tree: Tree,
     key: torch.Tensor,
-    step: Callable[..., Any],
+    step: AskedStep,
     simulations: int,
     policy: Policy,
     max_depth: int,
-    chance_step: Callable[..., Any] | None,
+    chance_step: AskedStep | None,
 ) -> tuple[Tree, torch.Tensor, torch.Tensor]:
     batch, slots = tree.batch[0], tree.spec.children
     keys = random.split(key.to(tree.size.device), 1 + simulations)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import DeviceLike, PRNGKey
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.lib import A
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import ArraySpec, Unbounded
 from functional_rb.trees import nodes, reuse
 from functional_rb.trees import search as core
-from functional_rb.trees.lib import TreesLib
+from functional_rb.trees.lib import AskedStep, TreesLib
 from functional_rb.trees.policies import MostVisited, MuZero, Policy
 from functional_rb.trees.scores import PUCT, Score
 from functional_rb.trees.search import Evaluated, Leaf, Step
@@ -49,7 +49,7 @@ class Proposal(NamedTuple):
     """
 
     slot: Array
-    action: Any
+    action: Nest
     weights: Array
 
 
@@ -188,7 +188,7 @@ def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None)
     return made
 
 
-def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Any, Any]:
+def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Nest, Nest]:
     """What a model is asked about: the content of the nodes from which the last edges were taken, and their actions.
 
     Args:
@@ -216,11 +216,11 @@ def search(
     lib: TreesLib[A],
     tree: Tree,
     key: PRNGKey,
-    step: Callable[[Any, Any, Any], Expansion],
+    step: AskedStep,
     simulations: int,
     policy: Policy | Score | None = None,
     max_depth: int | None = None,
-    chance_step: Callable[[Any, Any, Any], Expansion] | None = None,
+    chance_step: AskedStep | None = None,
 ) -> tuple[Tree, Proposal]:
     """Search: simulations that select, expand and back up, one after the other, for a whole batch of trees.
 
@@ -291,9 +291,7 @@ def search(
     return tree, Proposal(slot, content(lib, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
 
 
-def callers(
-    lib: TreesLib[A], tree: Tree, step: Callable[..., Any], chance_step: Callable[..., Any] | None
-) -> tuple[Step, Step | None]:
+def callers(lib: TreesLib[A], tree: Tree, step: AskedStep, chance_step: AskedStep | None) -> tuple[Step, Step | None]:
     """A user's functions, asked about the leaves of nodes and of actions, with their answers checked."""
 
     def asking(function: Callable[..., object], name: str, chance: bool) -> Step:
@@ -359,7 +357,7 @@ def subtree(lib: TreesLib[A], tree: Tree, slot: object) -> Tree:
     return made
 
 
-def reset(lib: TreesLib[A], tree: Tree, mask: Any, root: Expansion) -> Tree:
+def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tree:
     """Begin some trees of a batch anew.
 
     Args:
@@ -388,11 +386,13 @@ def reset(lib: TreesLib[A], tree: Tree, mask: Any, root: Expansion) -> Tree:
     return made
 
 
-def _init(ops: TreeOps, static: tuple[TreeSpec, Any], owned: object, root: Evaluated) -> Tree:
+def _init(ops: TreeOps, static: tuple[TreeSpec, DeviceLike], owned: object, root: Evaluated) -> Tree:
     return core.init(ops, static[0], root, static[1])
 
 
-def _select(ops: TreeOps, static: tuple[Score, int, Any], owned: object, tree: Tree, key: PRNGKey) -> Leaf:
+def _select(
+    ops: TreeOps, static: tuple[Score, int, Callable[..., Array]], owned: object, tree: Tree, key: PRNGKey
+) -> Leaf:
     score, max_depth, draws = static
     return core.select_by(ops, tree, score, draws(key, tree.batch[0], 1, tree.size)[:, 0], max_depth)
 
@@ -405,7 +405,9 @@ def _backup(ops: TreeOps, score: Score, tree: Tree, leaf: Leaf) -> Tree:
     return core.backup(ops, *core.valued(ops, tree, core.within(ops, tree, leaf)), score)
 
 
-def _content(ops: TreeOps, static: None, owned: object, tree: Tree, leaf: Leaf) -> tuple[list[Array], Any]:
+def _content(
+    ops: TreeOps, static: None, owned: object, tree: Tree, leaf: Leaf
+) -> tuple[list[Array], list[Array] | Array]:
     return core.content_of(ops, tree, core.within(ops, tree, leaf))
 
 
@@ -413,11 +415,11 @@ def _summary(ops: TreeOps, static: None, owned: object, tree: Tree) -> tuple[Arr
     return core.summary(ops, tree)
 
 
-def _subtree(ops: TreeOps, device: Any, owned: object, tree: Tree, slot: Array) -> Tree:
+def _subtree(ops: TreeOps, device: DeviceLike, owned: object, tree: Tree, slot: Array) -> Tree:
     return reuse.subtree(ops, tree, nodes.empty(ops, tree.spec, tree.batch[0], device), slot)
 
 
-def _reset(ops: TreeOps, device: Any, owned: object, tree: Tree, mask: Array, root: Evaluated) -> Tree:
+def _reset(ops: TreeOps, device: DeviceLike, owned: object, tree: Tree, mask: Array, root: Evaluated) -> Tree:
     return reuse.reset(ops, tree, core.init(ops, tree.spec, root, device), mask)
 
 
@@ -507,8 +509,8 @@ def _leaf(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> Leaf:
     return Leaf(*(_array(lib, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
 
 
-def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: Any) -> tuple[Any, Any]:
-    def together(content: Content, leaves: list[Array]) -> Any:
+def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: list[Array] | Array) -> tuple[Nest, Nest]:
+    def together(content: Content, leaves: list[Array]) -> Nest:
         return nest.unflatten(content.outline.structure, leaves, lib.build_mapping, tree.batch)
 
     spec = tree.spec

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import checked_count
 from functional_rb.base.extras import imported
+from functional_rb.base.strict_json import Json
 from functional_rb.trees.nodes_in_order import Bools, Ints, Nodes
 from functional_rb.trees.spec import INT32_MAX
 
+# Makes the text of a node, of its tree and its number; users see the tree as a `TreeView`.
+Describe: TypeAlias = Callable[[Any, int], str]
+# A `plotly.graph_objects.Figure`: plotly is imported when it is needed, and has no types.
+Figure: TypeAlias = Any
 # Nodes that a page shows: deeper levels are folded.
 MOST = 5000
 # Edges whose actions are shown as text.
@@ -22,7 +27,7 @@ FEW = 60
 LINE = "#b8bec8"
 
 
-def to_string(seen: Nodes, node_format: Callable[[Any, int], str] | None, max_nodes: int) -> str:
+def to_string(seen: Nodes, node_format: Describe | None, max_nodes: int) -> str:
     """The text of `TreeView.to_string`."""
     max_nodes = checked_count("trees.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
@@ -99,9 +104,9 @@ def folded(seen: Nodes, most: int) -> Bools:
 def plot(
     seen: Nodes,
     path: str | PathLike[str] | None,
-    labels: Callable[[Any, int], str] | None,
+    labels: Describe | None,
     max_nodes: int,
-) -> Any:
+) -> Figure:
     """The figure of `TreeView.plot`."""
     made = imported("plotly.graph_objects", "trees.plot").Figure(figure(seen, labels, max_nodes))
     if path is not None:
@@ -109,7 +114,7 @@ def plot(
     return made
 
 
-def figure(seen: Nodes, labels: Callable[[Any, int], str] | None = None, max_nodes: int = MOST) -> dict[str, Any]:
+def figure(seen: Nodes, labels: Describe | None = None, max_nodes: int = MOST) -> Json:
     """The figure of `plot` as plotly's JSON describes it, with arrays: `data` and `layout`."""
     shown = folded(seen, checked_count("trees.plot: max_nodes", max_nodes, 1, INT32_MAX))
     x, y = layout(seen, shown), -seen.depth.astype(np.float64)
@@ -127,7 +132,7 @@ def figure(seen: Nodes, labels: Callable[[Any, int], str] | None = None, max_nod
     return {"data": [{"type": "scatter", **x} for x in traces], "layout": {**plain, "margin": margin, **axes}}
 
 
-def _actions(seen: Nodes, below: Ints, x: Any, y: Any) -> dict[str, Any]:
+def _actions(seen: Nodes, below: Ints, x: NumpyArray, y: NumpyArray) -> Json:
     """The actions in the middle of the edges: as text where there are few, else where the pointer rests."""
     up = seen.parent[below]
     return {
@@ -142,7 +147,7 @@ def _actions(seen: Nodes, below: Ints, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def _nodes(seen: Nodes, shown: Bools, x: Any, y: Any, describe: Callable[[Any, int], str]) -> dict[str, object]:
+def _nodes(seen: Nodes, shown: Bools, x: NumpyArray, y: NumpyArray, describe: Describe) -> Json:
     nodes = np.flatnonzero(shown)
     hidden = _hidden(seen, shown)[nodes]
     texts = [describe(seen, node) for node in nodes.tolist()]

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.description import Described
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
@@ -24,6 +24,7 @@ from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.functions import as_batch, outline_of
+from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.expected import problem_of_stack
 from functional_rb.structures.hash_map import SIZE, HashTable
@@ -108,7 +109,7 @@ def _problem_of_one(spec: ForestSpec, arrays: Sequence[object]) -> str | None:
     return problem_of_links(sizes, maps[1].keys, maps[2].keys)
 
 
-def problem_of_links(sizes: Sequence[int], edges_keys: Any, results_keys: Any) -> str | None:
+def problem_of_links(sizes: Sequence[int], edges_keys: NumpyArray, results_keys: NumpyArray) -> str | None:
     """Why the edges and results of a forest, of NumPy, do not lie between nodes that are there; or None.
 
     Args:
@@ -148,7 +149,7 @@ def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
     """
     outline_of(lib, spec.observation, "init")
     outline_of(lib, spec.action, "init")
-    ops: Any = lib.ops
+    ops = lib.ops
 
     def zeros(dtype: str, *shape: int) -> Array:
         return ops.zeros(shape, dtype, device)
@@ -242,11 +243,11 @@ def _observation(spec: ForestSpec, parts: Mapping[str, object], who: str) -> obj
     return {name: parts[str(name)] for name in names} if structure.kind == "mapping" else parts[OBSERVATION]
 
 
-def _leaves(lib: Lib[A], outline: Any, value: Any) -> tuple[list[Array], tuple[int, ...]]:
+def _leaves(lib: Lib[A], outline: Outline, value: Nest) -> tuple[list[Array], tuple[int, ...]]:
     return as_batch(lib, outline, nest.flatten_as(outline.structure, value))
 
 
-def _number(lib: Lib[A], parts: dict[str, Any], name: str, lead: tuple[int, ...], who: str) -> Array:
+def _number(lib: Lib[A], parts: Mapping[str, Nest], name: str, lead: tuple[int, ...], who: str) -> Array:
     if name not in parts:
         raise ValueError(f"{who}: expected {name!r} in 'next' of the steps, got {list(parts)}; see frb.ted")
     given = parts[name]

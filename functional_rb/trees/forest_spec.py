@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.hash_maps.spec import arrays_alone, expected, rows_of
@@ -52,8 +52,8 @@ class ForestSpec(Description):
         4000
     """
 
-    observation: Any
-    action: Any
+    observation: Nest
+    action: Nest
     capacity: int
     children: int
     seed: int = 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.lib import A, Lib
 from functional_rb.ops import numpy_ops
+from functional_rb.ops.protocol import Array
 from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
 from functional_rb.trees.forest import Forest, check_forest, lookup, problem_of_links
-from functional_rb.trees.nodes_in_order import NONE, Bools, Ints, Steps, children_of
+from functional_rb.trees.nodes_in_order import NONE, Bools, Floats, Ints, Steps
 from functional_rb.trees.view import TreeView
 from functional_rb.trees.ways import Ways
 
@@ -19,7 +19,7 @@ from functional_rb.trees.ways import Ways
 def view(
     lib: Lib[A],
     forest: Forest,
-    observation: Any,
+    observation: Nest,
     max_depth: int | None = None,
     max_nodes: int = 100_000,
     compact: bool = False,
@@ -70,7 +70,7 @@ class _Graph:
     """The results of a forest sorted by the node where they begin."""
 
     def __init__(self, lib: Lib[A], forest: Forest) -> None:
-        def host(array: object) -> Any:
+        def host(array: Array) -> NumpyArray:
             return np.asarray(lib.to_numpy(array))
 
         arrays, spec = forest.arrays, forest.spec
@@ -87,7 +87,7 @@ class _Graph:
         order = np.lexsort((keys[:, 0], start))  # of one edge they stay in the order of their coming
         self.edge, self.end, self.start = keys[order, 0], keys[order, 1], start[order]
         self.count = host(arrays.results.counts)[order].astype(np.int64)
-        self.reward = host(arrays.result_rewards)[order] / np.maximum(self.count, 1).astype(np.float32)
+        self.reward: NumpyArray = host(arrays.result_rewards)[order] / np.maximum(self.count, 1).astype(np.float32)
         self.visits = host(arrays.visits)[:size]
         self.terminal = host(arrays.terminations)[:size] > 0
         self.degree = np.bincount(start, minlength=size)
@@ -131,9 +131,6 @@ class _Graph:
 
     def _view(self, depth: Ints, vertex: Ints, parent: Ints, which: Ints, repeats: Bools, cut: Bools) -> TreeView:
         n = len(vertex)
-        first, num = children_of(parent, n)
-        slot = np.arange(n) - np.concatenate([[0], first[parent[1:]]])
-        slot[0] = NONE
         visits = self.count[which] if len(self.count) else np.zeros(n, np.int64)
         visits = visits.copy()
         visits[0] = self.visits[vertex[0]]
@@ -142,24 +139,21 @@ class _Graph:
         spec, actions, observations = self.spec, self.actions, self.observations
         edge = steps.edge
 
-        def observe(vertices: Ints) -> list[Any]:
+        def observe(vertices: Ints) -> list[NumpyArray]:
             return key_rows.unpack(numpy_ops, spec.node_rows, observations[vertices])
 
-        def act(steps: Ints) -> list[Any]:
+        def act(steps: Ints) -> list[NumpyArray]:
             return key_rows.unpack(numpy_ops, spec.action_rows, actions[edge[steps], 1:])
 
         return TreeView(
             vertex=vertex,
             parent=parent,
-            slot=slot,
             depth=depth,
             visits=visits,
             value=_returns(parent, depth, visits, steps.reward),
             terminal=self.terminal[vertex],
             repeats=repeats,
             cut=cut,
-            first_child=first,
-            num_children=num,
             steps=steps,
             first_step=np.concatenate([[0], np.arange(n)]),
             spec=spec,
@@ -170,7 +164,7 @@ class _Graph:
         )
 
 
-def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Any) -> Any:
+def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Floats) -> Floats:
     """The mean sum of the rewards below each node, where children are weighed by how often they were reached."""
     value = np.zeros(len(parent))
     levels = np.searchsorted(depth, np.arange(int(depth[-1]) + 2))
@@ -206,9 +200,6 @@ def _compacted(tree: TreeView) -> TreeView:
     parent = rank[up[order]]
     parent[0] = NONE
     old = nodes[order]
-    first, num = children_of(parent, len(old))
-    slot = np.arange(len(old)) - np.concatenate([[0], first[parent[1:]]])
-    slot[0] = NONE
     owner = rank[number[down[1:]]]
     sequence = np.lexsort((tree.depth[1:], owner))
     steps = Steps(*(getattr(tree.steps, name)[sequence] for name in ("start", "end", "edge", "reward", "terminated")))
@@ -217,15 +208,12 @@ def _compacted(tree: TreeView) -> TreeView:
     return TreeView(
         vertex=tree.vertex[old],
         parent=parent,
-        slot=slot,
         depth=hops[order],
         visits=tree.visits[old],
         value=tree.value[old],
         terminal=tree.terminal[old],
         repeats=tree.repeats[old],
         cut=tree.cut[old],
-        first_child=first,
-        num_children=num,
         steps=steps,
         first_step=np.concatenate([[0], np.cumsum(lengths)]),
         spec=tree.spec,

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array
 from functional_rb.trees.policies import Policy
-from functional_rb.trees.state import Tree
+from functional_rb.trees.state import Expansion, Tree
 
+AskedStep = Callable[[Nest, Nest, PRNGKey], Expansion]
+"""A user's model: nodes as a nest like `TreeSpec.node`, actions or slots, and a key to what lies behind."""
 Searching = Callable[
-    [Any, Tree, Any, Callable[..., Any], int, Policy, int, Callable[..., Any] | None], tuple[Tree, Array, Array]
+    ["TreesLib[Any]", Tree, PRNGKey, AskedStep, int, Policy, int, AskedStep | None], tuple[Tree, Array, Array]
 ]
 """Search, of a `TreesLib`, trees, a key, a model, simulations, a policy, a depth, and a model of chance or None."""
 
@@ -30,7 +33,7 @@ class TreesLib(Lib[A]):
     """
 
     check_key: Callable[[object], object]
-    draws: Callable[[Any, int, int, Any], Array]
-    device_of: Callable[[Any], Any]
-    put: Callable[[Any, Any], Any]
+    draws: Callable[[PRNGKey, int, int, Array], Array]
+    device_of: Callable[[Array], DeviceLike]
+    put: Callable[[Nest, DeviceLike], Nest]
     searching: Searching

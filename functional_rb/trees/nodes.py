@@ -63,11 +63,6 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: DeviceLike) -> Tree:
     )
 
 
-def get(ops: TreeOps, array: Array, node: Array) -> Array:
-    """What an array [B, N, ...] has of a node int32 [B], or of nodes [B, M], of each tree."""
-    return ops.take_each(array, node)
-
-
 def put(ops: TreeOps, array: Array, node: Array, values: Array, live: Array | None = None) -> Array:
     """An array [B, N, ...] with values [B, ...] of a node int32 [B] of each tree; where not live they stay."""
     return ops.set_each(array, node, live, values)
@@ -91,7 +86,7 @@ def as_edges(array: Array) -> Array:
 
 def edges_of(ops: TreeOps, tree: Tree, node: Array) -> Edges:
     """What is known of the edges of a node int32 [B] of each tree."""
-    return _edges(tree, lambda array: get(ops, array, node))
+    return _edges(tree, lambda array: ops.take_each(array, node))
 
 
 def root_edges(tree: Tree) -> Edges:
@@ -118,14 +113,14 @@ def _edges(tree: Tree, of_node: Callable[[Array], Array]) -> Edges:
 
 def read(ops: TreeOps, content: Content, rows: Array, wide: tuple[Array, ...], node: Array) -> list[Array]:
     """The leaves [B, *shape] of the content of a node int32 [B] of each tree."""
-    found = [get(ops, array, node) for array in (rows, *wide)]
-    return row_layout.unpack(ops, content.layout, found[0], found[1:])
+    return row_layout.unpack(
+        ops, content.layout, ops.take_each(rows, node), [ops.take_each(array, node) for array in wide]
+    )
 
 
 def read_edge(ops: TreeOps, content: Content, rows: Array, wide: tuple[Array, ...], edge: Array) -> list[Array]:
     """The leaves [B, *shape] of the content of an edge of each tree."""
-    found = [get_edge(ops, array, edge) for array in (rows, *wide)]
-    return row_layout.unpack(ops, content.layout, found[0], found[1:])
+    return read(ops, content, as_edges(rows), tuple(map(as_edges, wide)), edge)
 
 
 def store(

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.steps import OBSERVATION
 from functional_rb.specs.values import Outline
@@ -53,15 +54,12 @@ class Nodes:
     Attributes:
         vertex: int64 [n], the number of each node's vertex in the forest, or of the node in a search tree.
         parent: int64 [n], -1 of the root.
-        slot: int64 [n], which of its parent's children a node is, from 0 on; -1 of the root.
         depth: int64 [n], how many edges lie between the root and a node.
         visits: int64 [n], how often a node was reached from its parent; of the root, how many steps began there.
         value: float32 [n], the value of a search tree's node. Of a forest's the mean of the sum of rewards below it.
         terminal: bool [n], whether an episode ended here by its rules.
         repeats: bool [n], whether a node's vertex lies above it too, so that its children are not repeated.
         cut: bool [n], whether children of a node were left out, as the tree would be too deep or too large.
-        first_child: int64 [n], the first of a node's children, if it has some.
-        num_children: int64 [n], how many it has.
         steps: the steps between nodes; those that lead to node k are `first_step[k]` to `first_step[k + 1] - 1`.
         first_step: int64 [n + 1].
         spec: the description of the forest, or of the search tree, that this was read from.
@@ -73,22 +71,19 @@ class Nodes:
 
     vertex: Ints
     parent: Ints
-    slot: Ints
     depth: Ints
     visits: Ints
     value: Floats
     terminal: Bools
     repeats: Bools
     cut: Bools
-    first_child: Ints
-    num_children: Ints
     steps: Steps
     first_step: Ints
-    spec: Any
+    spec: Any  # a ForestSpec or a TreeSpec, which know more than this module
     observations: Outline
     actions: Outline | None
-    observe: Callable[[Ints], list[Any]]
-    act: Callable[[Ints], list[Any]]
+    observe: Callable[[Ints], list[NumpyArray]]
+    act: Callable[[Ints], list[NumpyArray]]
 
     def __len__(self) -> int:
         return len(self.vertex)
@@ -124,11 +119,11 @@ class Nodes:
         first = int(self.first_child[node])
         return range(first, first + int(self.num_children[node]))
 
-    def branching_action(self, node: int = 0) -> Any:
+    def branching_action(self, node: int = 0) -> Nest:
         """The action by which the way to a node left its parent; None of the root. In a nest as it was given."""
         return self._action_before(self._checked(node, "branching_action"), 0)
 
-    def prev_action(self, node: int = 0) -> Any:
+    def prev_action(self, node: int = 0) -> Nest:
         """The last action before a node, None of the root: `branching_action` where one step lies between two nodes."""
         return self._action_before(self._checked(node, "prev_action"), -1)
 
@@ -136,17 +131,17 @@ class Nodes:
         steps = np.arange(self.first_step[node], self.first_step[node + 1])
         return in_nest(self.actions, [x[0] for x in self.act(steps[which:][:1])]) if len(steps) else None
 
-    def selected_actions(self, node: int = 0) -> Any:
+    def selected_actions(self, node: int = 0) -> Nest:
         """The actions that lead from a node to its children, leaves [children, *shape]; None without children."""
         below = self.children(self._checked(node, "selected_actions"))
         return in_nest(self.actions, self.act(self.first_step[below])) if below else None
 
-    def node_observation(self, node: int = 0) -> Any:
+    def node_observation(self, node: int = 0) -> Nest:
         """What a node stands for, in a nest as it was given."""
         node = self._checked(node, "node_observation")
         return in_nest(self.observations, [x[0] for x in self.observe(self.vertex[node : node + 1])])
 
-    def node_observations(self, node: int = 0) -> dict[str, Any]:
+    def node_observations(self, node: int = 0) -> dict[str, Nest]:
         """What a node stands for, always as a dict, by the names that it has in a step."""
         return by_name(self.node_observation(self._checked(node, "node_observations")))
 
@@ -182,6 +177,22 @@ class Nodes:
                 way[depth] = slot
                 if yes:
                     yield tuple(way[1 : depth + 1])
+
+    @functools.cached_property
+    def num_children(self) -> Ints:
+        """How many children each node has, int64 [n]."""
+        return np.bincount(self.parent[1:], minlength=len(self)).astype(np.int64)
+
+    @functools.cached_property
+    def first_child(self) -> Ints:
+        """The first of each node's children, if it has some, int64 [n]."""
+        # Siblings lie side by side, in the order of their parents; the root, node 0, is nobody's child.
+        return 1 + np.cumsum(self.num_children) - self.num_children
+
+    @functools.cached_property
+    def slot(self) -> Ints:
+        """Which of its parent's children a node is, from 0 on, int64 [n]; -1 of the root."""
+        return np.concatenate([[NONE], np.arange(1, len(self)) - self.first_child[self.parent[1:]]])
 
     @functools.cached_property
     def levels(self) -> Ints:
@@ -257,24 +268,18 @@ class Nodes:
         return node
 
 
-def children_of(parent: Ints, n: int) -> tuple[Ints, Ints]:
-    """The first child and the number of children of each node, of the parents of nodes whose siblings lie together."""
-    num = np.bincount(parent[1:], minlength=n).astype(np.int64)
-    return 1 + np.cumsum(num) - num, num
-
-
-def in_nest(outline: Outline | None, leaves: Sequence[object]) -> Any:
+def in_nest(outline: Outline | None, leaves: Sequence[object]) -> Nest:
     """Leaves in the containers of a spec, its mappings as dicts; without a spec there is one leaf."""
     if outline is None:
         return leaves[0]
     return nest.unflatten(outline.structure, leaves, lambda kind, parts, batch: parts)
 
 
-def by_name(observation: Any) -> dict[str, Any]:
+def by_name(observation: Nest) -> dict[str, Nest]:
     """An observation by the names that its parts have in a step."""
     return observation if isinstance(observation, dict) else {OBSERVATION: observation}
 
 
-def host(array: object) -> Any:
+def host(array: Array) -> NumpyArray:
     """An array of any library in NumPy."""
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

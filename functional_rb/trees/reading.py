@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.hash_maps.spec import rows_of
 from functional_rb.ops import numpy_ops
@@ -14,19 +15,21 @@ from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.hash_map import MapPlan
 from functional_rb.trees.nodes_in_order import Ints, Nodes, Path, by_name, in_nest
 
+K = TypeVar("K")
 
-class _Items(ItemsView[Any, int]):
+
+class _Items(ItemsView[K, int]):
     """Keys and nodes side by side, without a search for each."""
 
-    def __init__(self, mapping: Vertices | NodesByPath) -> None:
+    def __init__(self, mapping: Mapping[K, int], nodes: Iterable[int]) -> None:
         super().__init__(mapping)
-        self._keys, self._nodes = mapping, mapping.nodes
+        self._keys, self._nodes = mapping, nodes
 
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        return zip(self._keys, self._nodes(), strict=True)
+    def __iter__(self) -> Iterator[tuple[K, int]]:
+        return zip(self._keys, self._nodes, strict=True)
 
 
-class Vertices(Mapping[Any, int]):
+class Vertices(Mapping[int, int]):
     """Nodes by a key: found when they are asked for, without a copy of the tree."""
 
     def __init__(self, seen: Nodes, keys: Ints, nodes: Ints) -> None:
@@ -46,14 +49,9 @@ class Vertices(Mapping[Any, int]):
     def __len__(self) -> int:
         return len(self._keys)
 
-    def nodes(self) -> Iterable[int]:
-        """The nodes, in the order of the keys."""
-        found: list[int] = self._nodes.tolist()
-        return found
-
-    def items(self) -> ItemsView[Any, int]:
+    def items(self) -> ItemsView[int, int]:
         """Keys and nodes."""
-        return _Items(self)
+        return _Items(self, self._nodes.tolist())
 
 
 class NodesByPath(Mapping[Path, int]):
@@ -74,14 +72,9 @@ class NodesByPath(Mapping[Path, int]):
     def __len__(self) -> int:
         return len(self._view)
 
-    def nodes(self) -> Iterable[int]:
-        """The nodes, in the order of the paths."""
-        found: list[int] = self._view.in_preorder.tolist()
-        return found
-
     def items(self) -> ItemsView[Path, int]:
         """Paths and nodes."""
-        return _Items(self)
+        return _Items(self, self._view.in_preorder.tolist())
 
 
 def hashes(seen: Nodes, which: Ints) -> Ints:
@@ -93,7 +86,7 @@ def hashes(seen: Nodes, which: Ints) -> Ints:
     return high << 30 | low
 
 
-def in_ted(seen: Nodes, which: Ints) -> dict[str, Any]:
+def in_ted(seen: Nodes, which: Ints) -> dict[str, Nest]:
     """Steps by their numbers int64 [T], as TED has them, leaves [T, *shape]."""
     steps = seen.steps
     before, after = (by_name(in_nest(seen.observations, seen.observe(at[which]))) for at in (steps.start, steps.end))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from functional_rb.base.arrays import Nest
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
-from functional_rb.trees.nodes import BATCH, get, get_edge
+from functional_rb.trees.nodes import BATCH, get_edge
 from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
 
 
@@ -40,17 +40,17 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
 
     def renumbered(nodes: Array) -> Array:
         flat = nodes.reshape(batch, math.prod(nodes.shape[1:]))
-        known = get(ops, number, ops.maximum(flat, ops.full_like(flat, ROOT))).reshape(nodes.shape)
+        known = ops.take_each(number, ops.maximum(flat, ops.full_like(flat, ROOT))).reshape(nodes.shape)
         return ops.where(nodes >= 0, known, ops.full_like(nodes, NONE))
 
     def moved(old: Array, new: Array) -> Array:
         mask = live.reshape(batch, count, *[1] * (old.ndim - 2))
-        return ops.where(mask, get(ops, old, order), new)
+        return ops.where(mask, ops.take_each(old, order), new)
 
     # The new root has no parent, though it has a number itself.
     below_top = kept & (number > ROOT)
     none = ops.full_like(tree.parent, NONE)
-    depth_of_top = get(ops, tree.depth, ops.maximum(top, root))
+    depth_of_top = ops.take_each(tree.depth, ops.maximum(top, root))
     changed = dataclasses.replace(
         tree,
         parent=ops.where(below_top, renumbered(tree.parent), none),
@@ -72,7 +72,7 @@ def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
     root = ops.full_like(tree.parent, ROOT)
     above = ops.where(is_top, nodes, ops.maximum(tree.parent, root))
     for _ in range(max(count - 1, 1).bit_length()):
-        above = get(ops, above, above)
+        above = ops.take_each(above, above)
     stored = nodes < tree.size[:, None]
     return stored & (above == top[:, None])
 
@@ -92,7 +92,7 @@ def reset(ops: TreeOps, tree: Tree, fresh: Tree, mask: Array) -> Tree:
 def _each(function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: Sequence[str]) -> Tree:
     """A tree with some fields of what a function makes of the arrays of two."""
 
-    def made(old: Any, new: Any) -> Any:
+    def made(old: Nest, new: Nest) -> Nest:
         if isinstance(old, tuple):
             return tuple(made(a, b) for a, b in zip(old, new, strict=True))
         if isinstance(old, dict):

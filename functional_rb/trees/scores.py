@@ -136,7 +136,7 @@ def scaled(ops: TreeOps, edges: Edges, scale: Scale) -> Array:
     return ops.where(taken, (edges.q - low) / width, ops.full_like(edges.q, 0))
 
 
-def _range(ops: TreeOps, edges: Edges, scale: Scale) -> tuple[Any, Any]:
+def _range(ops: TreeOps, edges: Edges, scale: Scale) -> tuple[Array | float, Array | float]:
     """The least value and the width by which Q values are scaled, [B, 1] or numbers."""
     if not isinstance(scale, str):
         return scale[0], scale[1] - scale[0]

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
 from functional_rb.trees import nodes
-from functional_rb.trees.nodes import as_edges, edges_of, get, get_edge, put, put_edge, root_edges
+from functional_rb.trees.nodes import as_edges, edges_of, get_edge, put, put_edge, root_edges
 from functional_rb.trees.policies import Policy, visit_shares
 from functional_rb.trees.scores import Edges, Score, best, log_softmax, next_bits
 from functional_rb.trees.spec import TreeSpec
@@ -70,22 +70,22 @@ class Draws(NamedTuple):
         begin: int32 [B, A, words], for the policy's noise at the root.
         ties: int32 [simulations, B], for each simulation.
         propose: int32 [B], for the proposal.
-        keys: one key of the backend for each simulation, for `step`.
+        keys: [simulations], keys of the backend, for `step`.
     """
 
     begin: Array
     ties: Array
     propose: Array
-    keys: Any
+    keys: Array
 
     @classmethod
-    def of(cls, bits: Array, keys: Any, slots: int, words: int) -> Draws:
+    def of(cls, bits: Array, keys: Array, slots: int, words: int) -> Draws:
         """Draws of random bits int32 [B, 1 + slots * words + simulations], and of the keys."""
         begin = bits[:, 1 : 1 + slots * words].reshape(bits.shape[0], slots, words)
         return cls(begin, bits[:, 1 + slots * words :].T, bits[:, 0], keys)
 
 
-Step = Callable[[list[Array], list[Array] | Array, Any], Evaluated]
+Step = Callable[[list[Array], list[Array] | Array, PRNGKey], Evaluated]
 """A model: the leaves of a batch of nodes, the leaves of their actions or the slots, and a key to what lies behind."""
 
 
@@ -151,7 +151,7 @@ def _or_outcome(ops: TreeOps, tree: Tree, slot: Array, node: Array, edges: Edges
     if not tree.spec.chance:
         return slot
     behind = ops.exp(edges.prior) / (ops.cast(edges.visits, "float32") + 1.0)
-    return ops.where(get(ops, tree.chance, node), best(ops, behind, edges.valid, bits), slot)
+    return ops.where(ops.take_each(tree.chance, node), best(ops, behind, edges.valid, bits), slot)
 
 
 def _searched(ops: TreeOps, tree: Tree) -> Array:
@@ -167,8 +167,8 @@ def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
 def _inner(ops: TreeOps, tree: Tree, above: Array, node: Array, max_depth: int) -> Array:
     # A child has a larger number than its parent: whatever a forged tree says, the way down has an end, as that up has.
     at = ops.maximum(node, ops.full_like(node, ROOT))
-    inner = (node > above) & ~get(ops, tree.terminal, at)
-    return inner if max_depth >= tree.spec.capacity else inner & (get(ops, tree.depth, at) < max_depth)
+    inner = (node > above) & ~ops.take_each(tree.terminal, at)
+    return inner if max_depth >= tree.spec.capacity else inner & (ops.take_each(tree.depth, at) < max_depth)
 
 
 def edge_index(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> tuple[Array, Array]:
@@ -190,13 +190,13 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     live = new & room
     at = ops.minimum(tree.size, ops.full_like(tree.size, spec.capacity - 1))
     above, edge = edge_index(ops, tree, leaf.node, leaf.slot)
-    found, rejected = _sound(ops, found, get(ops, tree.value, above))
+    found, rejected = _sound(ops, found, ops.take_each(tree.value, above))
     before = get_edge(ops, tree.children, edge)  # all that is written of edges is written at the same ones
     tree = dataclasses.replace(
         tree,
         parent=put(ops, tree.parent, at, leaf.node, live),
         slot=put(ops, tree.slot, at, leaf.slot, live),
-        depth=put(ops, tree.depth, at, get(ops, tree.depth, above) + 1, live),
+        depth=put(ops, tree.depth, at, ops.take_each(tree.depth, above) + 1, live),
         children=put_edge(ops, tree.children, edge, ops.where(live, at, before), new),
         reward=put_edge(ops, tree.reward, edge, found.reward, new),
         discount=put_edge(ops, tree.discount, edge, found.discount, new),
@@ -211,7 +211,7 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     stored = child >= 0
     at = ops.maximum(child, ops.full_like(child, ROOT))
     tree = _written(ops, tree, at, live, found)
-    return tree, leaf._replace(child=child, value=ops.where(stored, get(ops, tree.prediction, at), found.value))
+    return tree, leaf._replace(child=child, value=ops.where(stored, ops.take_each(tree.prediction, at), found.value))
 
 
 def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Array]:
@@ -258,7 +258,7 @@ def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated)
     return dataclasses.replace(
         tree,
         prediction=put(ops, tree.prediction, at, found.value, live),
-        terminal=put(ops, tree.terminal, at, found.terminal | ~_any(ops, found.valid), live),
+        terminal=put(ops, tree.terminal, at, found.terminal | (ops.total(found.valid) == 0), live),
         chance=put(ops, tree.chance, at, found.chance, live) if spec.chance else tree.chance,
         prior=put(ops, tree.prior, at, log_softmax(ops, found.prior, found.valid), live),
         valid=put(ops, tree.valid, at, found.valid, live),
@@ -267,10 +267,6 @@ def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated)
         action_rows=action_rows,
         action_wide=action_wide,
     )
-
-
-def _any(ops: TreeOps, mask: Array) -> Array:
-    return ops.total(mask) > 0
 
 
 class Tallies(NamedTuple):
@@ -301,7 +297,7 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
     def goes_on(node: Array, slot: Array, passed: Array, tallies: Tallies) -> Array:
         return ops.count(node >= 0) > 0  # the root's parent is -1
 
-    def up(node: Array, slot: Array, passed: Array, tallies: Tallies) -> Any:
+    def up(node: Array, slot: Array, passed: Array, tallies: Tallies) -> tuple[Array, Array, Array, Tallies]:
         going = node >= 0
         visits, value, edge_visits, edge_value, statistics, low, high = tallies
         at, edge = edge_index(ops, tree, node, slot)
@@ -319,7 +315,7 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
             learned = score.learned(ops, edges, ops.maximum(slot, ops.full_like(slot, 0)), returns)
             changed = {name: put_edge(ops, statistics[name], edge, x, going) for name, x in learned.items()}
             tallies = tallies._replace(statistics=statistics | changed)
-        return ops.minimum(get(ops, tree.parent, at), node - 1), get(ops, tree.slot, at), returns, tallies
+        return ops.minimum(ops.take_each(tree.parent, at), node - 1), ops.take_each(tree.slot, at), returns, tallies
 
     carry = (leaf.node, leaf.slot, leaf.value, Tallies.of(tree))
     tallies: Tallies = ops.while_loop(goes_on, up, carry)[3]
@@ -330,9 +326,9 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
 
 def _visited(ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, live: Array) -> tuple[Array, Array]:
     """Visits and mean values, with one visit more at indices where live, that brought a new value."""
-    visits = put(ops, visits, at, get(ops, visits, at) + ops.cast(live, "int32"))
+    visits = put(ops, visits, at, ops.take_each(visits, at) + ops.cast(live, "int32"))
     # Read again of what has been written: XLA would else copy all visits to read them after that.
-    count, mean = ops.cast(get(ops, visits, at), "float32"), get(ops, value, at)
+    count, mean = ops.cast(ops.take_each(visits, at), "float32"), ops.take_each(value, at)
     mean = ops.where(live, (mean * (count - 1.0) + new) / count, mean)
     return visits, put(ops, value, at, mean)
 
@@ -365,7 +361,7 @@ def search(
         asked = (*content_of(ops, tree, leaf), draws.keys[i])
         found = step(*asked)
         if chance_step is not None:
-            by_chance = get(ops, tree.chance, ops.maximum(leaf.node, top))
+            by_chance = ops.take_each(tree.chance, ops.maximum(leaf.node, top))
             found = _either(ops, by_chance, chance_step(*asked), found)
         return backup(ops, *expand(ops, tree, leaf, found), policy.score)
 
@@ -376,7 +372,7 @@ def search(
 
 
 def _either(ops: TreeOps, mask: Array, one: Evaluated, other: Evaluated) -> Evaluated:
-    def chosen(a: Any, b: Any) -> Any:
+    def chosen(a: Nest, b: Nest) -> Nest:
         if isinstance(a, list):
             return [chosen(x, y) for x, y in zip(a, b, strict=True)]
         return ops.where(along(mask, a), a, b)
@@ -398,7 +394,7 @@ def valued(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[Tree, Leaf]:
     at, edge = edge_index(ops, tree, leaf.node, leaf.slot)
     known = _finite(leaf.value) | (leaf.node < 0)
     reward, discount = (get_edge(ops, x, edge) for x in (tree.reward, tree.discount))
-    value = ops.where(known, leaf.value, _unchanging(ops, get(ops, tree.value, at), reward, discount))
+    value = ops.where(known, leaf.value, _unchanging(ops, ops.take_each(tree.value, at), reward, discount))
     rejected = tree.rejected + ops.cast(~known, "int32")
     return dataclasses.replace(tree, rejected=rejected), leaf._replace(value=value)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.containers import add_rule
 from functional_rb.core import soundness
 from functional_rb.ops import numpy_ops
@@ -32,12 +32,16 @@ def problem(tree: Any) -> str | None:
     if list(found) != list(known):
         return f"its arrays are {list(found)}, and by its spec {list(known)}"
     expected = [Expected(name, array.shape[1:], array.dtype.name) for name, array in known.items()]
-    return problem_of_stack(expected, list(found.values()), _of_one(tree.spec, list(known)))
+
+    def links(arrays: list[NumpyArray]) -> str | None:
+        return problem_of_links(tree.spec, dict(zip(known, arrays, strict=True)))
+
+    return problem_of_stack(expected, list(found.values()), links)
 
 
-def named(tree: Tree) -> dict[str, Any]:
+def named(tree: Tree) -> dict[str, NumpyArray]:
     """The arrays of a tree by name."""
-    found: dict[str, Any] = {}
+    found: dict[str, NumpyArray] = {}
     for name in FIELDS:
         value = getattr(tree, name)
         if isinstance(value, tuple):
@@ -49,18 +53,14 @@ def named(tree: Tree) -> dict[str, Any]:
     return found
 
 
-def _of_one(spec: TreeSpec, names: list[str]) -> Callable[[list[Any]], str | None]:
-    return lambda arrays: problem_of_links(spec, dict(zip(names, arrays, strict=True)))
-
-
-def problem_of_links(spec: TreeSpec, arrays: dict[str, Any]) -> str | None:
+def problem_of_links(spec: TreeSpec, arrays: dict[str, NumpyArray]) -> str | None:
     """Why the nodes of one tree, by its arrays `LINKS`, do not hang together; or None."""
     size, parent, slot, depth, children = (arrays[name] for name in ("size", "parent", "slot", "depth", "children"))
     if not 0 <= size <= spec.capacity:
         return f"its size is {size}, and its capacity is {spec.capacity}"
     if size and (parent[ROOT], slot[ROOT], depth[ROOT]) != (NONE, NONE, 0):
         return f"its root has the parent {parent[ROOT]}, the slot {slot[ROOT]} and the depth {depth[ROOT]}"
-    own, up, at = np.arange(1, max(size, 1)), parent[1:size], slot[1:size]
+    own, up, at = np.arange(1, max(int(size), 1)), parent[1:size], slot[1:size]
     wrong = np.flatnonzero((up < 0) | (up >= own) | (at < 0) | (at >= spec.children))
     if wrong.size:
         k = wrong[0]

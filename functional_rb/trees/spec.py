@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from typing import Final
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.hash_maps.spec import arrays_alone
@@ -33,7 +34,7 @@ class Content:
     layout: Layout
 
     @classmethod
-    def of(cls, spec: Any, who: str) -> Content:
+    def of(cls, spec: Nest, who: str) -> Content:
         """Plan a nest of specs.
 
         Raises:
@@ -75,10 +76,10 @@ class TreeSpec(Description):
         263
     """
 
-    node: Any
+    node: Nest
     capacity: int
     children: int
-    action: Any = None
+    action: Nest = None
     statistics: tuple[str, ...] = ()
     chance: bool = False
 
@@ -95,8 +96,8 @@ class TreeSpec(Description):
                 f"TreeSpec: expected at most 2^31 - 1 edges, got capacity * children = "
                 f"{self.capacity * self.children}; give a smaller capacity"
             )
-        names: Any = self.statistics  # users give anything
-        self._put(statistics=(names,) if isinstance(names, str) else tuple(names))
+        names: object = self.statistics  # users give one name too
+        self._put(statistics=(names,) if isinstance(names, str) else tuple(self.statistics))
         for name in self.statistics:
             if name not in STATISTICS:
                 raise ValueError(f"TreeSpec.statistics: expected some of {STATISTICS}, got {name!r}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import register_record
 from functional_rb.ops.protocol import Array
 from functional_rb.trees.spec import TreeSpec
@@ -93,7 +94,7 @@ class Tree:
     def at(self, *index: int) -> Tree:
         """One tree of a batch, or some of several axes of a batch, by their position."""
 
-        def part(x: Any) -> Any:
+        def part(x: Nest) -> Nest:
             if isinstance(x, tuple):
                 return tuple(part(y) for y in x)
             return {name: y[index] for name, y in x.items()} if isinstance(x, dict) else x[index]
@@ -132,12 +133,12 @@ class Expansion(NamedTuple):
             all that `step` gives to a search that has a `chance_step` too.
     """
 
-    node: Any
+    node: Nest
     prior: Array
     value: Array
     reward: Array | float = 0.0
     discount: Array | float = 1.0
     valid: Array | None = None
     terminal: Array | None = None
-    actions: Any = None
+    actions: Nest = None
     chance: Array | bool | None = None

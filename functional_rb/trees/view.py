@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.steps import FLAGS, OBSERVATION
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Binary, Categorical, Unbounded, cardinality
 from functional_rb.structures import row_layout
 from functional_rb.trees import drawing, soundness
 from functional_rb.trees.forest_spec import ForestSpec
-from functional_rb.trees.nodes_in_order import NONE, Ints, Nodes, Path, Steps, children_of, host
+from functional_rb.trees.nodes_in_order import NONE, Ints, Nodes, Path, Steps, host
 from functional_rb.trees.reading import NodesByPath, Vertices, hashes, in_ted
-from functional_rb.trees.spec import Content
 from functional_rb.trees.state import Tree
 
 
@@ -38,9 +38,6 @@ class TreeView(Nodes):
         >>> tree.parent.tolist(), list(tree.children(0)), list(tree.valid_paths()), np.int32(3) in tree
         ([-1, 0, 0, 1], [1, 2], [(0, 0), (1,)], True)
     """
-
-    def __repr__(self) -> str:
-        return f"TreeView({len(self)} nodes, {self.max_length} deep)"
 
     def fully_expanded(self, node: int = 0, actions: object = None) -> bool:
         """Whether each action was taken in a node.
@@ -69,7 +66,7 @@ class TreeView(Nodes):
         numbers = self.dense if dense else self.vertex
         return np.stack([numbers[self.parent[1:]], numbers[1:]], 1)
 
-    def vertices(self, *, key_type: Literal["id", "hash", "path"] = "hash") -> Mapping[Any, int]:
+    def vertices(self, *, key_type: Literal["id", "hash", "path"] = "hash") -> Mapping[int, int] | Mapping[Path, int]:
         """Nodes by a key; of a vertex that is several nodes, the first.
 
         Args:
@@ -99,7 +96,7 @@ class TreeView(Nodes):
         node = self._checked(node, "node_hash")
         return int(hashes(self, self.vertex[node : node + 1])[0])
 
-    def rollout_from_path(self, path: Path) -> dict[str, Any] | None:
+    def rollout_from_path(self, path: Path) -> dict[str, Nest] | None:
         """The steps on a way from the root, in TED.
 
         Args:
@@ -177,7 +174,7 @@ class TreeView(Nodes):
         *,
         labels: Callable[[TreeView, int], str] | None = None,
         max_nodes: int = drawing.MOST,
-    ) -> Any:
+    ) -> drawing.Figure:
         """An interactive picture of a tree: nodes sized by visits and coloured by value, edges labelled by action.
 
         A text shows where the pointer rests on a node. Of the first level for which there is no room the most visited
@@ -247,37 +244,31 @@ def _of_search(tree: Tree) -> TreeView:
         order.append(own)
     nodes = np.concatenate(order)
     up = np.concatenate([[NONE], rank[parent[nodes[1:]]]])
-    first, num = children_of(up, n)
-    places = np.arange(n) - np.concatenate([[0], first[up[1:]]])
-    places[0] = NONE
     into = (parent[nodes[1:]], slot[nodes[1:]])
     content, edges = tree.spec.node_content, tree.spec.action_content
     rows, wide = host(tree.rows)[:n], [host(x)[:n] for x in tree.wide]
     action_rows, action_wide = tree.action_rows, tree.action_wide  # not the tree: it would live as long as its view
 
-    def observe(vertices: Ints) -> list[Any]:
-        return _unpacked(content, rows[vertices], [x[vertices] for x in wide])
+    def observe(vertices: Ints) -> list[NumpyArray]:
+        return row_layout.unpack(numpy_ops, content.layout, rows[vertices], [x[vertices] for x in wide])
 
-    def act(steps: Ints) -> list[Any]:
+    def act(steps: Ints) -> list[NumpyArray]:
         at = (into[0][steps], into[1][steps])
         if edges is None:
             return [at[1].astype(np.int32)]
-        return _unpacked(edges, host(action_rows)[at], [host(x)[at] for x in action_wide])
+        return row_layout.unpack(numpy_ops, edges.layout, host(action_rows)[at], [host(x)[at] for x in action_wide])
 
     terminal = host(tree.terminal)[:n][nodes]
     edge = into[0] * tree.spec.children + into[1]
     return TreeView(
         vertex=nodes,
         parent=up,
-        slot=places,
         depth=depth[nodes],
         visits=host(tree.visits)[:n][nodes].astype(np.int64),
         value=host(tree.value)[:n][nodes],
         terminal=terminal,
         repeats=np.zeros(n, bool),
         cut=np.zeros(n, bool),
-        first_child=first,
-        num_children=num,
         steps=Steps(into[0], nodes[1:], edge, host(tree.reward)[into], terminal[1:]),
         first_step=np.concatenate([[0], np.arange(n)]),
         spec=tree.spec,
@@ -286,7 +277,3 @@ def _of_search(tree: Tree) -> TreeView:
         observe=observe,
         act=act,
     )
-
-
-def _unpacked(content: Content, rows: object, wide: Sequence[object]) -> list[Any]:
-    return row_layout.unpack(numpy_ops, content.layout, rows, wide)

@@ -39,7 +39,11 @@ class Ways:
 
     def extended(self, sets: Ints, numbers: Ints) -> Ints:
         """The sets [m] that have a number each [m] more than those given."""
-        self._reserve(len(sets))
+        missing = self._count + len(sets) - len(self._masks)
+        if missing > 0:  # room is at least doubled, so that all copies together take linear time
+            room = max(missing, len(self._masks))
+            self._rows = np.concatenate([self._rows, np.zeros((room, *self._rows.shape[1:]), np.int32)])
+            self._masks = np.concatenate([self._masks, np.zeros(room, np.uint64)])
         made = self._count + np.arange(len(sets))
         self._count += len(sets)
         for place, digit in enumerate(self._digits_of(numbers)):
@@ -60,12 +64,6 @@ class Ways:
     def _digits_of(self, numbers: Ints) -> list[Ints]:
         masks = numbers >> BITS
         return [(masks >> FAN * (self._digits - 1 - place)) & (2**FAN - 1) for place in range(self._digits)]
-
-    def _reserve(self, more: int) -> None:
-        if self._count + more > len(self._masks):
-            room = max(self._count + more, 2 * len(self._masks)) - len(self._masks)
-            self._rows = np.concatenate([self._rows, np.zeros((room, *self._rows.shape[1:]), np.int32)])
-            self._masks = np.concatenate([self._masks, np.zeros(room, np.uint64)])
 
 
 def _bit(numbers: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:

@@ -156,7 +156,7 @@ def test_handles_find_their_buffer(library: Backend, in_place: bool) -> None:
 
 
 def test_items_for_several_buffers_are_converted_once(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixture, execute = pair(library), importlib.import_module(f"{library.library}_backend.execute")
+    mixture, execute = pair(library), importlib.import_module(f"{library.library}_backend.engines.execute")
     convert, converted = execute.convert, []
     monkeypatch.setattr(execute, "convert", lambda *given: converted.append(given[-1]) or convert(*given))
     mixture = library.rb.update(mixture, np.array([[0, 1], [1, 1]], np.int32), items={"x": np.ones(2, np.float32)})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from functional_rb.base.arrays import Nest
 from functional_rb.ops.part_kernels import Table
 from functional_rb.trees import policies
 from functional_rb.trees import search as core
@@ -38,7 +37,7 @@ def _arrays(tree: Tree) -> list[torch.Tensor]:
 
 
 def _tree(arrays: list[torch.Tensor], spec: TreeSpec) -> Tree:
-    left, fields = list(arrays), dict[str, Any]()
+    left, fields = list(arrays), dict[str, Nest]()
     wide = spec.node_content.layout.wide
     actions = () if spec.action_content is None else spec.action_content.layout.wide
     for name in FIELDS:
@@ -61,7 +60,7 @@ def _select(
 
 
 @_select.register_fake
-def _(arrays: Any, slot: torch.Tensor, bits: Any, number: int, max_depth: int) -> Any:
+def _(arrays: object, slot: torch.Tensor, bits: object, number: int, max_depth: int) -> tuple[torch.Tensor, ...]:
     return torch.empty_like(slot), torch.empty_like(slot), torch.empty_like(slot)
 
 
