@@ -15,13 +15,12 @@ from functional_rb.datasets.fetching.fetch import fetch
 from functional_rb.datasets.fetching.remote import FetchError, RemoteFile, Retry
 from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load
-from functional_rb.datasets.reader import Counts, Reader, open_reader, register
+from functional_rb.datasets.reader import Reader, open_reader, register
 from functional_rb.datasets.statistics import statistics
 from functional_rb.datasets.stored import Stored
 
 __all__ = [
     "Conversion",
-    "Counts",
     "DatasetError",
     "Episode",
     "FetchError",

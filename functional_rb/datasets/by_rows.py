@@ -1,22 +1,27 @@
-"""Episodes of formats with a row for each observation: cut into pieces, of rows that are read as they are needed."""
+"""Readers of formats with a row for each observation: they give whole episodes, of rows that are read as needed."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from functional_rb.datasets.episode import Array, DatasetError, Episode
+from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.strict_json import Json
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats.npy import NpyStream
-from functional_rb.datasets.pieces import Lazy, repeated, spans
+from functional_rb.datasets.pieces import Kind, Lazy, repeated, spans, spec_of_values, steps_of_piece
 from functional_rb.specs import freeze
+from functional_rb.specs.base import SpecNest
 
-# Gives rows [first, stop), a nest.
-Read = Callable[[int, int], Any]
+# The names of dicts in each other, () for what is no dict.
+Path = tuple[str, ...]
+Leaves = Mapping[Path, Kind]
+# Gives rows [first, stop) of a nest.
+Read = Callable[[int, int], Nest]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,40 +32,42 @@ class Whole:
         steps: how many; row t of the observations is what step t begins from.
         observations: there are as many rows as steps, and one more if the last one was observed.
         actions, rewards, infos: of steps; `rewards` of None are zeros.
-        terminated: whether the last step led to a terminal state.
+        terminated: whether the last step led to a terminal state; or what reads marks of steps.
         final_observed: whether the last observation was observed.
         file: it is read from.
         about: see `Episode`.
-        terminated_by: tells it of the last step, if it stands in a row.
+        truncated: reads marks of steps; None where there are none.
     """
 
     steps: int
     observations: Read
     actions: Read
     rewards: Read | None
-    terminated: bool
+    terminated: bool | Read
     final_observed: bool
     file: str
     infos: Mapping[str, Read] = dataclasses.field(default_factory=dict)
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    terminated_by: Read | None = None
+    about: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    truncated: Read | None = None
 
     def pieces(self, most: int) -> Iterator[Episode]:
         """The episode in pieces of so many steps."""
         for first, stop in spans(self.steps, most):
-            is_last = stop == self.steps
+            is_last, none = stop == self.steps, np.zeros(stop - first, bool)
+            # The observation after a piece is the first one of the next piece.
             is_seen = not is_last or self.final_observed
             observations = self.observations(first, stop + is_seen)
-            terminated = np.zeros(stop - first, bool)
-            if is_last:
-                by = self.terminated_by
-                terminated[-1] = self.terminated if by is None else np.any(by(first, stop)[-1])
+            if isinstance(self.terminated, bool):
+                terminated = none.copy()
+                terminated[-1] = is_last and self.terminated
+            else:
+                terminated = self.terminated(first, stop).astype(bool)
             yield Episode(
                 observations if is_seen else repeated(observations),
                 self.actions(first, stop),
                 np.zeros(stop - first, np.float32) if self.rewards is None else self.rewards(first, stop),
                 terminated,
-                np.zeros(stop - first, bool),
+                none if self.truncated is None else self.truncated(first, stop).astype(bool),
                 Lazy(self.infos, functools.partial(self._info, first, stop)),
                 final_observed=is_seen,
                 goes_on=not is_last,
@@ -68,16 +75,56 @@ class Whole:
                 about=self.about if first == 0 else {},
             )
 
-    def _info(self, first: int, stop: int, name: str) -> Any:
+    def _info(self, first: int, stop: int, name: str) -> Nest:
         return self.infos[name](first, stop)
 
 
-def of(array: Any, shift: int = 0) -> Read:
+class RowReader:
+    """What readers of such formats have in common; see `Reader` for the attributes that all readers have.
+
+    A format's own class says what its files hold, and gives the episodes.
+
+    Attributes:
+        observation, action: of what a row has, by their paths.
+        reward: of a row.
+        infos: the same for what else a row has, by name.
+    """
+
+    observation: Leaves
+    action: Leaves
+    reward: Kind = ((), np.float32)
+    infos: Mapping[str, Leaves]
+
+    def __init__(self, name: str, files: Sequence[str], **counts: int) -> None:
+        self.name, self.files, self.infos = name, files, {}
+        self.facts: Json = {}
+        self.counts: dict[str, int] = {**counts, "bytes": sum(map(os.path.getsize, files))}
+
+    def spec(self, narrow: bool) -> StepSpec:
+        observation, action = (spec_of_leaves(leaves, narrow) for leaves in (self.observation, self.action))
+        infos = {name: spec_of_leaves(leaves, narrow) for name, leaves in self.infos.items()}
+        return StepSpec(observation, action, spec_of_values(*self.reward, narrow), infos)
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        most = steps_of_piece(self.spec(narrow=False))
+        for whole in self.wholes(first, most):
+            yield from whole.pieces(most)
+
+    def wholes(self, first: int, most: int) -> Iterator[Whole]:
+        """The episodes from one on, which are read in pieces of so many steps."""
+        raise NotImplementedError
+
+
+def spec_of_leaves(leaves: Leaves, narrow: bool) -> SpecNest:
+    return freeze(nested({path: spec_of_values(*kind, narrow) for path, kind in leaves.items()}))
+
+
+def of(array: NumpyArray, shift: int = 0) -> Read:
     """What reads rows of an array, from the row `shift` on."""
     return lambda first, stop: array[first + shift : stop + shift]
 
 
-def nested(leaves: Mapping[tuple[str, ...], Any]) -> Any:
+def nested(leaves: Mapping[Path, object]) -> Nest:
     """A nest of dicts, of what stands at each path; a single thing at () is itself.
 
     Example:
@@ -86,21 +133,25 @@ def nested(leaves: Mapping[tuple[str, ...], Any]) -> Any:
     """
     if set(leaves) == {()}:
         return leaves[()]
-    made: dict[str, Any] = {}
+    root: Nest = {}
     for path, leaf in leaves.items():
-        at = made
+        at = root
         for name in path[:-1]:
             at = at.setdefault(name, {})
         at[path[-1]] = leaf
-    return made
+    return root
 
 
-def nested_spec(leaves: Mapping[tuple[str, ...], object]) -> object:
-    """The spec of a nest of dicts, of the specs at each path; a single one at () is itself."""
-    return freeze(nested(leaves))
+def by_first_name(leaves: Leaves) -> dict[str, Leaves]:
+    """Leaves as infos: by the first name of their paths, and the rest of these."""
+    groups: dict[str, dict[Path, Kind]] = {}
+    for path, kind in leaves.items():
+        if path:
+            groups.setdefault(path[0], {})[path[1:]] = kind
+    return dict(groups)
 
 
-def nested_read(leaves: Mapping[tuple[str, ...], Read]) -> Read:
+def nested_read(leaves: Mapping[Path, Read]) -> Read:
     return lambda first, stop: nested({path: read(first, stop) for path, read in leaves.items()})
 
 
@@ -111,43 +162,45 @@ class Forward:
         self._stream = stream
         self._last = np.zeros((0, *stream.shape[1:]), stream.dtype)
 
-    def rows(self, first: int, stop: int) -> Array:
+    def rows(self, first: int, stop: int) -> NumpyArray:
         """Rows [first, stop), none of them before the last one that was read."""
         while self._stream.at < first:
             self._last = self._stream.rows(min(first - self._stream.at, 1024))[-1:]
         again = self._last[len(self._last) - (self._stream.at - first) :]
-        made = np.concatenate([again, self._stream.rows(stop - self._stream.at)])
-        self._last = made[-1:]
-        return made
+        rows = np.concatenate([again, self._stream.rows(stop - self._stream.at)])
+        self._last = rows[-1:]
+        return rows
 
 
-def found(prefix: str, rest: str, root: str | None, fits: Callable[[str], bool], what: str) -> str:
-    """The path of a dataset's files: the name itself if it is one, else below the folder where datasets lie.
+def located(
+    prefix: str, rest: str, root: str | None, locate: Callable[[str], str | None], what: str, *others: str
+) -> str:
+    """The path of a dataset's files: by the name itself if it is a path, else below the folder where datasets lie.
 
     Args:
         prefix: of the dataset's name.
         rest: of the name.
         root: the folder where datasets lie.
-        fits: whether the files are there.
+        locate: gives the path of the files at a place, None if they are not there.
         what: is expected there, for errors.
+        others: folders where others keep such datasets.
 
     Raises:
         FileNotFoundError: if it is nowhere, saying where that is.
-        ValueError: for a name that leads out of the folder.
     """
-    places = [rest]
-    if root is not None and ".." not in rest.split("/"):
-        places.append(os.path.join(root, prefix, rest))
+    folders = [*others] if root is None else [os.path.join(root, prefix), *others]
+    # A name that leads out of these folders may be a path alone.
+    places = [rest, *(os.path.join(folder, rest) for folder in folders if ".." not in rest.split("/"))]
     for place in places:
-        if fits(place):
-            return os.path.abspath(place)
+        if path := locate(place):
+            return os.path.abspath(path)
     raise FileNotFoundError(
         f"{prefix}:{rest}: expected {what} in {' or '.join(map(os.path.abspath, places))}; fetch the dataset first, or "
         f"give the path of its files"
     )
 
 
-def same_rows(arrays: Mapping[str, Any], n: int, where: str) -> None:
+def same_rows(arrays: Mapping[str, NumpyArray], n: int, where: str) -> None:
     """Refuse arrays that have not so many rows each."""
     for name, array in arrays.items():
         if not array.shape or array.shape[0] != n:

@@ -193,9 +193,8 @@ def told_of(name: str, root: str | None, options: Told) -> Told:
     if is_dataset(name):
         return _of_converted(Stored(name))
     reader = _reader_of(name, folder_of(root, WHO), options)
-    counts = reader.counts
     steps = reader.spec(narrow=True)
-    told = {"name": reader.name, "episodes": counts.episodes, "steps": counts.steps, "bytes": counts.nbytes}
+    told = {"name": reader.name, **reader.counts}
     specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
     shown = {key: repr(spec) for key, spec in specs.items()}
     return {**told, **shown, **facts_of(absolute(name)), **reader.facts}
@@ -204,7 +203,7 @@ def told_of(name: str, root: str | None, options: Told) -> Told:
 def _of_converted(reader: Stored) -> Told:
     described: Description = reader.description
     told: Told = {"name": described.name, "path": reader.path, "steps": described.steps, "episodes": described.episodes}
-    told |= {"dropped": described.dropped, "bytes": reader.counts.nbytes, "options": described.options}
+    told |= {"dropped": described.dropped, "bytes": reader.counts["bytes"], "options": described.options}
     summaries = list(reader.summaries())
     for what, numbers in (
         ("returns", [episode.total for episode in summaries]),

@@ -136,7 +136,7 @@ def convert(
         known = {"source": source, "facts": dict(reader.facts)}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
-        total = (reader.counts.steps or 0) * form.spec.item_bytes
+        total = reader.counts.get("steps", 0) * form.spec.item_bytes
         with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
             made = writing.finish(reader.name, options, {**reader.facts, **(facts or {})})

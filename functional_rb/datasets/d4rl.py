@@ -16,26 +16,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
-from functional_rb.datasets.pieces import (
-    PIECE,
-    Lazy,
-    can_be_stored,
-    kind_of_rows,
-    repeated,
-    spans,
-    spec_of_values,
-    steps_of_piece,
-)
-from functional_rb.datasets.reader import Counts
+from functional_rb.datasets.by_rows import Leaves, Read, RowReader, Whole, located
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.pieces import PIECE, can_be_stored, kind_of_rows
+
+if TYPE_CHECKING:
+    from h5py import Dataset, Group
 
 NAMES = ("observations", "actions", "rewards")
 # Farther than this no ant goes in one step.
@@ -75,92 +69,81 @@ def quirks_of(name: str) -> Quirks:
     return Quirks()
 
 
-class D4rl:
-    """Reads a file of D4RL; see `Reader` for the attributes."""
+class D4rl(RowReader):
+    """Reads a file of D4RL."""
 
     def __init__(self, path: str, name: str, quirks: Quirks) -> None:
-        self.name, self.files, self._path, self._quirks = name, [path], path, quirks
+        self._quirks = quirks
         with hdf5.opened(path) as file:
             rows = {field: hdf5.data(file, field, path) for field in NAMES}
-            kinds, n = {field: kind_of_rows(x, f"{path}: {field}") for field, x in rows.items()}, len(rows["rewards"])
+            kinds = {field: kind_of_rows(x.shape, x.dtype, f"{path}: {field}") for field, x in rows.items()}
+            n = len(rows["rewards"])
             for field, dataset in rows.items():
                 if len(dataset) != n:
                     raise DatasetError(f"{path}: {field}: expected {n} rows, one for each reward, got {len(dataset)}")
             if kinds["rewards"][0]:
                 raise DatasetError(f"{path}: rewards: expected a number in each row, got shape {kinds['rewards'][0]}")
-            self._kinds = kinds
             following = _next_observations(file, rows["observations"], path)
             self._has_next = following is not None
-            infos = hdf5.member(file, "infos", path) if hdf5.has(file, "infos", path) else {}
-            self._infos = {
-                key: kind_of_rows(part, path)
-                for key in hdf5.names(infos, path)
-                if (part := _info(infos, key, n, path)) is not None
-            }
+            infos = _infos(file, n, path)
             self._terminals = _flags(file, "terminals", n, path)
-            self.facts: Json = {"quirks": dataclasses.asdict(quirks)}
-            self._stops = self._found_stops(file, rows["observations"], following)
-        self.counts = Counts(len(self._stops), n, os.path.getsize(path))
+            ends = self._terminals.copy()
+            if quirks.jump is not None:
+                ends |= _jumps(rows["observations"], quirks.jump, path)
+            else:
+                ends |= _flags(file, "timeouts", n, path)
+            facts: Json = {"quirks": dataclasses.asdict(quirks)}
+            if following is not None:
+                breaks = _breaks(rows["observations"], following, path) & ~ends
+                facts["ended by next_observations"] = int(breaks.sum())
+                ends |= breaks
+        if n:
+            ends[-1] = True
+        self._stops: list[int] = (ends.nonzero()[0] + 1).tolist()
+        super().__init__(name, [path], episodes=len(self._stops), steps=n)
+        self.facts = facts
+        self.observation, self.action = {(): kinds["observations"]}, {(): kinds["actions"]}
+        self.reward, self.infos = kinds["rewards"], infos
 
-    def spec(self, narrow: bool) -> StepSpec:
-        observation, action, reward = (spec_of_values(*self._kinds[field], narrow) for field in NAMES)
-        infos = {key: spec_of_values(*kind, narrow) for key, kind in self._infos.items()}
-        return StepSpec(observation, action, reward, infos)
-
-    def episodes(self, first: int = 0) -> Iterator[Episode]:
-        most = steps_of_piece(self.spec(narrow=False))
-        with hdf5.opened(self._path) as file:
+    def wholes(self, first: int, most: int) -> Iterator[Whole]:
+        path = self.files[0]
+        with hdf5.opened(path) as file:
             blocks = hdf5.Blocks(file, most)
             for k in range(first, len(self._stops)):
                 start = self._stops[k - 1] if k else 0
-                for begin, stop in spans(self._stops[k] - start, most):
-                    yield self._piece(blocks, start + begin, start + stop, self._stops[k], f"{self._path}, episode {k}")
+                yield self._episode(blocks, start, self._stops[k], f"{path}, episode {k}")
 
-    def _piece(self, blocks: hdf5.Blocks, first: int, stop: int, end: int, where: str) -> Episode:
-        """Rows [first, stop) of an episode whose rows end before `end`."""
+    def _episode(self, blocks: hdf5.Blocks, start: int, end: int, where: str) -> Whole:
+        """The episode in rows [start, end)."""
 
-        def rows(field: str, first: int = first, stop: int = stop) -> Array:
-            return blocks.rows(field, first, stop, where)
+        def rows(field: str, shift: int = 0) -> Read:
+            return lambda first, stop: blocks.rows(field, start + shift + first, start + shift + stop, where)
 
-        observations, observed = rows("observations", first, min(stop + 1, end)), True
-        if stop == end:
-            observed = self._has_next
-            if observed:
-                following = _as_stored(rows(NEXT, stop - 1, stop), observations)
-                observations = np.concatenate([observations, following])
-            else:
-                observations = repeated(observations)
-        rewards = rows("rewards")
-        if self._quirks.reward_of == "observation":  # that of the last action is not known, nor what it led to
-            observed = observed and stop < end
-            rewards = np.concatenate([rewards[1:], rows("rewards", stop, stop + 1) if stop < end else rewards[-1:]])
-        terminated = self._terminals[first:stop].copy()
-        return Episode(
+        def observations(first: int, stop: int) -> NumpyArray:
+            inside = blocks.rows("observations", start + first, min(start + stop, end), where)
+            if start + stop <= end:
+                return inside
+            following = _as_stored(blocks.rows(NEXT, end - 1, end, where), inside)
+            return np.concatenate([inside, following])
+
+        def rewards_after(first: int, stop: int) -> NumpyArray:
+            inside = blocks.rows("rewards", start + first + 1, min(start + stop + 1, end), where)
+            if start + stop < end:
+                return inside
+            # That of the last action is not known; the step is dropped, unless it ended the episode.
+            return np.concatenate([inside, blocks.rows("rewards", end - 1, end, where)])
+
+        of_action = self._quirks.reward_of == "action"
+        return Whole(
+            end - start,
             observations,
             rows("actions"),
-            rewards,
-            terminated,
-            np.zeros(stop - first, bool),
-            Lazy(self._infos, lambda key: rows(f"infos/{key}")),
-            final_observed=observed,
-            goes_on=stop < end,
-            file=self._path,
+            rows("rewards") if of_action else rewards_after,
+            bool(self._terminals[end - 1]),
+            self._has_next and of_action,
+            self.files[0],
+            {key: rows(f"infos/{key}") for key in self.infos},
         )
-
-    def _found_stops(self, file: object, observations: Any, following: object) -> list[int]:
-        ends, n = self._terminals.copy(), len(observations)
-        if self._quirks.jump is not None:
-            ends |= _jumps(observations, self._quirks.jump, self._path)
-        else:
-            ends |= _flags(file, "timeouts", n, self._path)
-        if following is not None:
-            breaks = _breaks(observations, following, self._path) & ~ends
-            self.facts["ended by next_observations"] = int(breaks.sum())
-            ends |= breaks
-        if n:
-            ends[-1] = True
-        stops: list[int] = (ends.nonzero()[0] + 1).tolist()
-        return stops
 
 
 def open_d4rl(
@@ -181,7 +164,8 @@ def open_d4rl(
         DatasetError: for a file that is no such dataset.
         ValueError: for another `reward_of`.
     """
-    path = found(rest, root)
+    kept = os.path.join(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl"), "datasets")
+    path = located("d4rl", rest, root, _file, "a file of HDF5, or its name without .hdf5", kept)
     known = quirks_of(os.path.basename(rest).removesuffix(".hdf5"))
     if reward_of not in (None, "action", "observation"):
         raise ValueError(f"d4rl:{rest}: reward_of: expected 'action' or 'observation', got {reward_of!r}")
@@ -189,28 +173,28 @@ def open_d4rl(
     return D4rl(path, f"d4rl:{rest}", quirks)
 
 
-def found(rest: str, root: str | None) -> str:
-    folders = [] if root is None else [os.path.join(root, "d4rl")]
-    folders.append(os.path.join(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl"), "datasets"))
-    name, version = re.fullmatch(r"(.*?)(-v\d+)?", rest).groups()  # type: ignore[union-attr]  # which fits any text
-    files = [f"{rest}.hdf5", f"{name.replace('-', '_')}{version or ''}.hdf5"]
-    for path in (rest, *(os.path.join(folder, file) for folder in folders for file in files)):
-        if os.path.isfile(path):
-            return os.path.abspath(path)
-    raise FileNotFoundError(
-        f"d4rl:{rest}: no {' or '.join(dict.fromkeys(files))} in {', '.join(folders)}; fetch the dataset first, or "
-        f"give the path of its file"
-    )
+def _file(place: str) -> str | None:
+    """The file of that name; D4RL has some whose words are joined by underscores, but for the version."""
+    folder, name = os.path.split(place)
+    words, version = re.fullmatch(r"(.*?)(-v\d+)?", name).groups()  # type: ignore[union-attr]  # which fits any text
+    names = (name, f"{name}.hdf5", f"{words.replace('-', '_')}{version or ''}.hdf5")
+    return next((path for path in (os.path.join(folder, name) for name in names) if os.path.isfile(path)), None)
 
 
-def _info(infos: Mapping[str, object], name: str, n: int, path: str) -> Any:
-    """The values of an info, None if there are none for each row."""
-    part = hdf5.member(infos, name, path)
-    is_numbers = hasattr(part, "shape") and part.ndim and can_be_stored(part.dtype)
-    return hdf5.data(infos, name, path) if is_numbers and len(part) == n else None
+def _infos(file: Group, n: int, path: str) -> dict[str, Leaves]:
+    """What else there is of each row, by name."""
+    if not hdf5.has(file, "infos", path):
+        return {}
+    group, infos = hdf5.member(file, "infos", path), dict[str, Leaves]()
+    for name in hdf5.names(group, path):
+        part = hdf5.member(group, name, path)
+        if hasattr(part, "shape") and part.ndim and can_be_stored(part.dtype) and len(part) == n:
+            dataset = hdf5.data(group, name, path)
+            infos[name] = {(): kind_of_rows(dataset.shape, dataset.dtype, path)}
+    return infos
 
 
-def _flags(file: object, name: str, n: int, path: str) -> Array:
+def _flags(file: Group, name: str, n: int, path: str) -> NumpyArray:
     """Which rows are marked, bool [n]; none if there are no marks of that name."""
     if not hdf5.has(file, name, path):
         return np.zeros(n, bool)
@@ -220,7 +204,7 @@ def _flags(file: object, name: str, n: int, path: str) -> Array:
     return marks.reshape(-1).astype(bool)
 
 
-def _jumps(observations: Any, most: float, path: str) -> Array:
+def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:
     """After which rows the first two coordinates change by more than `most`, bool [n]."""
     n = len(observations)
     if len(observations.shape) != 2:
@@ -232,12 +216,12 @@ def _jumps(observations: Any, most: float, path: str) -> Array:
     return found
 
 
-def _next_observations(file: object, observations: Any, path: str) -> object:
+def _next_observations(file: Group, observations: Dataset, path: str) -> Dataset | None:
     """What each row has led to, if the file tells: a data set as that of the observations; else None."""
     if not hdf5.has(file, NEXT, path):
         return None
     found = hdf5.data(file, NEXT, path)
-    _, dtype = kind_of_rows(found, f"{path}: {NEXT}")
+    _, dtype = kind_of_rows(found.shape, found.dtype, f"{path}: {NEXT}")
     if found.shape != observations.shape or not np.can_cast(dtype, observations.dtype, "same_kind"):
         raise DatasetError(
             f"{path}: {NEXT}: expected {observations.dtype} {observations.shape}, as the observations are, got "
@@ -246,7 +230,7 @@ def _next_observations(file: object, observations: Any, path: str) -> object:
     return found
 
 
-def _breaks(observations: Any, following: object, path: str) -> Array:
+def _breaks(observations: Dataset, following: Dataset, path: str) -> NumpyArray:
     """After which rows the next one does not begin from what they have led to, bool [n].
 
     Returns:
@@ -262,13 +246,13 @@ def _breaks(observations: Any, following: object, path: str) -> Array:
     return found
 
 
-def _as_stored(following: Array, observations: Array) -> Array:
+def _as_stored(following: NumpyArray, observations: NumpyArray) -> NumpyArray:
     """What rows have led to, in the numbers that observations are stored in; what is too large for them is infinite."""
     with np.errstate(over="ignore"):
         return following.astype(observations.dtype, copy=False)
 
 
-def _blocks(rows: NumpyArray) -> Iterator[tuple[int, int]]:
+def _blocks(rows: Dataset) -> Iterator[tuple[int, int]]:
     """The rows of a data set but the last, some megabytes at a time, as (first, stop)."""
     n, nbytes = len(rows), rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
     step = max(1, PIECE // max(nbytes, 1))

@@ -20,7 +20,7 @@ from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
-from functional_rb.datasets.reader import Counts, Reader
+from functional_rb.datasets.reader import Reader
 from functional_rb.datasets.stored import Stored, Summary
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import is_leaf
@@ -46,7 +46,7 @@ def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path)
             if keep(summary):
                 chosen.append(summary.number)
     if not chosen:
-        raise DatasetError(f"datasets.filter: {of.path}: none of its {of.counts.episodes} episodes was kept")
+        raise DatasetError(f"datasets.filter: {of.path}: none of its {of.counts['episodes']} episodes was kept")
     reader = _Chosen(dataset, chosen, "filter")
     return _written(reader, reader, to)
 
@@ -178,15 +178,14 @@ class _Joined:
         self.name = " + ".join(dict.fromkeys(reader.name for reader in of))
         self.files = [file for reader in of for file in reader.files]
         self.facts = {"concat": [{"of": reader.path, **reader.facts} for reader in of]}
-        episodes, steps = ([getattr(reader.counts, name) or 0 for reader in of] for name in ("episodes", "steps"))
-        self.counts = Counts(sum(episodes), sum(steps))
+        self.counts = {name: sum(reader.counts[name] for reader in of) for name in ("episodes", "steps")}
 
     def spec(self, narrow: bool) -> StepSpec:
         return self.of[0].spec(narrow)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         for reader in self.of:
-            n = reader.counts.episodes or 0
+            n = reader.counts["episodes"]
             if first < n:
                 yield from reader.episodes(first)
             first = max(first - n, 0)

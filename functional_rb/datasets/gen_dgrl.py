@@ -7,69 +7,58 @@ An archive, `bigfish.tar.xz`, has a file of NumPy for each episode: a pickle of 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
-from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import Whole, found, of, same_rows
-from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.base.arrays import NumpyArray
+from functional_rb.datasets.by_rows import RowReader, Whole, located, of, same_rows
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import tars
 from functional_rb.datasets.formats.npy import NpyStream
 from functional_rb.datasets.formats.unpickle import unpickle
-from functional_rb.datasets.pieces import kind_of_rows, spec_of_values, steps_of_piece
-from functional_rb.datasets.reader import Counts
+from functional_rb.datasets.pieces import kind_of_rows
 
 FIELDS = ("observations", "actions", "rewards", "dones")
 # Bytes that an episode may take in memory.
 MOST = 2**30
 
 
-class GenDgrl:
-    """Reads an archive of Gen-DGRL; see `Reader` for the attributes."""
+class GenDgrl(RowReader):
+    """Reads an archive of Gen-DGRL, in its order."""
 
     def __init__(self, path: str, name: str) -> None:
-        self.name, self.files, self.facts = name, [path], Json()
-        self.counts = Counts(nbytes=os.path.getsize(path))
-        for inside, fields in _contents(path, 0):
-            self._kinds = [kind_of_rows(fields[field], f"{path}, {inside!r}, {field}") for field in FIELDS[:3]]
-            return
-        raise DatasetError(f"{path}: expected files of .npy in it, got none")
+        super().__init__(name, [path])
+        inside, fields = next(self._contents(0), ("", {}))
+        if not inside:
+            raise DatasetError(f"{path}: expected files of .npy in it, got none")
+        observation, action, self.reward = (
+            kind_of_rows(fields[field].shape, fields[field].dtype, f"{path}, {inside!r}, {field}")
+            for field in FIELDS[:3]
+        )
+        self.observation, self.action = {(): observation}, {(): action}
 
-    def spec(self, narrow: bool) -> StepSpec:
-        observation, action, reward = (spec_of_values(*kind, narrow) for kind in self._kinds)
-        return StepSpec(observation, action, reward)
-
-    def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """In the order of the archive."""
-        most = steps_of_piece(self.spec(narrow=False))
-        for name, fields in _contents(self.files[0], first):
+    def wholes(self, first: int, most: int) -> Iterator[Whole]:
+        for name, fields in self._contents(first):
             observations, actions, rewards, dones = (fields[field] for field in FIELDS)
-            whole = Whole(
-                len(rewards),
-                of(observations),
-                of(actions),
-                of(rewards),
-                bool(dones[-1]),
-                len(observations) > len(rewards),
-                self.files[0],
-                about={"file": name},
+            n, ends = len(rewards), bool(dones[-1])
+            last_observed = len(observations) > n
+            yield Whole(
+                n, of(observations), of(actions), of(rewards), ends, last_observed, self.files[0], about={"file": name}
             )
-            yield from whole.pieces(most)
+
+    def _contents(self, first: int) -> Iterator[tuple[str, dict[str, NumpyArray]]]:
+        """The names of files in the archive, from one on, and what they hold."""
+        at = 0
+        for name, _, stream in tars.members(self.files[0]):
+            if name.endswith(".npy"):
+                at += 1
+                if at > first:
+                    yield name, _fields(stream, f"{self.files[0]}, {name!r}")
 
 
-def _contents(path: str, first: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    at = 0
-    for name, _, stream in tars.members(path):
-        if not name.endswith(".npy"):
-            continue
-        at += 1
-        if at > first:
-            yield name, _fields(stream, f"{path}, {name!r}")
-
-
-def _fields(stream: Any, where: str) -> dict[str, Any]:
+def _fields(stream: BinaryIO, where: str) -> dict[str, NumpyArray]:
     header = NpyStream(stream, where, objects=True)
     if header.shape != () or not header.dtype.hasobject:
         raise DatasetError(f"{where}: expected a dict, pickled by numpy.save, got an array {header.shape}")
@@ -98,13 +87,11 @@ def open_gen_dgrl(rest: str, root: str | None = None) -> GenDgrl:
         FileNotFoundError: if it is nowhere, saying where that is.
         DatasetError: for an archive of something else.
     """
-    path = found("gen_dgrl", rest, root, lambda place: _archive(place) is not None, "an archive of .tar.xz")
-    return GenDgrl(_archive(path) or path, f"gen_dgrl:{rest}")
 
+    def archive(place: str) -> str | None:
+        if os.path.isfile(place):
+            return place
+        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+        return next((os.path.join(place, name) for name in names if ".tar" in name), None)
 
-def _archive(place: str) -> str | None:
-    if os.path.isfile(place):
-        return place
-    inside = sorted(os.listdir(place)) if os.path.isdir(place) else []
-    files = [file for file in inside if ".tar" in file]
-    return os.path.join(place, files[0]) if files else None
+    return GenDgrl(located("gen_dgrl", rest, root, archive, "an archive of .tar.xz"), f"gen_dgrl:{rest}")

@@ -14,7 +14,6 @@ from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.datasets.episode import Episode, StepSpec
 from functional_rb.datasets.pieces import steps_of_piece
-from functional_rb.datasets.reader import Counts
 from functional_rb.specs import Unbounded
 from functional_rb.specs.rows import is_unit
 
@@ -73,7 +72,7 @@ class Recording:
         self._env, self._policy, self._seed = env, policy, seed
         told = getattr(env, "spec", None)
         self.name = name or f"gymnasium:{getattr(told, 'id', type(env).__name__)}"
-        self.counts, self.facts = Counts(episodes), {"seed": seed}
+        self.counts, self.facts = {"episodes": episodes}, {"seed": seed}
         self._infos, self._limits = dict(infos or {}), (max_length, max_edges)
 
     def spec(self, narrow: bool) -> StepSpec:
@@ -88,7 +87,7 @@ class Recording:
         """Record the episodes from number `first` on; each is seeded by its own number."""
         spec = self.spec(narrow=False)
         most = steps_of_piece(spec)
-        for k in range(first, self.counts.episodes or 0):
+        for k in range(first, self.counts["episodes"]):
             yield from self._episode(k, spec, most)
 
     def _episode(self, k: int, spec: StepSpec, most: int) -> Iterator[Episode]:

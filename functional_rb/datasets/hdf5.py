@@ -9,17 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.datasets import hdf5_chunks
-from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.pieces import Kind, can_be_stored
+
+if TYPE_CHECKING:
+    from h5py import Dataset, File, Group
 
 # Bytes of groups and the like that HDF5 keeps of a file.
 METADATA = 2**21
+# How deep groups may lie in each other; a group may lie in itself.
+DEPTH = 16
 
 # What h5py raises of bytes that HDF5 can make nothing of, or nothing that Python and NumPy have.
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
@@ -37,7 +44,7 @@ def damage(where: str, what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[Any]:
+def opened(path: str) -> Iterator[File]:
     h5py = imported("h5py", "datasets")
     try:
         os.close(files.open_regular(path)[0])
@@ -58,7 +65,7 @@ def opened(path: str) -> Iterator[Any]:
         file.close()
 
 
-def names(group: Any, where: str) -> list[str]:
+def names(group: Group | Dataset, where: str) -> list[str]:
     if hasattr(group, "shape"):
         raise DatasetError(f"{where}: expected a group, got values in {group.name!r}")
     with damage(where, "what lies in a group"):
@@ -68,12 +75,12 @@ def names(group: Any, where: str) -> list[str]:
     return sorted(found)
 
 
-def has(group: Any, name: str, where: str) -> bool:
+def has(group: Group, name: str, where: str) -> bool:
     with damage(where, repr(name)):
         return name in group
 
 
-def member(group: Any, name: str, where: str) -> Any:
+def member(group: Group, name: str, where: str) -> Group | Dataset:
     """A group or a data set in a group, which has to lie in the same file.
 
     Raises:
@@ -99,7 +106,7 @@ def member(group: Any, name: str, where: str) -> Any:
     return found
 
 
-def data(group: object, name: str, where: str) -> Any:
+def data(group: Group, name: str, where: str) -> Dataset:
     """A data set in a group, that may be read.
 
     Raises:
@@ -122,42 +129,43 @@ def data(group: object, name: str, where: str) -> Any:
     return found
 
 
+def leaves(group: Group, name: str, where: str, depth: int = 0) -> dict[tuple[str, ...], Kind]:
+    """The data sets in a group that hold numbers for each row, by their paths; or the one of that name, at ()."""
+    found = member(group, name, where)
+    if hasattr(found, "shape"):
+        return {(): (found.shape[1:], found.dtype)} if found.shape and can_be_stored(found.dtype) else {}
+    if depth == DEPTH:
+        raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {found.name:.200}")
+    inner: dict[tuple[str, ...], Kind] = {}
+    for key in names(found, where):
+        inner |= {(key, *path): kind for path, kind in leaves(found, key, where, depth + 1).items()}
+    return inner
+
+
 class Members:
-    """What lies in a group, each found and looked at once."""
+    """The data sets in a group, each looked for once."""
 
-    def __init__(self, group: Any, where: str) -> None:
-        """Look at nothing yet.
-
-        Args:
-            group: of h5py.
-            where: file and episode, for errors.
-        """
+    def __init__(self, group: Group, where: str) -> None:
         self.group, self._where = group, where
-        self._inside: dict[str, Members] = {}
-        self._data: dict[str, object] = {}
+        self._data: dict[str, Dataset] = {}
 
-    def inside(self, name: str) -> Members:
-        if name not in self._inside:
-            self._inside[name] = Members(member(self.group, name, self._where), self._where)
-        return self._inside[name]
-
-    def data(self, name: str) -> Any:
+    def data(self, name: str) -> Dataset:
         if name not in self._data:
             self._data[name] = data(self.group, name, self._where)
         return self._data[name]
 
-    def rows(self, name: str, first: int, stop: int) -> Array:
+    def rows(self, name: str, first: int, stop: int) -> NumpyArray:
         return rows(self.data(name), first, stop, self._where)
 
 
 class Blocks:
     """Rows of data sets that are read in their order, many at a time: each reading takes as long as many rows do."""
 
-    def __init__(self, group: object, rows_at_once: int) -> None:
+    def __init__(self, group: Group, rows_at_once: int) -> None:
         self._group, self._count = group, rows_at_once
-        self._there: dict[str, tuple[object, int, Array]] = {}
+        self._there: dict[str, tuple[Dataset, int, NumpyArray]] = {}
 
-    def rows(self, name: str, first: int, stop: int, where: str) -> Array:
+    def rows(self, name: str, first: int, stop: int, where: str) -> NumpyArray:
         """Rows [first, stop) of a data set, which nobody writes to."""
         dataset, begin, block = self._there.get(name) or (data(self._group, name, where), 0, np.empty(0))
         if first < begin or stop > begin + len(block):
@@ -167,7 +175,7 @@ class Blocks:
         return block[first - begin : stop - begin]
 
 
-def rows(dataset: Any, first: int, stop: int, where: str) -> Array:
+def rows(dataset: Dataset, first: int, stop: int, where: str) -> NumpyArray:
     """Rows [first, stop) of a data set."""
     h5s = imported("h5py", "datasets").h5s
     with damage(where, repr(dataset.name)):

@@ -163,11 +163,13 @@ def tasks_of(folder: str) -> dict[int, str]:
             raise DatasetError(f"{lines}: expected a line of JSON with task_index and task for each: {error}") from None
     else:
         return {}
+    tasks: dict[int, str] = {}
     for number, task in told:
         if type(number) is not int or not isinstance(task, str):
             where = tables if os.path.lexists(tables) else lines
             raise DatasetError(f"{where}: expected a number and a text for each task, got {number!r:.60}, {task!r:.60}")
-    return dict(told)
+        tasks[number] = task
+    return tasks
 
 
 class Labels:

@@ -2,127 +2,105 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.by_rows import Leaves, Read, Whole, by_first_name, nested_read
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.hdf5 import Members
-from functional_rb.datasets.minari_folder import Folder, is_image, specs_of_infos
-from functional_rb.datasets.pieces import Lazy, can_be_stored, repeated, spans
+from functional_rb.datasets.minari_folder import Folder, Minari
 
 MAIN = "main_data.hdf5"
-# How deep groups of infos may lie in each other; a group may lie in itself.
-DEPTH = 16
 
 
-class Hdf5:
-    """A file of HDF5 with all episodes; see `minari.Layout`."""
+class Hdf5(Minari):
+    """Reads a file of HDF5 with all episodes. Its infos are those of the first episode that are numbers."""
 
     def __init__(self, folder: Folder) -> None:
-        self._folder, self._path = folder, os.path.join(folder.path, MAIN)
-        self.files = [self._path]
-        self._infos: dict[str, object] = {}
+        path = os.path.join(folder.path, MAIN)
+        super().__init__(folder, [path])
         if folder.episodes:
-            with hdf5.opened(self._path) as file:
-                group = hdf5.member(file, "episode_0", self._path)
-                if hdf5.has(group, "infos", self._path):
-                    self._infos = _shapes(hdf5.member(group, "infos", self._path), self._path)
+            with hdf5.opened(path) as file:
+                group = hdf5.member(file, "episode_0", path)
+                if hdf5.has(group, "infos", path):
+                    self.infos = by_first_name(hdf5.leaves(group, "infos", path))
 
-    def infos(self, narrow: bool) -> Mapping[str, Any]:
-        """Those of the first episode that are numbers."""
-        specs: dict[str, Any] = specs_of_infos(self._infos, narrow)
-        return specs
+    def wholes(self, first: int, most: int) -> Iterator[Whole]:
+        path = self.files[1]
+        with hdf5.opened(path) as file:
+            for k in range(first, self.folder.episodes):
+                where = f"{path}, episode {k}"
+                yield self._episode(Members(hdf5.member(file, f"episode_{k}", where), where), where)
 
-    def episodes(self, first: int, most: int) -> Iterator[Episode]:
-        with hdf5.opened(self._path) as file:
-            for k in range(first, self._folder.episodes):
-                where = f"{self._path}, episode {k}"
-                yield from self._pieces(Members(hdf5.member(file, f"episode_{k}", where), where), most, where)
-
-    def _pieces(self, group: Members, most: int, where: str) -> Iterator[Episode]:
-        folder = self._folder
+    def _episode(self, group: Members, where: str) -> Whole:
+        folder = self.folder
         n, observed = len(group.data("rewards")), _length(group, "observations", folder.observation, where)
         if observed not in (n, n + 1):
             raise DatasetError(f"{where}, observations: expected {n + 1} for {n} rewards, got {observed}")
         with hdf5.damage(where, "the seed"):
             about = {"seed": int(group.group.attrs["seed"])} if "seed" in group.group.attrs else {}
-        for first, stop in spans(n, most):
-            until = min(stop + 1, observed)
-            observations = self._values(group, "observations", folder.observation, first, until, where)
-            terminated, truncated = (
-                group.rows(name, first, stop).astype(bool) for name in ("terminations", "truncations")
-            )
-            yield Episode(
-                observations if until > stop else repeated(observations),
-                self._values(group, "actions", folder.action, first, stop, where),
-                group.rows("rewards", first, stop),
-                terminated,
-                truncated,
-                Lazy(self._infos, functools.partial(self._info, group, first, stop, n, where)),
-                final_observed=until > stop,
-                goes_on=stop < n,
-                file=self._path,
-                about=about,
-            )
 
-    def _info(self, group: Members, first: int, stop: int, n: int, where: str, name: str) -> Any:
-        """What the steps have returned: where there are infos of the reset too, they come first."""
+        def rows(name: str) -> Read:
+            return lambda first, stop: group.rows(name, first, stop)
 
-        def read(inside: Members, key: str, part: Any) -> Any:
-            if isinstance(part, dict):
-                return {name: read(inside.inside(key), name, own) for name, own in part.items()}
-            before = len(inside.data(key)) - n
-            if before not in (0, 1):
-                got = before + n
-                raise DatasetError(f"{where}, infos {key!r}: expected {n + 1} for {n} rewards, got {got}")
-            return inside.rows(key, first + before, stop + before)
+        def values(name: str, space: Any) -> Read:
+            return lambda first, stop: self._values(group, name, space, first, stop, where)
 
-        return read(group.inside("infos"), name, self._infos[name])
+        def infos(name: str, leaves: Leaves) -> Read:
+            names = {path: "/".join(("infos", name, *path)) for path in leaves}
+            return nested_read({path: _after_reset(group, full, n, where) for path, full in names.items()})
 
-    def _values(self, group: Members, name: str, space: Any, first: int, stop: int, where: str) -> Any:
+        return Whole(
+            n,
+            values("observations", folder.observation),
+            values("actions", folder.action),
+            rows("rewards"),
+            rows("terminations"),
+            observed > n,
+            self.files[1],
+            {name: infos(name, leaves) for name, leaves in self.infos.items()},
+            about,
+            rows("truncations"),
+        )
+
+    def _values(self, group: Members, name: str, space: Any, first: int, stop: int, where: str) -> Nest:
         kind = type(space).__name__
         if kind == "Dict":
-            inner, parts = group.inside(name), space.spaces.items()
-            return {key: self._values(inner, key, part, first, stop, where) for key, part in parts}
+            parts = space.spaces.items()
+            return {key: self._values(group, f"{name}/{key}", part, first, stop, where) for key, part in parts}
         if kind == "Tuple":
-            inner, parts = group.inside(name), enumerate(space.spaces)
-            return tuple(self._values(inner, f"_index_{k}", part, first, stop, where) for k, part in parts)
+            parts = enumerate(space.spaces)
+            return tuple(self._values(group, f"{name}/_index_{k}", part, first, stop, where) for k, part in parts)
         rows = group.rows(name, first, stop)
         if kind == "Text":
             return [text.decode() if isinstance(text, bytes) else text for text in rows]
-        if self._folder.jpeg and is_image(space) and group.data(name).ndim < 1 + len(space.shape):
+        if self.is_compressed(space) and group.data(name).ndim < 1 + len(space.shape):
             return images.decoded(list(rows), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return rows
 
 
+def _after_reset(group: Members, name: str, n: int, where: str) -> Read:
+    """What reads an info that steps have returned: where there is one of the reset too, that comes first."""
+
+    def read(first: int, stop: int) -> NumpyArray:
+        before = len(group.data(name)) - n
+        if before not in (0, 1):
+            raise DatasetError(f"{where}, {name}: expected {n + 1} for {n} rewards, got {before + n}")
+        return group.rows(name, first + before, stop + before)
+
+    return read
+
+
 def _length(group: Members, name: str, space: Any, where: str) -> int:
-    while type(space).__name__ in ("Dict", "Tuple"):
+    while (kind := type(space).__name__) in ("Dict", "Tuple"):
         if not len(space.spaces):
             raise DatasetError(f"{where}, observations: expected a space with some part")
-        group = group.inside(name)
-        is_dict = type(space).__name__ == "Dict"
-        name = next(iter(space.spaces)) if is_dict else "_index_0"
-        space = space.spaces[name if is_dict else 0]
+        first, space = next(iter(space.spaces.items() if kind == "Dict" else enumerate(space.spaces)))
+        name = f"{name}/{first}" if kind == "Dict" else f"{name}/_index_{first}"
     return len(group.data(name))
-
-
-def _shapes(group: Any, where: str, depth: int = 0) -> dict[str, object]:
-    """Shapes and dtypes of the infos that are numbers, by name, nested."""
-    if depth > DEPTH:
-        raise DatasetError(f"{where}, infos: expected at most {DEPTH} groups in each other, got {group.name:.200}")
-    made: dict[str, object] = {}
-    for name in hdf5.names(group, where):
-        part = hdf5.member(group, name, where)
-        if not hasattr(part, "shape"):
-            inner = _shapes(part, where, depth + 1)
-            if inner:
-                made[name] = inner
-        elif part.ndim and can_be_stored(part.dtype):
-            made[name] = part.shape[1:], part.dtype
-    return made

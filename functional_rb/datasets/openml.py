@@ -19,12 +19,11 @@ import numpy as np
 
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import found
+from functional_rb.datasets.by_rows import located
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import BLOCK, Inflated
 from functional_rb.datasets.parquet import Rows
-from functional_rb.datasets.reader import Counts
 from functional_rb.specs import Categorical, Unbounded
 
 ENDINGS = (".arff", ".arff.gz", ".pq", ".parquet")
@@ -61,7 +60,7 @@ class OpenMl:
             features += [f"{column.name}={word}" for word in words] if words else [column.name]
         target_column = self._table.columns[self._target]
         assert target_column is not None and target_column.choices is not None  # as all in `choices`
-        self.counts = Counts(nbytes=os.path.getsize(path))
+        self.counts = {"bytes": os.path.getsize(path)}
         self.facts: Json = {"actions": list(target_column.choices), "features": features}
 
     def spec(self, narrow: bool) -> StepSpec:
@@ -107,16 +106,15 @@ def open_openml(rest: str, root: str | None = None, *, target: str | None = None
         FileNotFoundError: if it is nowhere, saying where that is.
         DatasetError: for a file of something else.
     """
-    path = found("openml", rest, root, lambda place: _file(place) is not None, f"a file {', '.join(ENDINGS)}")
-    return OpenMl(_file(path) or path, f"openml:{rest}", target, one_hot)
 
+    def table(place: str) -> str | None:
+        if os.path.isfile(place):
+            return place
+        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+        return next((os.path.join(place, name) for name in names if name.endswith(ENDINGS)), None)
 
-def _file(place: str) -> str | None:
-    if os.path.isfile(place):
-        return place
-    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-    tables = [name for name in names if name.endswith(ENDINGS)]
-    return os.path.join(place, tables[0]) if tables else None
+    path = located("openml", rest, root, table, f"a file {', '.join(ENDINGS)}")
+    return OpenMl(path, f"openml:{rest}", target, one_hot)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,88 +5,113 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.base.strict_json import Json
+from functional_rb.datasets.episode import DatasetError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
 
 WHO = "datasets: parquet"
 # Rows that are read at a time.
 BATCH = 1024
 
 
+class Window:
+    """Rows of batches that are read once, from the first to the last; of those before the wanted ones few are held.
+
+    Attributes:
+        first: the first row that can still be read.
+        names: of the columns.
+    """
+
+    def __init__(self, batches: Iterator[pyarrow.RecordBatch], schema: pyarrow.Schema, first: int = 0) -> None:
+        self._batches, self._schema, self.first = batches, schema, first
+        self.names: list[str] = schema.names
+        self._held: list[pyarrow.RecordBatch] = []
+
+    @property
+    def stop(self) -> int:
+        return self.first + sum(map(len, self._held))
+
+    def column(self, name: str, first: int, stop: int) -> pyarrow.Array:
+        """Rows [first, stop) of a column, fewer where the batches end."""
+        if first < self.first:
+            raise ValueError(f"row {first} has gone by, the first that is held is {self.first}")
+        while self.stop < stop and (batch := next(self._batches, None)) is not None:
+            self._held.append(batch)
+        while self._held and self.first + len(self._held[0]) <= first:
+            self.first += len(self._held.pop(0))
+        table = imported("pyarrow", WHO).Table.from_batches(self._held, self._schema)
+        column = table.slice(first - self.first, stop - first).column(name).combine_chunks()
+        # Some versions of Arrow give an array, others a single chunk.
+        return column.chunk(0) if hasattr(column, "chunk") else column
+
+
 class Rows:
-    """The rows of a table, which are read from front to back; those from the last one that was asked for on also again.
+    """The rows of a file, which are read from front to back; those from the last one that was asked for on also again.
 
     Attributes:
         path: of the file.
         kinds: Arrow's types of all columns, by their names.
         count: how many rows there are.
-        at: the first row that can still be read.
     """
 
     def __init__(self, path: str, columns: Sequence[str]) -> None:
-        self._arrow = imported("pyarrow", WHO)
+        self.path, self._columns = path, list(columns)
         with _errors(path):
-            self._file, self._columns = _opened(path, columns), list(columns)
+            self._file = _opened(path, columns)
             schema = self._file.schema_arrow
             self.kinds = dict(zip(schema.names, schema.types, strict=True))
             self.count: int = self._file.metadata.num_rows
-        self.path, self.at = path, 0
-        self._held: Any = None
-        self._batches: Iterator[Any] = iter(())
+            self._schema = schema.empty_table().select(self._columns).schema
+            self._window = self._from(0)
 
-    def column(self, name: str, first: int, stop: int) -> Any:
-        with _errors(self.path):
-            self._hold(first, stop)
-            found = self._held.slice(first - self.at, stop - first).column(name).combine_chunks()
-        if len(found) != stop - first:
+    @property
+    def at(self) -> int:
+        """The first row that can still be read."""
+        return self._window.first
+
+    def column(self, name: str, first: int, stop: int) -> pyarrow.Array:
+        if stop > self.count:
             raise DatasetError(f"{self.path}: expected {stop} rows, the file has {self.count}")
-        return found
+        with _errors(self.path):
+            if first >= self._window.stop + BATCH:
+                self._window = self._from(first)
+            column = self._window.column(name, first, stop)
+        if len(column) != stop - first:
+            raise DatasetError(f"{self.path}: expected {stop} rows, got {first + len(column)}; fetch it again")
+        return column
 
-    def _hold(self, first: int, stop: int) -> None:
-        """Have the rows [first, stop) in memory, as far as the file has them, and none before them."""
-        if self._held is None or first >= self.at + len(self._held) + BATCH:
-            metadata, at, group = self._file.metadata, 0, 0
-            while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
-                at, group = at + metadata.row_group(group).num_rows, group + 1
-            groups = range(group, metadata.num_row_groups)
-            self._batches = self._file.iter_batches(BATCH, row_groups=groups, columns=self._columns)
-            self._held, self.at = self._file.schema_arrow.empty_table().select(self._columns), at
-        if first < self.at:
-            raise ValueError(f"row {first} has gone by, the first that is held is {self.at}")
-        parts, end = [self._held], self.at + len(self._held)
-        while end < stop and (batch := next(self._batches, None)) is not None:
-            parts.append(self._arrow.Table.from_batches([batch]))
-            end += len(batch)
-        held = self._arrow.concat_tables(parts)
-        gone = min(first - self.at, len(held))
-        self._held, self.at = held.slice(gone), self.at + gone
+    def _from(self, first: int) -> Window:
+        """The rows from one on, and some before it: those of its row group."""
+        metadata, at, group = self._file.metadata, 0, 0
+        while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
+            at, group = at + metadata.row_group(group).num_rows, group + 1
+        groups = range(group, metadata.num_row_groups)
+        return Window(self._file.iter_batches(BATCH, row_groups=groups, columns=self._columns), self._schema, at)
 
 
-def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[dict[str, Any]]:
+def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[Json]:
     """All rows of a small table.
 
-    Args:
-        path: of the file.
-        columns: which it has to have.
-        more: columns that are read too if it has them.
-
-    Raises:
-        ImportError: if pyarrow is missing.
-        DatasetError: for a file of something else, or without these columns.
+    It has to have the columns; more of them are read too if it has them.
     """
     with _errors(path):
         file = _opened(path, columns)
         there = [name for name in more if name in file.schema_arrow.names]
-        rows: list[dict[str, Any]] = file.read(columns=[*columns, *there]).to_pylist()
+        rows: list[Json] = file.read(columns=[*columns, *there]).to_pylist()
         return rows
 
 
-def numbers_of(column: Any, shape: Sequence[int], where: str) -> Array:
+def numbers_of(column: pyarrow.Array, shape: Sequence[int], where: str) -> NumpyArray:
     """The numbers in a column: an array [n, *shape]."""
     n = len(column)
     while True:
@@ -96,13 +121,15 @@ def numbers_of(column: Any, shape: Sequence[int], where: str) -> Array:
         if not hasattr(column, "flatten") or not hasattr(column.type, "value_type"):
             break
         column = column.flatten()
-    found: Array = column.to_numpy(zero_copy_only=False)
-    if found.dtype.kind not in "biuf" or found.size != n * int(np.prod(shape)):
-        raise DatasetError(f"{where}: expected {n} times shape {tuple(shape)}, got {found.size} {column.type}")
-    return found.reshape(n, *shape)
+    numbers: NumpyArray = column.to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind not in "biuf" or numbers.size != n * int(np.prod(shape)):
+        raise DatasetError(
+            f"{where}: expected numbers, {n} times shape {tuple(shape)}, got {numbers.size} of {column.type}"
+        )
+    return numbers.reshape(n, *shape)
 
 
-def bytes_of(column: Any, where: str) -> list[bytes]:
+def bytes_of(column: pyarrow.Array, where: str) -> list[bytes]:
     """The bytes in a column of images, as the library `datasets` writes them."""
     if not hasattr(column.type, "get_field_index") or column.type.get_field_index("bytes") < 0:
         raise DatasetError(f"{where}: expected images with their bytes, got {column.type}")
@@ -112,7 +139,7 @@ def bytes_of(column: Any, where: str) -> list[bytes]:
     return contents
 
 
-def _opened(path: str, columns: Sequence[str]) -> Any:
+def _opened(path: str, columns: Sequence[str]) -> ParquetFile:
     os.close(files.open_regular(path)[0])
     file = imported("pyarrow.parquet", WHO).ParquetFile(path)
     there = file.schema_arrow.names

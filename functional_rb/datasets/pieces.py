@@ -1,14 +1,16 @@
-"""What readers share: how long a piece of an episode is, and the specs of arrays in files."""
+"""How long a piece of an episode is, and the specs of arrays in files: what readers of all formats share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import Nest
 from functional_rb.convert.common import stored_dtype
 from functional_rb.datasets.episode import DatasetError, StepSpec
 from functional_rb.specs import Binary, Unbounded
@@ -16,6 +18,8 @@ from functional_rb.specs.values import Outline
 
 # Bytes of a piece, about: there are some copies of it while it is being converted.
 PIECE = 2**23
+# The shape of a row and the dtype of its numbers.
+Kind: TypeAlias = tuple[tuple[int, ...], DTypeLike]
 
 
 def steps_of_piece(spec: StepSpec) -> int:
@@ -42,13 +46,13 @@ def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-class Lazy(Mapping[str, Any]):
+class Lazy(Mapping[str, Nest]):
     """What is read when it is asked for, by name."""
 
-    def __init__(self, names: Iterable[str], read: Callable[[str], object]) -> None:
+    def __init__(self, names: Iterable[str], read: Callable[[str], Nest]) -> None:
         self._names, self._read = tuple(names), read
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Nest:
         if name not in self._names:
             raise KeyError(name)
         return self._read(name)
@@ -60,7 +64,7 @@ class Lazy(Mapping[str, Any]):
         return len(self._names)
 
 
-def repeated(values: Any) -> Any:
+def repeated(values: Nest) -> Nest:
     """Values [n, ...] of a nest with the last of them twice, where one more was not observed."""
     if isinstance(values, dict):
         return {name: repeated(part) for name, part in values.items()}
@@ -69,20 +73,20 @@ def repeated(values: Any) -> Any:
     return [*values, values[-1]] if isinstance(values, list) else np.concatenate([values, values[-1:]])
 
 
-def spec_of_values(shape: Sequence[int], dtype: Any, narrow: bool) -> Binary | Unbounded:
+def spec_of_values(shape: Sequence[int], dtype: DTypeLike, narrow: bool) -> Binary | Unbounded:
     """The spec of arrays of which nothing is known but shape and dtype."""
     name = stored_dtype(dtype, narrow)
     return Binary(tuple(shape)) if name == "bool" else Unbounded(tuple(shape), name)
 
 
-def kind_of_rows(array: Any, where: str) -> tuple[tuple[int, ...], Any]:
-    """The shape of a row and the dtype of an array, or of what stands for one in a file."""
-    if not array.shape or not can_be_stored(array.dtype):
-        raise DatasetError(f"{where}: expected rows of numbers, got {array.dtype} {array.shape}")
-    return tuple(array.shape[1:]), array.dtype
+def kind_of_rows(shape: Sequence[int], dtype: np.dtype[np.generic], where: str) -> Kind:
+    """The kind of the rows of an array, of its shape with the rows as the first axis."""
+    if not shape or not can_be_stored(dtype):
+        raise DatasetError(f"{where}: expected rows of numbers, got {dtype} {tuple(shape)}")
+    return tuple(shape[1:]), dtype
 
 
-def can_be_stored(dtype: object) -> bool:
+def can_be_stored(dtype: DTypeLike) -> bool:
     try:
         stored_dtype(dtype, True)
     except (TypeError, ValueError, KeyError):

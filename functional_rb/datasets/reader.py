@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from functional_rb.base.files import as_path
 from functional_rb.datasets.episode import Episode, StepSpec
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """How much a dataset holds; None where nobody can tell without reading it.
-
-    Attributes:
-        episodes: how many episodes.
-        steps: how many steps.
-        nbytes: bytes of the files that are read.
-    """
-
-    episodes: int | None = None
-    steps: int | None = None
-    nbytes: int | None = None
 
 
 class Reader(Protocol):
@@ -43,11 +27,11 @@ class Reader(Protocol):
         """
 
     @property
-    def counts(self) -> Counts:
-        """How much there is."""
+    def counts(self) -> Mapping[str, int]:
+        """How many "episodes" and "steps" there are, and "bytes" in the files; what nobody can tell is left out."""
 
     @property
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> Mapping[str, object]:
         """What the files say of the dataset, in values of JSON: its authors, the environment, what is lossy."""
 
     def spec(self, narrow: bool) -> StepSpec:

@@ -16,18 +16,18 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
 from functional_rb.base import files, strict_json
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import Read, Whole, found, nested, nested_spec
-from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
+from functional_rb.datasets.by_rows import Leaves, Path, Read, RowReader, Whole, located, nested_read
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images, tfrecord
 from functional_rb.datasets.formats.examples import Feature, example
-from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_of_piece
-from functional_rb.datasets.reader import Counts
+from functional_rb.datasets.pieces import can_be_stored
 
 FEATURES = "features.json"
 SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
@@ -35,7 +35,6 @@ SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
 MOST = 1024
 MARKS = ("is_first", "is_last", "is_terminal")
 Last = Literal["padding", "step"]
-Path: TypeAlias = tuple[str, ...]
 # How deep features may lie in each other.
 DEPTH = 16
 
@@ -59,16 +58,14 @@ class Leaf:
         return tuple(n or 0 for n in self.shape)
 
 
-class Rlds:
-    """Reads a folder of TensorFlow Datasets; see `Reader` for the attributes."""
+class Rlds(RowReader):
+    """Reads a folder of TensorFlow Datasets: file by file, in the order of the records."""
 
     def __init__(self, path: str, name: str, split: str, last: Last) -> None:
-        self.name, self._last = name, last
-        self.facts: Json = {"split": split, "last": last}
         shards = _shards(path, split)
-        self.files = [os.path.join(path, FEATURES), *shards]
+        super().__init__(name, [os.path.join(path, FEATURES), *shards])
+        self._last, self.facts = last, {"split": split, "last": last}
         found = features(self.files[0])
-        leaves = {leaf[1:]: told for leaf, told in found.items() if leaf[:1] == ("steps",)}
         # Of an episode are told texts, and what is some numbers.
         self._metadata = {
             leaf: told
@@ -76,36 +73,26 @@ class Rlds:
             if leaf[:1] != ("steps",)
             and (told.kind == "text" or (told.kind == "tensor" and math.prod(told.sizes) <= MOST))
         }
-        self._leaves = {leaf: _sized(told, leaf, shards) for leaf, told in leaves.items()}
-        for field in ("observation", "action"):
-            if not self._paths(field):
+        self._leaves = {leaf[1:]: _sized(told, leaf, shards) for leaf, told in found.items() if leaf[:1] == ("steps",)}
+        self.observation, self.action = self._stored("observation"), self._stored("action")
+        for field, leaves in (("observation", self.observation), ("action", self.action)):
+            if not leaves:
                 raise DatasetError(f"{self.files[0]}: expected numbers or images in steps/{field}, got none")
-        self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
+        self._has_reward = ("reward",) in self._leaves
+        if self._has_reward:
+            self.reward = ((), self._leaves["reward",].dtype)
+        others = {path[0] for path in self._leaves} - {"observation", "action", "reward", *MARKS}
+        self.infos = {field: leaves for field in sorted(others) if (leaves := self._stored(field))}
 
-    def _paths(self, field: str) -> list[Path]:
-        """The paths of what can be stored in a part of steps."""
-        return [
-            path
+    def _stored(self, field: str) -> Leaves:
+        """What can be stored of a part of steps, by its path in that part."""
+        return {
+            path[1:]: (leaf.sizes, leaf.dtype)
             for path, leaf in self._leaves.items()
             if path[0] == field and leaf.kind in ("tensor", "image") and can_be_stored(np.dtype(leaf.dtype))
-        ]
+        }
 
-    def spec(self, narrow: bool) -> StepSpec:
-        """What the features say."""
-
-        def part(field: str) -> Any:
-            leaves = {path[1:]: self._leaves[path] for path in self._paths(field)}
-            return nested_spec({path: spec_of_values(leaf.sizes, leaf.dtype, narrow) for path, leaf in leaves.items()})
-
-        others = {path[0] for path in self._leaves} - {"observation", "action", "reward", *MARKS}
-        infos = {field: part(field) for field in sorted(others) if self._paths(field)}
-        reward = self._leaves.get(("reward",), Leaf("tensor", (), "float32"))
-        return StepSpec(part("observation"), part("action"), spec_of_values((), reward.dtype, narrow), infos)
-
-    def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """File by file, in the order of the records."""
-        spec = self.spec(narrow=False)
-        most, infos = steps_of_piece(spec), tuple(spec.infos)
+    def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for shard in self.files[1:]:
             there = tfrecord.count(shard) if first else 0
             if there and first >= there:
@@ -113,15 +100,15 @@ class Rlds:
                 continue
             for number, record in enumerate(tfrecord.records(shard, first), first):
                 where = f"{shard}, record {number}"
-                yield from self._episode(example(record, where), infos, where, shard).pieces(most)
+                yield self._episode(example(record, where), where, shard)
             first = 0
 
-    def _episode(self, values: Mapping[str, Feature], infos: tuple[str, ...], where: str, shard: str) -> Whole:
-        def read(field: str) -> Read:
-            paths = self._paths(field)
-            return lambda first, stop: nested(
-                {path[1:]: self._decoded(path, values, first, stop, where) for path in paths}
-            )
+    def _episode(self, values: Mapping[str, Feature], where: str, shard: str) -> Whole:
+        def read(field: str, leaves: Leaves) -> Read:
+            def one(path: Path) -> Read:
+                return lambda first, stop: self._decoded(path, values, first, stop, where)
+
+            return nested_read({path: one((field, *path)) for path in leaves})
 
         n = self._count(values, where)
         terminal = ("is_terminal",) in self._leaves and bool(
@@ -130,13 +117,13 @@ class Rlds:
         padded = self._last == "padding" and n > 1
         return Whole(
             n - 1 if padded else n,
-            read("observation"),
-            read("action"),
-            read("reward") if ("reward",) in self._leaves else None,
+            read("observation", self.observation),
+            read("action", self.action),
+            read("reward", {(): self.reward}) if self._has_reward else None,
             terminal and (padded or self._last == "step"),
             padded,
             shard,
-            {name: read(name) for name in infos},
+            {name: read(name, leaves) for name, leaves in self.infos.items()},
             self._about(values, n, where),
         )
 
@@ -149,7 +136,9 @@ class Rlds:
                     return n
         raise DatasetError(f"{where}: expected steps with is_first, is_last, is_terminal, reward or discount, got none")
 
-    def _decoded(self, path: Path, values: Mapping[str, Feature], first: int, stop: int, where: str) -> Any:
+    def _decoded(
+        self, path: Path, values: Mapping[str, Feature], first: int, stop: int, where: str
+    ) -> NumpyArray | list[str]:
         name = "/".join(("steps", *path))
         return decoded(self._leaves[path], values.get(name, []), first, stop, f"{where}, {name}")
 
@@ -159,8 +148,8 @@ class Rlds:
         for path, leaf in self._metadata.items():
             name = "/".join(path)
             if len(feature := values.get(name, [])):  # which may be missing
-                found = decoded(leaf, feature, 0, 1, f"{where}, {name}")[0]
-                told[name] = found if leaf.kind == "text" else found.tolist()
+                value = decoded(leaf, feature, 0, 1, f"{where}, {name}")[0]
+                told[name] = value if isinstance(value, str) else value.tolist()
         for path, leaf in self._leaves.items():
             if leaf.kind == "text":
                 texts = self._decoded(path, values, 0, n, where)
@@ -172,8 +161,7 @@ def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
     """A feature whose shape is known: that of images is the one of the first image, if nothing else is told."""
     if leaf.kind != "image" or None not in leaf.shape:
         return leaf
-    name = "/".join(("steps", *path))
-    where = f"{shards[0]}, record 0"
+    name, where = "/".join(path), f"{shards[0]}, record 0"
     record = next(tfrecord.records(shards[0]), None)
     feature = [] if record is None else example(record, where).get(name, [])
     if not len(feature):
@@ -224,8 +212,8 @@ def open_rlds(
     """
     if last not in ("padding", "step"):
         raise ValueError(f"{prefix}:{rest}: last: expected 'padding' or 'step', got {last!r}")
-    place = found(prefix, rest, root, lambda place: _version(place) is not None, f"a folder with {FEATURES}")
-    return Rlds(_version(place) or place, f"{prefix}:{rest}", split, last)
+    path = located(prefix, rest, root, _version, f"a folder with {FEATURES}")
+    return Rlds(path, f"{prefix}:{rest}", split, last)
 
 
 def open_openx(rest: str, root: str | None = None, *, split: str = "train", last: Last = "padding") -> Rlds:
@@ -288,7 +276,7 @@ def _shape(told: Json) -> tuple[int | None, ...]:
     return tuple(None if n < 0 else n for n in numbers)
 
 
-def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> Any:
+def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> NumpyArray | list[str]:
     """The values of steps [first, stop): an array, or a list of texts."""
     size = math.prod(leaf.sizes) if leaf.kind == "tensor" else 1
     part = feature[first * size : stop * size]
@@ -303,7 +291,7 @@ def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> 
     return [bytes(text).decode("utf-8", "replace") for text in part]
 
 
-def _numbers(leaf: Leaf, part: Any, shape: tuple[object, ...], where: str) -> Array:
+def _numbers(leaf: Leaf, part: Feature, shape: tuple[int, ...], where: str) -> NumpyArray:
     dtype = np.dtype(leaf.dtype)
     if isinstance(part, list):  # also of no values at all, of which nobody can tell the kind
         if part:

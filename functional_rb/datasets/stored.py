@@ -26,7 +26,6 @@ from functional_rb.datasets.description import (
 )
 from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spans, steps_of_piece
-from functional_rb.datasets.reader import Counts
 from functional_rb.datasets.rows import INFO
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Composite
@@ -85,7 +84,8 @@ class Stored:
         self.name, self.facts = self.description.name, self.description.facts
         self.files = [os.path.join(self.path, name) for name in sorted(os.listdir(self.path))]
         steps = int(self._table["steps"][list(self._chosen)].sum())
-        self.counts = Counts(len(self._chosen), steps, sum(map(os.path.getsize, self.files)))
+        nbytes = sum(map(os.path.getsize, self.files))
+        self.counts = {"episodes": len(self._chosen), "steps": steps, "bytes": nbytes}
 
     def spec(self, narrow: bool) -> StepSpec:
         """What its steps are made of, as they are stored, whatever is asked for."""

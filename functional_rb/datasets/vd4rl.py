@@ -7,60 +7,60 @@ what was done at image t stands in row t + 1.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional_rb.base.strict_json import Json
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.by_rows import Read, Whole, found, nested_read, same_rows
-from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.by_rows import Read, RowReader, Whole, located, nested_read, same_rows
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import npy
-from functional_rb.datasets.pieces import can_be_stored, spec_of_values, steps_of_piece
-from functional_rb.datasets.reader import Counts
-from functional_rb.specs import Composite
+from functional_rb.datasets.pieces import can_be_stored
+
+if TYPE_CHECKING:
+    from h5py import File
 
 KNOWN = ("is_first", "is_last", "is_terminal", "step_type", "discount")
 # The `step_type` of a row that begins an episode.
 FIRST = 0
 
 
-class VD4rl:
-    """Reads a folder of V-D4RL; see `Reader` for the attributes."""
+class VD4rl(RowReader):
+    """Reads a folder of V-D4RL: file by file, in the order of their names."""
 
     def __init__(self, path: str, name: str) -> None:
-        self.name, self.facts = name, Json()
-        self.files = _files(path)
-        with _opened(self.files[0]) as file:
+        super().__init__(name, _files(path))
+        first = self.files[0]
+        with _opened(first) as file:
             images = [name for name in ("image", "observation") if name in file.names]
             if not images:
                 there = sorted(file.names)[:20]
-                raise DatasetError(f"{self.files[0]}: expected one of image, observation, got {there}")
+                raise DatasetError(f"{first}: expected one of image, observation, got {there}")
             self._image = images[0]
-            known = (self._image, "action", "reward", *KNOWN)
-            self._kinds = {field: file.kind(field) for field in (self._image, "action", "reward")}
-            others = {field: file.kind(field) for field in file.names if field not in known}
-            for field, (shape, dtype) in self._kinds.items():
-                if shape is None:
-                    raise DatasetError(f"{self.files[0]}, {field}: expected rows of numbers, got dtype {dtype}")
-            self._infos = {field: kind for field, kind in others.items() if kind[0] is not None}
-        self.counts = Counts(nbytes=sum(map(os.path.getsize, self.files)))
+            parts = (self._image, "action", "reward")
+            kinds = {field: file.kind(field) for field in file.names if field not in KNOWN}
+        for field in parts:
+            if field not in kinds:
+                raise DatasetError(f"{first}: there is no {field!r}, expected some of {sorted(kinds)[:20]}")
+            shape, dtype = kinds[field]
+            if not shape or not can_be_stored(dtype):
+                raise DatasetError(f"{first}, {field}: expected rows of numbers, got {dtype} {shape}")
+        rows = {name: (shape[1:], dtype) for name, (shape, dtype) in kinds.items() if shape and can_be_stored(dtype)}
+        self.observation, self.action = {("pixels",): rows[self._image]}, {(): rows["action"]}
+        self.reward = ((), rows["reward"][1])
+        self.infos = {name: {(): kind} for name, kind in rows.items() if name not in parts}
 
-    def spec(self, narrow: bool) -> StepSpec:
-        image, action, reward = (spec_of_values(*kind, narrow) for kind in self._kinds.values())
-        infos = {name: spec_of_values(*kind, narrow) for name, kind in self._infos.items()}
-        return StepSpec(Composite({"pixels": image}), action, reward, infos)
-
-    def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """File by file, in the order of their names."""
-        most, at = steps_of_piece(self.spec(narrow=False)), 0
+    def wholes(self, first: int, most: int) -> Iterator[Whole]:
+        at = 0
         for path in self.files:
             with _opened(path) as file:
                 for start, stop in file.episodes(self._image):
                     if at >= first:
-                        yield from self._episode(file, start, stop, path).pieces(most)
+                        yield self._episode(file, start, stop, path)
                     at += 1
 
     def _episode(self, file: _File, start: int, stop: int, path: str) -> Whole:
@@ -76,55 +76,50 @@ class VD4rl:
             file.is_terminal(stop - 1),
             True,
             path,
-            {name: rows(name) for name in self._infos},
+            {name: rows(name) for name in self.infos},
         )
 
 
 class _File:
-    """A file whose arrays have a row for each image.
+    """A file whose arrays have a row for each image, in either format.
 
     Attributes:
         names: of the arrays.
     """
 
-    names: tuple[str, ...]
+    def __init__(self, path: str, file: npy.Npz | File) -> None:
+        self._path, self._file = path, file
+        self.names = tuple(file.names if isinstance(file, npy.Npz) else hdf5.names(file, path))
+        # Arrays of .npz are read as a whole: it is one episode.
+        self._whole: dict[str, NumpyArray] = {}
 
-    def __init__(self, path: str, arrays: Any) -> None:
-        self._path, self._arrays = path, arrays
-
-    def __enter__(self) -> _File:
-        self._file = self._arrays.__enter__()
-        self.names = tuple(self._file.names if isinstance(self._file, npy.Npz) else hdf5.names(self._file, self._path))
-        self._kept: dict[str, Any] = {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._arrays.__exit__(None, None, None)
-
-    def read(self, name: str, first: int, stop: int) -> Any:
+    def read(self, name: str, first: int, stop: int) -> NumpyArray:
         if not isinstance(self._file, npy.Npz):
             return hdf5.rows(hdf5.data(self._file, name, self._path), first, stop, self._path)
-        if name not in self._kept:  # which is read as a whole: it is one episode
-            self._kept[name] = self._file.read(name)
-            if not self._kept[name].shape:
+        if name not in self._whole:
+            self._whole[name] = self._file.read(name)
+            if not self._whole[name].shape:
                 raise DatasetError(f"{self._path}, {name}: expected rows, got a single value")
-        return self._kept[name][first:stop]
+        return self._whole[name][first:stop]
 
-    def kind(self, name: str) -> tuple[Any, Any]:
-        """The shape of a row and the dtype of an array; a shape of None for what is no array of numbers."""
+    def kind(self, name: str) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+        """Shape and dtype of an array; of a group, which is none, those of a single object."""
         if isinstance(self._file, npy.Npz):
             with self._file.stream(name) as array:
-                return _kind(name, array)
-        return _kind(name, hdf5.member(self._file, name, self._path))
+                return array.shape, array.dtype
+        member = hdf5.member(self._file, name, self._path)
+        return getattr(member, "shape", None) or (), getattr(member, "dtype", np.dtype(object))
 
     def episodes(self, image: str) -> Iterator[tuple[int, int]]:
         """The rows of each episode, as (start, stop); two at least."""
-        rows = {name: self._rows(name) for name in (image, "action", "reward")}
-        n = rows[image]
-        for name, there in rows.items():
-            if there != n:
-                raise DatasetError(f"{self._path}, {name}: expected {n} rows, one for each image, got {there}")
-        starts = [0]
+        n = None
+        for name in (image, "action", "reward"):
+            shape = self.kind(name)[0] if name in self.names else None
+            rows = shape[0] if shape else 0
+            n = rows if n is None else n
+            if rows != n:
+                raise DatasetError(f"{self._path}, {name}: expected {n} rows, one for each image, got {rows}")
+        n, starts = n or 0, [0]
         for name, value in (("is_first", True), ("step_type", FIRST)):
             if name in self.names:
                 marks = self.read(name, 0, n).reshape(-1)
@@ -144,22 +139,11 @@ class _File:
                 return bool(marks[0] == value)
         return False
 
-    def _rows(self, name: str) -> int:
-        if isinstance(self._file, npy.Npz):
-            with self._file.stream(name) as array:
-                return int(array.shape[0]) if array.shape else 0
-        return len(hdf5.data(self._file, name, self._path))
 
-
-def _kind(name: str, array: Any) -> tuple[object, object]:
-    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
-    if not shape or not can_be_stored(dtype):
-        return None, dtype
-    return () if name == "reward" else shape[1:], dtype
-
-
-def _opened(path: str) -> _File:
-    return _File(path, npy.opened(path) if path.endswith(".npz") else hdf5.opened(path))
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[_File]:
+    with npy.opened(path) if path.endswith(".npz") else hdf5.opened(path) as file:
+        yield _File(path, file)
 
 
 def open_vd4rl(rest: str, root: str | None = None) -> VD4rl:
@@ -173,7 +157,7 @@ def open_vd4rl(rest: str, root: str | None = None) -> VD4rl:
         FileNotFoundError: if it is nowhere, saying where that is.
         DatasetError: for files of another kind.
     """
-    path = found("vd4rl", rest, root, lambda place: bool(_files(place)), "files of .npz or .hdf5")
+    path = located("vd4rl", rest, root, lambda place: place if _files(place) else None, "files of .npz or .hdf5")
     return VD4rl(path, f"vd4rl:{rest}")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb.datasets import Counts, Episode, StepSpec
+from functional_rb.datasets import Episode, StepSpec
 
 
 @dataclasses.dataclass
@@ -40,8 +40,8 @@ class MadeUp:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def counts(self) -> Counts:
-        return Counts(len(self.lengths), sum(self.lengths))
+    def counts(self) -> dict[str, int]:
+        return {"episodes": len(self.lengths), "steps": sum(self.lengths)}
 
     def spec(self, narrow: bool) -> StepSpec:
         wide = "float64" if not narrow else "float32"

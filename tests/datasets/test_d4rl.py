@@ -164,9 +164,9 @@ def test_files_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for folder, name in (("d4rl", "hopper_medium-v2.hdf5"), ("own/datasets", "pen-human-v1.hdf5")):
         (tmp_path / folder).mkdir(parents=True)
         write(tmp_path / folder / name)
-    assert open_reader("d4rl:hopper-medium-v2", str(tmp_path)).counts.steps == N
+    assert open_reader("d4rl:hopper-medium-v2", str(tmp_path)).counts["steps"] == N
     assert open_reader("d4rl:pen-human-v1", str(tmp_path)).name == "d4rl:pen-human-v1"
-    with pytest.raises(FileNotFoundError, match=r"no hopper-medium-v1\.hdf5 or hopper_medium-v1\.hdf5 in .*fetch"):
+    with pytest.raises(FileNotFoundError, match=r"hopper-medium-v1: expected a file of HDF5.* in .*fetch"):
         open_reader("d4rl:hopper-medium-v1", str(tmp_path))
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.datasets import Counts, DatasetError, Episode, Recording, StepSpec, Stored, convert, export, info
+from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, Stored, convert, export, info
 from functional_rb.datasets import open_reader as opened
 from functional_rb.datasets import pieces as sizes
 from functional_rb.datasets.exporting import lerobot_files
@@ -302,7 +302,7 @@ class Random:
 
     def __post_init__(self) -> None:
         self.steps = dataclasses.replace(self.steps, encoded=True)
-        self.counts = Counts(len(self.lengths), sum(self.lengths))
+        self.counts = {"episodes": len(self.lengths), "steps": sum(self.lengths)}
 
     def spec(self, narrow: bool) -> StepSpec:
         return self.steps

@@ -58,7 +58,7 @@ def test_episodes_are_those_of_minari(name: str, piece: int, monkeypatch: pytest
     assert len(pieces) == (3 if piece > 1 else 6)
     ours = joined(pieces)
     assert [episode.about["seed"] for episode in ours] == [7, 8, 9]
-    assert (reader.counts.episodes, reader.counts.steps) == (3, 11)
+    assert (reader.counts["episodes"], reader.counts["steps"]) == (3, 11)
     assert ("lossy" in reader.facts) == name.startswith("images")
     # Of the other formats minari cannot read the infos that it has written.
     in_hdf5 = f"{name.partition('/')[0]}/hdf5-v0"
@@ -202,11 +202,11 @@ WRONG = {
     "values of 'rewards' lie in other files": in_other_files,
     "the values of 'rewards' lie in other": put_together,
     "'rewards' claims 1000000000000 values": bomb,
-    "infos: expected at most 16 groups in each other, got /episode_0/infos/again/again": in_itself,
+    "'again': expected at most 16 groups in each other, got /episode_0/infos/again/again": in_itself,
     "episode 1: there is no 'actions'": set_("actions", None),
     "episode 1, observations: expected 2 for 1 rewards, got 5": set_("observations", np.zeros((5, 3))),
     "episode 1: leaf 'actions': expected shape (1,), got (1, 2)": set_("actions", np.zeros((1, 2))),
-    "episode 1, infos 'speed': expected 2 for 1 rewards": set_("infos/speed", np.zeros(7)),
+    "episode 1, infos/speed: expected 2 for 1 rewards": set_("infos/speed", np.zeros(7)),
     "episode 1: expected values in 'terminations', got a group": a_group,
 }
 
@@ -227,11 +227,13 @@ def test_hdf5_keeps_little_of_the_groups_that_were_read(made: Path) -> None:
 
 
 def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"minari:no/such-v0: no metadata\.json in .*fetch the dataset first"):
+    with pytest.raises(
+        FileNotFoundError, match=r"minari:no/such-v0: expected metadata\.json in .*fetch the dataset first"
+    ):
         open_reader("minari:no/such-v0", str(tmp_path))
     copied = tmp_path / "minari" / "copied" / "x-v0"
     shutil.copytree(made / "box" / "arrow-v0", copied)
-    assert open_reader("minari:copied/x-v0", str(tmp_path)).counts.steps == 11
+    assert open_reader("minari:copied/x-v0", str(tmp_path)).counts["steps"] == 11
     table = copied / "data" / "1" / "part-0.arrow"
     table.write_bytes(table.read_bytes()[:-100])
     with pytest.raises(DatasetError, match=r"part-0\.arrow: expected a table of arrow"):
@@ -300,12 +302,14 @@ def columns_changed(table: Any, **columns: Any) -> Any:
 
 
 TABLES: dict[str, dict[str, Any]] = {
-    "observations: expected numbers, got struct": {"observations": [{"x": 1}] * 2},
-    "rewards: expected numbers, got dictionary": {"rewards": pyarrow.array(["a", "b"]).dictionary_encode()},
+    "observations: expected numbers, 2 times shape (3,), got 2 of struct": {"observations": [{"x": 1}] * 2},
+    "rewards: expected numbers, 1 times shape (), got 1 of dictionary": {
+        "rewards": pyarrow.array(["a", "b"]).dictionary_encode()
+    },
     "infos: there is no 'inner' in struct<x: int64>": {"infos": [{"x": 1}] * 2},
     "infos: there is no 'inner' in int64": {"infos": [1, 2]},
     "infos/inner: there is no 'grid' in struct": {"infos": [{"speed": 1.0, "inner": {"x": 1}}] * 2},
-    "leaf 'infos/inner/grid': expected shape (1, 2, 1), got (1,)": {
+    "infos/inner/grid: expected numbers, 1 times shape (2, 1), got 1 of double": {
         "infos": [{"speed": 1.0, "inner": {"grid": 1.0}}] * 2
     },
 }
