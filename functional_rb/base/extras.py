@@ -13,6 +13,7 @@ COMMAND: Final = "pip install '.[{}]' in a checkout of functional_rb"
 # The extra of pyproject.toml that brings a module; what is not here is no part of any.
 EXTRAS: Final = {
     "crc32c": "datasets",
+    "google": "datasets",
     "h5py": "hdf5",
     "hypothesis": "testing",
     "jax": "jax",

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("functional_rb", "jax_backend", "torch_backend")
 # Those that are named otherwise than their module; jax brings ml_dtypes.
-DISTRIBUTIONS = {"PIL": "pillow", "transfer_queue": "transferqueue", "ml_dtypes": "jax"}
+DISTRIBUTIONS = {"PIL": "pillow", "transfer_queue": "transferqueue", "ml_dtypes": "jax", "google": "protobuf"}
 
 
 def required(extra: str) -> set[str]:

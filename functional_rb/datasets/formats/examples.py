@@ -1,24 +1,63 @@
-"""Messages `tf.train.Example`, decoded without TensorFlow: features by their names.
-
-As their definitions have it: an Example holds Features in field 1, a map from names to a Feature, which is a list of
-bytes (1), of float32 (2), or of int64 (3).
-"""
+"""Messages `tf.train.Example`, decoded by Google's protobuf without TensorFlow: features by their names."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import functools
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats.wire import BYTES, FOUR, VARINT, fields, varints
 
-Array = NumpyArray
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+WHO = "datasets: RLDS"
 # A list of bytes; or float32 or int64 [n].
-Feature: TypeAlias = "list[memoryview] | Array"
+Feature: TypeAlias = "list[bytes] | NumpyArray"
 # How many texts or images a list may hold: each takes some hundred bytes of memory, and maybe two of the file.
 MOST = 2**20
+# The fields of a Feature, of which it has one: the message that each is of, and what that has a list of.
+KINDS = {
+    "bytes_list": ("BytesList", "TYPE_BYTES"),
+    "float_list": ("FloatList", "TYPE_FLOAT"),
+    "int64_list": ("Int64List", "TYPE_INT64"),
+}
+
+
+@functools.cache
+def _example() -> type[Message]:
+    """The class of an Example, of the definition in TensorFlow's `example.proto` and `feature.proto`.
+
+    A pool of its own keeps it apart from TensorFlow's, where that is imported too.
+    """
+    descriptors, pool = (imported(f"google.protobuf.{name}", WHO) for name in ("descriptor_pb2", "descriptor_pool"))
+    field = descriptors.FieldDescriptorProto
+    one, several, message = field.LABEL_OPTIONAL, field.LABEL_REPEATED, field.TYPE_MESSAGE
+    file = descriptors.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
+    feature = descriptors.DescriptorProto(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, (kind, of)) in enumerate(KINDS.items(), 1):
+        file.message_type.add(name=kind).field.add(name="value", number=1, type=getattr(field, of), label=several)
+        feature.field.add(name=name, number=number, type=message, type_name=f".tf.{kind}", label=one, oneof_index=0)
+    file.message_type.append(feature)
+    features = file.message_type.add(name="Features")
+    # A map is a list of entries with key and value.
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=one)
+    entry.field.add(name="value", number=2, type=message, type_name=".tf.Feature", label=one)
+    features.field.add(name="feature", number=1, type=message, type_name=".tf.Features.FeatureEntry", label=several)
+    example = file.message_type.add(name="Example")
+    example.field.add(name="features", number=1, type=message, type_name=".tf.Features", label=one)
+    own = pool.DescriptorPool()
+    own.Add(file)
+    made: type[Message] = imported("google.protobuf.message_factory", WHO).GetMessageClass(
+        own.FindMessageTypeByName("tf.Example")
+    )
+    return made
 
 
 def example(message: memoryview, where: str) -> dict[str, Feature]:
@@ -28,65 +67,21 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
         >>> example(memoryview(bytes.fromhex("0a0c0a0a0a017812051a030a0107")), "a file")
         {'x': array([7])}
     """
-    found: dict[str, Feature] = {}
-    for part in _messages(message, 1, where):
-        for entry in _messages(part, 1, where):
-            names, values = _messages(entry, 1, where), _messages(entry, 2, where)
-            try:
-                name = str(names[-1], "utf-8") if names else ""
-            except UnicodeDecodeError as error:
-                raise DatasetError(f"{where}: expected the name of a feature: {error}") from None
-            # Of a field that comes several times the last one counts, as the format says.
-            found[name] = _feature(values[-1] if values else memoryview(b""), f"{where}, feature {name!r}")
-    return found
+    decode_error = imported("google.protobuf.message", WHO).DecodeError
+    try:
+        features = _example().FromString(bytes(message)).features.feature
+    except decode_error as error:
+        raise DatasetError(f"{where}: expected a message tf.train.Example: {error}") from None
+    return {name: _values(feature, f"{where}, feature {name!r}") for name, feature in features.items()}
 
 
-def _messages(message: memoryview, number: int, where: str) -> list[memoryview]:
-    found = []
-    for at, kind, value in fields(message, where):
-        if at == number:
-            if kind != BYTES:
-                raise DatasetError(f"{where}: expected bytes in field {number}, got kind {kind}")
-            found.append(value)
-            if len(found) > MOST:
-                raise DatasetError(f"{where}: expected at most {MOST} values in a list")
-    return found
-
-
-def _feature(message: memoryview, where: str) -> Feature:
-    made: Feature = []
-    for number, kind, value in fields(message, where):
-        if kind == BYTES and number in (1, 2, 3):
-            made = _messages(value, 1, where) if number == 1 else _numbers(value, number == 2, where)
-    return made
-
-
-def _numbers(message: memoryview, is_float: bool, where: str) -> Array:
-    """Numbers, packed as everybody writes them, or one a field."""
-    single, packed = (FOUR, "<f4") if is_float else (VARINT, "<i8")
-    parts: list[Array] = []
-    ones: list[object] = []
-    for number, kind, value in fields(message, where):
-        if number != 1:
-            continue
-        if kind == BYTES and ones:
-            parts.append(_ones(ones, packed))
-            ones = []
-        if kind == BYTES and is_float and len(value) % 4:
-            raise DatasetError(f"{where}: expected float32 values, got {len(value)} bytes")
-        if kind == BYTES:
-            parts.append(np.frombuffer(value, packed) if is_float else varints(value, where))
-        elif kind == single:
-            ones.append(value)
-        else:
-            raise DatasetError(f"{where}: expected numbers, got a field of kind {kind}")
-        if len(ones) + len(parts) > MOST:
-            raise DatasetError(f"{where}: expected at most {MOST} fields of numbers; packed they are one")
-    parts += [_ones(ones, packed)] if ones or not parts else []
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _ones(values: list[Any], dtype: str) -> Array:
-    if dtype == "<i8":
-        return np.array(values, np.uint64).view(np.int64)
-    return np.frombuffer(b"".join(values), dtype)
+def _values(feature: Message, where: str) -> Feature:
+    kind = feature.WhichOneof("kind")
+    if kind is None:
+        return []
+    values = getattr(feature, kind).value
+    if kind != "bytes_list":
+        return np.fromiter(values, np.float32 if kind == "float_list" else np.int64, len(values))
+    if len(values) > MOST:
+        raise DatasetError(f"{where}: expected at most {MOST} values in a list, got {len(values)}")
+    return list(values)
