@@ -17,7 +17,6 @@ from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load
 from functional_rb.datasets.reader import Reader, open_reader, register
 from functional_rb.datasets.statistics import statistics
-from functional_rb.datasets.stored import Stored
 
 __all__ = [
     "Conversion",
@@ -29,7 +28,6 @@ __all__ = [
     "RemoteFile",
     "Retry",
     "StepSpec",
-    "Stored",
     "concat",
     "convert",
     "export",

@@ -139,7 +139,7 @@ def convert(
         total = reader.counts.get("steps", 0) * form.spec.item_bytes
         with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-            made = writing.finish(reader.name, options, {**reader.facts, **(facts or {})})
+            made = writing.finish(reader.name, options, {**reader.facts, **(facts or {})}, target)
         disk.rename(part, target)
         disk.fsync_directory(os.path.dirname(target))
         return made
@@ -243,13 +243,15 @@ class _Writing:
         parts = {name: file.since() for name, file in self.files.items()}
         self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
 
-    def finish(self, name: str, options: Json, facts: Json) -> Description:
+    def finish(self, name: str, options: Json, facts: Json, path: str) -> Description:
         """Make the files what a buffer with as many slots as steps has, and describe them."""
         at = self.at
         if not at.steps:
             raise DatasetError(f"{name}: there are no steps in it")
         spare = max(at.frames - at.steps, 2) if self.form.compact else None
-        made = Description(name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts)
+        made = Description(
+            name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, path
+        )
         for array, (shape, dtype) in shapes(made.spec()).items():
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             self.files[file_name(array)].lengthen(nbytes)

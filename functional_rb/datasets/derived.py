@@ -17,11 +17,11 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.datasets.convert import Conversion, convert
-from functional_rb.datasets.description import Dataset, Description
+from functional_rb.datasets.description import Dataset, Description, Summary
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
 from functional_rb.datasets.reader import Reader
-from functional_rb.datasets.stored import Stored, Summary
+from functional_rb.datasets.stored import Stored
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import is_leaf
 
@@ -41,7 +41,7 @@ def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path)
         FileExistsError: if something else is at `to`.
     """
     of, chosen = Stored(dataset), []
-    for summary in of.summaries():
+    for summary in of.description.summaries():
         with _noted(f"datasets.filter: {of.path}, episode {summary.number}"):
             if keep(summary):
                 chosen.append(summary.number)
@@ -83,7 +83,7 @@ def split(
         raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
     groups: dict[Hashable, list[int]] = {}
     of = Stored(dataset)
-    for summary in of.summaries():
+    for summary in of.description.summaries():
         with _noted(f"datasets.split: {of.path}, episode {summary.number}"):
             groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))

@@ -6,11 +6,13 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base import files, strict_json
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -29,6 +31,31 @@ Dataset = str | os.PathLike[str] | State
 EPISODE = np.dtype([("first", "<i8"), ("steps", "<i8"), ("total", "<f8"), ("terminated", "<i8")])
 
 
+# The fields of a `Description` that are written as they are.
+NAMES = ("name", "steps", "episodes", "spare", "frames", "dropped", "options", "facts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What is known of a stored episode without reading its steps.
+
+    Attributes:
+        number: in the order of the dataset, from 0 on.
+        first: the slot of its first step.
+        steps: how many steps.
+        total: the sum of its rewards: its return.
+        terminated: whether it led to a terminal state.
+        about: what the reader has told of it, its seed, say.
+    """
+
+    number: int
+    first: int
+    steps: int
+    total: float
+    terminated: bool
+    about: Json
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Description:
     """What a converted dataset holds.
@@ -42,6 +69,7 @@ class Description:
         dropped: steps that were left out, since nobody knows what they led to.
         options: those of the conversion.
         facts: what is known of where it comes from: its licence, addresses, size.
+        path: the directory, absolute.
     """
 
     name: str
@@ -53,14 +81,26 @@ class Description:
     dropped: int
     options: Json
     facts: Json
+    path: str
+
+    def summaries(self) -> Iterator[Summary]:
+        """What is known of each episode, in their order."""
+        with open(os.path.join(self.path, ABOUT), encoding="utf-8") as lines:
+            for number, (row, line) in enumerate(zip(self.table().tolist(), lines, strict=True)):
+                first, steps, total, terminated = row
+                yield Summary(number, first, steps, total, bool(terminated), json.loads(line))
+
+    def table(self) -> NumpyArray:
+        """A row for each episode, of the dtype `EPISODE`."""
+        return np.fromfile(os.path.join(self.path, EPISODES), EPISODE, self.episodes)
 
     def spec(self, **more: Any) -> BufferSpec:
         return spec_of_item(self.item, self.steps, self.spare, **more)
 
     def write(self, directory: str) -> None:
         """Write it, so that it lasts."""
-        numbers = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        content = {"format": FORMAT, "byteorder": sys.byteorder, **numbers, "item": json.loads(to_json(self.item))}
+        content = {"format": FORMAT, "byteorder": sys.byteorder, "item": json.loads(to_json(self.item))}
+        content |= {name: getattr(self, name) for name in NAMES}
         fd = disk.create(os.path.join(directory, DESCRIPTION))
         try:
             disk.write(fd, json.dumps(content, indent=1).encode())
@@ -82,7 +122,7 @@ def directory_of(dataset: Dataset, who: str) -> str:
     return os.path.abspath(storage.path)
 
 
-def is_dataset(directory: str) -> bool:
+def is_dataset(directory: str | os.PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(directory, DESCRIPTION))
 
 
@@ -96,7 +136,7 @@ def read_description(directory: str) -> Description:
                 f"{path}: expected format {FORMAT}, {sys.byteorder}-endian, got {format_!r}, {byteorder!r}; install a "
                 f"newer functional_rb, or convert the dataset again"
             )
-        return Description(item=from_json(json.dumps(item)), **content)
+        return Description(item=from_json(json.dumps(item)), path=os.path.abspath(directory), **content)
     except FileNotFoundError:
         raise DatasetError(f"{directory}: no converted dataset is there; datasets.convert makes one") from None
     except DatasetError:

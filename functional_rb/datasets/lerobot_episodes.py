@@ -11,13 +11,13 @@ import glob
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import files, strict_json
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.fetching.paths import checked
 from functional_rb.datasets.parquet import Rows, numbers_of, table
 
@@ -27,8 +27,6 @@ EPISODE, TASK = "episode_index", "task_index"
 TASKS, TASK_TABLE = "meta/tasks.jsonl", "meta/tasks.parquet"
 # The name that pandas gives to the column of an index that has none.
 UNNAMED = "__index_level_0__"
-# Rows that are looked at at a time.
-CHUNK = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +63,10 @@ def places(folder: str, info: Json) -> list[Place]:
     raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
 
 
-def _checked(found: Iterator[Place], folder: str) -> list[Place]:
-    """Places whose numbers are some, and each of another episode."""
+def _checked(places: Iterator[Place], folder: str) -> list[Place]:
+    """The same places, whose numbers are some, and each of another episode."""
     made: list[Place] = []
-    for place in found:
+    for place in places:
         where = f"{folder}, episode {place.number}"
         for name, number in (("episode_index", place.number), ("length", place.steps), (FROM, place.row)):
             if type(number) is not int or number < 0:
@@ -81,16 +79,23 @@ def _checked(found: Iterator[Place], folder: str) -> list[Place]:
 
 
 def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
-    path = os.path.join(folder, EPISODES)
-    try:
-        rows = [strict_json.parse(line) for line in files.read_text(path).splitlines() if line.strip()]
-    except (files.UnusableFileError, ValueError, RecursionError, FileNotFoundError) as error:
-        raise DatasetError(f"{path}: expected a line of JSON for each episode: {error}") from None
+    rows = _lines(os.path.join(folder, EPISODES))
     for row in sorted(rows, key=lambda row: row["episode_index"]):
         k = row["episode_index"]
         numbers = {"episode_index": k, "episode_chunk": k // info.get("chunks_size", 1000)}
         paths = {name: (_path(folder, info["video_path"], {**numbers, "video_key": name}), 0.0) for name in videos}
         yield Place(k, row["length"], _path(folder, info["data_path"], numbers), 0, row.get("tasks", []), paths)
+
+
+def _lines(path: str) -> list[Json]:
+    """The objects in lines of JSON."""
+    try:
+        rows = [strict_json.parse(line) for line in files.read_text(path).splitlines() if line.strip()]
+    except (files.UnusableFileError, ValueError, RecursionError, FileNotFoundError) as error:
+        raise DatasetError(f"{path}: expected lines of JSON: {error}") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise DatasetError(f"{path}: expected an object in each line of JSON")
+    return rows
 
 
 def _version_3(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
@@ -156,11 +161,7 @@ def tasks_of(folder: str) -> dict[int, str]:
         rows = table(tables, [TASK], ["task", UNNAMED])
         told = [(row[TASK], row.get("task", row.get(UNNAMED))) for row in rows]
     elif os.path.lexists(lines):
-        try:
-            found = [strict_json.parse(line) for line in files.read_text(lines).splitlines() if line.strip()]
-            told = [(row[TASK], row["task"]) for row in found]
-        except (files.UnusableFileError, ValueError, RecursionError, KeyError, TypeError) as error:
-            raise DatasetError(f"{lines}: expected a line of JSON with task_index and task for each: {error}") from None
+        told = [(row.get(TASK), row.get("task")) for row in _lines(lines)]
     else:
         return {}
     tasks: dict[int, str] = {}
@@ -173,15 +174,10 @@ def tasks_of(folder: str) -> dict[int, str]:
 
 
 class Labels:
-    """The labels of rows, read episode by episode."""
+    """What rows say of the episode that they are of, and of what was to be done, read episode by episode."""
 
     def __init__(self, columns: Collection[str], tasks: Mapping[int, str]) -> None:
-        """Read nothing yet.
-
-        Args:
-            columns: those that the tables have.
-            tasks: in words, by their numbers.
-        """
+        """Of these columns of the tables, with the tasks in words by their numbers."""
         wanted = [EPISODE, *([TASK] if tasks else ())]
         self._columns, self._tasks = [name for name in wanted if name in columns], tasks
         self._rows: Rows | None = None
@@ -197,60 +193,52 @@ class Labels:
             DatasetError: if the rows are of another episode, or there are more of this one, or for a task that is in no
                 table.
         """
-        runs: list[list[Any]] = []
+        runs: list[tuple[int, str]] = []
         if self._columns and place.steps:
-            # From the row before it on.
-            if self._rows is None or self._rows.path != place.file or self._rows.at > max(place.row - 1, 0):
+            before = max(place.row - 1, 0)
+            if self._rows is None or self._rows.path != place.file or self._rows.at > before:
                 self._rows = Rows(place.file, self._columns)
-            rows = self._rows
             if EPISODE in self._columns:
-                self._check_border(rows, place, place.row - 1)
-            for first in range(0, place.steps, CHUNK):
-                stop = min(first + CHUNK, place.steps)
-                if EPISODE in self._columns:
-                    self._check(rows, place, first, stop)
-                if TASK in self._columns:
-                    runs += self._runs(rows, place, first, stop, runs[-1][1] if runs else None)
-            if EPISODE in self._columns:
-                self._check_border(rows, place, place.row + place.steps)
+                self._check_episode(self._rows, place, before)
+            if TASK in self._columns:
+                runs = self._runs(self._rows, place)
         tasks = list(dict.fromkeys([*(task for _, task in runs), *place.tasks]))
-        return {"tasks": tasks, **({"task_from_step": runs} if len(runs) > 1 else {})}
+        return {"tasks": tasks, **({"task_from_step": list(map(list, runs))} if len(runs) > 1 else {})}
 
-    def _check(self, rows: Rows, place: Place, first: int, stop: int) -> None:
-        """Refuse steps [first, stop) whose rows are of another episode."""
-        numbers = self._numbers(rows, EPISODE, place, place.row + first, place.row + stop)
-        if np.any(others := numbers != place.number):
+    def _check_episode(self, rows: Rows, place: Place, before: int) -> None:
+        """Refuse rows of another episode, and rows beside them that are of it too."""
+        stop = place.row + place.steps
+        numbers = _numbers(rows, EPISODE, place, before, max(stop, min(stop + 1, rows.count)))
+        own = numbers[place.row - before :][: place.steps]
+        if np.any(others := own != place.number):
             row = int(others.argmax())
             raise DatasetError(
-                f"{place.file}, row {place.row + first + row}: expected {EPISODE} {place.number}, as the metadata say "
-                f"that rows {place.row} to {place.row + place.steps} are of it, got {numbers[row]}"
+                f"{place.file}, row {place.row + row}: expected {EPISODE} {place.number}, as the metadata say that "
+                f"rows {place.row} to {stop} are of it, got {own[row]}"
             )
-
-    def _check_border(self, rows: Rows, place: Place, row: int) -> None:
-        """Refuse a row beside those of an episode that is of it too."""
-        if 0 <= row < rows.count and self._numbers(rows, EPISODE, place, row, row + 1)[0] == place.number:
-            raise DatasetError(
-                f"{place.file}, row {row}: it is of episode {place.number} too, of which the metadata say that "
-                f"it has rows {place.row} to {place.row + place.steps}"
-            )
-
-    def _runs(self, rows: Rows, place: Place, first: int, stop: int, before: str | None) -> list[list[object]]:
-        """The steps in [first, stop) at which another task begins than the one before."""
-        numbers = self._numbers(rows, TASK, place, place.row + first, place.row + stop)
-        begins = np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
-        made = []
-        for at in begins.tolist():
-            number = int(numbers[at])
-            if number not in self._tasks:
+        for row in (place.row - 1, stop):
+            if row >= 0 and row - before < len(numbers) and numbers[row - before] == place.number:
                 raise DatasetError(
-                    f"{place.file}, row {place.row + first + at}, {TASK}: expected one of the tasks in meta, which are "
-                    f"{sorted(self._tasks)[:20]}, got {number}"
+                    f"{place.file}, row {row}: it is of episode {place.number} too, of which the metadata say that it "
+                    f"has rows {place.row} to {stop}"
                 )
-            if self._tasks[number] != before:
-                made.append([first + at, self._tasks[number]])
-            before = self._tasks[number]
-        return made
 
-    @staticmethod
-    def _numbers(rows: Rows, name: str, place: Place, first: int, stop: int) -> Array:
-        return numbers_of(rows.column(name, first, stop), (), f"{place.file}, episode {place.number}, {name}")
+    def _runs(self, rows: Rows, place: Place) -> list[tuple[int, str]]:
+        """The steps at which another task begins, with the task."""
+        numbers = _numbers(rows, TASK, place, place.row, place.row + place.steps)
+        runs: list[tuple[int, str]] = []
+        for at in [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]:
+            task = self._tasks.get(int(numbers[at]))
+            if task is None:
+                raise DatasetError(
+                    f"{place.file}, row {place.row + at}, {TASK}: expected one of the tasks in meta, which are "
+                    f"{sorted(self._tasks)[:20]}, got {numbers[at]}"
+                )
+            # Two numbers may stand for the same words.
+            if not runs or runs[-1][1] != task:
+                runs.append((at, task))
+        return runs
+
+
+def _numbers(rows: Rows, name: str, place: Place, first: int, stop: int) -> NumpyArray:
+    return numbers_of(rows.column(name, first, stop), (), f"{place.file}, episode {place.number}, {name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.minari_arrow import Arrow
 from functional_rb.datasets.minari_folder import METADATA, WHO, Folder, Minari
 from functional_rb.datasets.minari_hdf5 import Hdf5
+
+if TYPE_CHECKING:
+    from gymnasium import Space
 
 
 def open_minari(
@@ -61,7 +65,7 @@ def _folder(place: str) -> str | None:
     return next((folder for folder in folders if os.path.isfile(os.path.join(folder, METADATA))), None)
 
 
-def _space_of(text: object, where: str) -> object:
+def _space_of(text: object, where: str) -> Space[Any]:
     """The space of Gymnasium that a text describes."""
     spaces = imported("gymnasium", WHO).spaces
     if not isinstance(text, str):
@@ -74,7 +78,7 @@ def _space_of(text: object, where: str) -> object:
         raise DatasetError(f"{where}: expected a space in JSON, got {text:.60}: {error!r}") from None
 
 
-def _space(spaces: ModuleType, told: Json) -> object:
+def _space(spaces: ModuleType, told: Json) -> Space[Any]:
     kind = told["type"]
     if kind == "Box":
         low, high = (np.array(told[name], told["dtype"]) for name in ("low", "high"))

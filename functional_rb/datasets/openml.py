@@ -13,14 +13,15 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import located
-from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import BLOCK, Inflated
 from functional_rb.datasets.parquet import Rows
@@ -38,44 +39,70 @@ LINE = 2**20
 LIMIT = 2**40
 
 
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: of the column.
+        codes: the numbers of the words that stand in it, in their order; None for a column of numbers.
+    """
+
+    name: str
+    codes: Mapping[str, int] | None = None
+
+    def numbers(self, values: Sequence[str | float | None], where: str) -> NumpyArray:
+        """Numbers float64 [n], NaN if missing; or the codes of words int64 [n], -1 if missing."""
+        try:
+            if self.codes is None:
+                return np.array([np.nan if value is None else float(value) for value in values])
+            return np.array([-1 if value is None else self.codes[str(value)] for value in values])
+        except (ValueError, KeyError) as error:
+            raise DatasetError(f"{where}, {self.name!r}: {error!r} is not told") from None
+
+
 class OpenMl:
-    """Reads a table of OpenML; see `Reader` for the attributes."""
+    """Reads a table of OpenML, row by row; see `Reader` for the attributes. Rows without a class are left out."""
 
     def __init__(self, path: str, name: str, target: str | None, one_hot: bool) -> None:
         self.name, self.files, self._one_hot = name, [path], one_hot
         self._table = Arff(path) if ".arff" in os.path.basename(path) else Parquet(path)
-        choices = {column.name: k for k, column in enumerate(self._table.columns) if column and column.choices}
-        chosen = target if target is not None else next((x for x in choices if x.lower() == "class"), None)
-        if chosen is None and choices and max(choices.values()) == len(self._table.columns) - 1:
-            chosen = next(reversed(choices))
-        if chosen not in choices:
-            raise DatasetError(
-                f"{path}: target: expected one of the columns of words {[*choices][:30]}, got {chosen!r}"
-            )
-        self._target = choices[chosen]
-        self._used = [(k, column) for k, column in enumerate(self._table.columns) if column and k != self._target]
-        features: list[str] = []  # of each column its name, or one for each choice
-        for _, column in self._used:
-            words = column.choices if one_hot else None
-            features += [f"{column.name}={word}" for word in words] if words else [column.name]
-        target_column = self._table.columns[self._target]
-        assert target_column is not None and target_column.choices is not None  # as all in `choices`
+        columns = self._table.columns
+        words = {column.name: k for k, column in enumerate(columns) if column and column.codes}
+        chosen = target if target is not None else next((x for x in words if x.lower() == "class"), None)
+        if chosen is None and words and max(words.values()) == len(columns) - 1:
+            chosen = next(reversed(words))
+        if chosen not in words:
+            raise DatasetError(f"{path}: target: expected one of the columns of words {[*words][:30]}, got {chosen!r}")
+        self._target = words[chosen]
+        features: list[str] = []  # of each column its name, or one for each word
+        for k, column in enumerate(columns):
+            if column and k != self._target:
+                codes = column.codes if one_hot else None
+                features += [f"{column.name}={word}" for word in codes] if codes else [column.name]
         self.counts = {"bytes": os.path.getsize(path)}
-        self.facts: Json = {"actions": list(target_column.choices), "features": features}
+        actions = columns[self._target]
+        self.facts: Json = {"actions": list(actions.codes or ()) if actions else [], "features": features}
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Numbers, and choices as their numbers or one-hot."""
+        """Numbers, and words as their numbers or one-hot."""
         number = "float32" if narrow else "float64"
         action = Categorical(len(self.facts["actions"]), dtype="int32" if narrow else "int64")
         return StepSpec(Unbounded((len(self.facts["features"]),), number), action, Unbounded((), "float32"))
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """Row by row. Those whose class is missing are left out."""
-        reward, done, not_cut, at = np.ones(1, np.float32), np.ones(1, bool), np.zeros(1, bool), 0
-        for columns in self._table.batches():
-            actions = columns[self._target]
+        reward, done, not_cut = np.ones(1, np.float32), np.ones(1, bool), np.zeros(1, bool)
+        at = row = 0
+        for batch in self._table.batches():
+            where = f"{self.files[0]}, rows from {row} on"
+            parts, actions = [], np.zeros(0, np.int64)
+            for k, (column, values) in enumerate(zip(self._table.columns, batch, strict=True)):
+                if column and k == self._target:
+                    actions = column.numbers(values, where)
+                elif column:
+                    parts.append(self._features(column, column.numbers(values, where)))
             kept = actions >= 0
-            features = np.concatenate([self._part(columns[k], column) for k, column in self._used], 1)[kept]
+            features, row = np.concatenate(parts, 1)[kept], row + len(actions)
             actions = actions[kept]
             for k in range(max(first - at, 0), len(actions)):
                 after = features[[k, k]]  # there is none, and nobody looks at it
@@ -83,12 +110,12 @@ class OpenMl:
                 yield Episode(after, action, reward, done, not_cut, final_observed=False, file=self.files[0])
             at += len(actions)
 
-    def _part(self, values: Array, column: Column) -> Array:
+    def _features(self, column: Column, values: NumpyArray) -> NumpyArray:
         """The features [n, k] of a column."""
-        if column.choices is None:
+        if column.codes is None:
             return values[:, None]
         if self._one_hot:
-            return (values[:, None] == np.arange(len(column.choices))).astype(np.float64)
+            return (values[:, None] == np.arange(len(column.codes))).astype(np.float64)
         return np.where(values < 0, np.nan, values)[:, None]
 
 
@@ -115,19 +142,6 @@ def open_openml(rest: str, root: str | None = None, *, target: str | None = None
 
     path = located("openml", rest, root, table, f"a file {', '.join(ENDINGS)}")
     return OpenMl(path, f"openml:{rest}", target, one_hot)
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        name: of the column.
-        choices: the words that stand in it; None for numbers.
-    """
-
-    name: str
-    choices: tuple[str, ...] | None = None
 
 
 class Arff:
@@ -161,26 +175,24 @@ class Arff:
                 raise DatasetError(f"{self._path}: expected a table in ARFF: {error}") from None
 
     def _column(self, line: str) -> Column | None:
-        found = ATTRIBUTE.fullmatch(line)
-        if found is None:
+        match = ATTRIBUTE.fullmatch(line)
+        if match is None:
             raise DatasetError(f"{self._path}: expected the name and the kind of an attribute, got {line!r:.200}")
-        name, kind = next(part for part in found.groups()[:3] if part is not None), found[4].strip()
+        name, kind = next(part for part in match.groups()[:3] if part is not None), match[4].strip()
         if kind.lower() in NUMBERS:
             return Column(name)
         if kind.startswith("{") and kind.endswith("}"):
-            return Column(name, tuple(str(word) for word in _words(kind[1:-1], self._path)))
+            return Column(name, {str(word): k for k, word in enumerate(_words(kind[1:-1], self._path))})
         return None
 
-    def batches(self) -> Iterator[list[Array]]:
-        """The columns of some rows: numbers float64 [n], NaN if missing; choices int64 [n], -1 if missing."""
-        codes = [_codes(column) for column in self.columns]
+    def batches(self) -> Iterator[list[Sequence[str | None]]]:
+        """The columns of some rows at a time."""
         with self._lines() as lines:
             data = itertools.dropwhile(lambda line: not line.lower().startswith("@data"), lines)
             next(data)
             number = 0
             while rows := [self._row(line, number + k) for k, line in enumerate(itertools.islice(data, BATCH))]:
-                columns = zip(self.columns, codes, zip(*rows, strict=True), strict=True)
-                yield [self._values(*column, number) for column in columns]
+                yield list(zip(*rows, strict=True))
                 number += len(rows)
 
     def _row(self, line: str, number: int) -> list[str | None]:
@@ -192,75 +204,44 @@ class Arff:
             )
         return row
 
-    def _values(
-        self, column: Column | None, codes: dict[str, int] | None, values: Sequence[str | None], first: int
-    ) -> Array:
-        if column is None:
-            return np.zeros(len(values))
-        try:
-            if codes is None:
-                return np.array([np.nan if value is None else float(value) for value in values])
-            return np.array([-1 if value is None else codes[value] for value in values])
-        except (ValueError, KeyError) as error:
-            raise DatasetError(f"{self._path}, rows from {first} on, {column.name!r}: {error!r} is not told") from None
-
 
 class Parquet:
-    """A table in Parquet; words are counted in the order in which they come.
+    """A table in Parquet; words are numbered in the order in which they come.
 
     Attributes:
         columns: by their places; None for those that are neither numbers nor words.
     """
 
     def __init__(self, path: str) -> None:
-        self._path, self._types = path, imported("pyarrow", "datasets: openml").types
-        kinds = Rows(path, []).kinds
-        self._names = [*kinds]
-        self.columns = [self._column(name, kind) for name, kind in kinds.items()]
+        self._path, types = path, imported("pyarrow", "datasets: openml").types
+        self.columns: list[Column | None] = []
+        for name, kind in Rows(path, []).kinds.items():
+            if types.is_integer(kind) or types.is_floating(kind):
+                self.columns.append(Column(name))
+            elif types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
+                words = (str(word) for (part,) in self._read([name]) for word in part if word is not None)
+                self.columns.append(Column(name, {word: k for k, word in enumerate(dict.fromkeys(words))}))
+            else:
+                self.columns.append(None)
 
-    def _column(self, name: str, kind: object) -> Column | None:
-        if self._types.is_integer(kind) or self._types.is_floating(kind):
-            return Column(name)
-        is_words = self._types.is_dictionary(kind) or self._types.is_string(kind) or self._types.is_large_string(kind)
-        if not is_words:
-            return None
-        words: dict[str, None] = {}
-        rows = Rows(self._path, [name])
+    def batches(self) -> Iterator[list[Sequence[str | float | None]]]:
+        """The columns of some rows at a time."""
+        for batch in self._read([column.name for column in self.columns if column]):
+            values = iter(batch)
+            yield [next(values) if column else [] for column in self.columns]
+
+    def _read(self, names: list[str]) -> Iterator[list[Sequence[str | float | None]]]:
+        rows = Rows(self._path, names)
         for first in range(0, rows.count, BATCH):
-            part = rows.column(name, first, min(first + BATCH, rows.count)).to_pylist()
-            words |= {str(word): None for word in part if word is not None}
-        return Column(name, tuple(words))
-
-    def batches(self) -> Iterator[list[Array]]:
-        """The columns of some rows: numbers float64 [n], NaN if missing; choices int64 [n], -1 if missing."""
-        kept = [column for column in self.columns if column is not None]
-        rows = Rows(self._path, [column.name for column in kept])
-        codes = {column.name: _codes(column) for column in kept}
-        for first in range(0, rows.count, BATCH):
-            stop, made = min(first + BATCH, rows.count), []
-            for column in self.columns:
-                values = [] if column is None else rows.column(column.name, first, stop).to_pylist()
-                told = None if column is None else codes[column.name]
-                if column is None:
-                    made.append(np.zeros(stop - first))
-                elif told is None:
-                    made.append(np.array([np.nan if value is None else value for value in values], np.float64))
-                else:
-                    made.append(np.array([-1 if value is None else told[str(value)] for value in values]))
-            yield made
-
-
-def _codes(column: Column | None) -> dict[str, int] | None:
-    if column is None or column.choices is None:
-        return None
-    return {word: k for k, word in enumerate(column.choices)}
+            stop = min(first + BATCH, rows.count)
+            yield [rows.column(name, first, stop).to_pylist() for name in names]
 
 
 def _words(line: str, where: str) -> list[str | None]:
     """The values in a line; None for those that are missing."""
     if "'" not in line and '"' not in line:
         return [None if word == "?" else word for word in map(str.strip, line.split(","))]
-    found: list[str | None] = []
+    words: list[str | None] = []
     at = 0
     while at < len(line):
         match = TOKEN.match(line, at)
@@ -268,6 +249,6 @@ def _words(line: str, where: str) -> list[str | None]:
             raise DatasetError(f"{where}: expected values with commas between them, got {line[at:]!r:.200}")
         quoted = match[1] if match[1] is not None else match[2]
         word = match[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-        found.append(None if quoted is None and word == "?" else word)
+        words.append(None if quoted is None and word == "?" else word)
         at = match.end()
-    return found
+    return words

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from functional_rb.base.files import as_path
+from functional_rb.datasets.description import is_dataset
 from functional_rb.datasets.episode import Episode, StepSpec
+from functional_rb.datasets.stored import Stored
 
 
 class Reader(Protocol):
@@ -117,11 +119,12 @@ def split_name(name: object) -> tuple[str, str]:
     return prefix, rest
 
 
-def open_reader(name: str, root: str | os.PathLike[str] | None = None, **options: object) -> Reader:
+def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, **options: object) -> Reader:
     """The reader of a dataset.
 
     Args:
-        name: with its prefix; after that the dataset's own name, or the path of its files.
+        name: with its prefix; after that the dataset's own name, or the path of its files. Or the directory of a
+            converted dataset, which has no options.
         root: the folder where datasets lie.
         options: of the reader.
 
@@ -132,6 +135,8 @@ def open_reader(name: str, root: str | os.PathLike[str] | None = None, **options
     """
     if root is not None and not isinstance(root, str | os.PathLike):
         raise TypeError(f"datasets: expected root as the path of a folder, got {root!r}")
+    if isinstance(name, str | os.PathLike) and is_dataset(name) and not options:
+        return Stored(name)
     prefix, rest = split_name(name)
     opener = _REGISTERED.get(prefix)
     if opener is None:

@@ -90,7 +90,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
                 gathered.add(field, structure, [leaf[1:] for leaf in leaves] if seen else leaves)
         goes_on = piece.goes_on
     gathered.take()
-    summaries = list(reader.summaries())
+    summaries = list(reader.description.summaries())
     return {
         "steps": reader.description.steps,
         "episodes": reader.description.episodes,

@@ -17,8 +17,6 @@ from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import (
     ABOUT,
-    EPISODE,
-    EPISODES,
     Dataset,
     Description,
     directory_of,
@@ -36,27 +34,6 @@ from functional_rb.structures import frame_ring, row_layout, stored_arrays
 BLOCKS = 8
 # Episodes that are not wanted are read over if they have so many times fewer steps than that.
 GAPS = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """What is known of a stored episode without reading its steps.
-
-    Attributes:
-        number: in the order of the dataset, from 0 on.
-        first: the slot of its first step.
-        steps: how many steps.
-        total: the sum of its rewards: its return.
-        terminated: whether it led to a terminal state.
-        about: what the reader has told of it, its seed, say.
-    """
-
-    number: int
-    first: int
-    steps: int
-    total: float
-    terminated: bool
-    about: Json
 
 
 class Stored:
@@ -79,7 +56,7 @@ class Stored:
         """
         self.path = directory_of(dataset, "datasets")
         self.description = read_description(self.path)
-        self._table = np.fromfile(os.path.join(self.path, EPISODES), EPISODE, self.description.episodes)
+        self._table = self.description.table()
         self._chosen = range(len(self._table)) if chosen is None else chosen
         self.name, self.facts = self.description.name, self.description.facts
         self.files = [os.path.join(self.path, name) for name in sorted(os.listdir(self.path))]
@@ -93,15 +70,6 @@ class Stored:
         observation = Composite({name: item[name] for name in _observed(item)})
         infos = dict(item[INFO].items()) if INFO in item.parts else {}
         return StepSpec(observation, item[ACTION], item[NEXT][REWARD], infos, encoded=True)
-
-    def summaries(self) -> Iterator[Summary]:
-        """What is known of the episodes that are given."""
-        chosen = set(self._chosen)
-        with open(os.path.join(self.path, ABOUT), encoding="utf-8") as lines:
-            for number, line in enumerate(lines):
-                if number in chosen:
-                    first, steps, total, terminated = self._table[number].tolist()
-                    yield Summary(number, first, steps, total, bool(terminated), json.loads(line))
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """Those that were chosen, in their order."""

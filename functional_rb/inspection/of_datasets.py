@@ -37,7 +37,7 @@ def draw_dataset(reader: Stored, path: str) -> None:
 
 def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
     """Of the lengths and the returns of episodes, if they are finite."""
-    summaries = list(reader.summaries())
+    summaries = list(reader.description.summaries())
     found = [
         ("steps of an episode", "episodes", distribution(np.array([episode.steps for episode in summaries]))),
         ("return of an episode", "episodes", distribution(np.array([episode.total for episode in summaries]))),

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
-from functional_rb.datasets import Conversion, Stored, convert, info
+from functional_rb.datasets import Conversion, convert, info
 from tests.datasets import datasets_of_others as others
 from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp
@@ -94,9 +94,9 @@ def test_datasets_are_made_of_datasets(tmp_path: Path, told: Callable[..., str])
     def kept(*arguments: str) -> list[int]:
         out = tmp_path / f"kept {' '.join(arguments)}".replace("/", "")
         assert told("filter", made, out, *arguments) == str(out)
-        return [summary.about["seed"] for summary in Stored(out).summaries()]
+        return [summary.about["seed"] for summary in info(out).summaries()]
 
-    totals = [summary.total for summary in Stored(made).summaries()]
+    totals = [summary.total for summary in info(made).summaries()]
     assert kept("--lengths", "2:5") == [0, 3, 4]
     assert kept("--returns", f"{totals[2]}:") == [k for k, total in enumerate(totals) if total >= totals[2]]
     assert kept("--returns", ":5", "--ends", "terminated") == [0]
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_told_of_by_the_table_of_sources(
     for more in ([], ["--json"]):
         assert main(["datasets", "info", "d4rl:hopper-medium-v2", "--root", str(tmp_path), *more]) == 1
         out, error = capsys.readouterr()
-        assert "d4rl:hopper-medium-v2: no hopper-medium-v2.hdf5" in error
+        assert "d4rl:hopper-medium-v2: expected a file of HDF5" in error
         told = json.loads(out) if more else dict(line.split(": ", 1) for line in out.splitlines())
         assert (told["name"], told["licence"], told["size"]) == ("d4rl:hopper-medium-v2", "CC BY 4.0", "145.68 MiB")
         assert told["homepage"].endswith("github.com/Farama-Foundation/D4RL")
@@ -165,7 +165,7 @@ def test_what_is_not_there_is_told_of_by_the_table_of_sources(
 
 def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "info", "minari:no/such-v0", "--root", str(tmp_path)]) == 1
-    assert "datasets: minari:no/such-v0: no metadata.json" in capsys.readouterr().err
+    assert "datasets: minari:no/such-v0: expected metadata.json" in capsys.readouterr().err
     assert main(["datasets", "get", "rlds:unheard/of", "--root", str(tmp_path)]) == 1  # nobody knows where it lies
     assert "rlds:unheard/of: expected a folder with features.json in" in capsys.readouterr().err
     assert main(["datasets", "get", "nothing", "--root", str(tmp_path)]) == 1

@@ -12,7 +12,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import DatasetError, Episode, Stored, convert, info
+from functional_rb.datasets import DatasetError, Episode, convert, info, open_reader
 from functional_rb.datasets import pieces as sizes
 from tests.datasets.made_up import READERS, MadeUp, contents, expected
 
@@ -33,7 +33,9 @@ def observations(path: Path) -> list[float]:
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_what_is_read_and_converted_again_is_the_same(reader: MadeUp, compact: bool, tmp_path: Path) -> None:
     convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
-    again = convert(Stored(tmp_path / "made"), tmp_path / "again", frb.datasets.Conversion(infos=True, compact=compact))
+    again = convert(
+        open_reader(tmp_path / "made"), tmp_path / "again", frb.datasets.Conversion(infos=True, compact=compact)
+    )
     first, second = contents(tmp_path / "made"), contents(tmp_path / "again")
     assert set(first) == set(second)
     assert [name for name in first if first[name] != second[name]] in (
@@ -48,7 +50,7 @@ def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
     rows = tmp_path / "made" / "rows.bin"
     rows.write_bytes(rows.read_bytes()[:-1])
     with pytest.raises(DatasetError, match=r"rows\.bin: rows \d+ to 10 are not there: the file is damaged"):
-        [*Stored(tmp_path / "made").episodes()]
+        [*open_reader(tmp_path / "made").episodes()]
 
 
 def test_errors_of_functions_come_with_the_episode(tmp_path: Path) -> None:
@@ -94,14 +96,14 @@ def test_filter_split_and_concat(tmp_path: Path) -> None:
     kept = frb.datasets.filter(tmp_path / "made", lambda x: x.terminated and x.steps > 3, tmp_path / "long")
     assert observations(tmp_path / "long") == [*range(6, 12), *range(16, 21)]
     assert kept.facts["filter"]["of"] == str(tmp_path / "made")
-    told = [(x.number, x.first, x.steps, x.total, x.terminated, x.about) for x in Stored(tmp_path / "made").summaries()]
+    told = [(x.number, x.first, x.steps, x.total, x.terminated, x.about) for x in info(tmp_path / "made").summaries()]
     assert told[1] == (1, 3, 1, 4.25, False, {"seed": 1})
     assert told[2][3] == sum(t + 0.25 for t in range(6, 12))
 
     places = [tmp_path / "train", tmp_path / "test"]
     parts = frb.datasets.split(tmp_path / "made", [0.6, 0.4], places, seed=1)
     assert [part.episodes for part in parts] == [3, 2]
-    both = [seed for place in places for seed in (x.about["seed"] for x in Stored(place).summaries())]
+    both = [seed for place in places for seed in (x.about["seed"] for x in info(place).summaries())]
     assert sorted(both) == [0, 1, 2, 3, 4]
     assert both != sorted(both)
 
@@ -127,7 +129,7 @@ def test_episodes_of_one_key_stay_together(tmp_path: Path) -> None:
     for seed in range(3):
         at = [place.with_name(f"{place.name}{seed}") for place in places]
         frb.datasets.split(tmp_path / "made", [0.75, 0.25], at, seed=seed, by=lambda x: x.about["seed"] % 4)
-        keys = [{x.about["seed"] % 4 for x in Stored(place).summaries()} for place in at]
+        keys = [{x.about["seed"] % 4 for x in info(place).summaries()} for place in at]
         assert [len(part) for part in keys] == [3, 1]
         assert keys[0] | keys[1] == {0, 1, 2, 3}
         found |= keys[1]

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, Stored, convert, export, info
-from functional_rb.datasets import open_reader as opened
+from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, convert, export, info, open_reader
 from functional_rb.datasets import pieces as sizes
 from functional_rb.datasets.exporting import lerobot_files
+from functional_rb.datasets.stored import Stored
 from functional_rb.specs.values import Outline
 from functional_rb.storage import disk
 from tests.datasets.episodes import equal, joined, read
@@ -52,8 +52,8 @@ def same_again(made: Path, name: str, again: Path) -> None:
     """What was exported, read and converted once more, is what it was made of."""
     kept = info(made)
     options = {key: kept.options[key] for key in ("narrow", "observation_key", "compact")}
-    assert convert(opened(name), again, frb.datasets.Conversion(infos=True, **options)).item == kept.item
-    ours, theirs = (joined(read(Stored(path))) for path in (made, again))
+    assert convert(open_reader(name), again, frb.datasets.Conversion(infos=True, **options)).item == kept.item
+    ours, theirs = (joined(read(open_reader(path))) for path in (made, again))
     for one, other in zip(ours, theirs, strict=True):
         for field in ("observations", "actions", "rewards", "terminated", "truncated", "infos"):
             equal(getattr(one, field), getattr(other, field))
@@ -76,7 +76,7 @@ def test_minari_reads_every_step(reader: MadeUp, piece: int, tmp_path: Path) -> 
     dataset = minari.MinariDataset(tmp_path / "walks" / "left-v0" / "data")
     told = list(dataset.storage.get_episode_metadata(range(len(theirs))))
     assert [x["total_steps"] for x in told] == [len(x) for x in theirs]
-    assert [x["seed"] for x in told] == [x.about["seed"] for x in Stored(tmp_path / "made").summaries()]
+    assert [x["seed"] for x in told] == [x.about["seed"] for x in info(tmp_path / "made").summaries()]
     assert dataset.total_steps == info(tmp_path / "made").steps
     same_again(tmp_path / "made", name, tmp_path / "again")
 
@@ -127,7 +127,9 @@ def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch:
         texts = [text.decode() for text in other.infos["name"]]
         equal(dict(own.infos), {**other.infos, "name": texts})
         assert dataset.observation_space["image"].contains(other.observations["image"][0])
-    again = convert(opened(name), tmp_path / "again", frb.datasets.Conversion(infos=["speed", "inner"], narrow=False))
+    again = convert(
+        open_reader(name), tmp_path / "again", frb.datasets.Conversion(infos=["speed", "inner"], narrow=False)
+    )
     both = {key: spec for key, spec in info(tmp_path / "made").item.items() if key != "info"}
     assert {key: spec for key, spec in again.item.items() if key != "info"} == both
 
@@ -148,7 +150,7 @@ def test_minari_is_told_what_is_known(tmp_path: Path) -> None:
     convert(MadeUp([3]), tmp_path / "made")
     told = {"author": ["A. Uthor"], "description": "walks", "dataset_id": "mine/old-v3"}
     name = export(tmp_path / "made", tmp_path / "walk-v0", facts=told)
-    convert(opened(name), tmp_path / "again")
+    convert(open_reader(name), tmp_path / "again")
     export(tmp_path / "again", tmp_path / "walk-v1", facts={"description": "more walks"})
     found = [minari.MinariDataset(tmp_path / f"walk-v{k}" / "data") for k in range(2)]
     assert [dataset.id for dataset in found] == ["mine/old-v3", "walk-v1"]
@@ -171,8 +173,8 @@ def test_lerobot_has_every_step(
     convert(MadeUp(LENGTHS, shape), tmp_path / "made", frb.datasets.Conversion(infos=True))
     name = export(tmp_path / "made", tmp_path / "walk", format, facts={**FPS, "task": "walk left"})
     assert name == f"lerobot:{tmp_path}/walk"
-    given = joined(read(Stored(tmp_path / "made")))
-    for own, other in zip(given, joined(read(opened(name))), strict=True):
+    given = joined(read(open_reader(tmp_path / "made")))
+    for own, other in zip(given, joined(read(open_reader(name))), strict=True):
         there = own.observations["observation"][:-1]
         np.testing.assert_array_equal(other.observations["state"][:-1], there.reshape(len(own), *(shape or (1,))))
         np.testing.assert_array_equal(other.actions[:, 0], own.actions)
@@ -181,13 +183,13 @@ def test_lerobot_has_every_step(
         np.testing.assert_array_equal(other.infos["at"], own.infos["at"])
         np.testing.assert_array_equal(other.infos["next.truncated"], own.truncated)
         assert other.about == {"tasks": ["walk left"]}
-    made = convert(opened(name), tmp_path / "again", frb.datasets.Conversion(infos=True))
+    made = convert(open_reader(name), tmp_path / "again", frb.datasets.Conversion(infos=True))
     wanted = expected(MadeUp(LENGTHS, blind=range(5)))
-    rewards = np.concatenate([episode.rewards for episode in read(Stored(tmp_path / "again"))])
+    rewards = np.concatenate([episode.rewards for episode in read(open_reader(tmp_path / "again"))])
     np.testing.assert_array_equal(rewards, wanted["reward"])
     assert made.facts["fps"] == 10
     twice = export(tmp_path / "again", tmp_path / "twice", format)  # fps is known, what is counted is counted anew
-    assert [*opened(twice).spec(True).infos] == [*opened(name).spec(True).infos]
+    assert [*open_reader(twice).spec(True).infos] == [*open_reader(name).spec(True).infos]
     files = {str(path.relative_to(tmp_path / "walk")) for path in (tmp_path / "walk").rglob("*.parquet")}
     if format == "lerobot":
         assert "data/chunk-001/file-000.parquet" in files
@@ -233,7 +235,7 @@ def test_lerobot_can_read_tables_stats_and_tasks(format: str, tmp_path: Path, mo
     convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
     export(tmp_path / "made", tmp_path / "walk", format, facts=FPS)
     found = hugging_face(tmp_path / "walk", tmp_path, monkeypatch, format == "lerobot")
-    rows = joined(read(Stored(tmp_path / "made")))
+    rows = joined(read(open_reader(tmp_path / "made")))
     whole = {name: np.concatenate([x.observations[name][:-1] for x in rows]) for name in shapes}
     for name, values in whole.items():
         np.testing.assert_array_equal(np.stack(found[f"observation.{name}"][:]), values)
@@ -350,7 +352,7 @@ def test_numbers_of_all_kinds_come_back(
     convert(reader, root / "made", frb.datasets.Conversion(infos=True, compact=compact))
     same_again(root / "made", export(root / "made", root / "all-v0"), root / "again")
     name = export(root / "made", root / "rows", "lerobot", facts=FPS)
-    for own, other in zip(reader.episodes(), joined(read(opened(name))), strict=True):
+    for own, other in zip(reader.episodes(), joined(read(open_reader(name))), strict=True):
         for key, spec in specs.items():
             rows = own.observations[key][:-1]
             theirs = other.observations[key][:-1]
@@ -504,7 +506,7 @@ def test_the_folder_is_whole_or_not_there(format: str, tmp_path: Path, monkeypat
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name for path in tmp_path.iterdir()} == hidden
     name = export(tmp_path / "made", target, format, facts=FPS)
-    assert sum(len(episode) for episode in opened(name).episodes()) == 50
+    assert sum(len(episode) for episode in open_reader(name).episodes()) == 50
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import Episode, Stored, convert, stored
+from functional_rb.datasets import Episode, convert, stored
 from functional_rb.datasets import pieces as sizes
 from tests.datasets.episodes import equal, joined, read
 from tests.datasets.made_up import MadeUp
@@ -29,7 +29,7 @@ def test_any_episodes_are_read_as_they_were(
     convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
     monkeypatch.setattr(sizes, "PIECE", piece)
     monkeypatch.setattr(stored, "GAPS", gaps)
-    whole = {x.about["seed"]: x for x in joined(read(Stored(tmp_path / "made")))}
+    whole = {x.about["seed"]: x for x in joined(read(stored.Stored(tmp_path / "made")))}
     for told, found in zip(reader.episodes(), whole.values(), strict=True):
         equal(found.observations["observation"], told.observations)
         equal(found.actions, told.actions)
@@ -37,7 +37,7 @@ def test_any_episodes_are_read_as_they_were(
     for count in (1, 2, 5, 20, len(whole)):
         chosen = sorted(rng.choice(numbers, count, replace=False).tolist())
         for first in {0, count // 2}:
-            again = joined(read(Stored(tmp_path / "made", chosen), first))
+            again = joined(read(stored.Stored(tmp_path / "made", chosen), first))
             assert len(again) == count - first
             for number, episode in zip(chosen[first:], again, strict=True):
                 wanted = list(whole.values())[number]
@@ -78,6 +78,6 @@ def test_functions_may_change_what_they_get(
         return dataclasses.replace(episode)
 
     frb.datasets.map(tmp_path / "made", raised, tmp_path / "changed")
-    for told, made in zip(reader.episodes(), joined(read(Stored(tmp_path / "changed"))), strict=True):
+    for told, made in zip(reader.episodes(), joined(read(stored.Stored(tmp_path / "changed"))), strict=True):
         equal(made.observations["observation"], told.observations + 100)
         equal(made.rewards, -told.rewards)

@@ -79,7 +79,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     made.update_metadata(told)
     made.update_episodes(_buffers(reader, fields))
     # Of an episode in several pieces it has noted how long the last one is.
-    made.update_episode_metadata({"total_steps": episode.steps} for episode in reader.summaries())
+    made.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
 
 
 def _check_facts(facts: Json) -> None:
