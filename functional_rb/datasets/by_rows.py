@@ -175,18 +175,10 @@ class Forward:
 def located(
     prefix: str, rest: str, root: str | None, locate: Callable[[str], str | None], what: str, *others: str
 ) -> str:
-    """The path of a dataset's files: by the name itself if it is a path, else below the folder where datasets lie.
+    """The path of a dataset's files: the name itself may be a path, else they lie below the folder where datasets lie.
 
-    Args:
-        prefix: of the dataset's name.
-        rest: of the name.
-        root: the folder where datasets lie.
-        locate: gives the path of the files at a place, None if they are not there.
-        what: is expected there, for errors.
-        others: folders where others keep such datasets.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
+    `locate` gives the path of the files at a place, None if they are not there; what it looks for the error names, and
+    all places. `others` are folders where others keep such datasets.
     """
     folders = [*others] if root is None else [os.path.join(root, prefix), *others]
     # A name that leads out of these folders may be a path alone.

@@ -71,11 +71,7 @@ class Conversion:
 
 
 def conversion_of(given: Conversion | None, who: str) -> Conversion:
-    """What a caller gives, the usual one if that is None.
-
-    Raises:
-        TypeError: for something else.
-    """
+    """What a caller gives, the usual one if that is None."""
     if given is not None and not isinstance(given, Conversion):
         raise TypeError(f"{who}: expected conversion as frb.datasets.Conversion(...), got {given!r:.80}")
     return given or Conversion()
@@ -146,7 +142,7 @@ def convert(
 
 
 def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:
-    """The dataset that is there, if it is this one: who calls again gets it."""
+    """The dataset that is there, if it is this one: a repeated call gets it."""
     told = {"name": reader.name, **options, **{way: reader.facts[way] for way in WAYS if way in reader.facts}}
     found = {"name": there.name, **there.options, **{way: there.facts[way] for way in WAYS if way in there.facts}}
     for what in sorted(told.keys() | found.keys()):
@@ -176,8 +172,6 @@ class _Position:
 
 
 class _Writing:
-    """A conversion under way."""
-
     def __init__(self, directory: str, form: Form, begin: Line) -> None:
         self.directory, self.form = directory, form
         self.journal = Journal(directory, begin)

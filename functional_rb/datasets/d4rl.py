@@ -231,11 +231,9 @@ def _next_observations(file: Group, observations: Dataset, path: str) -> Dataset
 
 
 def _breaks(observations: Dataset, following: Dataset, path: str) -> NumpyArray:
-    """After which rows the next one does not begin from what they have led to, bool [n].
+    """After which rows the next one does not begin from what they have led to, bool [n]; the last is not marked.
 
-    Returns:
-        Numbers are compared as observations are stored; one that is NaN in both is the same. The last row is not
-        marked.
+    Numbers are compared as observations are stored; one that is NaN in both is the same.
     """
     n, found = len(observations), np.zeros(len(observations), bool)
     for first, stop in _blocks(observations):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -51,14 +51,14 @@ class GenDgrl(RowReader):
     def _contents(self, first: int) -> Iterator[tuple[str, dict[str, NumpyArray]]]:
         """The names of files in the archive, from one on, and what they hold."""
         at = 0
-        for name, _, stream in tars.members(self.files[0]):
+        for name, stream in tars.members(self.files[0]):
             if name.endswith(".npy"):
                 at += 1
                 if at > first:
                     yield name, _fields(stream, f"{self.files[0]}, {name!r}")
 
 
-def _fields(stream: BinaryIO, where: str) -> dict[str, NumpyArray]:
+def _fields(stream: IO[bytes], where: str) -> dict[str, NumpyArray]:
     header = NpyStream(stream, where, objects=True)
     if header.shape != () or not header.dtype.hasobject:
         raise DatasetError(f"{where}: expected a dict, pickled by numpy.save, got an array {header.shape}")

@@ -81,11 +81,7 @@ def has(group: Group, name: str, where: str) -> bool:
 
 
 def member(group: Group, name: str, where: str) -> Group | Dataset:
-    """A group or a data set in a group, which has to lie in the same file.
-
-    Raises:
-        DatasetError: if there is none, or it is a link, or lies elsewhere, or cannot be read.
-    """
+    """A group or a data set in a group. Links, and what lies in other files, are refused."""
     h5py = imported("h5py", "datasets")
     with damage(where, repr(name)):
         try:
@@ -107,12 +103,7 @@ def member(group: Group, name: str, where: str) -> Group | Dataset:
 
 
 def data(group: Group, name: str, where: str) -> Dataset:
-    """A data set in a group, that may be read.
-
-    Raises:
-        DatasetError: for what `member` refuses, a group, a single value, or a data set of which the file holds next to
-            nothing.
-    """
+    """A data set in a group that may be read: no single value, and none that claims what the file does not hold."""
     *parents, last = name.split("/")
     for parent in parents:
         group = member(group, parent, where)

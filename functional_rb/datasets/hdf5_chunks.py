@@ -26,11 +26,7 @@ DEFLATE = 1
 
 
 def rows(dataset: Any, first: int, stop: int) -> Array | None:
-    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few.
-
-    Raises:
-        OSError: if what is in the file cannot be inflated to what is said to be in it.
-    """
+    """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few."""
     shape = (stop - first, *dataset.shape[1:])
     if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
         return None
@@ -63,7 +59,6 @@ def _is_deflated(dataset: Any) -> bool:
 def _put(
     made: Array, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
 ) -> None:
-    """Inflate the chunk that begins at a place, and put what there is of it in the rows from `first` on."""
     nbytes = math.prod(chunk) * made.dtype.itemsize
     inflated = content
     if is_deflated:

@@ -23,16 +23,10 @@ AHEAD = 10.0
 
 
 def decoding(name: str, videos: int) -> AbstractContextManager[Decode]:
-    """What decodes videos, until it is closed.
+    """What decodes so many videos by turns, until it is closed: "pyav", or "module:function".
 
-    Args:
-        name: "pyav", or "module:function" of what is called with a video's path and seconds [n], float64, which grow,
-            and gives frames uint8 [n, height, width, 3].
-        videos: how many are read by turns.
-
-    Raises:
-        ImportError: if it is missing.
-        ValueError: for another text.
+    Such a function is called with a video's path and seconds [n], float64, which grow, and gives frames uint8
+    [n, height, width, 3].
     """
     if name == "pyav":
         return Pyav(videos)
@@ -69,20 +63,9 @@ class Pyav:
         self._open.clear()
 
     def __call__(self, path: str, times: Array, shape: tuple[int, ...]) -> Array:
-        """The frames nearest to some seconds.
+        """The frames uint8 [n, *shape] nearest to seconds [n], which grow.
 
-        Args:
-            path: of the video.
-            times: seconds [n], which grow.
-            shape: of a frame.
-
-        Returns:
-            uint8 [n, *shape].
-
-        Raises:
-            DatasetError: for a video that cannot be decoded, has frames of another size, or ends half a frame or more
-                before the last of them.
-            FileNotFoundError: if there is no such file.
+        A video that ends half a frame or more before the last of them is refused, and frames of another size are.
         """
         video = self._open.pop(path, None) or _Video(path)
         try:

@@ -135,13 +135,7 @@ def absolute(name: str) -> str:
 def place(folder: str, name: str, options: Json) -> str:
     """The directory of a converted dataset: by its name, with a short checksum of all that makes its files differ.
 
-    Args:
-        folder: where datasets lie.
-        name: as `absolute` gives it.
-        options: of the reader, and of the conversion.
-
-    Raises:
-        ValueError: for a name that is no part of a path.
+    The name is as `absolute` gives it; the options are those of the reader, and of the conversion.
     """
     prefix, rest = split_name(name)
     told = json.dumps([rest, options], sort_keys=True, default=repr)

@@ -135,8 +135,9 @@ def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     """
     if root is not None and not isinstance(root, str | os.PathLike):
         raise TypeError(f"datasets: expected root as the path of a folder, got {root!r}")
-    if isinstance(name, str | os.PathLike) and is_dataset(name) and not options:
-        return Stored(name)
+    there: object = name  # users give anything
+    if isinstance(there, str | os.PathLike) and is_dataset(there) and not options:
+        return Stored(there)
     prefix, rest = split_name(name)
     opener = _REGISTERED.get(prefix)
     if opener is None:

@@ -61,14 +61,7 @@ class Part:
     """A part of steps: of which field of an episode it is made, and what it has to be."""
 
     def __init__(self, spec: object, field: str, prefix: Path, is_encoded: bool) -> None:
-        """Take its spec apart once.
-
-        Args:
-            spec: of the part.
-            field: of the episode, for errors.
-            prefix: of the paths by which the leaves are found.
-            is_encoded: whether texts and the like come in the arrays that stand for them.
-        """
+        # In an encoded part texts and the like come in the arrays that stand for them.
         self._spec, self._field = spec, field
         self._encodes = not is_encoded and is_encoding(spec)
         outline = Outline.of(spec, WHO)
@@ -160,19 +153,7 @@ class Form:
         object.__setattr__(self, "paths", tuple(self.spec.plan.structure.paths))
 
     def taken(self, episode: Episode, goes_on: bool, where: str) -> Steps | None:
-        """What is stored of a piece of an episode.
-
-        Args:
-            episode: the piece.
-            goes_on: whether it goes on with the piece before.
-            where: file and episode, for errors.
-
-        Returns:
-            The steps; None if nothing is left of the episode.
-
-        Raises:
-            DatasetError: for what does not fit, naming the field.
-        """
+        """What is stored of a piece of an episode, which may go on with the one before; None if nothing is left."""
         n = steps_of(episode, where)
         terminated, truncated = ends_of(episode, n, where)
         dropped = int(not episode.final_observed and not terminated)
@@ -194,13 +175,9 @@ class Form:
 
 
 def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
-    """The spec of a dataset's buffer.
+    """The spec of a dataset's buffer, with fields of the spec.
 
-    Args:
-        item: of the buffer.
-        capacity: steps.
-        spare: how many frames there are beyond that; None if observations are not stored as frames.
-        more: fields of the spec.
+    `spare` frames there are beyond the capacity; None if observations are not stored as frames.
     """
     compact = None if spare is None else Compact(spare=spare)
     return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)

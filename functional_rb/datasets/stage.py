@@ -55,15 +55,9 @@ class Stage:
         return self._steps + steps.length <= self._room[0] and self._frames + steps.length < self._room[1]
 
     def put(self, steps: Steps, at: int, frames: int) -> int:
-        """Gather some steps; there is room, or nothing is there.
+        """Gather some steps, for which there is room, or nothing is there; gives how many frames there are more.
 
-        Args:
-            steps: a piece of an episode.
-            at: the place of the first of them in its episode.
-            frames: how many frames there are before those of these steps.
-
-        Returns:
-            How many frames there are more.
+        The first of them is at the place `at` in its episode, and before them there are so many frames.
         """
         n, again = steps.length, int(steps.goes_on)  # then the first frame is the last one of the piece before
         if not self.has_room(steps):

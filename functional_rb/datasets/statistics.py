@@ -102,11 +102,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
 
 
 class _Gathered:
-    """Leaves of many short pieces, whose moments are taken at once.
-
-    Attributes:
-        found: the moments that have been taken, by the names of leaves.
-    """
+    """Leaves of many short pieces, and the moments that have been taken of them, by the names of leaves."""
 
     def __init__(self) -> None:
         self._leaves: dict[str, list[list[Array]]] = {}  # by field, and in the order of its leaves

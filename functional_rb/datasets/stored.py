@@ -45,15 +45,7 @@ class Stored:
     """
 
     def __init__(self, dataset: Dataset, chosen: Sequence[int] | None = None) -> None:
-        """Open it.
-
-        Args:
-            dataset: its directory, or a state that `load` gave.
-            chosen: the numbers of the episodes that are given, in their order; None for all.
-
-        Raises:
-            DatasetError: if no dataset is there.
-        """
+        """Open a dataset; of the episodes with the numbers `chosen`, in their order, or of all if that is None."""
         self.path = directory_of(dataset, "datasets")
         self.description = read_description(self.path)
         self._table = self.description.table()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping
 from functional_rb.buffer.checks import check_together
@@ -19,17 +20,10 @@ TakeLeaf = Callable[[str, Any], Array]
 
 def take_over(
     tree: object, take_leaf: TakeLeaf, take_state: Callable[[State, TakeLeaf], State], build_mapping: BuildMapping
-) -> Any:
+) -> Nest:
     """Take every array and every state of a nest over.
 
-    Args:
-        tree: a nest of arrays and states.
-        take_leaf: what to do with an array; called with the path to name in errors.
-        take_state: what to do with a state.
-        build_mapping: how the backend makes its mappings.
-
-    Raises:
-        TypeError: for a leaf that is no array, naming its path.
+    `take_leaf` does so with an array, of which it gets the path too, for errors; `build_mapping` makes mappings.
     """
     leaves, structure = nest.flatten(tree, _is_leaf)
     taken = []
@@ -55,12 +49,7 @@ def _is_leaf(x: object) -> bool:
 
 
 def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
-    """The arrays of a state, taken over one by one, by field.
-
-    Raises:
-        TypeError: if it holds Python objects, which are no arrays.
-        ValueError: if it is over a mesh of devices.
-    """
+    """The arrays of a state, taken over one by one, by field."""
     check_together(state, "from_dlpack")
     for k in state.spec.plan.objects:
         raise TypeError(
@@ -78,11 +67,7 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
 
 
 def check_shareable(name: str, array: Any) -> None:
-    """Refuse what cannot be the same memory on both sides.
-
-    Raises:
-        ValueError: for a tensor that requires grad, a strided view, or one that says other than its memory holds.
-    """
+    """Refuse what cannot be the same memory on both sides."""
     if getattr(array, "requires_grad", False):
         raise ValueError(
             f"from_dlpack: leaf {name!r} requires grad, and gradients do not cross; give leaf.detach(), or copy=True"

@@ -55,11 +55,7 @@ def named(arrays: HasArrays, plan: Plan) -> dict[str, Array]:
 
 
 def check_whole(state: object, function: str) -> None:
-    """Refuse a handle of a buffer that processes share: it is no value.
-
-    Raises:
-        TypeError: with the remedy.
-    """
+    """Refuse a handle of a buffer that processes share: it is no value."""
     if isinstance(state, SharedState):
         raise TypeError(
             f"{function}: other processes write to a shared buffer meanwhile; take a copy of it, "
@@ -68,12 +64,7 @@ def check_whole(state: object, function: str) -> None:
 
 
 def text_of(spec: BufferSpec) -> str:
-    """The spec as JSON.
-
-    Raises:
-        TypeError: if items hold Python objects.
-        ValueError: if it names a function or class that has no name of its own.
-    """
+    """The spec as JSON. Python objects are refused, and what has no name of its own."""
     for k in spec.plan.objects:
         raise TypeError(
             f"state_dict: leaf {spec.plan.names[k]!r} holds Python objects, which are no arrays and would need pickle; "
@@ -85,18 +76,10 @@ def text_of(spec: BufferSpec) -> str:
 def as_arrays(
     spec: BufferSpec, given: object, take: Callable[[str, object], Array], look: Callable[[str, object], Values]
 ) -> Arrays:
-    """The arrays of a state out of a dict of them.
+    """The arrays of a state out of a dict that `state_dict` made, of either backend, once all is known to fit.
 
-    Args:
-        spec: what the state is to be of.
-        given: from `state_dict`, of either backend.
-        take: makes an array of the backend from a given one and its name; called once all is known to fit.
-        look: gives the values of one in NumPy, to be read only; or raises where there are none.
-
-    Raises:
-        TypeError: if it is no dict, or something in it is no array or of another dtype, or has no values.
-        ValueError: if it was made of another spec, or lacks an array, or has another or one of another shape; or if the
-            values are those of no buffer of that spec.
+    `take` makes an array of the backend from a given one and its name. `look` gives the values of one in NumPy, which
+    are only read; or raises where there are none.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
@@ -153,10 +136,7 @@ def of_mixture(
 ) -> dict[str, Any]:
     """The dicts of a mixture's buffers, named "0", "1" and so on, and how they are mixed, named "mixture" and "p".
 
-    Args:
-        mixture: of states.
-        one: makes the dict of one of them.
-        text: how the dicts of a backend hold a text.
+    `one` makes the dict of one of them; `text` is how the dicts of a backend hold a text.
     """
     named: dict[str, object] = {str(k): one(state) for k, state in enumerate(mixture.states)}
     named[MIXTURE] = text(json.dumps(dataclasses.asdict(mixture.spec)))
@@ -166,17 +146,9 @@ def of_mixture(
 def mixture_of(
     target: Mixture, given: object, one: Callable[[Any, Any], Any], take: Callable[[str, Any], Any]
 ) -> Mixture:
-    """The mixture that such a dict tells.
+    """The mixture that such a dict tells; the target is one of the same kind, of buffers of the same specs.
 
-    Args:
-        target: a mixture of the same kind, and of buffers of the same specs.
-        given: from `of_mixture`.
-        one: makes a state of one of the targets and its dict.
-        take: makes an array of the backend from a given one and its name.
-
-    Raises:
-        TypeError: if it is no dict.
-        ValueError: if it has other names, is of a mixture of another kind, or its shares are none.
+    `one` makes a state of one of the targets and its dict; `take` makes an array from a given one and its name.
     """
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")

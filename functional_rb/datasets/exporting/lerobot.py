@@ -24,20 +24,7 @@ Found = dict[str, Moments]
 
 
 def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -> None:
-    """Write a dataset.
-
-    Args:
-        version: "v2.1" or "v3.0".
-        reader: of the dataset.
-        facts: what is told of it by the user, beside what is known.
-        target: the path that the folder gets in the end.
-        folder: is written to.
-
-    Raises:
-        DatasetError: for what LeRobot has no place for, naming the leaf.
-        ImportError: if pyarrow is missing, or Pillow for images.
-        ValueError: if nobody knows how many steps a second has, or for facts that LeRobot does not have.
-    """
+    """Write a dataset of version "v2.1" or "v3.0" to a folder, with what the user tells of it."""
     unknown = sorted(facts.keys() - FACTS)
     if unknown:
         raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")
@@ -72,15 +59,6 @@ def _fps(facts: Json) -> float:
 
 
 class _Writing:
-    """An export under way.
-
-    Attributes:
-        schema: of the tables.
-        episode, index: how many episodes and rows are written.
-        tasks: in words, with their numbers.
-        all: the moments of what is written.
-    """
-
     def __init__(self, features: Features, fps: float, task: str) -> None:
         self._features, self._fps, self._task = features, fps, task
         arrow = imported("pyarrow", WHO)

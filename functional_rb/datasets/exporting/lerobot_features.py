@@ -112,12 +112,7 @@ class Features:
     """
 
     def __init__(self, fields: Fields, reward: str) -> None:
-        """Name them.
-
-        Args:
-            fields: of the dataset.
-            reward: the dtype of rewards.
-        """
+        """Name the columns of these fields, and of rewards of a dtype."""
         self._fields = fields
         self._columns: list[tuple[Feature, Unit, int]] = []  # with the place of the unit among those of its field
         places: dict[str, int] = {}

@@ -28,21 +28,10 @@ class Files(Protocol):
         """Append rows to the episode that is being written."""
 
     def end(self, episode: Json, stats: Stats) -> None:
-        """End it.
-
-        Args:
-            episode: episode_index, tasks, length, dataset_from_index, dataset_to_index.
-            stats: of each feature.
-        """
+        """End it: its episode_index, tasks, length and so on, and what is known of each feature."""
 
     def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
-        """Tell of the dataset.
-
-        Args:
-            info: what `meta/info.json` has of it, besides what the version says.
-            tasks: in words.
-            stats: of each feature.
-        """
+        """Tell of the dataset: what `meta/info.json` has, the tasks in words, and statistics."""
 
 
 class Version2:
@@ -162,8 +151,6 @@ VERSIONS: dict[str, type[Version2 | Version3]] = {"v2.1": Version2, "v3.0": Vers
 
 
 class _Table:
-    """A table that is being written, if any."""
-
     def __init__(self) -> None:
         self._writer: Any = None
 

@@ -47,19 +47,7 @@ OWN = (
 
 
 def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
-    """Write a dataset.
-
-    Args:
-        reader: of it.
-        facts: what is told of it by the user, beside what is known.
-        target: the path that the folder gets in the end.
-        folder: is written to.
-
-    Raises:
-        DatasetError: for what Minari has no place for, naming the leaf.
-        ImportError: if minari is missing.
-        ValueError: for a name that is no identity of Minari's.
-    """
+    """Write a dataset to a folder that gets the path `target` in the end, with what the user tells of it."""
     minari = imported("minari", WHO)
     fields = Fields.of(reader)
     for unit in fields.units():  # Minari would fail at some, and write others so that they are read as something else

@@ -84,8 +84,6 @@ def fetch(
 
 @dataclasses.dataclass(frozen=True)
 class _How:
-    """The arguments of `fetch`."""
-
     offline: bool
     retry: Retry
     progress: bool | None

@@ -84,21 +84,10 @@ def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
 def ask(
     url: str, start: int, same: str, context: ssl.SSLContext | None = None, timeout: float = TIMEOUT
 ) -> Answer | None:
-    """Ask for a file from a byte on.
+    """Ask for a file from a byte on; None if the server has no byte there.
 
-    Args:
-        url: of the file, http or https.
-        start: the first byte that is wanted.
-        same: the ETag or Last-Modified that the file must still have; if it has another, all of it comes. "" for none.
-        context: certificates that are believed, None for those of the system.
-        timeout: seconds without a byte after which the connection is given up.
-
-    Returns:
-        What comes; None if the server has no byte there.
-
-    Raises:
-        RefusedError: if the address does not give the file.
-        PassingError: if it may do so later.
+    `same` is the ETag or Last-Modified that the file must still have: of a file that has another, all comes. `context`
+    has the certificates that are believed; after `timeout` seconds without a byte a connection is given up.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise RefusedError("expected an address that begins with https:// or http://")

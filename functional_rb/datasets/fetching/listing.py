@@ -23,13 +23,7 @@ PAGES = 10_000
 
 
 def files_of(name: str, retry: Retry, offline: bool = False) -> list[RemoteFile]:
-    """The files of a dataset, by the table of sources; repositories and buckets are asked for theirs.
-
-    Raises:
-        FetchError: if they cannot be listed, or `offline` forbids to ask for them.
-        FileNotFoundError: if the list is empty.
-        ValueError: for a dataset of which nobody knows where its files lie.
-    """
+    """The files of a dataset, by the table of sources; repositories and buckets are asked for theirs."""
     prefix, rest = split_name(name)
     checked(rest)
     row = source_of(name)
@@ -55,16 +49,9 @@ def files_of(name: str, retry: Retry, offline: bool = False) -> list[RemoteFile]
 
 
 def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
-    """The files in a folder of a dataset's repository; those in the cache of Hugging Face are taken from there.
+    """The files in a folder of a dataset's repository on Hugging Face, which come to lie in the folder `into`.
 
-    Args:
-        repository: "owner/name".
-        folder: in the repository, "" for all of it.
-        into: the path below the root that stands for the folder.
-        retry: how often, and when, a page is asked for again.
-
-    Raises:
-        FetchError: if the files cannot be listed.
+    Those that are in the cache of Hugging Face are taken from there.
     """
     inside, made = urllib.parse.quote(folder), []
     first = f"{HUB}/api/datasets/{checked(repository)}/tree/{REVISION}/{inside}?recursive=true"
@@ -79,17 +66,7 @@ def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[Remote
 
 
 def of_bucket(bucket: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
-    """The files in a folder of a bucket.
-
-    Args:
-        bucket: its name.
-        folder: in the bucket.
-        into: the path below the root that stands for the folder.
-        retry: how often, and when, a page is asked for again.
-
-    Raises:
-        FetchError: if the files cannot be listed.
-    """
+    """The files in a folder of a bucket, which come to lie in the folder `into`."""
     made: list[RemoteFile] = []
     first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
     with _understood(first):

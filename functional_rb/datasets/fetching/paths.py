@@ -19,11 +19,7 @@ REVISION = "main"
 
 
 def checked(name: str) -> str:
-    """A name of a file, as it is: a relative path with "/" that goes down only.
-
-    Raises:
-        TypeError: if it is no text.
-        ValueError: for anything that may lead elsewhere, or that no file can have as a name.
+    """A name of a file, as it is: a relative path with "/" that goes down only, or an error.
 
     Example:
         >>> checked("door/human-v2/main_data.hdf5")
@@ -45,22 +41,14 @@ def checked(name: str) -> str:
 
 
 def place(root: str, name: str) -> str:
-    """The path of a file below a root, whose folder is made.
-
-    Raises:
-        ValueError: for a name that leads elsewhere, also by a link that lies below the root.
-    """
+    """The path of a file below a root, whose folder is made. No name, and no link, leads elsewhere."""
     path = os.path.join(root, *checked(name).split("/"))
     make_inside(root, os.path.dirname(path))
     return path
 
 
 def make_inside(root: str, folder: str) -> None:
-    """Make a folder below a root.
-
-    Raises:
-        ValueError: if a link leads out of the root.
-    """
+    """Make a folder below a root, to which no link may lead."""
     real = os.path.realpath(root)
     if os.path.commonpath([real, os.path.realpath(folder)]) != real:
         raise ValueError(f"{WHO}: {folder} leads out of {root} by a link; remove the link, or give another root")
@@ -72,24 +60,14 @@ def is_folder(source: str) -> bool:
 
 
 def find(folder: str, name: str) -> str | None:
-    """The path of a file in a folder, or in a repository's folder of a Hugging Face cache; None if it is not there.
-
-    Args:
-        folder: of the files; or `datasets--owner--name` of a cache, in which the snapshot of "main" is taken.
-        name: of the file, relative to the folder.
-    """
+    """The path of a file in a folder, or in that of a repository in a Hugging Face cache; None if it is not there."""
     base = snapshot(folder) or folder
     path = os.path.join(base, *checked(name).split("/"))
     return path if os.path.isfile(path) else None
 
 
 def snapshot(folder: str, revision: str = REVISION) -> str | None:
-    """The folder of a snapshot in a repository's folder of a Hugging Face cache; None for other folders.
-
-    Args:
-        folder: with `refs` and `snapshots` in it.
-        revision: a name that `refs` knows, or a commit.
-    """
+    """The folder of a snapshot in a repository's folder of a Hugging Face cache; None for other folders."""
     snapshots = os.path.join(folder, "snapshots")
     if not os.path.isdir(snapshots):
         return None

@@ -83,12 +83,6 @@ class RemoteFile:
     inside: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be.
-
-        Raises:
-            TypeError: for a name or sources of another type.
-            ValueError: for a name that leads out of the root, no source, or a checksum that is none.
-        """
         for name in filter(None, (self.name or "/", self.inside)):
             checked(name)
         if not isinstance(self.sources, tuple):

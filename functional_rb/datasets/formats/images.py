@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.episode import DatasetError
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 KINDS = ("PNG", "JPEG")
 
 
 def decoded(
-    contents: Sequence[Any], shape: tuple[int, ...], dtype: Any, where: str, kinds: Sequence[str] = KINDS
-) -> Array:
-    """Images [n, *shape].
-
-    Args:
-        contents: of each, its bytes.
-        shape: height and width, and channels.
-        dtype: of the values.
-        where: file and episode, for errors.
-        kinds: those that are read.
-
-    Raises:
-        DatasetError: for what is no such image, or one of another size: it is not decoded.
-        ImportError: if Pillow is missing.
-    """
+    contents: Sequence[bytes], shape: tuple[int, ...], dtype: DTypeLike, where: str, kinds: Sequence[str] = KINDS
+) -> NumpyArray:
+    """Images [n, *shape] of their bytes; those of another size or kind are refused, and not decoded."""
     made = np.empty((len(contents), *shape), dtype)
     for k, content in enumerate(contents):
         with _opened(content, f"{where}, image {k}", kinds) as image:
@@ -49,7 +43,7 @@ def decoded(
     return made
 
 
-def encoded(values: Array) -> list[bytes]:
+def encoded(values: NumpyArray) -> list[bytes]:
     """Images uint8 [n, height, width, channels], of 1, 3 or 4 channels, as files of PNG, which loses nothing."""
     image, made = _pillow(), []
     for pixels in values:
@@ -59,12 +53,12 @@ def encoded(values: Array) -> list[bytes]:
     return made
 
 
-def size_of(content: object, where: str) -> tuple[int, int]:
+def size_of(content: bytes, where: str) -> tuple[int, int]:
     with _opened(content, where, KINDS) as image:
         return int(image.size[1]), int(image.size[0])
 
 
-def _opened(content: Any, where: str, kinds: Sequence[str]) -> Any:
+def _opened(content: bytes, where: str, kinds: Sequence[str]) -> ImageFile:
     image = _pillow()
     try:
         return image.open(io.BytesIO(bytes(content)), formats=list(kinds))
@@ -72,5 +66,5 @@ def _opened(content: Any, where: str, kinds: Sequence[str]) -> Any:
         raise DatasetError(f"{where}: expected an image, {' or '.join(kinds)}: {error}") from None
 
 
-def _pillow() -> Any:
+def _pillow() -> ModuleType:
     return imported("PIL.Image", "datasets: images")

@@ -9,7 +9,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Literal
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -17,9 +17,8 @@ from numpy.lib import format as npy_format
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import streams
-from functional_rb.datasets.formats.streams import read_exactly
+from functional_rb.datasets.formats.streams import Inflated, read_exactly
 
-Array = NumpyArray
 # Characters that the header of an array may have.
 HEADER = 10_000
 # Bytes that an array may have which is read at once.
@@ -37,14 +36,8 @@ class NpyStream:
         at: how many rows have been read.
     """
 
-    def __init__(self, stream: Any, where: str, objects: bool = False) -> None:
-        """Read the header.
-
-        Args:
-            stream: of bytes.
-            where: its name, for errors.
-            objects: whether it may be an array of objects, a pickle, which begins where the header ends.
-        """
+    def __init__(self, stream: IO[bytes] | Inflated, where: str, objects: bool = False) -> None:
+        """Read the header; of an array of objects, where they are allowed, the pickle begins where the header ends."""
         self._stream, self._where, self.at = stream, where, 0
         try:
             version = npy_format.read_magic(stream)
@@ -64,7 +57,7 @@ class NpyStream:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def rows(self, n: int) -> Array:
+    def rows(self, n: int) -> NumpyArray:
         """The next rows, at most so many: [n, *shape[1:]]."""
         if self._fortran and len(self.shape) > 1:
             raise DatasetError(f"{self._where}: expected an array in rows (order C), got columns (Fortran's)")
@@ -74,7 +67,7 @@ class NpyStream:
         self.at += n
         return _of(content, self.dtype, (n, *self.shape[1:]), "C", self._where)
 
-    def whole(self, most: int = MOST) -> Array:
+    def whole(self, most: int = MOST) -> NumpyArray:
         if self.nbytes > most:
             raise DatasetError(
                 f"{self._where}: expected at most {most} bytes, the array {self.shape} claims {self.nbytes}"
@@ -83,7 +76,9 @@ class NpyStream:
         return _of(content, self.dtype, self.shape, "F" if self._fortran else "C", self._where)
 
 
-def _of(content: bytes, dtype: Any, shape: tuple[int, ...], order: Any, where: str) -> Array:
+def _of(
+    content: bytes, dtype: np.dtype[np.generic], shape: tuple[int, ...], order: Literal["C", "F"], where: str
+) -> NumpyArray:
     if dtype.itemsize == 0:
         raise DatasetError(f"{where}: expected values with a size, got dtype {dtype}")
     flat = np.frombuffer(content, dtype) if content else np.zeros(0, dtype)
@@ -124,7 +119,7 @@ class Npz:
                 raise
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
 
-    def read(self, name: str, most: int = MOST) -> Array:
+    def read(self, name: str, most: int = MOST) -> NumpyArray:
         with self.stream(name) as array:
             return array.whole(most)
 

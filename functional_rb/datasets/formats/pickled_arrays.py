@@ -91,11 +91,7 @@ class PendingArray:
 
 
 def made(name: Any, arguments: Any) -> Any:
-    """What stands for the call of a known name.
-
-    Raises:
-        RefusedError: for any other call.
-    """
+    """What stands for the call of a known name; any other call is refused."""
     match name, arguments:
         case Name(), (first, *_) if name is RECONSTRUCT and first is NDARRAY:
             return PendingArray()

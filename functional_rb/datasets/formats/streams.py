@@ -12,7 +12,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from functional_rb.base import files
 from functional_rb.datasets.episode import DatasetError
@@ -24,7 +24,7 @@ MEMORY = 2**27
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
+def opened(path: str) -> Iterator[IO[bytes]]:
     """A regular file, to be read."""
     try:
         descriptor, _ = files.open_regular(path)
@@ -41,14 +41,8 @@ class Inflated(io.RawIOBase):
         read_bytes: how many have come out of it.
     """
 
-    def __init__(self, file: BinaryIO, limit: int, where: str) -> None:
-        """Read the first bytes.
-
-        Args:
-            file: the compressed one.
-            limit: how many bytes may come out of it.
-            where: its name, for errors.
-        """
+    def __init__(self, file: IO[bytes], limit: int, where: str) -> None:
+        """Read the first bytes of a file, out of which no more than `limit` bytes may come."""
         super().__init__()
         self._file, self._limit, self._where = file, limit, where
         self._input, self.read_bytes = file.read(BLOCK), 0
@@ -63,11 +57,7 @@ class Inflated(io.RawIOBase):
         return True
 
     def readinto(self, target: Any) -> int:
-        """Read up to as many bytes as fit, none at the end.
-
-        Raises:
-            DatasetError: if more come than the limit, or the file is damaged.
-        """
+        """Read up to as many bytes as fit, none at the end."""
         with memoryview(target).cast("B") as view:
             part = self._some(len(view)) if len(view) else b""
             view[: len(part)] = part
@@ -121,7 +111,7 @@ class Inflated(io.RawIOBase):
         return False
 
 
-def read_exactly(stream: BinaryIO, n: int, where: str) -> bytes:
+def read_exactly(stream: IO[bytes] | io.RawIOBase, n: int, where: str) -> bytes:
     """So many bytes, which come piece by piece: a length that is claimed takes no memory before they are there."""
     parts, missing = [], n
     while missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import streams
@@ -18,16 +18,10 @@ LIMIT = 2**42
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
-def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
-    """The files in an archive, in its order: name, bytes, and what is read from until the next one is asked for.
+def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, IO[bytes]]]:
+    """The files in an archive (tar, tar.gz, tar.xz), in its order: names, and what is read from until the next one.
 
-    Args:
-        path: of the archive: tar, tar.gz, tar.xz.
-        limit: bytes that may come out of it.
-
-    Raises:
-        DatasetError: for what is no such archive, names that lead out of a folder, links and devices, naming them.
-        FileNotFoundError: if there is no such file.
+    Names that lead out of a folder, links and devices are refused, and more than `limit` bytes that come out of it.
     """
     with streams.opened(path) as file:
         stream: Any = _Headers(Inflated(file, limit, path), path)
@@ -35,8 +29,9 @@ def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, int, Any]]:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 while (member := stream.next_of(archive)) is not None:
                     _check(member, path)
-                    if member.isfile():
-                        yield member.name, member.size, archive.extractfile(member)
+                    content = archive.extractfile(member)  # None of a folder
+                    if content is not None:
+                        yield member.name, content
         except (tarfile.TarError, EOFError) as error:
             raise DatasetError(f"{path}: expected an archive of tar: {error}; fetch it again") from None
 

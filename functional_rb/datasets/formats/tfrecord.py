@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
 from functional_rb.base.extras import imported
 from functional_rb.datasets.episode import DatasetError
@@ -17,16 +17,7 @@ BEFORE, AFTER = 12, 4
 
 
 def records(path: str, first: int = 0) -> Iterator[memoryview]:
-    """The records of a file, from one on, each a view of a part of the file that is mapped for it.
-
-    Args:
-        path: of the file.
-        first: the records before it are passed over, by their lengths.
-
-    Raises:
-        DatasetError: for a wrong checksum or length, naming the file, the record and the byte.
-        FileNotFoundError: if there is no such file.
-    """
+    """The records of a file, from one on, each a view of a part of the file that is mapped for it."""
     with streams.opened(path) as file:
         for number, (at, length, where) in enumerate(_framed(file, path)):
             if number >= first:
@@ -44,7 +35,7 @@ def count(path: str) -> int:
         return sum(1 for _ in _framed(file, path))
 
 
-def _framed(file: BinaryIO, path: str) -> Iterator[tuple[int, int, str]]:
+def _framed(file: IO[bytes], path: str) -> Iterator[tuple[int, int, str]]:
     """Of each record the byte at which it begins, its length, and where it stands."""
     descriptor, at, number = file.fileno(), 0, 0
     size = os.fstat(descriptor).st_size

@@ -11,7 +11,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats.pickled_arrays import KNOWN, Name, PendingArray, PickledType, RefusedError, made
@@ -23,7 +23,7 @@ MOST = 2**31
 OBJECT = 100
 
 
-def unpickle(stream: BinaryIO | bytes, where: str, most: int = MOST) -> Any:
+def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
     """What a pickle holds: dicts, lists, tuples, numbers, texts, bytes, and arrays, which are read-only.
 
     Arrays of objects become lists; those without axes, in which `numpy.save` puts what is no array, their content.
@@ -54,16 +54,9 @@ def unpickle(stream: BinaryIO | bytes, where: str, most: int = MOST) -> Any:
 
 
 class _Machine:
-    """Reads the instructions of a pickle one by one.
+    """Reads the instructions of a pickle one by one; `left` bytes of memory may still be taken."""
 
-    Attributes:
-        stack: values.
-        marks: where the parts of containers begin on the stack.
-        memo: values that are used again, by their numbers.
-        left: bytes that may still be taken.
-    """
-
-    def __init__(self, stream: BinaryIO, where: str, most: int) -> None:
+    def __init__(self, stream: IO[bytes], where: str, most: int) -> None:
         self.stream, self.where, self.left = stream, where, most
         self.stack: list[object] = []
         self.marks: list[int] = []
