@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import ArrayLike, Nest
+from functional_rb.ops.protocol import Array
 from functional_rb.text import api, preferences
 from functional_rb.text import generation as core
-from functional_rb.text.generation import Generation, Settings
+from functional_rb.text.generation import Cache, Generation, Settings
 from functional_rb.text.laws import Law
 from functional_rb.text.lib import EmptyCache, Step, TextLib
 from jax_backend import lib
@@ -24,7 +26,7 @@ from jax_backend.engines import execute
 _KINDS = {"int32": "iu", "bool": "biu", "float32": "f"}
 
 
-def _converted(x: Any, dtype: str, name: str) -> jax.Array:
+def _converted(x: ArrayLike, dtype: str, name: str) -> jax.Array:
     # Also of 64 bits: token ids fit into 32.
     if not isinstance(x, (jax.Array, np.ndarray)):
         raise TypeError(f"{name}: expected an array of JAX or NumPy, got {type(x).__name__}")
@@ -36,7 +38,7 @@ def _converted(x: Any, dtype: str, name: str) -> jax.Array:
     return x.astype(dtype)
 
 
-def _number(x: object, dtype: str, like: jax.Array) -> Any:
+def _number(x: object, dtype: str, like: jax.Array) -> Array:
     return jnp.asarray(x, dtype) if isinstance(x, jax.Array) else np.dtype(dtype).type(x)
 
 
@@ -68,7 +70,7 @@ def _log_probs_of(
     return told
 
 
-def _of(compiled: Callable[..., object], plain: Callable[..., object], *given: object, **static: object) -> Any:
+def _of(compiled: Callable[..., object], plain: Callable[..., object], *given: object, **static: object) -> Nest:
     # While tracing nothing is compiled by itself: the model may use what is being traced.
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
     if not traced:
@@ -94,7 +96,7 @@ def _generated(
     return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
 
 
-def _copied(cache: object, rows: jax.Array) -> Any:
+def _copied(cache: object, rows: jax.Array) -> Cache:
     return jax.tree.map(lambda x: x[rows] if x.ndim else x, cache)
 
 
@@ -122,11 +124,11 @@ _log_probs = jax.jit(_told_log_probs, static_argnames=("step", "rows_at_once", "
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
 @compile.program
-def _carried(given: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Any:
+def _carried(given: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Nest:
     return function(ops, *given, *static)
 
 
-def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Any:
+def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Nest:
     return _carried(given, function=function, static=static)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb.base.arrays import ArrayLike, Nest
 from functional_rb.text import api, preferences
 from functional_rb.text import generation as core
-from functional_rb.text.generation import Generation, Settings
+from functional_rb.text.generation import Cache, Generation, Settings
 from functional_rb.text.laws import Law
 from functional_rb.text.lib import EmptyCache, Step, TextLib
 from torch_backend import lib
@@ -26,7 +27,7 @@ _FITS: dict[str, Callable[[torch.dtype], bool]] = {
 }
 
 
-def _converted(x: Any, dtype: str, name: str) -> torch.Tensor:
+def _converted(x: ArrayLike, dtype: str, name: str) -> torch.Tensor:
     # Also of 64 bits: token ids fit into 32.
     if isinstance(x, np.ndarray):
         x = convert.from_numpy(x)
@@ -80,8 +81,8 @@ def _bound(step: Step, params: object) -> object:
     return step.bound(params) if hasattr(step, "bound") else params
 
 
-def _copied(cache: object, rows: torch.Tensor) -> Any:
-    def copy(x: object) -> Any:
+def _copied(cache: object, rows: torch.Tensor) -> Cache:
+    def copy(x: object) -> object:
         if isinstance(x, (int, float)):
             return x
         if isinstance(x, torch.Tensor):
@@ -93,7 +94,7 @@ def _copied(cache: object, rows: torch.Tensor) -> Any:
     return pytree.tree_map(copy, cache)
 
 
-def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Any:
+def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Nest:
     return function(ops, *given, *static)
 
 

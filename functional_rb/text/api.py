@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
 from functional_rb.lib import A
 from functional_rb.ops.protocol import Array
 from functional_rb.ted.steps import from_transitions
@@ -47,7 +47,7 @@ class Rollout(NamedTuple):
         joined: the rows, of T + 1 tokens.
     """
 
-    steps: dict[str, Any]
+    steps: dict[str, Nest]
     mask: Array
     scores: Array
     kl: Array
@@ -71,8 +71,8 @@ def generate(
     lib: TextLib[A],
     step: Step,
     params: object,
-    prompts: object,
-    key: object,
+    prompts: ArrayLike,
+    key: PRNGKey,
     decoding: Decoding | int,
     *,
     mask: ArrayLike = None,
@@ -124,16 +124,16 @@ def generate(
     """
     who = "text.generate"
     check_callable(step, "step", who)
-    prompts, mask = rows_of(lib, prompts, mask, "prompts", who)
+    ids, there = rows_of(lib, prompts, mask, "prompts", who)
     decoding = decoding if isinstance(decoding, Decoding) else Decoding(decoding)
-    law, settings = law_of(lib, prompts, decoding, who), settings_of(decoding, who)
+    law, settings = law_of(lib, ids, decoding, who), settings_of(decoding, who)
     if cache is not None:
         check_callable(cache, "cache", who)
-    known = lib.values(mask)
+    known = lib.values(there)
     if known is not None and not known.any(1).all():
         row = int((~known.any(1)).argmax())
         raise ValueError(f"{who}: prompt {row} has no token; give each a first one, such as the tokenizer's bos")
-    made = lib.generating(step, params, cache, prompts, mask, key, law, settings)
+    made = lib.generating(step, params, cache, ids, there, key, law, settings)
     _check_replies(lib, made, settings.replies, who)
     return made
 
@@ -143,7 +143,7 @@ def _check_replies(lib: TextLib[A], made: Generation, replies: int, who: str) ->
     if rejected is not None and rejected.any():
         row = int(rejected.argmax())
         prompt, reply = divmod(row, replies)
-        token = int(lib.values(made.lengths)[row])
+        token = int(made.lengths[row])
         raise ValueError(
             f"{who}: token {token} of reply {reply} to prompt {prompt}: expected logits below infinity, one at least "
             f"above minus infinity, got NaN, infinity or minus infinity alone; look at the model's parameters, and at "
@@ -151,7 +151,7 @@ def _check_replies(lib: TextLib[A], made: Generation, replies: int, who: str) ->
         )
 
 
-def join(lib: TextLib[A], prompts: Any, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
+def join(lib: TextLib[A], prompts: ArrayLike, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
     """Prompts and their replies as rows without gaps: the prompt, then the reply, then padding.
 
     Args:
@@ -178,23 +178,23 @@ def join(lib: TextLib[A], prompts: Any, generation: Generation, mask: ArrayLike 
         ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
     """
     who = "text.join"
-    prompts, mask = rows_of(lib, prompts, mask, "prompts", who)
-    given: Any = generation  # users give anything
-    if not isinstance(given, Generation):
-        raise TypeError(f"{who}: expected generation as rb.text.generate returns it, got {type(given).__name__}")
-    tokens, live = rows_of(lib, given.tokens, given.mask, "generation.tokens", who)
-    count, rows = int(prompts.shape[0]), int(tokens.shape[0])
+    ids, there = rows_of(lib, prompts, mask, "prompts", who)
+    kind: type[object] = type(generation)  # users give anything
+    if not issubclass(kind, Generation):
+        raise TypeError(f"{who}: expected generation as rb.text.generate returns it, got {kind.__name__}")
+    tokens, live = rows_of(lib, generation.tokens, generation.mask, "generation.tokens", who)
+    count, rows = int(ids.shape[0]), int(tokens.shape[0])
     if rows % count:
         raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
     static = (whole(pad, "pad", 0, who),)
-    return lib.run(core.join, prompts, mask, tokens, live, static=static)
+    return lib.run(core.join, ids, there, tokens, live, static=static)
 
 
 def log_probs(
     lib: TextLib[A],
     step: Step,
     params: object,
-    ids: object,
+    ids: ArrayLike,
     mask: ArrayLike = None,
     *,
     rows_at_once: int | None = None,
@@ -250,7 +250,7 @@ def log_probs(
 
 def gae(
     lib: TextLib[A],
-    rewards: Any,
+    rewards: ArrayLike,
     values: ArrayLike,
     terminated: ArrayLike,
     truncated: ArrayLike = None,
@@ -299,27 +299,27 @@ def gae(
         [[0.5, 0.0, 0.5]]
     """
     who = "text.gae"
-    rewards = lib.converted(rewards, "float32", f"{who}: rewards")
-    if len(rewards.shape) != 2 or not rewards.shape[1]:
-        raise ValueError(f"{who}: rewards: expected shape [N, T], got {list(rewards.shape)}")
-    rows, steps = (int(size) for size in rewards.shape)
+    paid = lib.converted(rewards, "float32", f"{who}: rewards")
+    if len(paid.shape) != 2 or not paid.shape[1]:
+        raise ValueError(f"{who}: rewards: expected shape [N, T], got {list(paid.shape)}")
+    rows, steps = (int(size) for size in paid.shape)
     values = shaped(lib, values, "float32", (rows, steps + 1), "values", who)
-    none = lib.run(unset, rewards)
+    none = lib.run(unset, paid)
     flags = [
         none if x is None else shaped(lib, x, "bool", (rows, steps), name, who)
         for name, x in (("terminated", terminated), ("truncated", truncated))
     ]
     there = None if mask is None else shaped(lib, mask, "bool", (rows, steps), "mask", who)
-    numbers = [lib.number(x, "float32", rewards) for x in (gamma, lam)]
-    return Advantages(*lib.run(advantages.gae, rewards, values, *flags, there, *numbers))
+    numbers = [lib.number(x, "float32", paid) for x in (gamma, lam)]
+    return Advantages(*lib.run(advantages.gae, paid, values, *flags, there, *numbers))
 
 
 def rollout(
     lib: TextLib[A],
     step: Step,
     params: object,
-    prompts: Any,
-    key: object,
+    prompts: ArrayLike,
+    key: PRNGKey,
     decoding: Decoding | int,
     reward: Reward | Score,
     *,
@@ -371,10 +371,10 @@ def rollout(
     decoding = decoding if isinstance(decoding, Decoding) else Decoding(decoding)
     reward = reward if isinstance(reward, Reward) else Reward(reward)
     check_callable(reward.score, "score", who)
-    prompts, mask = rows_of(lib, prompts, mask, "prompts", who)
+    ids, there = rows_of(lib, prompts, mask, "prompts", who)
     with lib.without_gradients():
-        made = generate(lib, step, params, prompts, key, decoding, mask=mask, cache=cache)
-        joined = join(lib, prompts, made, mask, decoding.pad)
+        made = generate(lib, step, params, ids, key, decoding, mask=there, cache=cache)
+        joined = join(lib, ids, made, there, decoding.pad)
         rows = (int(joined.ids.shape[0]),)
         scores = shaped(lib, reward.score(*joined), "float32", rows, "what score gave", who)
         known = lib.values(scores)
@@ -384,7 +384,7 @@ def rollout(
         by_reference = None
         if reward.reference is not None:
             by_whom = step if reward.reference_step is None else reward.reference_step
-            some = None if decoding.at_once is None else int(prompts.shape[0]) * decoding.at_once
+            some = None if decoding.at_once is None else int(ids.shape[0]) * decoding.at_once
             by_reference = lib.log_probs_of(by_whom, reward.reference, *joined[:2], some, None, None)
             known = lib.values(by_reference)
             if known is not None and np.isnan(known).any():

@@ -9,14 +9,14 @@ from typing import Any
 
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.lib import A
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, TextOps
 from functional_rb.text.decoding import Decoding
 from functional_rb.text.generation import Settings
 from functional_rb.text.laws import Law
 from functional_rb.text.lib import TextLib
 
 
-def unset(ops: Any, x: Array) -> Array:
+def unset(ops: TextOps, x: Array) -> Array:
     """False in the shape of an array, which may hold NaN."""
     return ops.cast(ops.full_like(x, 0), "bool")
 
@@ -27,15 +27,15 @@ def check_callable(function: object, name: str, who: str) -> None:
         raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
 
 
-def rows_of(lib: TextLib[A], ids: Any, mask: ArrayLike, name: str, who: str) -> tuple[Array, Array]:
+def rows_of(lib: TextLib[A], ids: ArrayLike, mask: ArrayLike, name: str, who: str) -> tuple[Array, Array]:
     """Rows of tokens and their mask."""
-    ids = lib.converted(ids, "int32", f"{who}: {name}")
-    shape = tuple(int(size) for size in ids.shape)
+    tokens = lib.converted(ids, "int32", f"{who}: {name}")
+    shape = tuple(int(size) for size in tokens.shape)
     if len(shape) != 2 or not all(shape):
         raise ValueError(f"{who}: {name}: expected shape [rows, tokens], at least one of each, got {list(shape)}")
     if mask is None:
-        return ids, ~lib.run(unset, ids)
-    return ids, shaped(lib, mask, "bool", shape, "mask", who)
+        return tokens, ~lib.run(unset, tokens)
+    return tokens, shaped(lib, mask, "bool", shape, "mask", who)
 
 
 def shaped(lib: TextLib[A], x: object, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
@@ -73,7 +73,7 @@ def settings_of(decoding: Decoding, who: str) -> Settings:
 
 def law_of(lib: TextLib[A], like: Array, decoding: Decoding, who: str) -> Law:
     """A law whose numbers are scalars, checked where they can be seen."""
-    bounds: tuple[tuple[str, Any, str, str, Callable[[Any], bool]], ...] = (
+    bounds: tuple[tuple[str, Any, str, str, Callable[[float], bool]], ...] = (
         ("temperature", decoding.temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
         ("top_k", decoding.top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
         ("top_p", decoding.top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),

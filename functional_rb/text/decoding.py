@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from functional_rb.base.arrays import ArrayLike
 from functional_rb.ops.protocol import Array
 from functional_rb.text.lib import Step
 
-Score = Callable[[Array, Array, Array], Any]
+Score = Callable[[Array, Array, Array], ArrayLike]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Reward:
     """
 
     score: Score
-    reference: Any = None
-    kl: Any = 0.0
+    reference: object = None
+    kl: float | Array = 0.0
     reference_step: Step | None = None
 
     def __post_init__(self) -> None:

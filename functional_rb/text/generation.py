@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from functional_rb.ops.protocol import Array, TextOps
 from functional_rb.text.laws import Law, choose, log_prob_slopes, log_probs_of
 
 # The position of what is no token.
 PADDING: Final = -1
+# What a model remembers of the tokens before: any nest of arrays, or None.
+Cache: TypeAlias = Any
 
 
 class Model(NamedTuple):
@@ -21,8 +23,8 @@ class Model(NamedTuple):
         prefill: gives the cache alone.
     """
 
-    step: Callable[[Any, Array, Array], tuple[Array, Any]]
-    prefill: Callable[[Any, Array, Array], object]
+    step: Callable[[Cache, Array, Array], tuple[Array, Cache]]
+    prefill: Callable[[Cache, Array, Array], Cache]
 
 
 class Settings(NamedTuple):
@@ -87,7 +89,7 @@ class Joined(NamedTuple):
 def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:
     """A user's model with its parameters, whose logits are checked; and not asked for where it can do without."""
 
-    def told(cache: Any, ids: Array, positions: Array) -> tuple[Array, Any]:
+    def told(cache: Cache, ids: Array, positions: Array) -> tuple[Array, Cache]:
         pair = ops.call(step, params, cache, ids, positions)
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(f"step: expected a pair of logits and cache, got {type(pair).__name__}")
@@ -115,10 +117,10 @@ def _filled(ops: TextOps, like: Array, value: int) -> Array:
 
 
 def _is_any(ops: TextOps, tokens: Array, among: tuple[int, ...]) -> Array:
-    found = tokens != tokens
+    is_among = tokens != tokens
     for token in among:
-        found = found | (tokens == token)
-    return found
+        is_among = is_among | (tokens == token)
+    return is_among
 
 
 def without_cache(ops: TextOps, model: Model, room: int) -> Model:
@@ -137,7 +139,9 @@ def without_cache(ops: TextOps, model: Model, room: int) -> Model:
         at = ops.arange(rows, like=ids)[:, None] * room + columns[None]
         return ops.set_flat(seen, at, ids), ops.set_flat(places, at, positions), size + width
 
-    def step(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Any]:
+    def step(
+        memory: tuple[Array, Array, Array], ids: Array, positions: Array
+    ) -> tuple[Array, tuple[Array, Array, Array]]:
         seen, places, size = prefill(memory, ids, positions)
         logits, _ = model.step(None, seen, places)
         columns = ops.arange(ids.shape[1], like=ids) + memory[2]
@@ -146,20 +150,15 @@ def without_cache(ops: TextOps, model: Model, room: int) -> Model:
     return Model(step, prefill)
 
 
-def no_tokens(ops: TextOps, prompts: Array, room: int) -> tuple[Array, Array, Array]:
-    """The memory of `without_cache` before the first token of prompts."""
-    none = ops.arange(room, like=prompts) * 0
-    empty = prompts[:, :1] * 0 + none[None]
-    return empty, empty + PADDING, none[0]
-
-
 def prepared(
     ops: TextOps, model: Model, cache: Callable[[int, int], object] | None, prompts: Array, n: int
-) -> tuple[Model, Any]:
+) -> tuple[Model, Cache]:
     """A model with an empty cache that has room for prompts int32 [B, L] and n tokens more of each."""
     room = prompts.shape[1] + n
     if cache is None:
-        return without_cache(ops, model, room), no_tokens(ops, prompts, room)
+        none = ops.arange(room, like=prompts) * 0
+        empty = prompts[:, :1] * 0 + none[None]
+        return without_cache(ops, model, room), (empty, empty + PADDING, none[0])
     return model, cache(prompts.shape[0], room)
 
 
@@ -227,7 +226,7 @@ def generate(
 
 
 def _decoded(
-    ops: TextOps, model: Model, cache: Any, token: Array, position: Array, bits: Array, law: Law, settings: Settings
+    ops: TextOps, model: Model, cache: Cache, token: Array, position: Array, bits: Array, law: Law, settings: Settings
 ) -> tuple[Array, Array, Array, Array]:
     """One reply after each token int32 [M] at its position, by bits int32 [n, M, 2].
 
@@ -240,7 +239,9 @@ def _decoded(
     def unfinished(i: Array, cache: object, token: Array, position: Array, ended: Array, told: object) -> Array:
         return (i < n) & (ops.count(ended) < rows)
 
-    def further(i: int, cache: Any, token: Array, position: Array, ended: Array, told: Any) -> Any:
+    def further(
+        i: Array, cache: Cache, token: Array, position: Array, ended: Array, told: tuple[Array, ...]
+    ) -> tuple[Array, Cache, Array, Array, Array, tuple[Array, ...]]:
         logits, cache = model.step(cache, token[:, None], position[:, None])
         chosen = choose(ops, logits[:, 0], bits[i], law)
         live, nothing = ~ended & chosen.drawn, ops.full_like(chosen.log_prob, 0)
@@ -312,27 +313,25 @@ def log_probs(
         return None, _token_by_token(ops, model, cache, tokens_at_once, *given)
 
     given = ids, positions_of(ops, mask), following
-    after = told(None, *given)[1] if rows_at_once is None else _row_by_row(ops, told, rows_at_once, *given)
-    found = ops.take_along(after, ops.maximum(before, ids * 0))
-    return ops.where(known, found, ops.full_like(found, 0))
+    if rows_at_once is None:
+        after = told(None, *given)[1]
+    else:
+        turns, size = _shares(rows, rows_at_once)
+        row = ops.arange(turns * size, like=ids)
+        row = ops.minimum(row, ops.full_like(row, rows - 1))  # the last one again, where rows are missing
+        _, after = ops.in_turn(told, None, *(ops.take(x, row).reshape(turns, size, width) for x in given))
+        after = after.reshape(turns * size, width)[:rows]
+    of_tokens = ops.take_along(after, ops.maximum(before, ids * 0))
+    return ops.where(known, of_tokens, ops.full_like(of_tokens, 0))
 
 
 def _of_following(
     ops: TextOps, model: Model, cache: object, ids: Array, positions: Array, following: Array
-) -> tuple[Any, Array]:
+) -> tuple[Cache, Array]:
     """The cache, and the log-probability of what follows each token, float32 in their shape."""
     logits, cache = model.step(cache, ids, positions)
     told, slopes = functools.partial(log_probs_of, ops), functools.partial(log_prob_slopes, ops)
     return cache, ops.by_places(told, slopes, logits, following)
-
-
-def _row_by_row(ops: TextOps, told: Callable[..., tuple[None, Array]], at_once: int, *given: Array) -> Array:
-    count, width = given[0].shape
-    turns, size = _shares(count, at_once)
-    row = ops.arange(turns * size, like=given[0])
-    row = ops.minimum(row, ops.full_like(row, count - 1))  # the last one again, where rows are missing
-    _, found = ops.in_turn(told, None, *(ops.take(x, row).reshape(turns, size, width) for x in given))
-    return found.reshape(turns * size, width)[:count]
 
 
 def _token_by_token(
@@ -357,15 +356,16 @@ def _token_by_token(
         behind = ops.take_along(x, order)
         return ops.moveaxis(ops.concat([missing + padding, behind], 1).reshape(rows, turns, size), 1, 0)
 
-    _, found = ops.in_turn(
+    _, told = ops.in_turn(
         lambda cache, *given: _of_following(ops, model, cache, *given),
         cache(rows, turns * size),
         *(parts(x, padding) for x, padding in ((ids, 0), (positions, PADDING), (following, 0))),
     )
-    found = ops.moveaxis(found, 0, 1).reshape(rows, turns * size)[:, turns * size - width :]
-    return ops.take_along(found, ops.argsort(order))
+    told = ops.moveaxis(told, 0, 1).reshape(rows, turns * size)[:, turns * size - width :]
+    return ops.take_along(told, ops.argsort(order))
 
 
 def _shares(count: int, at_once: int) -> tuple[int, int]:
+    # The number of turns, and how much is done in each: all alike, as a compiled loop wants it.
     turns = -(-count // at_once)
     return turns, -(-count // turns)

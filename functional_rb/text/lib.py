@@ -7,13 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
 from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array
-from functional_rb.text.generation import Generation
+from functional_rb.text.generation import Cache, Generation
 
-Step = Callable[[Any, Any, Array, Array], tuple[Array, Any]]
+Step = Callable[[Any, Cache, Array, Array], tuple[Array, Cache]]
 """A model: (params, cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
-EmptyCache = Callable[[int, int], Any]
+EmptyCache = Callable[[int, int], Cache]
 """Makes a cache before the first token, for so many rows with room for so many tokens."""
 
 
@@ -32,13 +33,13 @@ class TextLib(Lib[A]):
         log_probs_of: tells log-probabilities, of `(step, params, ids, mask, rows_at_once, tokens_at_once, cache)`.
     """
 
-    converted: Callable[[Any, str, str], Array]
-    number: Callable[[Any, str, Array], Array]
-    without_gradients: Callable[[], AbstractContextManager[Any]]
-    run: Callable[..., Any]
+    converted: Callable[[ArrayLike, str, str], Array]
+    number: Callable[[object, str, Array], Array]
+    without_gradients: Callable[[], AbstractContextManager[object]]
+    run: Callable[..., Nest]
     generating: Callable[..., Generation]
     log_probs_of: Callable[..., Array]
 
-    def values(self, x: Array) -> Any:
+    def values(self, x: Array) -> NumpyArray | None:
         """An array in NumPy; None while it is traced."""
         return None if self.is_traced(x) else self.to_numpy(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import operator
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -166,7 +166,7 @@ def _tokens(x: object, number: int, who: str) -> Ints:
     return tokens.astype(np.int32)
 
 
-def _int(value: Any, name: str, who: str) -> int:
+def _int(value: SupportsIndex, name: str, who: str) -> int:
     try:
         return operator.index(value)
     except TypeError:

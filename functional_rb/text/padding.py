@@ -7,11 +7,11 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.core.item_function import HostFunction
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.storage.host_state import NUMPY
@@ -67,7 +67,7 @@ class Padded(HostFunction):
             raise ValueError(f"Padded: pad: expected an int32, got {self.pad!r}")
 
     @property
-    def gives(self) -> Any:
+    def gives(self) -> Nest:
         """The record of one example, where all have one length."""
         if self.length is None:
             return None
@@ -77,7 +77,7 @@ class Padded(HostFunction):
         text = RewardData(ids, mask, end_scores=Unbounded(()) if self.scored else None)
         return PairwiseDataset(text, text, Unbounded((2,), "int32"))
 
-    def read(self, leaves: Mapping[str, Any], as_array: Callable[[Any], Any]) -> Any:
+    def read(self, leaves: Mapping[str, NumpyArray], as_array: Callable[[NumpyArray], Array]) -> Nest:
         """The record of a batch."""
         ids, mask, begin = self.padded(leaves)
         if self.texts == 1:
@@ -89,7 +89,7 @@ class Padded(HostFunction):
         rejected = RewardData(as_array(ids[1]), as_array(mask[1]), None, scores[1])
         return PairwiseDataset(chosen, rejected, as_array(begin))
 
-    def padded(self, items: Mapping[str, Any]) -> tuple[Ints, Bools, Ints]:
+    def padded(self, items: Mapping[str, NumpyArray]) -> tuple[Ints, Bools, Ints]:
         """Tokens int32 [k, B, L], which of them are real bool [k, B, L], and where the replies begin int32 [B, k]."""
         kernels = NUMPY.kernels if NUMPY.may_use_kernels and self.dtype in KERNELS_KNOW else None
         lengths, left = items["lengths"], self.side == "left"

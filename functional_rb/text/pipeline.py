@@ -111,7 +111,9 @@ def prepare(
     """
     who = f"text.{options.kind}"
     tokenizing = Tokenizing(tokenizer, who)
-    where = _root() if root is None else os.path.abspath(as_path(root, f"{who}: root"))
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    usual = os.path.join(cache, "functional_rb", "text")
+    where = usual if root is None else os.path.abspath(as_path(root, f"{who}: root"))
     with writing.explained(where):
         os.makedirs(where, exist_ok=True)
     if source is not None:
@@ -132,11 +134,6 @@ def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source
             file.write(b"".join(piece))
         count += len(piece)
     return sources.Spooled(path, count)
-
-
-def _root() -> str:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "functional_rb", "text")
 
 
 def _written(
@@ -221,11 +218,10 @@ def _examples(
     usable: list[tuple[int, Texts]] = []
     failed: list[tuple[int, UnusableRow]] = []
     for number, row in enumerate(piece, progress.read):
-        found = _said(options, tokenizing, row)
-        if isinstance(found, Texts):
-            usable.append((number, found))
-        else:
-            failed.append((number, found))
+        try:
+            usable.append((number, rows.texts_of(row, options.columns, options.separator, tokenizing.render)))
+        except UnusableRow as unusable:
+            failed.append((number, unusable))
     examples: list[Example] = []
     made = _tokens_of(options, tokenizing, [texts for _, texts in usable])
     for (number, texts), tokens in zip(usable, made, strict=True):
@@ -243,13 +239,6 @@ def _examples(
             ) from error.__cause__
         progress.drop(error.reason)
     return examples
-
-
-def _said(options: Options, tokenizing: Tokenizing, row: object) -> Texts | UnusableRow:
-    try:
-        return rows.texts_of(row, options.columns, options.separator, tokenizing.render)
-    except UnusableRow as error:
-        return error
 
 
 def _tokens_of(options: Options, tokenizing: Tokenizing, rows: Sequence[Texts]) -> list[list[Tokens] | UnusableRow]:

@@ -6,7 +6,7 @@ A backend binds each public function here; the examples are run with either one 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -277,7 +277,7 @@ def _checked_mask(lib: TextLib[A], who: str, axes: int, given: list[Array], mask
     return real
 
 
-def _check_shapes(who: str, axes: int, given: Any) -> None:
+def _check_shapes(who: str, axes: int, given: Sequence[Array]) -> None:
     shapes = [tuple(x.shape) for x in given]
     if len(set(shapes)) > 1 or len(shapes[0]) != axes or shapes[0][-1] == 0:
         expected = "[B]" if axes == 1 else "[B, T]"

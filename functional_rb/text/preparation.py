@@ -81,8 +81,8 @@ def preference(
     told: tuple[str, ...] = () if scores is None else tuple(scores)
     if len(told) not in (0, 2):
         raise ValueError(f"text.preference: expected scores as two names of columns, got {scores!r}")
-    read, given = _opened("preference", source)
-    names, given = _named("preference", read, given, usual, columns, told)
+    read = sources.opened(source, "text.preference")
+    names, given = _named("preference", read, source, usual, columns, told)
     chosen, rejected = (_needed("preference", names, part) for part in ("chosen", "rejected"))
     found = Columns(
         names["prompt"], (chosen, rejected), told, tools=names["tools"], template=names["chat_template_kwargs"]
@@ -92,12 +92,12 @@ def preference(
 
 
 def prompts(
-    source: Any,
-    tokenizer: Any,
+    source: object,
+    tokenizer: object,
     tokenization: Tokenization | None = None,
     *,
     columns: Mapping[str, str | None] | None = None,
-    root: Any = None,
+    root: object = None,
     progress: bool | None = None,
 ) -> Prepared:
     """Tokenize prompts, with the replies to them where there are some, into files.
@@ -140,8 +140,8 @@ def prompts(
         "reply": ("completion", "label"),
         "messages": ("messages", "conversations", "text"),
     }
-    read, given = _opened("prompts", source)
-    names, given = _named("prompts", read, given, usual, columns, ())
+    read = sources.opened(source, "text.prompts")
+    names, given = _named("prompts", read, source, usual, columns, ())
     prompt, reply, whole = names["prompt"], names["reply"], names["messages"]
     in_one = whole is not None and (prompt is None or "messages" in (columns or {}))
     if in_one:
@@ -154,19 +154,14 @@ def prompts(
     return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
 
 
-def _opened(kind: Kind, source: Any) -> tuple[Source | None, Iterable[Any]]:
-    read = sources.opened(source, f"text.{kind}")
-    return read, (source if read is None else ())
-
-
 def _named(
     kind: Kind,
     source: Source | None,
-    given: Iterable[object],
+    given: Any,
     usual: Mapping[str, Sequence[str]],
     columns: Mapping[str, str | None] | None,
     more: Sequence[str],
-) -> tuple[dict[str, str | None], Iterable[Any]]:
+) -> tuple[dict[str, str | None], Iterable[object]]:
     who, named = f"text.{kind}", dict(columns or {})
     if named.keys() - {*usual, *TEMPLATE}:
         raise ValueError(f"{who}: expected columns to name some of {[*usual, *TEMPLATE]}, got {sorted(named)}")
@@ -175,7 +170,7 @@ def _named(
     else:
         rows = iter(given if source is None else source.rows(()))
         first = list(itertools.islice(rows, LOOKED_AT))
-        given = itertools.chain(first, rows) if source is None else given
+        given = itertools.chain(first, rows)  # of what can be read once only, whose first rows are gone
         there = list(dict.fromkeys(name for row in first if isinstance(row, Mapping) for name in row))
         if not first:
             raise ValueError(f"{who}: the source has no row; an iterator that was read before has none any more")
@@ -189,8 +184,8 @@ def _named(
     for name in (*filter(None, named.values()), *more):
         if name not in there:
             raise ValueError(f"{who}: there is no column {name!r} among {there}; look at columns=")
-    found = {part: next((name for name in names if name in there), None) for part, names in usual.items()}
-    return found | {part: part for part in TEMPLATE} | named | {"among": str(there)}, given
+    usually = {part: next((name for name in names if name in there), None) for part, names in usual.items()}
+    return usually | {part: part for part in TEMPLATE} | named | {"among": str(there)}, given if source is None else ()
 
 
 def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
@@ -218,7 +213,7 @@ def _checked(kind: Kind, tokenization: Tokenization | None, columns: Columns) ->
     return options, _count(how.rows_at_once, kind, "rows_at_once")
 
 
-def _count(number: Any, kind: Kind, name: str) -> int:
+def _count(number: int, kind: Kind, name: str) -> int:
     if isinstance(number, bool) or operator.index(number) < 1:
         raise ValueError(f"text.{kind}: expected {name} from 1 on, got {number!r}")
     return operator.index(number)

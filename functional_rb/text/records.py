@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from functional_rb.base.containers import record
 from functional_rb.ops.protocol import Array
 
@@ -68,5 +66,5 @@ class PromptData:
     attention_mask: Array
     prompt_rindex: Array
     labels: Array | None = None
-    logits: Any = None
-    loss: Any = None
+    logits: Array | None = None
+    loss: Array | None = None

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from functional_rb.text.sources import NoRow
 from functional_rb.text.tokenizing import TemplateFailed, Then, common
 
+# A message of a conversation: its role and content, or tool calls, and what else a chat template reads.
+Message: TypeAlias = dict[str, Any]
+# What a column says: a text, or the messages of a conversation.
+Said: TypeAlias = str | list[Message]
 # A conversation as text, by what follows and by options of the template: see `Tokenizing.render`.
-Render = Callable[[Sequence[Any], Then, Mapping[str, Any]], str]
+Render = Callable[[Sequence[Message], Then, Mapping[str, object]], str]
 REASONS = (
     *("too_long", "empty_reply", "empty_prompt", "equal", "no_text", "no_utf8", "no_number", "no_row"),
     *("template", "tokenizer"),
@@ -107,7 +111,7 @@ def texts_of(row: object, columns: Columns, separator: str, render: Render) -> T
     return Texts(tuple((begun, str(reply)) for reply in replies), False, scores)
 
 
-def _prompt_and_replies(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]]:
+def _prompt_and_replies(row: Mapping[str, object], columns: Columns) -> tuple[Said, list[Said]]:
     replies = [_read(row, name) for name in columns.replies]
     if len(replies) == 2 and replies[0] == replies[1]:
         raise UnusableRow("equal", columns.replies[1], f"expected another text than in {columns.replies[0]!r}, got it")
@@ -119,7 +123,7 @@ def _prompt_and_replies(row: Mapping[str, object], columns: Columns) -> tuple[An
     return prompt, replies
 
 
-def _parted(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]]:
+def _parted(row: Mapping[str, object], columns: Columns) -> tuple[Said, list[Said]]:
     name = columns.prompt
     assert name is not None
     said = _read(row, name)
@@ -134,7 +138,7 @@ def _parted(row: Mapping[str, object], columns: Columns) -> tuple[Any, list[Any]
     return said[:-1], [said[-1:]]
 
 
-def _read(row: Mapping[str, object], name: str) -> str | list[Any]:
+def _read(row: Mapping[str, object], name: str) -> Said:
     if name not in row:
         raise UnusableRow("no_text", name, f"expected a text or a conversation, got no such column among {list(row)}")
     value = row[name]
@@ -147,7 +151,7 @@ def _read(row: Mapping[str, object], name: str) -> str | list[Any]:
     return [_message(message, k, name) for k, message in enumerate(value)]
 
 
-def _message(given: object, number: int, name: str) -> dict[str, object]:
+def _message(given: object, number: int, name: str) -> Message:
     message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
     for key, usual in (("from", "role"), ("value", "content")):
         if key in message:
@@ -159,8 +163,8 @@ def _message(given: object, number: int, name: str) -> dict[str, object]:
     return message
 
 
-def _told_to_template(row: Mapping[str, object], columns: Columns) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _told_to_template(row: Mapping[str, object], columns: Columns) -> dict[str, object]:
+    told: dict[str, object] = {}
     options = None if columns.template is None else row.get(columns.template)
     if options is not None:
         if not isinstance(options, Mapping):
@@ -189,14 +193,14 @@ def _number(row: Mapping[str, object], name: str) -> float:
     return float(value)
 
 
-def _implicit(replies: list[Any], columns: Columns) -> str | list[object]:
+def _implicit(replies: list[Said], columns: Columns) -> Said:
     """The prompt that two texts, or conversations, begin with; each goes on for a word, or a message, at least."""
     first, second = replies
-    if isinstance(first, str) != isinstance(second, str):
-        raise UnusableRow("no_text", columns.replies[1], "expected conversations in all columns, or texts in all")
     size = common(first, second)
-    if not isinstance(first, str):
-        return list(first[: min(size, len(first) - 1, len(second) - 1)]) if first and second else []
+    if not isinstance(first, str) and not isinstance(second, str):
+        return first[: min(size, len(first) - 1, len(second) - 1)] if first and second else []
+    if not isinstance(first, str) or not isinstance(second, str):
+        raise UnusableRow("no_text", columns.replies[1], "expected conversations in all columns, or texts in all")
     rest = first[size : size + 1], second[size : size + 1]
     if all(rest) and (first[size - 1 : size].isspace() or any(x.isspace() for x in rest)):
         return first[: size - first[:size].endswith(" ")]
@@ -206,9 +210,9 @@ def _implicit(replies: list[Any], columns: Columns) -> str | list[object]:
 
 
 def _rendered(
-    prompt: list[Any], replies: Sequence[Any], columns: Columns, options: Mapping[str, object], render: Render
+    prompt: list[Message], replies: Sequence[Said], columns: Columns, options: Mapping[str, object], render: Render
 ) -> tuple[tuple[str, str], ...]:
-    def write(name: str, messages: Sequence[object], then: Then) -> str:
+    def write(name: str, messages: Sequence[Message], then: Then) -> str:
         try:
             return render(messages, then, options)
         except TemplateFailed as error:

@@ -13,11 +13,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from functional_rb.base.extras import imported
 from functional_rb.base.files import as_path
 
+# An object of pyarrow, or a `datasets.Dataset`: neither has types.
+Foreign: TypeAlias = Any
 # Rows read at a time.
 PIECE = 1000
 # Bytes of an array of JSON that are read at a time.
@@ -26,7 +28,7 @@ BLANKS = re.compile(r"[ \t\r\n]*")
 LINES, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".parquet",), (".arrow", ".feather", ".ipc")
 
 
-class NoRow(dict[str, Any]):
+class NoRow(dict[str, object]):
     """What could not be read as a row.
 
     Attributes:
@@ -50,7 +52,7 @@ class Source(abc.ABC):
     count: int | None = None
 
     @abc.abstractmethod
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """The rows from a number on, with at least the columns of these names that they have."""
 
     def where(self, number: int) -> str:
@@ -114,7 +116,7 @@ class OfRows(Source):
     def __init__(self, rows: Sequence[object]) -> None:
         self._rows, self.count = rows, len(rows)
 
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """As they are."""
         return itertools.islice(self._rows, start, None)
 
@@ -122,11 +124,11 @@ class OfRows(Source):
 class OfDataset(Source):
     """A `datasets.Dataset`."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Foreign) -> None:
         self._dataset, self.count = dataset, len(dataset)
         self.columns = list(dataset.column_names)
 
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """From its tables of arrow; by its own decoding where these have JSON for objects of any kind."""
         mine = [name for name in names if name in self._dataset.column_names]
         table = self._dataset.select_columns(mine)
@@ -140,13 +142,26 @@ class OfDataset(Source):
                 yield from of_arrow(piece)
 
 
-class OfLines(Source):
-    """A file with a JSON object in each line that is not blank."""
+class OfFile(Source):
+    """A file, of which a row is named by its number, and which is told from others by its bytes."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def where(self, number: int) -> str:
+        """By file and row."""
+        return f"{self._path}, row {number}"
+
+    def digest(self, names: Sequence[str]) -> bytes:
+        """Of the file's bytes."""
+        with open(self._path, "rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+
+
+class OfLines(OfFile):
+    """A file with a JSON object in each line that is not blank."""
+
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """Line by line; what is no UTF-8 has lone surrogates, by which its column is found."""
         with open(self._path, "rb") as file:
             for line in itertools.islice(filter(bytes.strip, _lines(file)), start, None):
@@ -162,10 +177,6 @@ class OfLines(Source):
         with open(self._path, "rb") as file:
             lines = (k for k, line in enumerate(_lines(file), 1) if line.strip())
             return f"{self._path}, line {next(itertools.islice(lines, number, None), '?')}"
-
-    def digest(self, names: Sequence[str]) -> bytes:
-        """Of the file's bytes."""
-        return _digest_of_file(self._path)
 
 
 def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
@@ -186,13 +197,10 @@ def _is_array(path: str) -> bool:
     return False
 
 
-class OfArray(Source):
+class OfArray(OfFile):
     """A file with an array of JSON objects, which is read piece by piece."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """Object by object; what is no UTF-8 has lone surrogates.
 
         Raises:
@@ -201,7 +209,7 @@ class OfArray(Source):
         with open(self._path, encoding="utf-8-sig", errors="surrogateescape") as file:
             yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
 
-    def _values(self, content: _Json) -> Iterator[Any]:
+    def _values(self, content: _Json) -> Iterator[object]:
         number, sign = 0, content.sign()  # that with which the array begins
         try:
             if content.peek() == "]":
@@ -217,14 +225,6 @@ class OfArray(Source):
         except (ValueError, RecursionError) as error:
             where = f"{self._path}, row {number}"
             raise ValueError(f"{where}: expected an array of JSON objects, got another content: {error}") from None
-
-    def where(self, number: int) -> str:
-        """By file and row."""
-        return f"{self._path}, row {number}"
-
-    def digest(self, names: Sequence[str]) -> bytes:
-        """Of the file's bytes."""
-        return _digest_of_file(self._path)
 
 
 class _Json:
@@ -249,7 +249,7 @@ class _Json:
         self._at += 1
         return found
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """The next value."""
         self.peek()
         while True:
@@ -280,12 +280,13 @@ class Spooled(OfLines):
         return f"row {number}"
 
 
-class OfTables(Source):
+class OfTables(OfFile):
     """A file of parquet or arrow."""
 
     def __init__(self, path: str, kind: str) -> None:
+        super().__init__(path)
         import_pyarrow()
-        self._path, self._is_parquet = path, kind in PARQUET
+        self._is_parquet = kind in PARQUET
         if self._is_parquet:
             import pyarrow.parquet
 
@@ -294,7 +295,7 @@ class OfTables(Source):
         else:
             self.columns = list(_arrow(path).schema.names)
 
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """Batch by batch."""
         mine = [name for name in names if name in (self.columns or ())]
         for batch in self._batches(mine):
@@ -304,7 +305,7 @@ class OfTables(Source):
             yield from of_arrow(batch.slice(start))
             start = 0
 
-    def _batches(self, names: list[str]) -> Iterator[Any]:
+    def _batches(self, names: list[str]) -> Iterator[Foreign]:
         if self._is_parquet:
             import pyarrow.parquet
 
@@ -318,14 +319,6 @@ class OfTables(Source):
             for at in range(0, len(batch), PIECE):
                 yield batch.select(names).slice(at, PIECE)
 
-    def where(self, number: int) -> str:
-        """By file and row."""
-        return f"{self._path}, row {number}"
-
-    def digest(self, names: Sequence[str]) -> bytes:
-        """Of the file's bytes."""
-        return _digest_of_file(self._path)
-
 
 class Chained(Source):
     """Several sources, one after the other."""
@@ -338,7 +331,7 @@ class Chained(Source):
         counts = [part.count for part in parts]
         self.count = None if None in counts else sum(count or 0 for count in counts)
 
-    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[Any]:
+    def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
         """Those of each."""
         for part in self._parts:
             for row in part.rows(names):
@@ -361,7 +354,7 @@ class Chained(Source):
         return b"".join(part.digest(names) for part in self._parts)
 
 
-def of_arrow(table: Any) -> Iterator[dict[str, Any]]:
+def of_arrow(table: Foreign) -> Iterator[dict[str, object]]:
     """The rows of a table or batch of arrow; texts that are no UTF-8 have lone surrogates."""
     names = table.schema.names
     if not names:
@@ -370,29 +363,28 @@ def of_arrow(table: Any) -> Iterator[dict[str, Any]]:
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
-def _values(column: Any) -> list[Any]:
+def _values(column: Foreign) -> list[object]:
     try:
-        found = column.to_pylist()
-        return found
-    except UnicodeDecodeError:
-        return [_value(x) for x in column]
+        return column.to_pylist()
+    except UnicodeDecodeError:  # one by one, so that the others stay as they are
+        return [_value(scalar) for scalar in column]
 
 
-def _value(scalar: Any) -> Any:
+def _value(scalar: Foreign) -> object:
     try:
         return scalar.as_py()
     except UnicodeDecodeError:
-        return (
-            bytes(scalar.as_buffer()).decode("utf-8", "surrogateescape") if hasattr(scalar, "as_buffer") else "\udcff"
-        )
+        if not hasattr(scalar, "as_buffer"):  # within a list or a record, whose bytes pyarrow does not give
+            return "\udcff"
+        return bytes(scalar.as_buffer()).decode("utf-8", "surrogateescape")
 
 
-def import_pyarrow() -> Any:
+def import_pyarrow() -> Foreign:
     """The library pyarrow."""
     return imported("pyarrow", "text: a file of parquet or arrow")
 
 
-def _arrow(path: str) -> Any:
+def _arrow(path: str) -> Foreign:
     # A file of arrow is of one of two kinds, with nothing in its name that says which.
     pyarrow = import_pyarrow()
     mapped = pyarrow.memory_map(path)
@@ -401,8 +393,3 @@ def _arrow(path: str) -> Any:
     except pyarrow.ArrowInvalid:
         mapped.seek(0)
         return pyarrow.ipc.open_stream(mapped)
-
-
-def _digest_of_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()

@@ -7,8 +7,10 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+# An object of `transformers` or of `tokenizers`: a tokenizer, or what one gives. Neither is imported here.
+HuggingFace: TypeAlias = Any
 # A text around which a tokenizer's own special tokens are looked for.
 FRAMED = "a"
 # What follows a conversation: a reply, whose beginning the template writes too; more of its last message; nothing.
@@ -48,7 +50,7 @@ class Tokenizing:
         vocabulary: ids are below this.
     """
 
-    def __init__(self, tokenizer: Any, who: str) -> None:
+    def __init__(self, tokenizer: HuggingFace, who: str) -> None:
         self._tokenizer, self._who = tokenizer, who
         fast = getattr(tokenizer, "backend_tokenizer", None)
         if fast is None and hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
@@ -58,7 +60,9 @@ class Tokenizing:
                 f"{who}: expected tokenizer as one of transformers, such as AutoTokenizer.from_pretrained(...), or of "
                 f"tokenizers, got {type(tokenizer).__name__}"
             )
-        self._fast: Any = None if fast is None else _copy(fast, getattr(tokenizer, "split_special_tokens", None))
+        self._fast: HuggingFace = (
+            None if fast is None else _copy(fast, getattr(tokenizer, "split_special_tokens", None))
+        )
         self.prefix, self.suffix = self._frame()
         self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
         pad = getattr(tokenizer, "pad_token_id", None)
@@ -147,9 +151,8 @@ class Tokenizing:
             raise TemplateFailed(f"the chat template failed by {shown(error)}") from error
         return text
 
-    def _encoded(self, texts: list[str]) -> list[Any]:
-        found: list[object] = self._fast.encode_batch(texts, add_special_tokens=False)
-        return found
+    def _encoded(self, texts: list[str]) -> list[HuggingFace]:
+        return self._fast.encode_batch(texts, add_special_tokens=False)
 
     def _frame(self) -> tuple[list[int], list[int]]:
         if self._fast is not None and not self._fast.num_special_tokens_to_add(False):
@@ -179,7 +182,7 @@ def shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def common(a: Any, b: Any) -> int:
+def common(a: Sequence[object], b: Sequence[object]) -> int:
     """How long the longest common beginning of two texts or lists is."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
@@ -193,7 +196,7 @@ def common(a: Any, b: Any) -> int:
     return low
 
 
-def _copy(fast: Any, split_special_tokens: bool | None) -> object:
+def _copy(fast: HuggingFace, split_special_tokens: bool | None) -> object:
     made = type(fast).from_str(fast.to_str())
     made.no_padding()
     made.no_truncation()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -41,18 +40,15 @@ def problem_of_rows(table: NumpyArray, tokens: int, longest: int) -> str | None:
     for first in range(0, len(table), ROWS_AT_ONCE):
         piece = table[first : first + ROWS_AT_ONCE]
         parts = {name: piece[name].astype(np.int64) for name in table.dtype.names or () if name != "scores"}
-        wrong = np.flatnonzero(_outside(parts, tokens, longest))
+        start, lengths, prompts = parts["start"], parts["lengths"], parts["prompts"]
+        end = start[:, 0] * HALF + start[:, 1] + lengths.sum(1)
+        outside = (lengths < 0) | (lengths > longest) | (prompts < 0) | (prompts > lengths)
+        is_wrong = (start < 0).any(1) | outside.any(1)
+        if "shared" in parts:  # the tokens that both texts begin with are there once
+            is_wrong |= (parts["shared"] < 0) | (parts["shared"] > lengths.min(1))
+            end = end - parts["shared"]
+        wrong = np.flatnonzero(is_wrong | (end > tokens))
         if wrong.size:
             told = ", ".join(f"{name} {part[wrong[0]].tolist()}" for name, part in parts.items())
             return f"row {first + wrong[0]} of {len(table)} tells of texts that are not among {tokens} tokens: {told}"
     return None
-
-
-def _outside(parts: Mapping[str, Any], tokens: int, longest: int) -> Any:
-    start, lengths, prompts = parts["start"], parts["lengths"], parts["prompts"]
-    end = start[:, 0] * HALF + start[:, 1] + lengths.sum(1)
-    wrong = (start < 0).any(1) | ((lengths < 0) | (lengths > longest) | (prompts < 0) | (prompts > lengths)).any(1)
-    if "shared" in parts:
-        wrong |= (parts["shared"] < 0) | (parts["shared"] > lengths.min(1))
-        end = end - parts["shared"]
-    return wrong | (end > tokens)

@@ -7,6 +7,7 @@ directory is renamed to `NAME`.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
 import functools
@@ -15,7 +16,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from functional_rb.base import files
 from functional_rb.storage import directory
@@ -74,7 +74,7 @@ class Growing:
         if os.path.exists(found):
             self.progress = Progress(**json.loads(files.read_text(found)))
 
-    def append(self, contents: dict[str, Any]) -> None:
+    def append(self, contents: Mapping[str, bytes | array.array[int]]) -> None:
         """Write a piece, and say so; `progress` has been brought up to date but for the bytes."""
         for name, content in contents.items():
             path = os.path.join(self._directory, name)

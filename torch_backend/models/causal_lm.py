@@ -135,7 +135,7 @@ class _Step:
         self.model = model
         self._takes = wrapped_models.taken_by(model)
 
-    def bound(self, params: object) -> Any:
+    def bound(self, params: object) -> torch.nn.Module | Mapping[str, torch.Tensor]:
         """The module that parameters mean: one to call as often as wanted, while they stay the same."""
         if isinstance(params, torch.nn.Module):
             return params
@@ -148,7 +148,9 @@ class _Step:
         same = model is self.model or torch.compiler.is_compiling()
         return self._takes if same else wrapped_models.taken_by(model)
 
-    def __call__(self, params: object, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor) -> Any:
+    def __call__(
+        self, params: object, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, _Cache | None]:
         """Logits [B, T, V] of what follows each token, and the cache with these tokens."""
         order = _order(positions, cache is None)
         if order is None:
@@ -168,12 +170,14 @@ class _Step:
         return cache
 
     def logits(
-        self, params: Any, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor, **options: object
+        self, params: object, cache: _Cache | None, ids: torch.Tensor, positions: torch.Tensor, **options: object
     ) -> torch.Tensor:
         """Of rows whose padding is in front."""
-        params = self.bound(params)
-        is_traced = not isinstance(params, torch.nn.Module)  # into a graph, which calls no module
-        model = self.model if is_traced else params
+        bound, tensors = self.bound(params), None
+        if isinstance(bound, torch.nn.Module):
+            model = bound
+        else:  # traced into a graph, which calls no module
+            model, tensors = self.model, dict(bound)
         _check_mode(model, cache)
         takes, mask = self.takes(model), positions >= 0
         options = {name: x for name, x in options.items() if name in takes}
@@ -191,7 +195,7 @@ class _Step:
         if wrapped_models.POSITIONS in takes:
             options[wrapped_models.POSITIONS] = positions.clamp_min(0).long()
         arguments = {"input_ids": ids.long(), **options}
-        told = torch.func.functional_call(model, dict(params), (), arguments) if is_traced else model(**arguments)
+        told = model(**arguments) if tensors is None else torch.func.functional_call(model, tensors, (), arguments)
         if not hasattr(told, "logits"):
             raise TypeError(
                 f"params: expected {type(model).__name__} to give logits by that name, as transformers' models do, got "

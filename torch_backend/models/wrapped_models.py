@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -64,7 +64,7 @@ def _is_own(model: torch.nn.Module) -> bool:
     return isinstance(model, PreTrainedModel)
 
 
-def _signature(function: Any) -> tuple[frozenset[str], bool]:
+def _signature(function: Callable[..., object]) -> tuple[frozenset[str], bool]:
     parameters = inspect.signature(function).parameters
     more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return frozenset(parameters), more
