@@ -26,9 +26,9 @@ def _not_here(*given: object) -> Any:
     return NotImplemented
 
 
+# The chain of shared buffers, which knows none of JAX's keys.
 @functools.cache
 def _writes() -> SimpleNamespace:
-    """The chain of shared buffers, which knows none of JAX's keys."""
     found = chain()
     return SimpleNamespace(
         add=found.add,
@@ -44,8 +44,8 @@ def _chain(state: SharedState) -> Any:
     return _writes() if type(state) is SharedState else None
 
 
+# A generator that may move arrays, but not in place of the caller between its steps.
 def _explicit(draws: Generator[object, object, object]) -> Generator[Any, Any, Any]:
-    """A generator that may move arrays, but not in place of the caller between its steps."""
     following = None
     while True:
         with rules.explicit_transfers():

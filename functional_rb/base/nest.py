@@ -389,6 +389,24 @@ def unflatten(
     return _build(structure, iter(leaves), build_mapping, batch_shape)
 
 
+def nested(leaves: Mapping[Path, object]) -> Nest:
+    """Nested dicts of what stands at each path; a single thing at () is itself.
+
+    Example:
+        >>> nested({("arm", "angle"): 1, ("arm", "speed"): 2, ("goal",): 3})
+        {'arm': {'angle': 1, 'speed': 2}, 'goal': 3}
+    """
+    if () in leaves:
+        return leaves[()]
+    whole: dict[str | int, Nest] = {}
+    for path, leaf in leaves.items():
+        inner = whole
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = leaf
+    return whole
+
+
 def _build(
     structure: Structure, remaining: Iterator[object], build_mapping: BuildMapping | None, batch_shape: tuple[int, ...]
 ) -> Any:

@@ -20,14 +20,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
-from functional_rb.base.nest import Path
-from functional_rb.buffer.frame_dedup import Compact
+from functional_rb.base import nest
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import Uniform
-from functional_rb.specs import ArraySpec
 from functional_rb.structures.ring import INT32_MAX, RingState
 from functional_rb.writers import Immutable, RoundRobin
 
@@ -125,11 +122,26 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
     plan = spec.plan
     assert spec.lanes is not None
     lanes_each = -(-spec.lanes // shards)
-    leaves = _read_by(spec)
-    index = BufferSpec(_nest_of(spec, leaves), spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)
+    # The leaves that sampler and writer read: those that tell where episodes end, and those they name.
+    names = set() if spec.sampler.boundaries is None else set(spec.sampler.boundaries.names)
+    keys = (*(getattr(spec.sampler, field, None) for field in ("group_key", "reward_key")), *spec.writer.reads)
+    names |= {key if isinstance(key, str) else "/".join(map(str, key)) for key in keys if key}
+    paths = zip(plan.names, plan.structure.paths, plan.leaves, strict=True)
+    read = nest.nested({tuple(map(str, path)): leaf for name, path, leaf in paths if name in names})
+    index = BufferSpec(read, spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)
     if spec.writer.in_order:
-        room = _slots_of_lanes(spec, lanes_each, shards)
-        compact = _compact_of_part(spec, lanes_each)
+        length = plan.ring.length
+        if lanes_each * length * shards > INT32_MAX:
+            raise ValueError(
+                f"init: sharding: {spec.lanes} lanes of {length} items on {shards} shards leave "
+                f"{lanes_each * shards - spec.lanes} lanes empty, and with them there are more than 2^31 slots; give a "
+                f"number of lanes that the shards divide"
+            )
+        room, compact = lanes_each * length, spec.compact
+        if plan.frames is not None:  # each lane has as much room for observations as in the whole buffer
+            assert compact is not None
+            spare = (plan.frames.room - plan.frames.items.length) * lanes_each
+            compact = dataclasses.replace(compact, spare=spare)
         part = BufferSpec(
             spec.stored, room, Uniform(), spec.writer, lanes=lanes_each, transforms=spec.inner, compact=compact
         )
@@ -139,22 +151,6 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
         asked = dataclasses.replace(spec, lanes=lanes_each)
     order = tuple(plan.names.index(name) for name in index.plan.names)
     return Dealing(spec, shards, lanes_each, index, part, asked, order)
-
-
-def _slots_of_lanes(spec: BufferSpec, lanes_each: int, shards: int) -> int:
-    """How many slots so many lanes have.
-
-    Raises:
-        ValueError: if the slots of all shards have no numbers.
-    """
-    lanes, length = spec.plan.ring.lanes, spec.plan.ring.length
-    if lanes_each * length * shards > INT32_MAX:
-        raise ValueError(
-            f"init: sharding: {lanes} lanes of {length} items on {shards} shards leave "
-            f"{lanes_each * shards - lanes} lanes empty, and with them there are more than 2^31 slots; give a number "
-            f"of lanes that the shards divide"
-        )
-    return lanes_each * length
 
 
 def writable(spec: BufferSpec) -> BufferSpec:
@@ -190,45 +186,6 @@ def check(spec: BufferSpec) -> None:
         raise ValueError(
             f"{expected} on devices, got storage={spec.storage}; leave the storage out, or leave the sharding out"
         )
-
-
-def _compact_of_part(spec: BufferSpec, lanes_each: int) -> Compact | None:
-    """Compact storage in which each lane has as much room for observations as in the whole buffer."""
-    chain = spec.plan.frames
-    if chain is None:
-        return None
-    assert spec.compact is not None
-    return dataclasses.replace(spec.compact, spare=(chain.room - chain.items.length) * lanes_each)
-
-
-def _read_by(spec: BufferSpec) -> tuple[int, ...]:
-    """The leaves that sampler and writer read, by position: those that tell where episodes end, and those they name."""
-    plan, sampler = spec.plan, spec.sampler
-    names = set() if sampler.boundaries is None else set(sampler.boundaries.names)
-    keys = (*(getattr(sampler, field, None) for field in ("group_key", "reward_key")), *spec.writer.reads)
-    names |= {_shown(key) for key in keys if key}
-    return tuple(k for k, name in enumerate(plan.names) if name in names)
-
-
-def _shown(key: Any) -> str:
-    return key if isinstance(key, str) else "/".join(map(str, key))
-
-
-def _nest_of(spec: BufferSpec, leaves: tuple[int, ...]) -> object:
-    """A nest of dicts that holds some of the leaves under the names that they have."""
-    made: dict[str, Any] = {}
-    for k in leaves:
-        path: Path = spec.plan.structure.paths[k]
-        leaf = spec.plan.leaves[k]
-        assert isinstance(leaf, ArraySpec)
-        if not path:
-            return leaf
-        *above, last = map(str, path)
-        inner = made
-        for name in above:
-            inner = inner.setdefault(name, {})
-        inner[last] = leaf
-    return made
 
 
 # --- over a backend's `ops` -----------------------------------------------------------------------------------------

@@ -108,10 +108,10 @@ def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> Array
     return ops.take(by_shard, shard.reshape(1)).reshape(n * dealing.lanes_each, *shape)
 
 
+# By the sampler itself, to which the lanes, or slots, of others are empty.
 def _among_own(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
 ) -> tuple[Array, Selection]:
-    """By the sampler itself, to which the lanes, or slots, of others are empty."""
     ends = draft.counters.ends
     take = deal.ends_of_slots if dealing.by_slots else deal.ends_of_shard
     own = dataclasses.replace(draft, counters=draft.counters.replace(ends=take(ops, dealing, ends, shard)))
@@ -129,10 +129,10 @@ def _among_own(
     return slots, selection._replace(weights=ops.where(law > 0, weights, ops.full_like(weights, 0)))
 
 
+# By the part of the index's tree that lies above the shard's own slots.
 def _by_tree(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, shard: Array
 ) -> tuple[Array, Selection]:
-    """By the part of the index's tree that lies above the shard's own slots."""
     sampler, capacity, tree = dealing.spec.sampler, draft.plan.capacity, draft.known_tree
     slices = isinstance(sampler, Slices | PrioritizedSlices)
     places = ops.integers(dealing.first_slots(), draft.counters.ends.sizes)
@@ -152,14 +152,14 @@ def _by_tree(
     return slots, selection._replace(mask=None)
 
 
+# Probabilities among a shard's own items as those in the batch: each shard gives as many. Of 0 it makes 0.
 def _law(ops: Ops, dealing: Dealing, chances: Array) -> Array:
-    """Probabilities among a shard's own items as those in the batch: each shard gives as many. Of 0 it makes 0."""
     law = chances * (1.0 / dealing.shards)
     return ops.where(chances > 0, ops.maximum(law, ops.full_like(law, LEAST_CHANCE)), ops.full_like(law, 0))
 
 
+# The least probability of any item of any shard, float32 scalar, of totals and smallest values [D]; 1 for none.
 def _least(ops: Ops, dealing: Dealing, totals: Array, smallest: Array) -> Array:
-    """The least probability of any item of any shard, float32 scalar, of totals and smallest values [D]; 1 for none."""
     there = (totals > 0) & (smallest > 0)
     one = ops.full_like(totals, 1)
     chances = ops.divide(ops.where(there, smallest, one), ops.where(there, totals, one))

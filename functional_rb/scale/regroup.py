@@ -111,41 +111,41 @@ def misfit(dealing: Dealing, index: Arrays, part: Arrays, shard: int) -> str | N
     )
 
 
+# The lanes, or slots, of a shard, from the first to before the second.
 def _units(dealing: Dealing, shard: int) -> tuple[int, int]:
-    """The lanes, or slots, of a shard, from the first to before the second."""
     first, last = shard * dealing.units_each, (shard + 1) * dealing.units_each
     return min(first, dealing.units), min(last, dealing.units)
 
 
+# The counters of a part that each lane has some of; what the writer counts of all lanes, the index counts.
 def _of_lanes(dealing: Dealing) -> Iterable[str]:
-    """The counters of a part that each lane has some of; what the writer counts of all lanes, the index counts."""
     return [name for name, _ in dealing.part.plan.counter_names if name != REFUSED]
 
 
+# Room for a counter of all lanes, int32 [k, lanes].
 def _numbers(dealing: Dealing, name: str) -> Array:
-    """Room for a counter of all lanes, int32 [k, lanes]."""
     count = dict(dealing.part.plan.counter_names)[name] // dealing.lanes_each
     return np.zeros((count, dealing.lanes), np.int32)
 
 
+# Where the rings of a shard are, lanes that the buffer does not have among them.
 def _of_shard(dealing: Dealing, shard: int, ends: RingState) -> RingState:
-    """Where the rings of a shard are, lanes that the buffer does not have among them."""
     if dealing.by_slots:
         return ends_of_slots(numpy_ops, dealing, ends, np.int32(shard))
     limit = dealing.part.plan.ring.limit
     return RingState(_own(dealing, shard, ends.cursors % limit), _own(dealing, shard, ends.sizes))
 
 
+# Of numbers int32 [..., lanes] those of a shard's lanes, [..., lanes_each]; 0 of lanes that there are not.
 def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
-    """Of numbers int32 [..., lanes] those of a shard's lanes, [..., lanes_each]; 0 of lanes that there are not."""
     first, last = _units(dealing, shard)
     own = np.zeros((*numbers.shape[:-1], dealing.lanes_each), np.int32)
     own[..., : last - first] = numbers[..., first:last]
     return own
 
 
+# The counters of a part.
 def _vector(dealing: Dealing, shard: int, ends: RingState, more: Mapping[str, Array]) -> Array:
-    """The counters of a part."""
     nothing = np.int32(0)
     own = {name: _own(dealing, shard, numbers).reshape(-1) for name, numbers in more.items()}
     plan = dealing.part.plan

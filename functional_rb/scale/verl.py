@@ -162,7 +162,6 @@ class ReplayBuffer:
     # ---------------------------------------------------------------- how prompts stand
 
     def _prompts(self, partition_id: str) -> _Prompts:
-        """What the queue holds now."""
         found = _Prompts({}, {}, {}, {})
         places = {"pending": found.open, "running": found.open, "finished": found.done, "failure": found.failed}
         for key, tag in ((self._queue.kv_list() or {}).get(partition_id) or {}).items():
@@ -174,36 +173,36 @@ class ReplayBuffer:
             places[tag["status"]][key] = dict(tag)
         return found
 
+    # Prompts that are done with fewer trajectories than a group must have.
     def _short(self, prompts: _Prompts) -> set[str]:
-        """Prompts that are done with fewer trajectories than a group must have."""
         if self._per_group is None:
             return set()
         return {uid for uid in prompts.done if len(prompts.trajectories.get(uid, {})) < self._per_group}
 
+    # Prompts that are too old, and those that failed.
     def _given_up(self, prompts: _Prompts, partition_id: str, global_steps: int) -> tuple[set[str], set[str]]:
-        """Prompts that are too old, and those that failed."""
         if partition_id == VALIDATION or self._synchronous:
             return set(), set()
         uids = sorted(prompts.done)
         stale = self._law.stale([prompts.done[uid] for uid in uids], global_steps)
         return {uids[k] for k in stale}, self._short(prompts) | set(prompts.failed)
 
+    # The tags of the prompts that may be drawn.
     def _sampleable(self, prompts: _Prompts, partition_id: str, global_steps: int) -> dict[str, Tags]:
-        """The tags of the prompts that may be drawn."""
         stale, spoiled = self._given_up(prompts, partition_id, global_steps)
         every = prompts.done | prompts.failed
         return {uid: every[uid] for uid in sorted(every) if uid not in stale | spoiled}
 
+    # Whether a prompt is under way that must not get older.
     def _awaits(self, prompts: _Prompts, partition_id: str, global_steps: int) -> bool:
-        """Whether a prompt is under way that must not get older."""
         if self._threshold is None or self._strategy != "wait" or partition_id == VALIDATION:
             return False
         return any(global_steps - tag["global_steps"] + 1 >= self._threshold for tag in prompts.open.values())
 
+    # Prompts with their chances and weights.
     def _chosen(
         self, may: Mapping[str, Tags], n: int, global_steps: int, partition_id: str
     ) -> list[tuple[str, float, float]]:
-        """Prompts with their chances and weights."""
         uids = list(may)
         if self._in_order or partition_id == VALIDATION:
             return [(uid, 1.0, 1.0) for uid in sorted(uids, key=lambda uid: may[uid]["global_steps"])[:n]]
@@ -219,13 +218,12 @@ class ReplayBuffer:
         return list(zip(named, drawn.probabilities.tolist(), drawn.weights.tolist(), strict=True))
 
     def _clear(self, partition_id: str, uids: set[str], prompts: _Prompts) -> None:
-        """Take prompts and their trajectories out of the queue."""
         keys = [key for uid in sorted(uids) for key in (uid, *prompts.trajectories.get(uid, {}))]
         self._queue.kv_clear(partition_id=partition_id, keys=keys)
 
 
+# What verl logs of prompts that were given up, by its names.
 def _metrics(partition_id: str, old: list[int], failed: int) -> Metrics:
-    """What verl logs of prompts that were given up, by its names."""
     prefix = "training" if partition_id == "train" else "validation"
     found: Metrics = {}
     if old:

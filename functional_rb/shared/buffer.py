@@ -54,7 +54,6 @@ class SharedBuffer(_native.Shared):
     """
 
     def __init__(self, files: SharedFiles, spec: BufferSpec) -> None:
-        """Look up where everything lies."""
         self.files, self.spec = files, spec
         self._known, self._plan = known_buffer(spec), descriptor.encode(spec)
         self._lock, self._control, self._storage = files.lock, files.control, (files.rows, *files.wide)
@@ -75,7 +74,6 @@ class SharedBuffer(_native.Shared):
         return cls(files.attach(spec, directory), spec)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the path."""
         return SharedBuffer.attach, (self.spec, self.files.directory)
 
     # Writing.
@@ -167,8 +165,8 @@ class SharedBuffer(_native.Shared):
         _native.shared_empty(self._control, self._tree)
         _native.shared_commit(self._control, 0)
 
+    # The counters in force, int32 [SLOT], and those that the next write puts in force; called under the lock.
     def _vectors(self) -> tuple[Array, Array]:
-        """The counters in force, int32 [SLOT], and those that the next write puts in force; called under the lock."""
         finished = int(self._control[control.SEQUENCE]) >> 1
         both = self._control[control.COUNTERS :].view(np.int32)[: 2 * control.SLOT].reshape(2, control.SLOT)
         return both[finished & 1], both[~finished & 1]
@@ -183,8 +181,8 @@ class SharedBuffer(_native.Shared):
         """How many items were being added by writers who died, int32 [1]."""
         return self._of_one_moment(np.copy)[control.LOST : control.LOST + 1]
 
+    # What is read by the counters, int32 [SLOT], between two writes; if one comes between, under the lock.
     def _of_one_moment(self, work: Callable[[Array], T]) -> T:
-        """What is read by the counters, int32 [SLOT], between two writes; if one comes between, under the lock."""
         counters = np.empty(control.SLOT, np.int32)
         sequence = int(_native.shared_read_counters(self._control, counters))
         found = None if sequence & 1 else work(counters)
@@ -240,8 +238,8 @@ class SharedBuffer(_native.Shared):
         self._read(lambda: _native.shared_fetch(self._storage, leaves, self._control, self._plan, handles, live))
         return live.view(np.bool_)
 
+    # Read between two writes; if there are too many of them, under the lock.
     def _read(self, work: Callable[[], int]) -> int:
-        """Read between two writes; if there are too many of them, under the lock."""
         found = work()
         return self.exclusively(work) if found == control.TORN else found
 
@@ -253,7 +251,6 @@ class SharedBuffer(_native.Shared):
         return self._of_one_moment(self._copied)
 
     def _copied(self, counters: Array) -> Snapshot:
-        """Copies as they lie in the files, of the rows that have room: reading a hole may fail on a full disk."""
         reserved = int(self.files.control[control.RESERVED])
         rows, *wide = copies = [np.zeros_like(array) for array in self._storage]
         for copied, array in zip(copies, self._storage, strict=True):

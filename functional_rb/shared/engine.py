@@ -28,7 +28,6 @@ class Engine:
     """
 
     def __init__(self, state_type: type[SharedState]) -> None:
-        """Take over from the library's backend what concerns arguments alone."""
         self.state_type, self._library = state_type, state_type.library
         self.convert, self.check_state = self._library.convert, self._library.check_state
         backend = self._library.backend

@@ -123,8 +123,8 @@ class SharedFiles:
         parts = [4 * slots(spec)] * 2 + [room(spec) * size for size in self._item_sizes()]
         self.journal = tuple(np.split(saved, np.cumsum(parts[:-1])))
 
+    # Bytes of an item in the rows and in each wide array.
     def _item_sizes(self) -> list[int]:
-        """Bytes of an item in the rows and in each wide array."""
         layout = self.spec.plan.layout
         return [4 * layout.row_words, *(leaf.nbytes for leaf in layout.wide)]
 
@@ -241,8 +241,8 @@ def attach(spec: BufferSpec, directory: str) -> SharedFiles:
     return files
 
 
+# Under the directory's lock: map the files, make them first if need be. None if the directory has been removed.
 def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> SharedFiles | None:
-    """Under the directory's lock: map the files, make them first if need be. None if the directory has been removed."""
     path = os.path.join(directory, "lock")
     with explained(path):
         lock = FileLock(path)
@@ -263,8 +263,8 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
     return lock.hold(work, lambda: None)
 
 
+# Make all files. A process that dies doing so leaves `making` behind, from which the next knows to begin anew.
 def _make(spec: BufferSpec, directory: str) -> None:
-    """Make all files. A process that dies doing so leaves `making` behind, from which the next knows to begin anew."""
     making = os.path.join(directory, "making")
     made = regions(spec)
     if not os.path.exists(making):
@@ -294,7 +294,6 @@ def _make(spec: BufferSpec, directory: str) -> None:
 
 
 def _make_file(region: Region, path: str) -> None:
-    """Make a file of zeros; an old one is not truncated, as processes that have mapped it would crash."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -306,8 +305,8 @@ def _make_file(region: Region, path: str) -> None:
         os.close(fd)
 
 
+# What all processes must agree on: not where the files lie, nor how many items are usually drawn.
 def _description(spec: BufferSpec) -> dict[str, object]:
-    """What all processes must agree on: not where the files lie, nor how many items are usually drawn."""
     same = dataclasses.replace(spec, storage=Device(), batch_size=None)
     described = {"format": FORMAT, "version": VERSION, "byteorder": sys.byteorder, "boot": _boot()}
     return described | {"spec": json.loads(to_json(same))["spec"]}
@@ -326,8 +325,8 @@ def _boot() -> str:
         return ""
 
 
+# Refuse the files of a directory that are not of the buffer that a spec names.
 def _check_description(spec: BufferSpec, directory: str) -> None:
-    """Refuse the files of a directory that are not of the buffer that a spec names."""
     path = os.path.join(directory, "shared.json")
     with explained(path):
         try:
@@ -354,8 +353,8 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
             )
 
 
+# Where two values from JSON differ first, or None; names in objects may be in any order.
 def _difference(expected: object, found: object, where: str) -> str | None:
-    """Where two values from JSON differ first, or None; names in objects may be in any order."""
     if isinstance(expected, dict) and isinstance(found, dict) and expected.get("type") == found.get("type"):
         if expected.keys() == found.keys():
             parts = (_difference(expected[name], found[name], f"{where}/{name}") for name in expected)
@@ -376,8 +375,8 @@ def remove(directory: str) -> None:
         os.rmdir(directory)
 
 
+# Remove all files, the lock last, as others may wait for it. Cut short, it leaves them as if still being made.
 def _remove_files(directory: str) -> None:
-    """Remove all files, the lock last, as others may wait for it. Cut short, it leaves them as if still being made."""
     with contextlib.suppress(FileNotFoundError):
         os.rename(os.path.join(directory, "shared.json"), os.path.join(directory, "making"))
     wide = [name for name in os.listdir(directory) if name.startswith(WIDE) and name.endswith(".bin")]

@@ -27,7 +27,6 @@ class FileLock(_native.Lock):
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file; make it if it is missing."""
         self.path = path
         self.reset(files.open_own(path))
         _LOCKS.add(self)
@@ -55,8 +54,8 @@ class FileLock(_native.Lock):
         if fd >= 0:
             os.close(fd)
 
+    # In a child: open the same file anew, whether it still has a name or not.
     def _after_fork(self) -> None:
-        """In a child: open the same file anew, whether it still has a name or not."""
         # Whatever fails below, the lock must neither stay the parent's nor use the next file that gets this number.
         inherited = self.reset(-1)
         if inherited < 0:  # closed

@@ -36,7 +36,6 @@ class SharedState(State):
     device: Any
 
     def __init__(self, buffer: SharedBuffer, device: object = None) -> None:
-        """Name a buffer, whose dtypes the backend must have: it may be one that another has made."""
         checks.leaves_for_backend(buffer.spec, self.library.backend.unsupported)
         self.__dict__.update(spec=buffer.spec, buffer=buffer, device=device)
 
@@ -129,9 +128,7 @@ class SharedState(State):
         return {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        """By the path: another process gets a handle of the same buffer."""
         return type(self).attached, (self.spec, self.directory, self.device)
 
     def __deepcopy__(self, memo: Mapping[int, object]) -> SharedState:
-        """Itself, as a handle is no value; `detached()` copies."""
         return self

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.testing import carriers
@@ -68,7 +67,9 @@ class PublicWalk(Walk):
         """The same by the public functions."""
         given = list(arguments)
         if name == "update":
-            given[2] = nested({self.spec.plan.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
+            given[2] = (
+                nest.nested({self.spec.plan.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
+            )
         self.follow(name, self.public(name, *given), self.spec, *arguments)
         return self.arrays
 
@@ -130,14 +131,3 @@ class PublicWalk(Walk):
         self.older.append((self.state, self.arrays))
         self.state, self.arrays = state, self.arrays_of(state)
         self.go_on("draw", self.arrays, drawn=True)
-
-
-def nested(leaves: Mapping[Any, NumpyArray]) -> dict[str, Any]:
-    """Leaves by path as nested dicts."""
-    made: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        part = made
-        for key in path[:-1]:
-            part = part.setdefault(key, {})
-        part[path[-1]] = leaf
-    return made

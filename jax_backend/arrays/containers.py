@@ -18,29 +18,24 @@ class _Trees:
     """Containers that are registered with jax.tree_util."""
 
     def apart(self, x: object) -> Apart | None:
-        """A container, taken apart by one level."""
         if _REGISTRY.flatten_one_level(x) is None:
             return None
         children, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
         return Apart(names_of([path[0] for path, _ in children]), *self.parts(x))
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
-        """The children of a container, and its auxiliary data."""
         found = _REGISTRY.flatten_one_level(x)
         assert found is not None
         return tuple(found[0]), found[1]
 
     def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
-        """A container of this class, made of its parts."""
         treedef = compat.tree_of(_REGISTRY, (kind, static), [_LEAF] * len(names))
         return treedef.unflatten([parts[name] for name in names])
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
-        """Let `jax.tree` and JAX's transformations take a record apart."""
         jax.tree_util.register_dataclass(kind, data_fields=names, meta_fields=static)
 
     def register_static(self, kind: type) -> None:
-        """Let `jax.jit` take a description as an argument."""
         jax.tree_util.register_static(kind)
 
 

@@ -74,8 +74,8 @@ def exactly(array: Any, name: str) -> object:
     return array
 
 
+# Whole numbers as float32, where it has all of them; the rest as it is.
 def _whole_priorities(array: jax.Array) -> object:
-    """Whole numbers as float32, where it has all of them; the rest as it is."""
     if array.dtype.itemsize > 2:
         if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
             return array

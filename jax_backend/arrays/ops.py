@@ -231,9 +231,8 @@ def repeat(n: int, body: Callable[..., T], carry: T) -> T:
     return lax.fori_loop(0, n, body, _varying_as_made(lambda carry: body(jnp.int32(0), carry), carry))
 
 
+# What a loop begins with, varying between the devices of `shard_map` where what its body makes of it does.
 def _varying_as_made(body: Callable[[T], T], carry: T) -> T:
-    """What a loop begins with, varying between the devices of `shard_map` where what its body makes of it does."""
-
     def joined(before: jax.Array, after: jax.ShapeDtypeStruct) -> jax.Array:
         further = compat.varying_axes(after) - compat.varying_axes(before)
         return compat.made_varying(before, sorted(further)) if further else before

@@ -55,7 +55,6 @@ def users() -> Iterator[None]:
 
 
 def _option(name: str) -> Any:
-    """What is set in this thread; JAX defines its options at run time."""
     return getattr(jax.config, f"jax_{name}")
 
 
@@ -119,8 +118,8 @@ def in_automatic_mode(
         return _whole(out) if state is None else _like_state(out, state)
 
 
+# On automatic axes XLA divides what comes out; an older JAX is to be able to name how.
 def _told(out: object, state: State) -> Any:
-    """On automatic axes XLA divides what comes out; an older JAX is to be able to name how."""
     if isinstance(out, State | dict):
         return compat.told(out, state, is_state=True)
     if isinstance(out, tuple) and out and isinstance(out[0], dict):
@@ -128,8 +127,8 @@ def _told(out: object, state: State) -> Any:
     return compat.told(out, state, is_state=False)
 
 
+# The mesh that is set, or else that of the arrays.
 def _mesh(arrays: object) -> Any:
-    """The mesh that is set, or else that of the arrays."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(arrays) if isinstance(x, jax.Array)]
@@ -150,8 +149,8 @@ def _by_row(tree: object, like: jax.Array) -> Any:
     return jax.tree.map(lambda x: _placed(x, P(*rows[:1])), tree)
 
 
+# A new state, or a tuple of what is new of it by field and others: with the shardings that it had.
 def _like_state(out: object, state: State) -> Any:
-    """A new state, or a tuple of what is new of it by field and others: with the shardings that it had."""
     if isinstance(out, State):
         return jax.tree.map(_placed_like, out, state)
     if isinstance(out, tuple) and isinstance(out[0], dict):
@@ -163,8 +162,8 @@ def _like_state(out: object, state: State) -> Any:
     return _whole(out)
 
 
+# Arrays with the shardings of those before; whole, where there were none.
 def _like(part: object, before: object) -> Any:
-    """Arrays with the shardings of those before; whole, where there were none."""
     structure: object = jax.tree.structure(part)
     same = structure == jax.tree.structure(before)
     return jax.tree.map(_placed_like, part, before) if same else _whole(part)

@@ -41,20 +41,20 @@ def use_kernels() -> bool:
     return HAVE_KERNELS and switch.on
 
 
+# What is declared of a kernel; where none are in force there may be nobody to tell it to.
 def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
-    """What is declared of a kernel; where none are in force there may be nobody to tell it to."""
     return declaration(*given) if part_kernels.in_force() else None
 
 
+# What is declared of a launch that there is no kernel for on CPUs; None where there is to be none.
 def _launch(declaration: Callable[..., Kernel | None], *given: Any) -> Kernel | None:
-    """What is declared of a launch that there is no kernel for on CPUs; None where there is to be none."""
     kernel = declaration(*given) if on_gpu() else None
     return kernel if kernel is not None and in_use(kernel) else None
 
 
+# Imported when first used, as there may be none.
 @functools.cache
 def _part_kernels() -> part_kernels.Table:
-    """Imported when first used, as there may be none."""
     table: part_kernels.Table = importlib.import_module("jax_backend.kernels.part_kernels").TABLE
     return table
 
@@ -129,8 +129,8 @@ def _bits(data: jax.Array, kind: object, batch: int, words: int) -> jax.Array:
     return (bits >> 1).astype(jnp.int32)
 
 
+# Whether kernels know the random bits of a kind of keys.
 def _is_default(kind: object) -> bool:
-    """Whether kernels know the random bits of a kind of keys."""
     partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
     return str(kind) == "threefry2x32" and partitionable
 
@@ -182,10 +182,10 @@ def draw(
     return arrays._replace(counters=counters), leaves, selection
 
 
+# What the sampler chooses, and the draft after that.
 def _chosen(
     state: State, draws: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None
 ) -> tuple[Draft, jax.Array, Selection]:
-    """What the sampler chooses, and the draft after that."""
     spec = state.spec
 
     def by_sampler(of: State | Arrays, draws: Any, beta: Any, wanted: Any) -> Any:

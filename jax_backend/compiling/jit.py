@@ -87,7 +87,6 @@ class Jitted(Generic[P, R]):
     """A function compiled by `jit`."""
 
     def __init__(self, function: Callable[P, R], options: Mapping[str, Any]) -> None:
-        """Take the function and the options of `jit`; nothing is traced yet."""
         functools.update_wrapper(self, function)
         self._function, self._options = function, options
         self._plain: Any = jax.jit(function, **options)  # which checks the options
@@ -97,7 +96,6 @@ class Jitted(Generic[P, R]):
         self._calls = _calls_of(function, options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call it; the states that it returns are those to go on with."""
         found = self._found(args, kwargs)
         if found is None:
             return self._plain(*args, **kwargs)
@@ -107,7 +105,6 @@ class Jitted(Generic[P, R]):
         return result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """A method, where it is an attribute of a class."""
         return self if instance is None else types.MethodType(self, instance)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -135,8 +132,8 @@ class Jitted(Generic[P, R]):
         made = getattr(call.compiled(leaves), name)(*call.operands(leaves))
         return _Stage(made, call, jax.tree.structure(self._static.sort(args, kwargs)[:2]))
 
+    # How to call the function, and with which leaves; None where there is nothing to donate.
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[Regrouped, list[Any]] | None:
-        """How to call the function, and with which leaves; None where there is nothing to donate."""
         given = self._static.sort(args, kwargs)
         leaves, outline = jax.tree.flatten(given[:2])
         key = outline, given.static
@@ -190,8 +187,8 @@ class Jitted(Generic[P, R]):
         named = [p.name for p in self._parameters if p.kind < inspect.Parameter.VAR_POSITIONAL]
         return named[place] if place < len(named) else f"args[{place}]"
 
+    # Those of the leaves, as `in_shardings` says.
     def _shardings(self, outline: Any) -> list[Any] | None:
-        """Those of the leaves, as `in_shardings` says."""
         prefix = self._options.get("in_shardings")
         if prefix is None:
             return None
@@ -202,8 +199,8 @@ class Jitted(Generic[P, R]):
         spread = jax.tree.leaves(jax.tree.broadcast(prefix, args))
         return [None if x is _LEFT_TO_JAX else x for x in spread]
 
+    # How to call it where an array that is donated comes again, in another state or beside it.
     def _without_duplicates(self, call: Regrouped, leaves: Sequence[object], key: Hashable) -> Regrouped:
-        """How to call it where an array that is donated comes again, in another state or beside it."""
         first = {id(leaves[k]): k for k in reversed(call.donatable.places) if isinstance(leaves[k], jax.Array)}
         same = {k: first[id(x)] for k, x in enumerate(leaves) if first.get(id(x), k) != k}
         if not same:
@@ -236,8 +233,8 @@ class _Stage:
         return getattr(self._stage, name)
 
 
+# Refuse what lies on the host: whatever is done to it while tracing would be done once.
 def _check_traceable(state: State) -> None:
-    """Refuse what lies on the host: whatever is done to it while tracing would be done once."""
     if isinstance(state, (HostState, SharedState)):
         raise TypeError(
             "rb.jit: this buffer lies in the memory of the host (BufferSpec.storage), out of the reach of compiled "
@@ -245,16 +242,16 @@ def _check_traceable(state: State) -> None:
         )
 
 
+# A way to a function that does not keep it: what was compiled of it is kept only for as long as it lives.
 def _weakly(function: Callable[..., object]) -> Callable[[], Any]:
-    """A way to a function that does not keep it: what was compiled of it is kept only for as long as it lives."""
     try:
         return weakref.ref(function)
     except TypeError:
         return lambda: function
 
 
+# Those of all functions that were made with the same options; of its own, where these cannot be compared.
 def _calls_of(function: Callable[..., object], options: Mapping[str, object]) -> Calls:
-    """Those of all functions that were made with the same options; of its own, where these cannot be compared."""
     try:
         given = tuple(sorted((name, tuple(x) if isinstance(x, list) else x) for name, x in options.items()))
         return _shared.setdefault(function, {}).setdefault(given, {})

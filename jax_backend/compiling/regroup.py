@@ -24,7 +24,6 @@ class Named:
     __slots__ = ("leaves", "names")
 
     def __init__(self, names: tuple[str, ...], leaves: Sequence[object]) -> None:
-        """One name for each."""
         self.names, self.leaves = names, leaves
 
 
@@ -116,9 +115,9 @@ class Regrouped:
         function = plan.function()
         self.__name__ = self.__qualname__ = getattr(function, "__name__", type(function).__name__)
 
+    # The user's function, whose place JAX names in its errors.
     @property
     def __wrapped__(self) -> object:
-        """The user's function, whose place JAX names in its errors."""
         return self._plan.function()
 
     def sharing(self, same: Mapping[int, int]) -> Regrouped:
@@ -130,7 +129,6 @@ class Regrouped:
         return Named(self._names, self.undonated(leaves)), *[group(leaves) for group in self._groups]
 
     def __call__(self, arguments: Named, *groups: Sequence[object]) -> Any:
-        """Call the user's function: this is what is traced."""
         leaves: list[object] = [None] * len(self._plan.leaves)
         for taken, group in zip((self.undonated, *self._groups), (arguments.leaves, *groups), strict=True):
             for k, leaf in zip(taken.places, group, strict=True):
@@ -151,8 +149,8 @@ class Regrouped:
             self._compiled = jax.jit(self, donate_argnums=(1, *donated), **options)
         return self._compiled
 
+    # Which states come back, by number: only their memory is of use for the result; the others are not lost.
     def _returned(self, leaves: Sequence[object], result: object) -> list[int]:
-        """Which states come back, by number: only their memory is of use for the result; the others are not lost."""
         nodes = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, State))
         back = Counter(_kind(jax.tree.structure(x), jax.tree.leaves(x)) for x in nodes if isinstance(x, State))
         kinds = {}
@@ -176,6 +174,6 @@ class Regrouped:
 _Kind = tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]
 
 
+# What of two states must be equal for the memory of one to serve the other.
 def _kind(outline: Any, leaves: Sequence[Any]) -> _Kind:
-    """What of two states must be equal for the memory of one to serve the other."""
     return outline, tuple((tuple(x.shape), jax.numpy.dtype(x.dtype)) for x in leaves)

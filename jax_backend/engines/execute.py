@@ -53,8 +53,8 @@ def check_state(state: object, function: str) -> None:
     state.check_alive()
 
 
+# Refuse arrays of other shapes than the spec says, which kernels would read and write beyond. While tracing.
 def _check_shapes(state: State, function: str) -> None:
-    """Refuse arrays of other shapes than the spec says, which kernels would read and write beyond. While tracing."""
     found = misfit(state, state.spec.plan)
     if found is not None:
         raise ValueError(f"{function}: {found}; give a state whose arrays were not cut, reshaped or put together")
@@ -80,9 +80,9 @@ def init(spec: BufferSpec, device: object = None) -> State:
         return to_state(functions.init(ops, spec, where), spec)
 
 
+# Makes the arrays of an empty state where they are to lie.
 @functools.lru_cache(maxsize=256)
 def _spread(spec: BufferSpec, sharding: jax.sharding.NamedSharding) -> Callable[[], Arrays]:
-    """Makes the arrays of an empty state where they are to lie."""
     make = compile.program(functools.partial(functions.init, ops, spec))
     return jax.jit(make, out_shardings=devices.places(jax.eval_shape(make), sharding))
 
@@ -229,16 +229,16 @@ def update(
     return copies.warned("update", state, changed_by(state, _prioritize(state, handles, priorities, kernels=kernels)))
 
 
+# What of a state changes with the priorities alone: not the rows, which JAX would copy.
 @functools.partial(jax.jit, static_argnames="kernels")
 @compile.program
 def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None) -> dict[str, Any]:
-    """What of a state changes with the priorities alone: not the rows, which JAX would copy."""
     _check_shapes(state, "update")
     return _exchanged(state, compile.update(state, handles, priorities, {}))
 
 
+# All but rows and wide arrays, as far as it is new.
 def _exchanged(state: State, arrays: Arrays) -> dict[str, object]:
-    """All but rows and wide arrays, as far as it is new."""
     tree = {} if arrays.tree is state.tree else {"tree": arrays.tree}
     changed = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary[name]}
     return {**tree, "counters": arrays.counters, "auxiliary": changed}
@@ -258,10 +258,10 @@ def clear(state: State) -> State:
     return changed_by(state, _clear(state, kernels=compile.use_kernels()))
 
 
+# What is new of a state under another spec.
 @functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
 @compile.program
 def _with_spec(state: State, spec: BufferSpec, where: jax.sharding.NamedSharding | None) -> dict[str, object]:
-    """What is new of a state under another spec."""
     arrays = compile.finished(respec.with_spec(ops, state, state.spec, spec))
     auxiliary = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary.get(name)}
     changed = {"tree": arrays.tree, "counters": arrays.counters, "auxiliary": auxiliary}

@@ -120,10 +120,10 @@ def init(spec: BufferSpec, device: object) -> HostState:
     return host_state.init(spec, in_place.create(spec) if isinstance(spec.storage, Memmap) else None, target)
 
 
+# Numbers as `execute` draws them: the sampler's, and those for transforms.
 @functools.partial(jax.jit, static_argnames=("shape", "extra", "kernels"))
 @compile.program
 def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None) -> tuple[jax.Array, jax.Array | None]:
-    """Numbers as `execute` draws them: the sampler's, and those for transforms."""
     more = None
     if extra is not None:
         key, other = jax.random.split(key)
@@ -157,8 +157,8 @@ def add_(
     return added
 
 
+# The random bits for a writer that takes any.
 def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
-    """The random bits for a writer that takes any."""
     if key is None:
         return None
     if spec.writer.words:
@@ -186,14 +186,13 @@ def sample_(state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., A
     return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
 
 
+# The random bits for the sampler, and for transforms.
 def _bits_to_draw(spec: BufferSpec, batch: int, key: object) -> Bits:
-    """The random bits for the sampler, and for transforms."""
     extra = spec.extra_shape(batch) if spec.plan.extra_words else None
     return Bits(*draws(key, spec.draw_shape(batch), extra))
 
 
 def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> tuple[HostState, list[Any], Selection]:
-    """What was drawn as JAX has it."""
     info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     made = out(state, [*leaves, *info.values(), *selection.extras.values()])
     rest = iter(made[len(leaves) :])

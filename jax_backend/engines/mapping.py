@@ -39,7 +39,6 @@ class Mapped(list[jax.Array]):
     """The leaves that a function of sampled items gives, where the program that draws has carried it out already."""
 
     def __init__(self, leaves: Sequence[jax.Array], static: _Static) -> None:
-        """Take the leaves, and their structure."""
         super().__init__(leaves)
         self.structure = static.structure
 
@@ -58,6 +57,7 @@ def _is_array(x: object) -> bool:
     return isinstance(x, jax.Array)
 
 
+# The checked leaves that a function gives, and their structure.
 def _given(
     transform: MapItems,
     leaves: Sequence[object],
@@ -66,7 +66,6 @@ def _given(
     mask: jax.Array | None,
     as_told: bool = True,
 ) -> tuple[list[Any], _Static]:
-    """The checked leaves that a function gives, and their structure."""
     if isinstance(transform.function, HostFunction):
         return _called_back(transform, leaves, lead)
     own = None if key is None else for_maps(key)
@@ -78,8 +77,8 @@ def _given(
     return found, _Static(structure)
 
 
+# What a function on the host gives, as a program that is compiled asks it.
 def _called_back(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[object], _Static]:
-    """What a function on the host gives, as a program that is compiled asks it."""
     after = mapping.known_of_host(transform)
 
     def call(*arrays: Any) -> list[Any]:

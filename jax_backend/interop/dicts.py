@@ -64,8 +64,8 @@ def state_dict(state: object) -> dict[str, Any]:
     return found | {core.SPEC: _bytes_of(text)}
 
 
+# A text as an array, as pytrees have no texts.
 def _bytes_of(text: str) -> jax.Array:
-    """A text as an array, as pytrees have no texts."""
     return jnp.asarray(np.frombuffer(text.encode(), np.uint8))
 
 
@@ -137,8 +137,8 @@ def load_state_dict(target: object, given: object, device: Any = None) -> Any:
     return execute.to_state(core.as_arrays(spec, given, take, _in_numpy), spec)
 
 
+# Whether a state lies in the memory of the host; what is none of JAX's is refused.
 def _is_hosted(state: object, function: str) -> bool:
-    """Whether a state lies in the memory of the host; what is none of JAX's is refused."""
     core.check_whole(state, function)
     if isinstance(state, HostState):
         hosted.check_state(state, function)
@@ -157,8 +157,8 @@ def _in_numpy(name: str, array: object) -> Any:
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
 
 
+# Refuse an array that has no values to read: a traced, deleted or partly remote one.
 def _check_at_hand(name: str, array: jax.Array) -> None:
-    """Refuse an array that has no values to read: a traced, deleted or partly remote one."""
     if isinstance(array, jax.core.Tracer):
         raise TypeError(f"state_dict: {name!r} is traced; call it outside of jitted functions")
     if array.is_deleted():

@@ -80,8 +80,8 @@ def _shared(name: str, array: object) -> jax.Array:
         raise dlpack.refusal(name, array, error) from error
 
 
+# An array of a state in the host's memory, which NumPy has.
 def _on_host(name: str, array: Any) -> NumpyArray:
-    """An array of a state in the host's memory, which NumPy has."""
     if isinstance(array, np.ndarray):
         return array
     dlpack.check_shareable(name, array)
@@ -109,8 +109,8 @@ def _copied(name: str, array: object) -> jax.Array:
         raise dlpack.refusal(name, array, error) from error
 
 
+# A copy of a tensor: on a GPU where that is and JAX has it, else where JAX has its arrays.
 def _cloned(tensor: Any) -> jax.Array:
-    """A copy of a tensor: on a GPU where that is and JAX has it, else where JAX has its arrays."""
     on_gpu = jax.default_backend() == "gpu"
     if on_gpu and tensor.device.type == "cuda":
         return jnp.array(jax.dlpack.from_dlpack(tensor.clone().contiguous()), copy=True)

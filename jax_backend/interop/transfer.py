@@ -16,7 +16,6 @@ class Transfer:
     build_mapping = staticmethod(convert.build_mapping)
 
     def __init__(self, device: object) -> None:
-        """To a `jax.Device`, a `jax.sharding.Sharding`, or a device by name."""
         self._device = devices.resolve(device)
 
     def send(self, leaves: Sequence[object]) -> list[object]:

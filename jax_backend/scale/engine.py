@@ -64,8 +64,8 @@ def check_state(state: Any, function: str) -> None:
     state.check_alive()
 
 
+# What checks see: a state of a spec, of which they read the first counters alone.
 def _as_of(state: ShardedState, spec: BufferSpec) -> State:
-    """What checks see: a state of a spec, of which they read the first counters alone."""
     return State(state.rows, state.wide, state.tree, state.counters, state.auxiliary, spec)
 
 
@@ -120,8 +120,8 @@ def _mapped(
     return jax.shard_map(body, mesh=mesh, in_specs=where, out_specs=out, check_vma=False)(*given)
 
 
+# Divided along the shards, after so many other axes.
 def _along(state: ShardedState, axes: int = 0) -> PartitionSpec:
-    """Divided along the shards, after so many other axes."""
     return PartitionSpec(*[None] * axes, state.axis)
 
 
@@ -130,8 +130,6 @@ def _using(kernels: bool) -> AbstractContextManager[None]:
 
 
 def _body(function: Callable[..., object]) -> Callable[..., Any]:
-    """A function of a device's state, traced with the kernels in force that are so where it is called."""
-
     @functools.wraps(function)
     def traced(*args: object, **others: object) -> Any:
         with rules.promoting_ranks():
@@ -143,6 +141,7 @@ def _body(function: Callable[..., object]) -> Callable[..., Any]:
 # --- adding ---------------------------------------------------------------------------------------------------------
 
 
+# Note what came of all lanes in the index, which all have, and write to the device's part what belongs there.
 @_body
 def _added(
     state: ShardedState,
@@ -154,7 +153,6 @@ def _added(
     function: str,
     major: bool,
 ) -> ShardedState:
-    """Note what came of all lanes in the index, which all have, and write to the device's part what belongs there."""
     dealing = state.dealing
     own_key = None if key is None else jax.random.fold_in(key, shard_number(state))
     leaves, batch, mask, priorities, _, outside = api.check_add(
@@ -173,10 +171,10 @@ def _added(
     return following if outside is None else count_invalid(following, outside)
 
 
+# Write the same rows to the index, of all lanes, and to the part.
 def _write_alike(
     state: ShardedState, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
 ) -> ShardedState:
-    """Write the same rows to the index, of all lanes, and to the part."""
     dealing = state.dealing
     steps = batch // dealing.lanes_each
     read = [leaves[k] for k in dealing.index_leaves]
@@ -189,10 +187,10 @@ def _write_alike(
     return state.with_index(index).with_own(own)
 
 
+# Note the rows of all lanes in the index, whose writer chooses slots, and write those that go to the device's.
 def _write_where_chosen(
     state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any, key: Any
 ) -> ShardedState:
-    """Note the rows of all lanes in the index, whose writer chooses slots, and write those that go to the device's."""
     dealing = state.dealing
     given = _of_all_lanes(state, [*leaves, *(x for x in (mask, priorities) if x is not None)])
     if not batch:
@@ -209,8 +207,8 @@ def _write_where_chosen(
     return state.with_index(compile.finished(index)).with_own(compile.finished(own))
 
 
+# Write to the part, which makes other items of the rows, and these to the index.
 def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: object) -> ShardedState:
-    """Write to the part, which makes other items of the rows, and these to the index."""
     dealing = state.dealing
     steps = dealing.part.rows(batch) // dealing.lanes_each
     own = compile.add(state.own, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
@@ -225,8 +223,8 @@ def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int,
     return following.with_index(index)
 
 
+# Which rows of a device's lanes are written: a mask, but for lanes that the buffer does not have.
 def _real(state: ShardedState, steps: int, mask: object) -> Any:
-    """Which rows of a device's lanes are written: a mask, but for lanes that the buffer does not have."""
     dealing = state.dealing
     if dealing.is_even:
         return mask
@@ -234,14 +232,14 @@ def _real(state: ShardedState, steps: int, mask: object) -> Any:
     return real if mask is None else mask & real
 
 
+# What the parts of all devices tell after a write, of all lanes.
 def _told(before: ShardedState, after: ShardedState) -> follow.Told:
-    """What the parts of all devices tell after a write, of all lanes."""
     own = follow.told(ops, before.dealing, before.own.counters, after.own.counters)
     return follow.Told(*_of_all_lanes(before, [*own]))
 
 
+# Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape].
 def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape]."""
     if not arrays:
         return []
     layout = rows.layout_of(arrays)
@@ -275,6 +273,7 @@ def add_items(
     return _written(state, items, mask, priorities, key, validate, time_major, function)
 
 
+# What `add` makes of a state that may be written to, as that of a dataset may while it is made.
 def _written(
     state: ShardedState,
     items: object,
@@ -285,7 +284,6 @@ def _written(
     time_major: bool,
     function: str,
 ) -> ShardedState:
-    """What `add` makes of a state that may be written to, as that of a dataset may while it is made."""
     if state.is_mapped:
         with _using(compile.use_kernels()):
             done: ShardedState = _added(state, items, mask, priorities, key, validate, function, time_major)
@@ -311,8 +309,8 @@ def _written(
     return after
 
 
+# How many axes a batch has before that of the lanes, 0 or 1; -1 for [E, T, *shape]; None if it does not fit.
 def _axes_before_lanes(spec: BufferSpec, leaves: Sequence[Any], mask: Any, priorities: Any, time_major: bool) -> Any:
-    """How many axes a batch has before that of the lanes, 0 or 1; -1 for [E, T, *shape]; None if it does not fit."""
     lead = None
     for x, leaf in zip(leaves, spec.added.leaves, strict=True):
         own = tuple(x.shape[: x.ndim - len(leaf.shape)])
@@ -331,6 +329,7 @@ def _axes_before_lanes(spec: BufferSpec, leaves: Sequence[Any], mask: Any, prior
     return None
 
 
+# Deal the lanes of a batch to the devices.
 def _add_program(
     state: ShardedState,
     leaves: list[jax.Array],
@@ -342,7 +341,6 @@ def _add_program(
     axes: int,
     kernels: bool,
 ) -> ShardedState:
-    """Deal the lanes of a batch to the devices."""
     dealing, at = state.dealing, max(axes, 0)
     missing = dealing.shards * dealing.lanes_each - dealing.lanes
 
@@ -376,11 +374,11 @@ def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
 # --- drawing --------------------------------------------------------------------------------------------------------
 
 
+# A device's share of a batch: what changes of the state, the leaves, and their selection.
 @_body
 def _drawn(
     state: ShardedState, key: jax.Array, beta: object, batch: int, how: str
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
-    """A device's share of a batch: what changes of the state, the leaves, and their selection."""
     dealing, spec, shard = state.dealing, state.spec, shard_number(state)
     share, more = batch // dealing.shards, None
     if how == "local":
@@ -422,15 +420,15 @@ def _drawn(
     return changed | {"part": vector}, leaves, selection
 
 
+# Of arrays [n, *shape] of which each device has read its own rows, the n / D that it asked for.
 def _exchanged(state: ShardedState, arrays: list[jax.Array], own: jax.Array) -> list[jax.Array]:
-    """Of arrays [n, *shape] of which each device has read its own rows, the n / D that it asked for."""
     layout = rows.layout_of(arrays)
     words = rows.only(ops, rows.packed(ops, layout, arrays), own)
     return rows.unpacked(ops, layout, scattered(state, words))
 
 
+# What of the index a draw has exchanged; of the counters what they wait for.
 def _changes(state: ShardedState, arrays: Arrays) -> dict[str, Any]:
-    """What of the index a draw has exchanged; of the counters what they wait for."""
     if not state.spec.sampler.remembers:
         return {"counters": arrays.counters, "auxiliary": {}}
     tree = {} if arrays.tree is state.tree else {"tree": arrays.tree}
@@ -501,7 +499,6 @@ def _names(axis: Any) -> tuple[str, ...]:
 
 
 def _check_axis(state: ShardedState, axis_name: object, function: str) -> None:
-    """Refuse the name of another axis than that of the state."""
     if axis_name is not None and _names(axis_name) != _names(state.axis):
         raise ValueError(
             f"{function}: expected axis_name={state.axis!r}, along which the buffer is sharded, got {axis_name!r}; "
@@ -535,11 +532,10 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
         )
 
 
+# Draw a batch that is divided along the shards.
 def _sample_program(
     state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
-    """Draw a batch that is divided along the shards."""
-
     def body(state: ShardedState, key: jax.Array, beta: object) -> Any:
         changed, leaves, selection = _drawn(state, key, beta, batch, how)
         part = changed.pop("part")
@@ -566,11 +562,11 @@ _sample_in_place = jax.jit(_sampled_program, static_argnames=("batch", "how", "k
 # --- updating -------------------------------------------------------------------------------------------------------
 
 
+# Set priorities in the index, and rewrite leaves where they lie; all devices were given the same.
 @_body
 def _updated(
     state: ShardedState, handles: jax.Array, priorities: jax.Array | None, replacements: dict[int, jax.Array]
 ) -> ShardedState:
-    """Set priorities in the index, and rewrite leaves where they lie; all devices were given the same."""
     dealing = state.dealing
     draft = Draft.of(state.index, dealing.index.plan)
     slots, live = draft.locate(ops, handles)
@@ -589,7 +585,6 @@ def _updated(
 def _updated_by_all(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: dict[int, jax.Array]
 ) -> ShardedState:
-    """The same of what each device has of a batch."""
     arrays, outline = jax.tree.flatten((handles, priorities, replacements))
     layout = rows.layout_of(arrays)
     words = gathered(state, rows.packed(ops, layout, arrays))
@@ -610,8 +605,8 @@ _update = jax.jit(_update_program, static_argnames="kernels", inline=True)
 _update_in_place = jax.jit(_update_program, static_argnames="kernels", donate_argnums=0)
 
 
+# The index alone: what is handed through a program is copied.
 def _prioritize_program(state: ShardedState, handles: jax.Array, priorities: object, kernels: bool) -> Arrays:
-    """The index alone: what is handed through a program is copied."""
     after = _update_program(state, handles, priorities, {}, kernels)
     return Arrays(after.rows, after.wide, after.tree, after.counters, after.auxiliary)
 

@@ -47,8 +47,8 @@ class Members:
         firsts = [of_devices.index(process) for process in self._processes]
         return [everyones[k][: sizes[k]].tobytes().decode() for k in firsts]
 
+    # An array of each process as those of all devices.
     def _gathered(self, numbers: NumpyArray) -> NumpyArray:
-        """An array of each process as those of all devices."""
         mesh = Mesh(self._devices, ("all",))
         divided, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("all"), PartitionSpec()))
         shape = (len(self._devices), *numbers.shape)

@@ -81,7 +81,6 @@ class ShardedState(State):
         return dataclasses.replace(self, part=arrays)
 
     def __repr__(self) -> str:
-        """The description, and how it is divided; not the arrays."""
         return f"ShardedState({self.spec!r}, {self.sharding.spec} of {dict(self.sharding.mesh.shape)})"
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
@@ -96,9 +95,8 @@ class ShardedState(State):
         parts = {k: State(*self._part_of(k), self.dealing.part) for k in members.own}
         return Dealt(self.spec, State(*found, self.dealing.index), parts, members)
 
+    # The arrays of a shard on one of this process's devices.
     def _part_of(self, shard: int) -> Arrays:
-        """The arrays of a shard on one of this process's devices."""
-
         def own(x: jax.Array) -> jax.Array:
             first = shard * x.shape[0] // self.dealing.shards
             return next(part.data for part in x.addressable_shards if (part.index[0].start or 0) == first)
@@ -196,8 +194,6 @@ def _maker(spec: BufferSpec, sharding: NamedSharding) -> Callable[[], State]:
 
 
 def _placed(make: Callable[..., object], sharding: NamedSharding) -> Callable[..., Any]:
-    """A program whose results lie where those of a dealt buffer belong."""
-
     def program(*given: object) -> Any:
         specs = partition_specs(jax.eval_shape(make, *given))
         places = jax.tree.map(lambda spec: NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind), specs)
@@ -289,7 +285,6 @@ def arrays_of(state: State) -> Arrays:
 
 
 def _of_one(shards: int, k: int, array: jax.Array) -> Any:
-    """Of arrays of all shards, one behind the other, that of one."""
     n = array.shape[0] // shards
     return array[k * n : (k + 1) * n]
 

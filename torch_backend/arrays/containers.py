@@ -14,7 +14,6 @@ class _Trees:
     """Containers that are registered with torch.utils._pytree."""
 
     def apart(self, x: object) -> Apart | None:
-        """A container, taken apart by one level."""
         node = pytree.SUPPORTED_NODES.get(type(x))
         if node is None:
             return None
@@ -25,17 +24,13 @@ class _Trees:
         return Apart(names_of(keys), parts, static)
 
     def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
-        """The children of a container, and its context."""
         parts, static = pytree.SUPPORTED_NODES[type(x)].flatten_fn(x)
         return tuple(parts), static
 
     def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
-        """A container of this class, made of its parts."""
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([parts[name] for name in names], static)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
-        """Let torch's pytrees take a record apart. Fields that are None are no leaves, as on JAX."""
-
         def flatten_with_keys(x: object) -> tuple[list[tuple[Any, Any]], Any]:
             fields = {name: getattr(x, name) for name in (*names, *static)}
             kept = [(pytree.GetAttrKey(name), fields.pop(name)) for name in names if fields[name] is not None]

@@ -54,8 +54,8 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> torch.Tensor:
     )
 
 
+# Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones.
 def _check_memory(tensor: torch.Tensor, what: str) -> None:
-    """Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones."""
     if tensor.layout is not _STRIDED:
         raise TypeError(f"{what}: expected a dense tensor, got {tensor.layout}; give {what.split()[0]}.to_dense()")
     if not _compiling() and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -79,8 +79,8 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+# Whether a tensor's memory does not say what its elements are: to be negated or conjugated, or not there.
 def _is_put_off(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory does not say what its elements are: to be negated or conjugated, or not there."""
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
@@ -136,8 +136,8 @@ def exactly(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor
 
 
+# Whole numbers as float32, where it has all of them; the rest as it is.
 def _whole_priorities(tensor: torch.Tensor) -> torch.Tensor:
-    """Whole numbers as float32, where it has all of them; the rest as it is."""
     narrow = tensor.to(torch.float32)
     if tensor.dtype.itemsize <= 2:
         return narrow
@@ -166,8 +166,8 @@ def unsupported(dtype: str) -> str | None:
     return None
 
 
+# The library of TensorDicts, by a statement: `torch.compile` cannot follow a function that imports.
 def _tensordict() -> Any:
-    """The library of TensorDicts, by a statement: `torch.compile` cannot follow a function that imports."""
     try:
         import tensordict
     except ImportError as error:
@@ -202,8 +202,8 @@ def build_mapping(
     return made
 
 
+# The names of the axes of TensorDicts in another, which forgets them if it has none itself; and of those below.
 def _names_below(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of the axes of TensorDicts in another, which forgets them if it has none itself; and of those below."""
     inner = {name: part for name, part in parts.items() if hasattr(part, "batch_size") and not is_non_tensor(part)}
     return {name: (tuple(part.names), _names_below(dict(part.items()))) for name, part in inner.items()}
 
@@ -215,8 +215,8 @@ def _name_below(made: Any, names: Mapping[str, Any]) -> None:
         _name_below(part, below)
 
 
+# An object array as TensorDicts hold it.
 def _non_tensor(objects: Any) -> Any:
-    """An object array as TensorDicts hold it."""
     tensordict = _tensordict()
     if not objects.size:
         return tensordict.NonTensorData(None, batch_size=objects.shape)

@@ -23,13 +23,13 @@ def by_places(function: Function, slopes: Function, x: torch.Tensor, y: torch.Te
     return found
 
 
+# Whether gradients are not, or not only, those of `backward`.
 def _is_transformed() -> bool:
-    """Whether gradients are not, or not only, those of `backward`."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+# Where parts of [N, S, V] are: some rows, or some places of one.
 def _parts(x: torch.Tensor) -> Iterator[tuple[slice, slice]]:
-    """Where parts of [N, S, V] are: some rows, or some places of one."""
     rows, width, each = x.shape
     places = max(1, AT_ONCE // each)
     step = max(1, places // width)
@@ -74,8 +74,8 @@ def in_turn(function: Callable[..., tuple[T, torch.Tensor]], carry: T, *arrays: 
     return carry, torch.stack(found)
 
 
+# `function(*given)`, which is called again for gradients, with the same numbers drawn by torch's generators.
 def _forgotten(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
-    """`function(*given)`, which is called again for gradients, with the same numbers drawn by torch's generators."""
     if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_transformed():
         return function(*given)
     from torch.utils.checkpoint import checkpoint

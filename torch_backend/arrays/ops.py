@@ -109,7 +109,6 @@ def set_each(x: torch.Tensor, index: torch.Tensor, live: torch.Tensor | None, va
 
 
 def _places(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Where elements of rows [B, n] lie among those of all."""
     first = arange(x.shape[0], like=index) * x.shape[1]
     return index + first.view(-1, *(1,) * (index.dim() - 1))
 

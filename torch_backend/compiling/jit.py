@@ -83,8 +83,8 @@ def jit(function: Callable[P, R] | None = None, /, **options: object) -> Any:
     return consuming
 
 
+# Consume the given states in whose place others were returned.
 def _consume(given: dict[int, State], returned: list[State]) -> None:
-    """Consume the given states in whose place others were returned."""
     back, needed = Counter(x.spec for x in returned), Counter(x.spec for x in given.values())
     alive = {id(x) for x in returned}
     for number, state in given.items():
@@ -92,8 +92,8 @@ def _consume(given: dict[int, State], returned: list[State]) -> None:
             state.consume()
 
 
+# The states of a nest; a container that is met again is not searched again.
 def _states_in(nest: object) -> Iterable[State]:
-    """The states of a nest; a container that is met again is not searched again."""
     todo, seen = [nest], set()
     while todo:
         x = todo.pop()

@@ -43,7 +43,6 @@ class Opaque:
     """A unit of a spec whose methods take and return tensors while torch traces them."""
 
     def __init__(self, unit: object) -> None:
-        """Take a unit, and give it a number."""
         self.number = _number(unit)
         self.words, self.words_among = _words(unit), _words_among(unit)
         self.structure: Structure = nest.flatten(unit, is_leaf)[1].sorted()
@@ -95,8 +94,8 @@ def _words_among(unit: object) -> int:
     return int(unit.words_among) if isinstance(unit, Categorical | OneHot) else 0  # `rand` has masks for these
 
 
+# What a method makes of the leaves of its arguments, as leaves.
 def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What a method makes of the leaves of its arguments, as leaves."""
     unit = _UNITS[number]
     structure = nest.flatten(unit, is_leaf)[1].sorted()
     arguments = (nest.unflatten(structure, tensors),) if method in ("inside", "nearest") else tensors

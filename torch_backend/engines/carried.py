@@ -76,8 +76,8 @@ def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> A
         return function(ops, static, owned, *given)
 
 
+# Tensors, those on the CPU, as NumPy's arrays are, brought to the map or forest, whose tensors come first.
 def _on_device_of(first: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors, those on the CPU, as NumPy's arrays are, brought to the map or forest, whose tensors come first."""
     return [x.to(first.device) if x.device.type == "cpu" else x for x in tensors]
 
 
@@ -95,16 +95,16 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+# The nest with what a function makes of each tensor.
 def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The nest with what a function makes of each tensor."""
     tensors: list[torch.Tensor] = []
     template = _apart(owned, tensors)
     with modes.outside_inference(), modes.without_gradients():
         return _together(_named(template), [function(x) for x in tensors])
 
 
+# The containers of a nest, whose tensors are put behind those that are there.
 def _apart(nested: Any, tensors: list[Any]) -> Template:
-    """The containers of a nest, whose tensors are put behind those that are there."""
     if nested is None:
         return None
     if isinstance(nested, (torch.Tensor, np.ndarray, np.generic)):
@@ -114,7 +114,6 @@ def _apart(nested: Any, tensors: list[Any]) -> Template:
 
 
 def _together(template: Template, tensors: Any) -> Any:
-    """The nest of these containers."""
     if template is None:
         return None
     if isinstance(template, int):
@@ -123,8 +122,8 @@ def _together(template: Template, tensors: Any) -> Any:
     return _CLASSES[kind](*[_together(part, tensors) for part in parts])
 
 
+# The containers of a nest, with names in place of classes.
 def _named(template: Template) -> Template:
-    """The containers of a nest, with names in place of classes."""
     if template is None or isinstance(template, int):
         return template
     kind, parts = template
@@ -134,7 +133,6 @@ def _named(template: Template) -> Template:
 
 @constant
 def _number(*key: Any) -> int:
-    """The number of a call, whose results are found by the operations of NumPy on zeros."""
     for number, call in enumerate(_CALLS):
         if call.key == key:
             return number
@@ -153,9 +151,9 @@ def _template(number: int) -> Template:
     return _CALLS[number].template
 
 
+# A call, none of whose results shares memory with its arguments.
 @torch.library.custom_op("functional_rb::carry_out", mutates_args=())
 def _carried(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A call, none of whose results shares memory with its arguments."""
     function, static, template, *_ = _CALLS[number].key
     _check_devices(tensors)
     owned, given = _together(_named(template), tensors)

@@ -85,8 +85,8 @@ def check_state(state: Any, function: str) -> None:
         )
 
 
+# Refuse to write to a single buffer under torch.vmap, whose tensors stand for several; a stack of states may.
 def _refuse_vmap(state: State, function: str) -> None:
-    """Refuse to write to a single buffer under torch.vmap, whose tensors stand for several; a stack of states may."""
     is_vmap = _transforms().key() == torch._C._functorch.TransformType.Vmap
     if is_vmap and not is_batched(state._counters):
         raise TypeError(

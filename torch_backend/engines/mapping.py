@@ -56,8 +56,8 @@ def map_items(
     return items
 
 
+# What a function on the host gives, on the device of what it is given.
 def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> object:
-    """What a function on the host gives, on the device of what it is given."""
     names = transform.given.names
     if isinstance(leaves[0], np.ndarray):  # from a kernel, which knows who reads them
         return transform.function.read(dict(zip(names, leaves, strict=True)), torch.from_numpy)
@@ -87,9 +87,9 @@ def _number(transform: MapItems) -> int:
     return _TRANSFORMS.index(transform)
 
 
+# What a function on the host gives of leaves [*lead, *shape]: torch.compile sees one operation.
 @torch.library.custom_op("functional_rb::read_on_host", mutates_args=())
 def _read(number: int, lead: list[int], leaves: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What a function on the host gives of leaves [*lead, *shape]: torch.compile sees one operation."""
     found, _ = mapping.on_host(_TRANSFORMS[number], [x.detach().cpu().numpy() for x in leaves], tuple(lead))
     return [torch.from_numpy(x).to(leaves[0].device) for x in found]
 
@@ -100,8 +100,8 @@ def _as_read(number: int, lead: list[int], leaves: list[torch.Tensor]) -> list[t
     return [leaves[0].new_empty((*lead, *kind.shape), dtype=ops.DTYPES[kind.dtype]) for kind in kinds]
 
 
+# Whether kernels may stand in for parts of a function: of the library's own, on the CPU, and not while tracing.
 def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:
-    """Whether kernels may stand in for parts of a function: of the library's own, on the CPU, and not while tracing."""
     if not isinstance(transform.function, ItemFunction) or not library.HAVE_KERNELS or not switch.on or _compiling():
         return False
     tensors = [leaf for leaf in leaves if _is_array(leaf)]

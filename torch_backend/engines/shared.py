@@ -27,8 +27,8 @@ class _Library(Library):
     convert = staticmethod(execute.convert)
     check_key = staticmethod(random.check_key)
 
+    # Refuse to trace, too: what a compiled function did once, it would not do again.
     def check_state(self, state: object, function: str) -> None:
-        """Refuse to trace, too: what a compiled function did once, it would not do again."""
         checks.check_state(state, function)
         if torch.compiler.is_compiling():
             raise TypeError(
@@ -49,7 +49,6 @@ class _Library(Library):
     def from_numpy(
         self, arrays: Sequence[Vector], dtypes: Sequence[str], place: torch.device | None
     ) -> list[torch.Tensor]:
-        """Tensors of the same memory, or on another device."""
         known = ops.DTYPES
         tensors = [torch.from_numpy(x).view(known[dtype]) for x, dtype in zip(arrays, dtypes, strict=True)]
         return tensors if place is None else [x.to(place) for x in tensors]

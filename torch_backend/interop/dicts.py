@@ -131,7 +131,6 @@ def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:
 
 
 def _copied(name: str, array: object) -> NumpyArray:
-    """An array of NumPy that nobody else holds."""
     return np.array(_taken(name, array).cpu().numpy(), order="C")
 
 
@@ -146,14 +145,14 @@ def _taken(name: str, array: object) -> torch.Tensor:
     return array.detach()
 
 
+# Whether a tensor is an array in memory: not meta, fake, sparse, or many in one.
 def _has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is an array in memory: not meta, fake, sparse, or many in one."""
     strange = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     batched = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return not (strange or batched or tensor.is_meta) and tensor.layout is torch.strided
 
 
+# The values of a tensor, which are only to be read.
 def _values(name: str, array: object) -> NumpyArray:
-    """The values of a tensor, which are only to be read."""
     found = _taken(name, array).cpu().numpy()
     return found

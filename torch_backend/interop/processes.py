@@ -46,8 +46,8 @@ def _sent(state: State) -> tuple[Any, ...]:
     return _received, (state.spec, state._target, memory.rows.device, arrays, held, lasting)
 
 
+# The content of a state in shared memory: in the state's own from now on, if a process is started with it.
 def _shared(version: Version) -> Memory:
-    """The content of a state in shared memory: in the state's own from now on, if a process is started with it."""
     memory: Any = version.own()
     strategy = torch.multiprocessing.get_sharing_strategy()
     if memory.sharing != strategy:

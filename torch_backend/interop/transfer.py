@@ -20,7 +20,6 @@ class Transfer:
     build_mapping = staticmethod(build_mapping)
 
     def __init__(self, device: object) -> None:
-        """To a device as torch takes it."""
         found = devices.resolve(device)
         assert found is not None
         self._device = found

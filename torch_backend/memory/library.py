@@ -140,8 +140,8 @@ class Torch(Library):
         leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
         return self._all_sent(leaves, target), found
 
+    # Results on the target; one copy takes them to CUDA.
     def _all_sent(self, arrays: list[object], target: torch.device | None) -> list[Any]:
-        """Results on the target; one copy takes them to CUDA."""
         if target is None:
             return arrays
         if _compiling():
@@ -212,8 +212,8 @@ def _is_on_cpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
+# Whether what is traced may call kernels, as operations.
 def _may_trace_kernels() -> bool:
-    """Whether what is traced may call kernels, as operations."""
     return HAVE_KERNELS and switch.on and not torch._C._are_functorch_transforms_active()
 
 

@@ -27,7 +27,6 @@ class Memory(memory.Memory):
     ops: ClassVar[Any] = ops
 
     def __init__(self, *arrays: Any, **more: Any) -> None:
-        """Take the arrays over, as every memory does."""
         super().__init__(*arrays, **more)
         self.sharing: str | None = None
 

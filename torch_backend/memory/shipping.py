@@ -28,7 +28,6 @@ class Room:
     """
 
     def __init__(self, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> None:
-        """Have memory for them."""
         self._kinds, self._begins, size = kinds, list[int](), 0
         for shape, dtype in kinds:
             self._begins.append(size)

@@ -29,7 +29,6 @@ class State(VersionedState):
     library: ClassVar[Library] = TORCH
 
     def __deepcopy__(self, memo: dict[int, object]) -> State:
-        """A state with memory of its own."""
         copied, counters = self.copied_memory(), self._counters.clone()
         if copied.table is None:
             return State(begin(copied), counters, self.spec, None, self._target)
@@ -37,7 +36,6 @@ class State(VersionedState):
         return _rebuilt(copied.state_arrays(counters), self.spec, held, self._target)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by the arrays, which count as exported, and the Python objects that they stand for."""
         memory = self.exported_memory()
         arrays = signed(memory.state_arrays(self.counters))
         return unpickled, (arrays, self.spec, held_objects(memory), self._target)
@@ -50,7 +48,6 @@ def _rebuilt(
     target: torch.device | None = None,
     pinned: bool = True,
 ) -> State:
-    """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     table = None if held is None else Table(spec, held)
     return State.of_arrays(arrays, spec, pinned, table, target)
 

@@ -122,10 +122,10 @@ def add_items(
     return state.followed_by(index, part)
 
 
+# Write the same rows to the index, of all lanes, and to the part; returns both.
 def _write_alike(
     state: ShardedState, leaves: Sequence[object], batch: int, mask: object, priorities: object, in_place: bool
 ) -> tuple[State, State]:
-    """Write the same rows to the index, of all lanes, and to the part; returns both."""
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
     steps = batch // dealing.lanes_each
     read = [leaves[k] for k in dealing.index_leaves]
@@ -134,10 +134,10 @@ def _write_alike(
     return index, write(state.part, leaves, batch, _real(state, steps, mask), None, None)
 
 
+# Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both.
 def _write_where_chosen(
     state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, key: Any, in_place: bool
 ) -> tuple[State, State]:
-    """Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both."""
     dealing, device = state.dealing, state.index.counters.device
     words = dealing.index.writer.words
     alike = key.cpu().numpy().tobytes() if words else b""  # a writer that draws chooses by one key of all
@@ -159,10 +159,10 @@ def _write_where_chosen(
     return index, execute.write_by(state.part, place.place, *chosen, consume=in_place, rewrites=True)
 
 
+# Write to the part, which makes other items of the rows, and these to the index; returns both.
 def _write_later_items(
     state: ShardedState, leaves: Sequence[object], batch: int, mask: object, in_place: bool
 ) -> tuple[State, State]:
-    """Write to the part, which makes other items of the rows, and these to the index; returns both."""
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
     before, steps = state.part.counters, dealing.part.rows(batch) // dealing.lanes_each
     part = write(state.part, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
@@ -175,8 +175,8 @@ def _write_later_items(
     return write(state.index, read, steps * dealing.lanes, real, None, None), part
 
 
+# Which rows of this process's lanes are written: a mask, but for lanes that the buffer does not have.
 def _real(state: ShardedState, steps: int, mask: Any) -> Any:
-    """Which rows of this process's lanes are written: a mask, but for lanes that the buffer does not have."""
     dealing = state.dealing
     if dealing.is_even:
         return mask
@@ -185,20 +185,20 @@ def _real(state: ShardedState, steps: int, mask: Any) -> Any:
     return real if mask is None else real & mask.to(real.device)
 
 
+# Which shard this process has, an int32 scalar where a tensor is.
 def _shard_number(state: ShardedState, like: torch.Tensor) -> torch.Tensor:
-    """Which shard this process has, an int32 scalar where a tensor is."""
     return torch.tensor(state.rank, dtype=torch.int32, device=like.device)
 
 
+# What the parts of all processes tell after a write, of all lanes.
 def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told:
-    """What the parts of all processes tell after a write, of all lanes."""
     own = follow.told(ops, state.dealing, before, part.counters)
     written, sizes = _of_all_lanes(state, [*own])
     return follow.Told(written, sizes)
 
 
+# Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None.
 def _of_all_lanes(state: ShardedState, tensors: list[Any], alike: bytes = b"") -> list[Any]:
-    """Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None."""
     given = [x for x in tensors if x is not None]
     found = iter(gathered(state, given, alike) if given else ())
     return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
@@ -228,8 +228,8 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
     return state.followed_by(write(state.index, handles, priorities, read), part)
 
 
+# The handles of the items that lie in slots.
 def _handles_in(ops: Ops, arrays: Any, spec: BufferSpec, slots: Array) -> Array:
-    """The handles of the items that lie in slots."""
     return Draft.of(arrays, spec.plan).handles_of(ops, slots)
 
 
@@ -296,14 +296,13 @@ def sample_items(
     return state.followed_by(index, part), made
 
 
+# The part without the items that a draw has taken out of the index.
 def _emptied(state: ShardedState, index: State, part: State | None) -> State:
-    """The part without the items that a draw has taken out of the index."""
     given = state.dealing, index.counters, _shard_number(state, index.counters)
     return execute.write_by(state.part if part is None else part, _take_out, *given, consume=part is not None)
 
 
 def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing, index: Array, shard: Array) -> Arrays:
-    """The arrays of a part, with other counters."""
     return arrays._replace(counters=follow.emptied(ops, dealing, index, arrays.counters, shard))
 
 
@@ -336,8 +335,8 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
 Drawn = tuple[State, list[torch.Tensor], Selection]
 
 
+# This process's share of the batch that a buffer that is not sharded draws: index, leaves, selection.
 def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
-    """This process's share of the batch that a buffer that is not sharded draws: index, leaves, selection."""
     dealing, spec = state.dealing, state.spec
     key, words = _words_of_transforms(state, key, size)
     index, selection = _draw_of_index(state, key, size, beta, in_place)
@@ -355,10 +354,10 @@ def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: ob
     return index, leaves, Selection(**mine | {"extras": mine["extras"] | told})
 
 
+# The index after a draw of the batch of all processes, and what was drawn.
 def _draw_of_index(
     state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool
 ) -> tuple[State, Selection]:
-    """The index after a draw of the batch of all processes, and what was drawn."""
     if in_place:
         after, drawn = execute.sample_(state.index, key, size, beta, lambda _, selection: selection)
         return after, drawn
@@ -366,8 +365,8 @@ def _draw_of_index(
     return index, selection
 
 
+# What this process draws among its own items: it asks nobody.
 def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
-    """What this process draws among its own items: it asks nobody."""
     dealing, share = state.dealing, size // state.dealing.shards
     key = random.split(key, dealing.shards)[state.rank]
     key, words = _words_of_transforms(state, key, share)
@@ -386,10 +385,10 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: ob
     return index, leaves, selection._replace(extras={**selection.extras, **told})
 
 
+# What this process draws of the index.
 def _draw_local(
     ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: object
 ) -> Any:
-    """What this process draws of the index."""
     draft = Draft.of(arrays, spec.plan)
     sizes = draft.counters.ends.sizes
     numbers = library.numbers(key, local.draw_shape(state.dealing, share), sizes.device)
@@ -397,23 +396,23 @@ def _draw_local(
     return local.draw(ops, state.dealing, draft, numbers, level, share, _shard_number(state, sizes))[1]
 
 
+# What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded.
 def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any, torch.Tensor | None]:
-    """What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded."""
     if not state.spec.plan.extra_words:
         return key, None
     key, other = random.split_at_once(key, 2)
     return key, random.draws(other, *state.spec.extra_shape(batch))
 
 
+# The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own.
 def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own."""
     slots = torch.where(real, handles % state.spec.capacity, torch.zeros_like(handles))
     local_slots, own = deal.own_slots(ops, state.dealing, slots, _shard_number(state, slots))
     return local_slots, own & real
 
 
+# The leaves in slots of the part, as transforms have them, and what these tell.
 def _read_own(state: ShardedState, slots: Any, handles: object, words: Any) -> tuple[list[Any], dict[str, Any]]:
-    """The leaves in slots of the part, as transforms have them, and what these tell."""
     words = None if words is None else words.to(slots.device)
     found: tuple[list[Any], dict[str, Any]] = execute.read_by(state.part, _read_drawn, slots, handles, words)
     return found
@@ -423,10 +422,10 @@ def _read_drawn(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handle
     return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec.inner, slots, handles, words)
 
 
+# Read the rows of a batch that are this process's own, and give each process its share of the batch.
 def _read_for_all(
     state: ShardedState, handles: torch.Tensor, words: torch.Tensor | None
 ) -> tuple[list[torch.Tensor], list[str]]:
-    """Read the rows of a batch that are this process's own, and give each process its share of the batch."""
     exchange = shares.exchange(state.dealing, handles.cpu().numpy(), state.rank)
     asked_for, slots = on_device_of(handles, exchange.asked), on_device_of(handles, exchange.slots)
     chosen = None if words is None else words.to(handles.device)[asked_for]
@@ -434,10 +433,10 @@ def _read_for_all(
     return exchanged(state, [*leaves, *extras.values()], exchange), list(extras)
 
 
+# Leaves, and what transforms tell by name, with the leading axes of a sample.
 def _with_leading_axes(
     spec: BufferSpec, share: int, read: list[Any], names: list[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Leaves, and what transforms tell by name, with the leading axes of a sample."""
     shaped = functions.with_leading_axes(spec, share, read)
     count = len(shaped) - len(names)
     return shaped[:count], dict(zip(names, shaped[count:], strict=True))

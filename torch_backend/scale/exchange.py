@@ -77,22 +77,21 @@ def _packed(layout: row_layout.Layout, tensors: Tensors) -> torch.Tensor:
 
 
 def _kernels(tensor: torch.Tensor) -> Table:
-    """The kernels that can work where a tensor is."""
     return TORCH.kernels.TABLE if HAVE_KERNELS and switch.on and tensor.device.type == "cpu" else NONE
 
 
+# Rows with a mark before the first one.
 def _behind_mark(mark: int, words: torch.Tensor) -> torch.Tensor:
-    """Rows with a mark before the first one."""
     return torch.cat([words.new_full((1, words.shape[1]), mark), words])
 
 
+# What all processes must agree on: a number of the index's counters.
 def _mark(state: ShardedState, alike: bytes = b"") -> int:
-    """What all processes must agree on: a number of the index's counters."""
     return zlib.crc32(state.index.counters.cpu().numpy().tobytes() + alike) >> 1
 
 
+# Refuse to go on where other processes have sent other marks, int32 [D, words].
 def _check_marks(state: ShardedState, marks: torch.Tensor, own: int) -> None:
-    """Refuse to go on where other processes have sent other marks, int32 [D, words]."""
     others = [k for k, mark in enumerate(marks[:, :1].flatten().tolist()) if mark != own]
     if others:
         raise RuntimeError(

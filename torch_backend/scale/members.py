@@ -11,7 +11,6 @@ class Members:
     """The processes of a process group, each of which has one shard."""
 
     def __init__(self, group: Any) -> None:
-        """Take the process group."""
         self._group = group
         self.number, self.count = dist.get_rank(group), dist.get_world_size(group)
 

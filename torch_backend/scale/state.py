@@ -38,7 +38,6 @@ class ShardedState(CoreState):
     rank: int
 
     def __init__(self, index: State, part: State, spec: BufferSpec, group: Any) -> None:
-        """Name both buffers. Users get states from `init`."""
         dealing, rank = deal(spec, dist.get_world_size(group)), dist.get_rank(group)
         self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
 

@@ -7,17 +7,21 @@ import pickle
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import functional_rb.scale.ray.pieces as in_pieces
 from functional_rb.base import extras
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.scale.ray.blocks import Array
-from functional_rb.scale.ray.limits import Limiter, RateLimit
-from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
+from functional_rb.scale.ray.limits import Answer, Limiter, RateLimit
+from functional_rb.scale.ray.messages import Drawn, Ticket, Write, Wrote
 from functional_rb.scale.ray.options import Actors, Checkpoints
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
+
+# A handle of an actor, by which Ray calls its methods: `handle.method.remote(...)`.
+Handle: TypeAlias = Any
 
 WHO = "frb.ray"
 OLDEST = "2.60"
@@ -30,83 +34,77 @@ GAUGES = ("size", "capacity", "mass", "inserted", "sampled", "unsaved", "epoch",
           "masked", "saves", "save_failures")  # fmt: skip
 
 
-def _ray() -> Any:
-    """Ray, which need not be installed until it is used."""
-    return extras.imported("ray", WHO)
+# Ray, which need not be installed until it is used.
+def _ray() -> ModuleType:
+    ray: ModuleType = extras.imported("ray", WHO)
+    return ray
 
 
-class ShardActor:
-    """A shard in a process of its own, one call after the other."""
+class ShardActor(Shard):
+    """A shard in a process of its own, one call after the other; blocks may come and go in pieces."""
 
     def __init__(self, number: int, shards: int, spec: BufferSpec, checkpoint: Checkpoints | None, name: str) -> None:
-        """Begin, or go on after the one before has died."""
         import torch
 
         torch.set_num_threads(1)  # a call is short, and machines have several shards
         restarted = _was_restarted()
         self._refused: ValueError | None = None
         try:
-            self._shard = Shard(number, shards, spec, checkpoint, restarted)
+            super().__init__(number, shards, spec, checkpoint, restarted)
         except ValueError as error:  # of a checkpoint that is another buffer's: `ready` tells whoever starts
             if restarted:
                 raise
             self._refused = error
-        self._gauges = _Gauges(name, number)
+        metrics = extras.imported("ray.util.metrics", WHO)
+        self._tags = {"buffer": name, "shard": str(number)}
+        self._gauges = {
+            one: metrics.Gauge(f"functional_rb_{one}", description=f"{one} of a shard", tag_keys=tuple(self._tags))
+            for one in GAUGES
+        }
+        self._gauges_due = 0.0
 
     def ready(self) -> None:
         """Raise what was wrong with what the shard was to begin with."""
         if self._refused is not None:
             raise self._refused
 
-    def hello(self, client: str, connection: str | None = None) -> Welcome:
-        """See `Shard.hello`."""
-        return self._shard.hello(client, connection)
+    def write_pieces(self, writes: Sequence[Write], counts: Sequence[int], *pieces: NumpyArray) -> Wrote:
+        """`write`, where the block of each write comes in so many pieces."""
+        rest = iter(pieces)
+        blocks = [
+            in_pieces.joined(w.block, [next(rest) for _ in range(n)]) for w, n in zip(writes, counts, strict=True)
+        ]
+        return self.write([write._replace(block=block) for write, block in zip(writes, blocks, strict=True)])
 
-    def write(self, writes: Sequence[Write], counts: Sequence[int] = (), *pieces: Array) -> Wrote:
-        """See `Shard.write`; the block of each write may come in so many pieces."""
-        if pieces:
-            rest = iter(pieces)
-            blocks = [
-                in_pieces.joined(w.block, [next(rest) for _ in range(n)]) for w, n in zip(writes, counts, strict=True)
-            ]
-            writes = [write._replace(block=block) for write, block in zip(writes, blocks, strict=True)]
-        wrote = self._shard.write(writes)
-        self._gauges.now_and_then(self._shard)
+    def sample_in_pieces(
+        self, pieces: int, seed: int, batch: int, oldest: int | None = None, ticket: Ticket | None = None
+    ) -> tuple[Drawn | NumpyArray, ...]:
+        """What `sample` draws without the bytes of its block, and these in so many pieces."""
+        drawn = self.sample(seed, batch, oldest, ticket)
+        rest, cut = in_pieces.cut(drawn.block, pieces)
+        return (drawn._replace(block=rest), *cut)
+
+    def write(self, writes: Sequence[Write]) -> Wrote:
+        wrote = super().write(writes)
+        self._refresh_gauges()
         return wrote
 
     def sample(self, seed: int, batch: int, oldest: int | None = None, ticket: Ticket | None = None) -> Drawn:
-        """See `Shard.sample`."""
-        drawn = self._shard.sample(seed, batch, oldest, ticket)
-        self._gauges.now_and_then(self._shard)
+        drawn = super().sample(seed, batch, oldest, ticket)
+        self._refresh_gauges()
         return drawn
 
-    def sample_in_pieces(self, pieces: int, *question: Any) -> tuple[Any, ...]:
-        """What `sample` draws without the bytes of its block, and these in so many pieces."""
-        drawn = self.sample(*question)
-        rest, found = in_pieces.cut(drawn.block, pieces)
-        return (drawn._replace(block=rest), *found)
-
-    def standing(self) -> Standing:
-        """See `Shard.standing`."""
-        return self._shard.standing()
-
-    def description(self) -> Any:
-        """See `Shard.description`."""
-        return self._shard.description()
-
-    def get(self, handles: Any) -> Any:
-        """See `Shard.get`."""
-        return self._shard.get(handles)
-
-    def save(self) -> int:
-        """See `Shard.save`."""
-        return self._shard.save()
-
-    def counts(self) -> dict[str, Any]:
-        """See `Shard.counts`."""
-        counts = self._shard.counts()
-        self._gauges.set(counts)
+    def counts(self) -> dict[str, int | float]:
+        counts = super().counts()
+        for name, gauge in self._gauges.items():
+            gauge.set(float(counts[name]), tags=self._tags)
         return counts
+
+    def _refresh_gauges(self) -> None:
+        now = time.monotonic()
+        if now >= self._gauges_due:
+            self._gauges_due = now + METRICS_EVERY
+            self.counts()
 
     def process(self) -> int:
         """The number of its process on its machine."""
@@ -117,87 +115,56 @@ class ShardActor:
         return str(_ray().util.get_node_ip_address())
 
 
-class _Gauges:
-    """What Ray's agents hand on to Prometheus."""
-
-    def __init__(self, name: str, number: int) -> None:
-        metrics = extras.imported("ray.util.metrics", WHO)
-        self._tags = {"buffer": name, "shard": str(number)}
-        self._gauges = {
-            one: metrics.Gauge(f"functional_rb_{one}", description=f"{one} of a shard", tag_keys=tuple(self._tags))
-            for one in GAUGES
-        }
-        self._due = 0.0
-
-    def now_and_then(self, shard: Shard) -> None:
-        """Update them, at most once in a while."""
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + METRICS_EVERY
-            self.set(shard.counts())
-
-    def set(self, counts: dict[str, Any]) -> None:
-        """Update them."""
-        for name, gauge in self._gauges.items():
-            gauge.set(float(counts[name]), tags=self._tags)
-
-
 class Coordinator:
     """What there is once for a buffer: it keeps the rate limit, and tells clients where the shards are."""
 
     def __init__(self, limit: RateLimit | None, about: bytes, name: str, shards: int) -> None:
-        """Begin, or go on from what the shards have, after the one before has died."""
         self._about, self._names, self._limiter = about, [_name(name, k) for k in range(shards)], None
         if limit is not None:
             inserted = sampled = 0
-            if _was_restarted():
-                found = _ray().get([_ray().get_actor(one).standing.remote() for one in self._names])
-                inserted, sampled = sum(one.inserted for one in found), sum(one.sampled for one in found)
+            if _was_restarted():  # what it had counted has died with it, and the shards have counted too
+                standings = _ray().get([_ray().get_actor(one).standing.remote() for one in self._names])
+                inserted, sampled = sum(one.inserted for one in standings), sum(one.sampled for one in standings)
             self._limiter = Limiter(limit, inserted, sampled)
 
-    def ask(self, *args: Any) -> Any:
+    def ask(self, client: str, ticket: int, kind: str, items: int) -> Answer:
         """See `Limiter.ask`."""
         assert self._limiter is not None
-        return self._limiter.ask(*args)
+        return self._limiter.ask(client, ticket, kind, items)
 
     def give_back(self, items: int) -> None:
         """See `Limiter.give_back`."""
         assert self._limiter is not None
         self._limiter.give_back(items)
 
-    def about(self) -> Any:
+    def about(self) -> tuple[list[str], bytes]:
         """The names of the shards, and what clients are made of, pickled."""
         return self._names, self._about
 
 
 def _was_restarted() -> bool:
-    """Whether Ray runs the constructor of this actor again, as the process before has died."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, about what it calls itself for this
         return bool(_ray().get_runtime_context().was_current_actor_reconstructed)
 
 
 def _name(name: str, k: int) -> str:
-    """By which the actor of a shard is found."""
     return f"{name}/shard/{k}"
 
 
 class RayTransport:
     """Calls are tasks of actors. Handles of actors can be pickled, and with them this."""
 
-    def __init__(self, shards: Sequence[object], coordinator: object) -> None:
-        """Take the actors."""
+    def __init__(self, shards: Sequence[Handle], coordinator: Handle) -> None:
         self._actors, self._coordinator = shards, coordinator
         # Of the block that came last with rows that were drawn, for each: the next is expected to have as many.
         self._row_bytes = 0.0
 
     @property
     def shards(self) -> int:
-        """How many there are."""
         return len(self._actors)
 
-    def call(self, shard: int, method: str, *args: Any) -> Any:
-        """Begin a call."""
+    def call(self, shard: int, method: str, *args: Any) -> object:
         actor = self._coordinator if shard == LIMITER else self._actors[shard]
         try:
             if method == "write":
@@ -208,61 +175,56 @@ class RayTransport:
         except _ray().exceptions.RayError as error:
             return error
 
-    def _write(self, actor: Any, writes: Sequence[Write]) -> Any:
+    def _write(self, actor: Handle, writes: Sequence[Write]) -> object:
         blocks = [write.block for write in writes]
         whole = any(block.large for block in blocks)
         if whole or not in_pieces.pieces_for(sum(block.nbytes for block in blocks)):
             return actor.write.remote(writes)
         cuts = [in_pieces.cut(block, in_pieces.pieces_for(block.nbytes) or 1) for block in blocks]
         rests = [write._replace(block=rest) for write, (rest, _) in zip(writes, cuts, strict=True)]
-        found = [pieces for _, pieces in cuts]
-        return actor.write.remote(rests, [len(pieces) for pieces in found], *(one for some in found for one in some))
+        counts = [len(pieces) for _, pieces in cuts]
+        return actor.write_pieces.remote(rests, counts, *(piece for _, pieces in cuts for piece in pieces))
 
-    def _sample(self, actor: Any, seed: int, batch: int, *more: Any) -> Any:
+    def _sample(self, actor: Handle, seed: int, batch: int, *more: object) -> object:
         pieces = in_pieces.pieces_for(int(self._row_bytes * batch))
         if not pieces:
             return actor.sample.remote(seed, batch, *more)
         return actor.sample_in_pieces.options(num_returns=pieces + 1).remote(pieces, seed, batch, *more)
 
-    def result(self, call: object, timeout: float | None = None) -> Any:
-        """Wait for a result."""
+    def result(self, call: object, timeout: float | None = None) -> object:
+        errors = _ray().exceptions
+        gone = (errors.ActorDiedError, errors.ActorUnavailableError, errors.ObjectLostError, errors.NodeDiedError)
         try:
             if isinstance(call, Exception):
                 raise call
-            found = _ray().get(call, timeout=timeout)
-        except _ray().exceptions.GetTimeoutError:
+            answer = _ray().get(call, timeout=timeout)
+        except errors.GetTimeoutError:
             raise TimeoutError(f"no answer within {timeout} s") from None
-        except (_ray().exceptions.ActorDiedError, _ray().exceptions.ActorUnavailableError) as error:
+        except gone as error:
             raise ShardDiedError(str(error)) from None
-        except (_ray().exceptions.ObjectLostError, _ray().exceptions.NodeDiedError) as error:
-            raise ShardDiedError(str(error)) from None
-        except _ray().exceptions.RayTaskError as error:
+        except errors.RayTaskError as error:
             raise error.as_instanceof_cause() from None
-        if isinstance(call, list):
-            first, *pieces = found
-            found = first._replace(block=in_pieces.joined(first.block, pieces))
-        if isinstance(found, Drawn) and found.rows:
-            self._row_bytes = found.block.nbytes / found.rows
-        return found
+        if isinstance(call, list):  # a draw in pieces
+            first, *pieces = answer
+            answer = first._replace(block=in_pieces.joined(first.block, pieces))
+        if isinstance(answer, Drawn) and answer.rows:
+            self._row_bytes = answer.block.nbytes / answer.rows
+        return answer
 
     def ready(self, calls: Sequence[object]) -> set[int]:
-        """The positions of calls that are done."""
         done = {k for k, call in enumerate(calls) if isinstance(call, Exception)}
         # All that a call returns comes at once.
         firsts = [call[0] if isinstance(call, list) else call for call in calls]
         waiting = [call for call in firsts if not isinstance(call, Exception)]
         if waiting:
-            found, _ = _ray().wait(waiting, num_returns=len(waiting), timeout=0.0, fetch_local=False)
-            found = set(found)
-            done |= {k for k, call in enumerate(firsts) if not isinstance(call, Exception) and call in found}
+            arrived, _ = _ray().wait(waiting, num_returns=len(waiting), timeout=0.0, fetch_local=False)
+            done |= {k for k, call in enumerate(firsts) if not isinstance(call, Exception) and call in set(arrived)}
         return done
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         time.sleep(seconds)
 
     def now(self) -> float:
-        """The clock of this machine."""
         return time.monotonic()
 
     def kill(self, shard: int, restart: bool = True) -> None:
@@ -276,14 +238,15 @@ def start(
     checkpoint: Checkpoints | None,
     limit: RateLimit | None,
     options: Actors,
-    about: Any,
+    about: object,
 ) -> RayTransport:
     """Start the actors, under names of their own."""
     extras.check_version(_ray(), OLDEST, WHO)
     if not _ray().is_initialized():
         raise RuntimeError("start: expected that Ray was initialized; call ray.init() first, or give local=True")
-    lasting: dict[str, Any] = {"lifetime": "detached"} if options.detached else {}
-    common = {"max_restarts": -1, "max_task_retries": 0, **lasting}
+    common: dict[str, object] = {"max_restarts": -1, "max_task_retries": 0}
+    if options.detached:
+        common["lifetime"] = "detached"
     # What an actor has in flight at a crash is not run again by Ray: clients send it again, with its number.
     kind = _ray().remote(ShardActor)
     given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options.options}
@@ -303,7 +266,7 @@ def start(
     return RayTransport(actors, coordinator)
 
 
-def find(name: str) -> tuple[RayTransport, Any]:
+def find(name: str) -> tuple[RayTransport, object]:
     """The transport to a buffer that has been started, and what clients of it are made of."""
     if not _ray().is_initialized():
         raise RuntimeError("connect: expected that Ray was initialized; call ray.init(address=...) first")
@@ -312,9 +275,9 @@ def find(name: str) -> tuple[RayTransport, Any]:
     while True:
         try:
             names, about = _ray().get(coordinator.about.remote())
-            break
         except _ray().exceptions.ActorUnavailableError:  # it is being restarted
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.1)
-    return RayTransport([_ray().get_actor(one) for one in names], coordinator), pickle.loads(about)
+        else:
+            return RayTransport([_ray().get_actor(one) for one in names], coordinator), pickle.loads(about)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from functional_rb.base import dtypes, nest
+from functional_rb.base import dtypes
+from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.buffer import checks
-from functional_rb.scale.ray.blocks import ALIGNMENT, Array
+from functional_rb.lib import Lib
+from functional_rb.scale.ray.blocks import ALIGNMENT
 from functional_rb.specs import ArraySpec
 
 JAX, TORCH = "jax_backend", "torch_backend"
@@ -23,11 +24,11 @@ class NumPyArrays:
 
     name: str | None = None
 
-    def given(self, array: Array) -> Any:
+    def given(self, array: NumpyArray) -> Array:
         """An array of the backend, in the same memory where it can be."""
         return array
 
-    def build_mapping(self, container: Any, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
+    def build_mapping(self, container: type | None, parts: Mapping[str, object], batch: tuple[int, ...]) -> Nest:
         """What came as a dict or the like: a dict."""
         return parts
 
@@ -36,21 +37,21 @@ class BackendArrays(NumPyArrays):
     """Of a client of JAX or torch."""
 
     def __init__(self, backend: ModuleType) -> None:
-        """Take the backend."""
         self.name, self._backend = backend.__name__, backend
-        self._picky = self.name == JAX  # XLA takes over memory at certain addresses alone
-        self._own_mapping = importlib.import_module(f"{self.name}.engines.execute").build_mapping
+        self._lib: Lib[Array] = importlib.import_module(f"{self.name}.lib").LIB
 
-    def build_mapping(self, container: Any, parts: Mapping[str, object], batch: tuple[int, ...]) -> Any:
+    def build_mapping(self, container: type | None, parts: Mapping[str, object], batch: tuple[int, ...]) -> Nest:
         """What the backend makes of a nest's parts: also TensorDicts, and what is registered."""
-        return self._own_mapping(container, parts, batch)
+        return self._lib.build_mapping(container, parts, batch)
 
-    def given(self, array: Array) -> Any:
+    def given(self, array: NumpyArray) -> Array:
         """An array of the backend, in the same memory where it can be; objects stay in one of NumPy."""
         if array.dtype.hasobject:
             return array
+        # XLA takes over memory at certain addresses alone.
         aligned = array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
-        return self._backend.from_dlpack(array, copy=self._picky and not aligned)
+        given: Array = self._backend.from_dlpack(array, copy=self.name == JAX and not aligned)
+        return given
 
 
 def arrays_of(backend: object) -> NumPyArrays:
@@ -72,7 +73,7 @@ def arrays_of(backend: object) -> NumPyArrays:
     return BackendArrays(importlib.import_module(name))
 
 
-def convert(leaf: object, expected: ArraySpec, name: str) -> Array:
+def convert(leaf: object, expected: ArraySpec, name: str) -> NumpyArray:
     """A leaf that is to be added as an array of NumPy: of arrays of any library in the host's memory, or a number."""
     if isinstance(leaf, bool | int | float | complex) and expected.shape == ():
         dtypes.check_scalar(leaf, expected.dtype, name)
@@ -83,7 +84,7 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> Array:
     return array
 
 
-def as_numpy(array: object, what: str) -> Array:
+def as_numpy(array: object, what: str) -> NumpyArray:
     """Any library's array as one of NumPy.
 
     Raises:
@@ -101,7 +102,7 @@ def as_numpy(array: object, what: str) -> Array:
         raise TypeError(f"{what}: expected an array in the host's memory: {error}") from None
 
 
-def optional(array: object, name: str, dtype: str) -> Array | None:
+def optional(array: object, name: str, dtype: str) -> NumpyArray | None:
     """Masks and priorities; numbers of another kind of float are taken if float32 has them exactly."""
     if array is None:
         return None
@@ -132,8 +133,3 @@ def words_of(key: object) -> tuple[int, ...]:
     if found is None or found.dtype.kind not in "iu":
         raise TypeError(f"sample: key: expected rb.key(seed), or a seed as an int, got {type(key).__name__}")
     return tuple(int(word) % 2**64 for word in found.reshape(-1))
-
-
-def unflatten(structure: nest.Structure, leaves: list[Any], build: Callable[..., Any], batch: tuple[int, ...]) -> Any:
-    """Leaves put back into their containers."""
-    return nest.unflatten(structure, leaves, build, batch)

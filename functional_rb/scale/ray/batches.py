@@ -48,7 +48,6 @@ class Batches(Iterator[AnySample[Any]]):
         self._here: deque[AnySample[Any]] = deque()
 
     def __iter__(self) -> Batches:
-        """The iterator itself."""
         return self
 
     def __next__(self) -> AnySample[object]:
@@ -74,16 +73,15 @@ class Batches(Iterator[AnySample[Any]]):
         return self._here.popleft()
 
     def _coming(self) -> int:
-        """How many were asked for."""
         return sum(count for count, _ in self._ahead)
 
+    # How many are asked for in the next call, where none is here.
     def _left(self) -> int:
-        """How many are asked for in the next call, where none is here."""
         n = self._how.n
         return self._how.per_call if n is None else min(self._how.per_call, n - self._given - self._coming())
 
+    # Ask for the next ones; whether that was possible without waiting.
     def _ask(self, wait: bool) -> bool:
-        """Ask for the next ones; whether that was possible without waiting."""
         count = self._left()
         begun = self._begin(self._asked, count, wait)
         if begun is None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from functional_rb.base.arrays import NumpyArray
 
 # Bytes; a cache line, and the widest vector that a CPU loads.
 ALIGNMENT = 64
@@ -32,8 +32,8 @@ class Block(NamedTuple):
     """
 
     shapes: tuple[tuple[str, tuple[int, ...], int], ...]
-    small: Array
-    large: tuple[Array, ...]
+    small: NumpyArray
+    large: tuple[NumpyArray, ...]
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +41,7 @@ class Block(NamedTuple):
         return int(self.small.nbytes) + sum(int(array.nbytes) for array in self.large)
 
 
-def pack(arrays: Sequence[Array]) -> Block:
+def pack(arrays: Sequence[NumpyArray]) -> Block:
     """Lay arrays side by side; those given are not kept, but for large ones.
 
     Example:
@@ -65,7 +65,7 @@ def pack(arrays: Sequence[Array]) -> Block:
     return Block(tuple(shapes), small, tuple(large))
 
 
-def unpack(block: Block) -> list[Array]:
+def unpack(block: Block) -> list[NumpyArray]:
     """The arrays of a block, as views of it: read-only where they come from Ray's object store."""
     remaining, found = iter(block.large), []
     for name, shape, start in block.shapes:

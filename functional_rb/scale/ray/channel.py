@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,6 @@ class Receipt:
     """
 
     def __init__(self, wait: Callable[[Receipt, float | None], None], shard: int) -> None:
-        """Of a write that is about to be sent."""
         self._wait, self.shard = wait, shard
         self._done = self.told = False
         self.error: Exception | None = None
@@ -71,11 +71,10 @@ class Channel:
         acknowledged: the highest number of which the shard has said that it is applied.
         retries: how many writes were sent again.
         lost: items of acknowledged adds that crashes took.
-        wanted: how many items the oldest write has, which waits as the shard has no room for it; 0 if none does.
+        wanted: how many items the oldest of those writes has that wait as the shard has no room for them; 0 if none do.
     """
 
     def __init__(self, transport: Transport, shard: int, client: str, per_call: int) -> None:
-        """Not connected yet; so many writes will go in one call."""
         self._transport, self.shard, self._client, self._per_call = transport, shard, client, per_call
         self.session = self.epoch = self.sequence = self.acknowledged = self.retries = 0
         self.alive, self.lost, self.wanted = True, 0, 0
@@ -122,6 +121,11 @@ class Channel:
         for sent in together:
             sent.call = call
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the oldest write waits for room, with no call under way that could tell of it."""
+        return bool(self.wanted) and self._pending[0].call is None
+
     def collect(self, timeout: float | None) -> Wrote | None:
         """Take the answer to the oldest call; None if the shard asked for more again.
 
@@ -134,32 +138,38 @@ class Channel:
         call = self._pending[0].call
         together = [sent for sent in self._pending if sent.call is call]
         try:
-            answer: Wrote = self._transport.result(call, timeout)
+            answer = self._transport.result(call, timeout)
         except ShardDiedError:
             self.broken()
             raise
+        assert isinstance(answer, Wrote)
         if not any(answer.refused) and answer.standing.epoch != self.epoch:
             self.broken()
             raise ShardDiedError(f"shard {self.shard} was restarted")
         for sent, refused in zip(together, answer.refused, strict=True):
             if answer.applied < sent.write.sequence and refused is None:
-                if answer.full:
-                    self._pause()
-                    return answer
-                self._resend(answer.applied)  # something before it is missing
-                return None
+                if not answer.full:
+                    self._resend(answer.applied)  # something before it is missing
+                    return None
+                # The shard takes nothing behind what has no room, so all that was sent is to be sent again.
+                self.wanted, self._gathered = max(self._pending[0].items, 1), []
+                for waiting in self._pending:
+                    waiting.call = None
+                return answer
             self._acknowledge(sent, refused)
+        if self._pending and self.is_held_back:
+            self.room_for(answer.standing.room)
         return answer
 
     def room_for(self, items: int | None) -> None:
-        """Send again what the shard had no room for, if it has room for so many items now."""
-        if self.alive and self.wanted and (items is None or items >= self.wanted):
-            self._send_all_again()
-
-    def _pause(self) -> None:
-        self.wanted, self._gathered = max(self._pending[0].items, 1), []
-        for sent in self._pending:
-            sent.call = None
+        """Send again what the shard had no room for, as far as it has room for so many items now; None: for all."""
+        if not self.alive or not self.wanted or (items is not None and items < self.wanted):
+            return
+        # What does not fit would come back and travel once more for each room: as often as there are writes in flight.
+        ends = itertools.accumulate(sent.items for sent in self._pending)
+        fitting = [sent for sent, end in zip(self._pending, ends, strict=True) if items is None or end <= items]
+        self._send_again(fitting)
+        self.wanted = max(self._pending[len(fitting)].items, 1) if len(fitting) < len(self._pending) else 0
 
     def broken(self) -> None:
         """Note that the shard has died; nothing is sent until `revive`."""
@@ -176,15 +186,13 @@ class Channel:
         self._items = welcome.items
 
     def _resend(self, applied: int) -> None:
-        """Send all again that is not applied."""
         while self._pending and self._pending[0].write.sequence <= applied:
             self._acknowledge(self._pending[0], None)
         self.retries += len(self._pending)
-        self._send_all_again()
-
-    def _send_all_again(self) -> None:
         self.wanted = 0
-        again = list(self._pending)
+        self._send_again(list(self._pending))
+
+    def _send_again(self, again: list[_Sent]) -> None:
         for sent in again:
             sent.write = sent.write._replace(after=self.acknowledged, epoch=self.epoch)
         for k in range(0, len(again), self._per_call):

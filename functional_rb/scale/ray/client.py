@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base import nest
+from functional_rb.base.arrays import Array, ArrayLike, Nest, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample
 from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.arrays import NumPyArrays, arrays_of, unflatten, words_of
+from functional_rb.scale.ray.arrays import NumPyArrays, arrays_of, words_of
 from functional_rb.scale.ray.batches import Ahead, Batches
 from functional_rb.scale.ray.channel import Receipt
 from functional_rb.scale.ray.draw import Draw
@@ -82,7 +83,6 @@ class Client:
     """
 
     def __init__(self, transport: Transport, about: About, backend: object = None, name: str | None = None) -> None:
-        """Connect to all shards."""
         self.spec, self._about = about.spec, about
         self.name = secrets.token_hex(8) if name is None else checked_name(name, "connect: name")
         self._arrays: NumPyArrays = arrays_of(backend)
@@ -121,7 +121,7 @@ class Client:
         """
         deadline = self._watch.deadline()
         content = addition(self.spec, items, mask, priorities, version)
-        self._permits.ask("insert", content.items, deadline, "add")
+        self._permits.to_add(content.items, deadline)
         return self._outbox.send(self._outbox.next(deadline, content.items), content)
 
     def update(self, indices: ArrayLike, priorities: ArrayLike = None, items: object = None) -> None:
@@ -167,13 +167,13 @@ class Client:
 
     def sample(
         self,
-        key: Any,
+        key: PRNGKey,
         batch_size: int | None = None,
         beta: float | None = None,
         exact: bool = False,
         oldest: int | None = None,
         timeout: float | None = None,
-    ) -> AnySample[Any]:
+    ) -> AnySample[Nest]:
         """Draw items from all shards.
 
         The shard of each row is chosen in proportion to what the shards' priorities, as they are to the power alpha,
@@ -245,13 +245,13 @@ class Client:
             draw = Draw(count * size, seeds, oldest() if callable(oldest) else oldest)
             return draw if self._drawing.begin(draw, self._watch.deadline(), wait=wait) else None
 
-        def finish(draw: Draw, numbers: range) -> list[AnySample[Any]]:
+        def finish(draw: Draw, numbers: range) -> list[AnySample[Nest]]:
             powers = [self._checked(size, beta(k) if callable(beta) else beta)[1] for k in numbers]
             return self._drawing.finish(draw, powers, self._watch.deadline())
 
         return Batches(begin, finish, ahead)
 
-    def get(self, indices: Any) -> tuple[Any, Any]:
+    def get(self, indices: ArrayLike) -> tuple[Nest, Array]:
         """Read stored items by their handles.
 
         Args:
@@ -271,12 +271,16 @@ class Client:
         calls = [
             (at, transport.call(k, "get", handles[at])) for k, at in enumerate(rows) if at.size or not handles.size
         ]
-        found = [(at, blocks.unpack(transport.result(call, timeout))) for at, call in calls]
+        found = []
+        for at, call in calls:
+            block = transport.result(call, timeout)
+            assert isinstance(block, blocks.Block)
+            found.append((at, blocks.unpack(block)))
         order = np.argsort(np.concatenate([at for at, _ in found]), kind="stable")
         whole = [np.concatenate(parts)[order] for parts in zip(*(arrays for _, arrays in found), strict=True)]
         *leaves, live = (self._arrays.given(array) for array in whole)
         structure = self.spec.plan.outline.structure
-        return unflatten(structure, leaves, self._arrays.build_mapping, (len(handles),)), live
+        return nest.unflatten(structure, leaves, self._arrays.build_mapping, (len(handles),)), live
 
     # ---------------------------------------------------------------- about the buffer
 
@@ -294,10 +298,9 @@ class Client:
         deadline = self._watch.deadline()
         self._watch.ask_all(deadline)  # by which a shard that was restarted unseen is found, and what is gone with it
         found = self._watch.ask("counts", deadline)
-        none: dict[str, object] = {}
 
-        def each(name: str) -> list[Any]:
-            return [(none if one is None else one).get(name, 0) for one in found]
+        def each(name: str) -> list[int]:
+            return [one[name] if isinstance(one, dict) else 0 for one in found]
 
         return Tally(
             capacity=self.spec.capacity,
@@ -326,29 +329,29 @@ class Client:
         deadline, transport = self._watch.deadline(timeout), self._watch.transport
         self.flush(timeout)
         calls = [transport.call(k, "save") for k in range(transport.shards)]
-        found = []
+        numbers = []
         for k, call in enumerate(calls):
             try:
-                found.append(transport.result(call, self._watch.left(deadline)))
+                number = transport.result(call, self._watch.left(deadline))
             except ShardDiedError:
                 self._watch.died(k)
                 raise
-        return tuple(found)
+            assert isinstance(number, int)
+            numbers.append(number)
+        return tuple(numbers)
 
     def for_backend(self, backend: object, name: str | None = None) -> Client:
         """Another client of the same buffer, whose samples are arrays of another backend; None for NumPy's."""
         return Client(self._watch.transport, self._about, backend, name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Another client of the same buffer."""
+    def __reduce__(self) -> tuple[type[Client], tuple[object, ...]]:
         return Client, (self._watch.transport, self._about, self._arrays.name)
 
     def __repr__(self) -> str:
-        """Its name, and how many shards it knows to be alive."""
         alive = sum(channel.alive for channel in self._watch.channels)
         return f"Client({self.name!r}, {alive} of {len(self._watch.channels)} shards)"
 
-    def _checked(self, batch_size: int | None, beta: Any) -> tuple[int, float]:
+    def _checked(self, batch_size: int | None, beta: float | None) -> tuple[int, float]:
         size = checks.batch_size(self.spec, batch_size)
         self.spec.sampler.check_batch(self.spec.plan, size)
         power = getattr(self.spec.sampler, "beta", 0.0) if beta is None else float(beta)

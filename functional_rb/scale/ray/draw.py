@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.scale.ray import law
 from functional_rb.scale.ray.law import Floats
 from functional_rb.scale.ray.messages import Drawn, Standing
+
+
+class Asked(NamedTuple):
+    """A question for rows of one shard.
+
+    Attributes:
+        shard: who is asked.
+        epoch: of that shard, as the client knew it when it asked.
+        rows: how many.
+        call: what stands for the answer.
+        number: of the question to a queue.
+        oldest: see `Client.sample`.
+    """
+
+    shard: int
+    epoch: int
+    rows: int
+    call: object
+    number: int = 0
+    oldest: int | None = None
+
+
+class Part(NamedTuple):
+    """Rows that have come from one shard: the answer, and its arrays."""
+
+    shard: int
+    drawn: Drawn
+    columns: list[NumpyArray]
 
 
 class Draw:
@@ -21,19 +50,18 @@ class Draw:
         random: of this batch.
         standings: of the shards, by which the chances were made.
         chances: float64 [K], of each shard, those left out without any.
-        calls: shard, rows, and what stands for their result.
-        parts: what has come, by shard.
+        questions: that have no answer yet.
+        parts: what has come.
     """
 
     standings: tuple[Standing, ...]
     chances: Floats
-    parts: list[tuple[int, Drawn]]
+    parts: list[Part]
 
     def __init__(self, size: int, seeds: np.random.SeedSequence, oldest: int | None) -> None:
-        """Nothing is asked for yet."""
         self.size, self.oldest = size, oldest
         self.random = np.random.Generator(np.random.Philox(seeds))
-        self.calls: list[tuple[int, int, Any]] = []
+        self.questions: list[Asked] = []
 
     def restart(self, standings: Sequence[Standing]) -> None:
         """Begin with how the shards stand now."""
@@ -48,13 +76,13 @@ class Draw:
         them stays, one that was not is drawn again among these, and c_j + c_k * c_j / (1 - c_k) = c_j / (1 - c_k).
         """
         self.chances = law.shares(np.where(np.arange(len(self.chances)) == k, 0.0, self.chances))
-        gone = sum(drawn.rows for place, drawn in self.parts if place == k)
-        self.parts = [(place, drawn) for place, drawn in self.parts if place != k]
+        gone = sum(part.drawn.rows for part in self.parts if part.shard == k)
+        self.parts = [part for part in self.parts if part.shard != k]
         return gone
 
     def leasts(self) -> Floats:
         """The least chance of an item in each shard, float64 [K], as it is now known."""
         found = np.array([standing.least for standing in self.standings], np.float64)
-        for k, drawn in self.parts:
-            found[k] = drawn.standing.least
+        for part in self.parts:
+            found[part.shard] = part.drawn.standing.least
         return found

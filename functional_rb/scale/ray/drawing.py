@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSample
 from functional_rb.ops import numpy_ops
 from functional_rb.scale.ray import blocks, law
-from functional_rb.scale.ray.arrays import NumPyArrays, unflatten
-from functional_rb.scale.ray.blocks import Array
-from functional_rb.scale.ray.draw import Draw
+from functional_rb.scale.ray.arrays import NumPyArrays
+from functional_rb.scale.ray.draw import Asked, Draw, Part
 from functional_rb.scale.ray.messages import Drawn
 from functional_rb.scale.ray.permits import Permits
 from functional_rb.scale.ray.transport import ShardDiedError
@@ -29,21 +28,35 @@ class Drawing:
     """
 
     def __init__(self, watch: Watch, permits: Permits, spec: BufferSpec, arrays: NumPyArrays) -> None:
-        """Of the client that has the watch."""
         self._watch, self._permits, self._arrays = watch, permits, arrays
         self._structure: nest.Structure | None = None if spec.on_sample is not None else spec.plan.outline.structure
         self.redraws = 0
 
     def begin(self, draw: Draw, deadline: float, exact: bool = False, wait: bool = True) -> bool:
         """Choose shards and ask them; False if that would have to wait, and must not."""
-        if not self._permits.ask("sample", draw.size, deadline, "sample", wait):
+        if not self._permits.to_draw(draw, deadline, wait):
             return False
         self._watch.poll()
         self._watch.post()
         if exact:
             self._watch.ask_all(deadline)
+        begun = self._begun(draw, deadline, wait)
+        if not begun:
+            self._permits.give_back(draw)
+        return begun
+
+    def finish(self, draw: Draw, betas: Sequence[float], deadline: float) -> list[AnySample[Nest]]:
+        """Wait for the rows, and put them together: one sample for each beta, all of the same size."""
+        try:
+            samples = self._finished(draw, betas, deadline)
+        except Exception:
+            self._permits.give_back(draw)
+            raise
+        self._permits.used(draw)
+        return samples
+
+    def _begun(self, draw: Draw, deadline: float, wait: bool) -> bool:
         if not self._wait_for_mass(deadline, wait):
-            self._permits.give_back(draw.size)
             return False
         draw.restart(self._watch.standings)
         self._ask(draw, draw.size)
@@ -66,21 +79,22 @@ class Drawing:
         return True
 
     def _ask(self, draw: Draw, rows: int) -> None:
-        """Ask shards for so many rows by the chances of the draw."""
         counts = np.bincount(law.choose(draw.chances, draw.random.random(rows)), minlength=len(draw.chances))
         for k in np.flatnonzero(counts).tolist():
             seed = int(draw.random.integers(0, 2**63))
             call = self._watch.transport.call(k, "sample", seed, int(counts[k]), draw.oldest)
-            draw.calls.append((k, int(counts[k]), call))
+            draw.questions.append(Asked(k, self._watch.channels[k].epoch, int(counts[k]), call))
 
-    def finish(self, draw: Draw, betas: Sequence[float], deadline: float) -> list[AnySample[Any]]:
-        """Wait for what was asked for, draw anew what dead and empty shards did not give, and put it together.
-
-        Returns one sample for each beta, all of the same size.
-        """
-        while draw.calls:
-            calls, draw.calls = draw.calls, []
-            missing = sum(self._take(draw, *call, deadline) for call in calls)
+    def _finished(self, draw: Draw, betas: Sequence[float], deadline: float) -> list[AnySample[Nest]]:
+        while draw.questions:
+            missing = 0
+            questions, draw.questions = draw.questions, []
+            for asked in questions:
+                drawn = self._answer(asked, deadline)
+                if drawn is None or not drawn.rows:  # dead, or empty: the others give these rows
+                    missing += asked.rows + draw.leave_out(asked.shard)
+                else:
+                    draw.parts.append(Part(asked.shard, drawn, blocks.unpack(drawn.block)))
             if missing:
                 self.redraws += missing
                 if not draw.chances.any():  # no shard is left: wait for one, and begin again
@@ -88,74 +102,79 @@ class Drawing:
                     draw.restart(self._watch.standings)
                     missing = draw.size
                 self._ask(draw, missing)
-        return self._together(draw, betas)
-
-    def _take(self, draw: Draw, k: int, rows: int, call: object, deadline: float) -> int:
-        """Take what one shard has drawn; how many rows are to be drawn anew, as it gave none."""
-        try:
-            drawn: Drawn = self._watch.transport.result(call, self._watch.left(deadline))
-        except ShardDiedError:
-            self._watch.died(k)
-            return rows + draw.leave_out(k)
-        except TimeoutError:
-            raise TimeoutError(
-                f"sample: waited for shard {k} to draw {rows} items; it is alive, but behind: start more shards"
-            ) from None
-        if self._watch.channels[k].alive:
-            self._watch.hear(k, drawn.standing)
-        if not drawn.rows:
-            return rows + draw.leave_out(k)
-        draw.parts.append((k, drawn))
-        return 0
-
-    def _together(self, draw: Draw, betas: Sequence[float]) -> list[AnySample[Any]]:
-        """Samples of what shards have drawn, one for each beta."""
-        parts = [(k, drawn, blocks.unpack(drawn.block)) for k, drawn in draw.parts]
-        _, first, _ = parts[0]
         # Several batches come shard by shard, and no batch may have more of one shard than chance gives it. Rows are
         # drawn independently, so that in any order that does not look at them they are as good.
         order = draw.random.permutation(draw.size) if len(betas) > 1 else None
-        columns = [aligned(arrays, order) for arrays in zip(*(arrays for _, _, arrays in parts), strict=True)]
-        names = (*first.names, *first.extras)
-        leaves, named = columns[: -len(names)], dict(zip(names, columns[-len(names) :], strict=True))
-        chosen = np.repeat([draw.chances[k] for k, _, _ in parts], [drawn.rows for _, drawn, _ in parts])
+        leaves, named = columns_of(draw.parts, order)
+        chosen = np.concatenate([np.repeat(draw.chances[part.shard], part.drawn.rows) for part in draw.parts])
         chance = (chosen if order is None else chosen[order]) * named["probabilities"].astype(np.float64)
         if "mask" in named:
             chance = np.where(named["mask"].reshape(len(chance), -1).any(1), chance, 0.0)
         named["probabilities"] = chance.astype(np.float32)
         least = law.least_chance(draw.chances, draw.leasts())
-        if self._structure is None:
-            self._structure = self._described(parts[0][0])
-        size, samples = draw.size // len(betas), []
-        for j, beta in enumerate(betas):
+        weights = [
+            law.weights(some, least, beta) for some, beta in zip(np.split(chance, len(betas)), betas, strict=True)
+        ]
+        named["weights"] = np.concatenate(weights).astype(np.float32)
+        return self._samples(draw.parts[0], leaves, named, len(betas))
+
+    # The answer of a shard; None if it has died.
+    def _answer(self, asked: Asked, deadline: float) -> Drawn | None:
+        watch, channel = self._watch, self._watch.channels[asked.shard]
+        try:
+            drawn = watch.transport.result(asked.call, watch.left(deadline))
+        except ShardDiedError:
+            # An answer may come when its shard has been restarted and greeted: that death has been counted.
+            if channel.epoch == asked.epoch:
+                watch.died(asked.shard)
+            return None
+        except TimeoutError:
+            raise TimeoutError(
+                f"sample: waited for shard {asked.shard} to draw {asked.rows} items; it is alive, but behind: start "
+                f"more shards"
+            ) from None
+        assert isinstance(drawn, Drawn)
+        if channel.alive and channel.epoch == asked.epoch:
+            watch.hear(asked.shard, drawn.standing)
+        return drawn
+
+    # The rows as so many samples, of the backend's arrays.
+    def _samples(
+        self, first: Part, leaves: list[NumpyArray], named: dict[str, NumpyArray], batches: int
+    ) -> list[AnySample[Nest]]:
+        if self._structure is None:  # a function of items has made others of them, and the shard knows which
+            transport = self._watch.transport
+            described = transport.result(transport.call(first.shard, "description"), self._watch.options.timeout)
+            assert isinstance(described, nest.Structure)
+            self._structure = described
+        size, samples = len(named["indices"]) // batches, list[AnySample[Nest]]()
+        for j in range(batches):
             at = slice(j * size, (j + 1) * size)
-            weights = law.weights(chance[at], least, beta).astype(np.float32)
-            these = {name: array[at] for name, array in named.items()} | {"weights": weights}
-            samples.append(self._as_sample([leaf[at] for leaf in leaves], these, first.extras))
+            lead = named["indices"][at].shape[:-1]
+            given = {name: self._arrays.given(array[at]) for name, array in named.items()}
+            mine = [self._arrays.given(leaf[at]) for leaf in leaves]
+            items = nest.unflatten(self._structure, mine, self._arrays.build_mapping, lead)
+            told = (items, given["indices"], given["weights"], given["probabilities"])
+            more = {name: given[name] for name in first.drawn.extras}
+            if "is_first" in given:
+                marks = (given["mask"], given["is_first"], given["is_last"], given["truncated"])
+                samples.append(SliceSample(*told, *marks, more))
+            else:
+                samples.append(MaskedSample(*told, given["mask"], more) if "mask" in given else Sample(*told, more))
         return samples
 
-    def _as_sample(self, leaves: list[Array], named: dict[str, Array], extras: Sequence[str]) -> AnySample[object]:
-        """A sample of the backend's arrays."""
-        assert self._structure is not None
-        given = {name: self._arrays.given(array) for name, array in named.items()}
-        lead = tuple(named["indices"].shape[:-1])
-        mine = [self._arrays.given(leaf) for leaf in leaves]
-        items = unflatten(self._structure, mine, self._arrays.build_mapping, lead)
-        told = (items, given["indices"], given["weights"], given["probabilities"])
-        more = {name: given[name] for name in extras}
-        if "is_first" in given:
-            return SliceSample(*told, given["mask"], given["is_first"], given["is_last"], given["truncated"], more)
-        return MaskedSample(*told, given["mask"], more) if "mask" in given else Sample(*told, more)
 
-    def _described(self, k: int) -> nest.Structure:
-        """How items of samples look that a function of items has made."""
-        call = self._watch.transport.call(k, "description")
-        found: nest.Structure = self._watch.transport.result(call, self._watch.options.timeout)
-        return found
+def columns_of(
+    parts: Sequence[Part], order: NumpyArray | None = None
+) -> tuple[list[NumpyArray], dict[str, NumpyArray]]:
+    """The leaves of all parts' rows, and their other arrays by name; in an order, if one is given."""
+    columns = [_joined(arrays, order) for arrays in zip(*(part.columns for part in parts), strict=True)]
+    names = (*parts[0].drawn.names, *parts[0].drawn.extras)
+    return columns[: -len(names)], dict(zip(names, columns[-len(names) :], strict=True))
 
 
-def aligned(arrays: Sequence[Array], order: Any = None) -> Array:
-    """Arrays one behind the other, in another order, in memory that every backend can share."""
+# In memory that every backend can share.
+def _joined(arrays: Sequence[NumpyArray], order: NumpyArray | None) -> NumpyArray:
     shape, dtype = (sum(len(array) for array in arrays), *arrays[0].shape[1:]), arrays[0].dtype
     whole = np.empty(shape, dtype) if dtype.hasobject else numpy_ops.aligned(np.empty, shape, dtype)
     if order is None:

@@ -14,7 +14,6 @@ class Given:
     """What was given to which question, so that one which is asked again is given the same."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
         # Of each connection which answers it has heard, and the others.
         self._clients: dict[str, tuple[int, dict[int, Drawn]]] = {}
 

@@ -40,7 +40,6 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        """Begin with nobody."""
         self.epoch = self.inserted = self.sampled = 0
         self._clients: dict[str, Entry] = {}
 
@@ -80,7 +79,6 @@ class Ledger:
         self.inserted += items
 
     def _remembered(self, client: str) -> Entry:
-        """The entry of a client, as the one that wrote last."""
         entry = self._clients.pop(client, None) or Entry()
         self._clients[client] = entry
         while len(self._clients) > MOST_CLIENTS:
@@ -115,5 +113,4 @@ class Ledger:
 
 
 def _entry(session: int, applied: int, adds: int, items: int, connection: str) -> Entry:
-    """An entry of a file."""
     return Entry(int(session), int(applied), int(adds), int(items), str(connection))

@@ -45,7 +45,6 @@ class RateLimit:
     error_buffer: float | None = None
 
     def __post_init__(self) -> None:
-        """Check, and fill in."""
         object.__setattr__(self, "min_size", checked_count("RateLimit.min_size", self.min_size, 1, 2**62))
         ratio, room = self.samples_per_insert, self.error_buffer
         if ratio is None:
@@ -83,7 +82,6 @@ class Limiter:
     """Counts for all clients. It needs no clock and waits for nobody: who is refused asks again."""
 
     def __init__(self, limit: RateLimit, inserted: int = 0, sampled: int = 0) -> None:
-        """Begin, or go on where the shards are after what kept the limit has died."""
         self.limit, self.inserted, self.sampled = limit, inserted, sampled
         self._tickets: dict[str, int] = {}
 

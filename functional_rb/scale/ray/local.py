@@ -4,54 +4,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.transport import LIMITER
 
 
+class _Result(NamedTuple):
+    value: object
+    error: Exception | None
+
+
 class LocalTransport:
-    """Calls are carried out at once, by the caller's thread."""
+    """Calls are carried out at once, by the caller's thread.
+
+    Attributes:
+        places: the shards by number, and what keeps the rate limit, if there is one.
+    """
 
     def __init__(self, make: Callable[[int, bool], Shard], shards: int, limiter: Limiter | None) -> None:
-        """Make the shards.
-
-        Args:
-            make: makes one by its number, and whether it takes the place of one that died.
-            shards: how many.
-            limiter: what keeps the rate limit, if there is one.
-        """
+        """Make the shards; `make` takes the number of one, and whether it takes the place of one that died."""
         self.places: dict[int, object] = {k: make(k, False) for k in range(shards)} | {LIMITER: limiter}
         self._shards = shards
 
     @property
     def shards(self) -> int:
-        """How many there are."""
         return self._shards
 
-    def call(self, shard: int, method: str, *args: Any) -> tuple[Any, Exception | None]:
-        """Carry a call out."""
+    def call(self, shard: int, method: str, *args: object) -> object:
         try:
-            return getattr(self.places[shard], method)(*args), None
+            return _Result(getattr(self.places[shard], method)(*args), None)
         except Exception as error:
-            return None, error
+            return _Result(None, error)
 
-    def result(self, call: Any, timeout: float | None = None) -> Any:
-        """What came of it."""
-        value, error = call
-        if error is not None:
-            raise error
-        return value
+    def result(self, call: object, timeout: float | None = None) -> object:
+        assert isinstance(call, _Result)
+        if call.error is not None:
+            raise call.error
+        return call.value
 
     def ready(self, calls: Sequence[object]) -> set[int]:
-        """All of them."""
         return set(range(len(calls)))
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         time.sleep(seconds)
 
     def now(self) -> float:
-        """The clock of this machine."""
         return time.monotonic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from functional_rb.base.dtypes import checked_count
 from functional_rb.base.files import as_path
@@ -34,7 +33,6 @@ class Checkpoints:
     every: int | None = None
 
     def __post_init__(self) -> None:
-        """Check, and make the path absolute."""
         object.__setattr__(self, "path", os.path.abspath(as_path(self.path, "Checkpoints.path")))
         if self.every is not None:
             object.__setattr__(self, "every", checked_count("Checkpoints.every", self.every, 1, 2**62))
@@ -69,7 +67,6 @@ class Clients:
     per_call: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         object.__setattr__(self, "in_flight", checked_count("Clients.in_flight", self.in_flight, 1, 2**20))
         object.__setattr__(self, "per_call", checked_count("Clients.per_call", self.per_call, 1, self.in_flight))
         for name in ("mass_age", "timeout"):
@@ -98,10 +95,9 @@ class Actors:
 
     name: str = "replay"
     detached: bool = False
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the types."""
         checked_name(self.name, "Actors.name")
         if not isinstance(self.options, Mapping):
             raise TypeError(f"Actors.options: expected a dict of Ray's options, got {self.options!r}")

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.blocks import Array
 from functional_rb.scale.ray.channel import Channel, Receipt
 from functional_rb.scale.ray.watch import Watch
 
@@ -25,12 +25,12 @@ class Content(NamedTuple):
     """
 
     kind: str
-    leaves: dict[int, Array]
-    named: dict[str, Array]
+    leaves: dict[int, NumpyArray]
+    named: dict[str, NumpyArray]
     items: int = 0
     version: int = 0
 
-    def rows(self, at: Array) -> Content:
+    def rows(self, at: NumpyArray) -> Content:
         """Some of the rows."""
         leaves = {k: leaf[at] for k, leaf in self.leaves.items()}
         return self._replace(leaves=leaves, named={name: array[at] for name, array in self.named.items()})
@@ -45,7 +45,6 @@ class Outbox:
     """
 
     def __init__(self, watch: Watch, spread: bool, stops: bool = False) -> None:
-        """Of the client that has the watch; stops: whether shards that are full refuse more."""
         self._watch, self.spread, self._stops = watch, spread, stops
         self.turn = zlib.crc32(watch.name.encode()) % len(watch.channels)
         self._unasked: deque[Receipt] = deque()
@@ -67,13 +66,13 @@ class Outbox:
         self.make_room(chosen, deadline, "add")
         return chosen
 
+    # Whether a shard has room for items behind those under way, as far as is known.
     def _has_room(self, channel: Channel, items: int) -> bool:
-        """Whether a shard has room for items behind those under way, as far as is known."""
         room = self._watch.standings[channel.shard].room
         return room is None or (not channel.wanted and channel.items_waiting + items <= room)
 
+    # The shards that have room for items after what is under way has arrived.
     def _asked_for_room(self, channels: Sequence[Channel], deadline: float, items: int) -> list[Channel]:
-        """The shards that have room for items after what is under way has arrived."""
         for channel in channels:
             while channel.alive and channel.waiting:
                 self._watch.advance(channel, deadline, "add")

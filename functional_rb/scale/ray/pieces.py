@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from functional_rb.scale.ray.blocks import Array, Block
+from functional_rb.base.arrays import NumpyArray
+from functional_rb.scale.ray.blocks import Block
 
 # Bytes; with what Ray sets before it, a piece is below the limit of 102,400.
 PIECE = 96_000
@@ -29,7 +30,7 @@ def pieces_for(size: int) -> int:
     return -(-size // PIECE) if PIECE < size <= MOST else 0
 
 
-def cut(block: Block, pieces: int) -> tuple[Block, list[Array]]:
+def cut(block: Block, pieces: int) -> tuple[Block, list[NumpyArray]]:
     """What is left of a block, and its bytes in so many pieces, which are views of it.
 
     Example:
@@ -41,6 +42,6 @@ def cut(block: Block, pieces: int) -> tuple[Block, list[Array]]:
     return block._replace(small=block.small[:0]), np.array_split(block.small, pieces)
 
 
-def joined(rest: Block, pieces: Sequence[Array]) -> Block:
+def joined(rest: Block, pieces: Sequence[NumpyArray]) -> Block:
     """The block that was cut."""
     return rest._replace(small=np.concatenate(pieces))

@@ -7,29 +7,30 @@ import importlib
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import functional_rb.checkpoint as checkpoints
 from functional_rb.base import nest
+from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.base.errors import NoCheckpointError
-from functional_rb.buffer import mapping
+from functional_rb.buffer import functions, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, SliceSample, State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
-from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Prioritized, Queue
 from functional_rb.scale.ray import blocks
+from functional_rb.scale.ray.blocks import Block
 from functional_rb.scale.ray.given import Given
 from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
 from functional_rb.scale.ray.options import Checkpoints
 from functional_rb.scale.ray.taken import Taken
-from functional_rb.scale.ray.trajectories import cut
 from functional_rb.specs import Unbounded
 from functional_rb.structures import sum_tree
 from functional_rb.structures.ring import RingState
@@ -67,14 +68,14 @@ class Shard:
         """
         self.number, self.shards, self.spec = number, shards, spec
         self._rb = importlib.import_module("torch_backend")
-        self._engine = importlib.import_module("torch_backend.dispatch").of
+        self._engine: Callable[[State], Any] = importlib.import_module("torch_backend.lib").LIB.engine
         self._checkpoint = None if checkpoint is None else checkpoint.of_shard(number)
         self._save_every = None if checkpoint is None else checkpoint.every
         self._ledger = Ledger()
         self._standing: Standing | None = None
         self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0
         # A save in the background, and how many items had been added when it began.
-        self._saving: tuple[Any, int] | None = None
+        self._saving: tuple[checkpoints.Saving, int] | None = None
         self._structure: nest.Structure | None = None
         # The connection whose steps came last; None if what comes next does not follow on these.
         self._line: tuple[str, int] | None = None
@@ -90,8 +91,11 @@ class Shard:
             self._ledger.epoch = 1 + secrets.randbelow((2**31 - 1) // shards - 1) if restarted else 0
         self._state: State = state
         if spec.sampler.takes_out:
-            if not fresh:
-                self._leave_out_given()
+            if not fresh:  # the checkpoint still has what was given out since it was written
+                limit = spec.plan.ring.limit
+                given = self._taken.since(self._ledger.epoch - 1, self._begins(), self._look(_sizes), limit)
+                if given.any():
+                    self._state = self._engine(state).write_by(state, _without, self._rb.from_dlpack(given))
             self._taken.note(self._ledger.epoch, self._begins())  # in this life nothing is given out yet
         # The epoch in which the item in each slot was written; of those restored, the one before.
         self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
@@ -116,8 +120,8 @@ class Shard:
         refused = tuple(self._apply(write) for write in writes)
         return Wrote(self._ledger.of(writes[0].client).applied, self.standing(), refused, self._full)
 
+    # Why the write was refused, if it was.
     def _apply(self, write: Write) -> Exception | None:
-        """Apply a write, unless it has been; why it was refused, if it was."""
         self._collect()
         verdict = self._ledger.judge(write.client, write.session, write.epoch, write.sequence, write.after)
         refused: Exception | None = None
@@ -161,8 +165,8 @@ class Shard:
     def _nothing(self) -> Drawn:
         return Drawn(0, blocks.pack([]), (), (), self.standing())
 
+    # The oldest items are taken out, or windows of each lane in turn, as many as there are.
     def _take(self, batch: int, oldest: int | None) -> Drawn:
-        """Take the oldest items out, or windows of each lane in turn, as many as there are."""
         whole = self._windows()
         lanes = len(whole)
         batch = min(batch // lanes, int(whole.max())) * lanes
@@ -233,7 +237,7 @@ class Shard:
         self._note_saved(inserted)
         return saved.generation
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int | float]:
         """What it has counted, by name."""
         self._collect()
         counts, standing = self._rb.counts(self._state), self.standing()
@@ -254,7 +258,7 @@ class Shard:
             "unsaved": standing.inserted - self._saved_at,
         }
 
-    def get(self, handles: Array) -> Any:
+    def get(self, handles: NumpyArray) -> Block:
         """The leaves of stored items, by the handles of a sharded sample, and which are there."""
         own, live = self._own(handles)
         found = self._rb.get(self._state, np.where(live, own, -1).astype(np.int32))
@@ -267,8 +271,8 @@ class Shard:
     def _add(self, write: Write) -> int:
         line, self._line = self._line, None
         if line != (write.client, write.session):
-            with self._noting(self._line_version):  # steps that waited are stored now
-                self._state = cut(self._engine(self._state), self._state)
+            with self._noting(self._line_version):
+                self._end_trajectories()
         arrays = blocks.unpack(write.block)
         count, structure = len(write.leaves), self.spec.added.structure
         items = nest.unflatten(structure, arrays[:count])
@@ -279,9 +283,17 @@ class Shard:
         self._line, self._line_version = (write.client, write.session), write.version
         return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, arrays[:count])
 
+    # No trajectory may go on over steps that are not there, or are another client's. Steps that wait for others to
+    # follow, as with `n_step(at="add")`, are stored with the returns over what there is.
+    def _end_trajectories(self) -> None:
+        plan, waits = self.spec.plan, any(transform.carried() for transform in self.spec.inner)
+        if plan.boundaries is not None or waits:
+            rows = plan.ring.lanes if waits else 0
+            self._state = self._engine(self._state).write_by(self._state, functions.cut, rows=rows)
+
+    # Of all items that are stored meanwhile it is noted by which version, and in which life of this shard.
     @contextlib.contextmanager
     def _noting(self, version: int) -> Iterator[None]:
-        """Note of all items that are stored meanwhile by which version, and in which life of this shard."""
         if not self._versioned and not self._ledger.epoch:  # before a restart all items are of the first life
             yield
             return
@@ -291,13 +303,17 @@ class Shard:
         self._written_in[slots] = self._ledger.epoch
         self._versions[slots] = version
 
-    def _new_slots(self, before: Array) -> Array:
-        """The slots between two cursors; all of them where more lie between than there are."""
+    # The slots between two cursors; all of them where more lie between than there are.
+    def _new_slots(self, before: Array) -> NumpyArray:
         ring = self.spec.plan.ring
-        old, new = (np.atleast_1d(_numpy(x)).astype(np.int64) for x in (before, self._rb.cursor(self._state)))
+        ends = []
+        for cursor in (before, self._rb.cursor(self._state)):
+            handles = np.atleast_1d(_numpy(cursor)).astype(np.int64)
+            if ring.lanes > 1:  # a handle's number in its lane; see `ring.handle_of`
+                handles = handles // ring.capacity * ring.length + handles % ring.capacity % ring.length
+            ends.append(handles)
         found = []
-        for lane in range(ring.lanes):
-            first, last = (_sequence_number(ring, int(x[lane])) for x in (old, new))
+        for lane, (first, last) in enumerate(zip(*ends, strict=True)):
             written = min((last - first) % ring.limit, ring.length)
             found.append(lane * ring.length + (last - written + np.arange(written)) % ring.length)
         return np.concatenate(found)
@@ -308,13 +324,12 @@ class Shard:
         named = dict(zip(write.names, arrays[count:], strict=True))
         own, live = self._own(named["indices"])
         self._stale += int((~live).sum())
-        given = {"priorities": named["priorities"][live]} if "priorities" in named else {}
+        priorities = named["priorities"][live] if "priorities" in named else None
+        items: Nest = None
         if count:
             paths = self.spec.plan.structure.paths
-            given["items"] = _nested(
-                {paths[k]: leaf[live] for k, leaf in zip(write.leaves, arrays[:count], strict=True)}
-            )
-        self._state = self._rb.update(self._state, own[live], **given)
+            items = nest.nested({paths[k]: leaf[live] for k, leaf in zip(write.leaves, arrays[:count], strict=True)})
+        self._state = self._rb.update(self._state, own[live], priorities, items=items)
         return 0
 
     def _clear(self, write: Write) -> int:
@@ -323,8 +338,8 @@ class Shard:
 
     # ---------------------------------------------------------------- queues
 
+    # Whether a queue has no room for items that would fit into it, were it empty.
     def _has_to_wait(self, write: Write) -> bool:
-        """Whether a queue has no room for items that would fit into it, were it empty."""
         if not self.spec.sampler.takes_out:
             return False
         arrays, ring = blocks.unpack(write.block), self.spec.plan.ring
@@ -335,33 +350,23 @@ class Shard:
             wanted = np.full(ring.lanes, _rows(self.spec, arrays[: len(write.leaves)]) // ring.lanes)
         return bool((wanted > self._room()).any() and (wanted <= ring.length).all())
 
-    def _room(self) -> Array:
-        """For how many items each lane has room, int [lanes]."""
-        room: Array = self.spec.plan.ring.length - self._look(_sizes)
-        return room
+    # For how many items each lane has room, int [lanes].
+    def _room(self) -> NumpyArray:
+        return np.asarray(self.spec.plan.ring.length - self._look(_sizes))
 
-    def _windows(self) -> Array:
-        """How many items, or windows, each lane of a queue has to give, int [lanes]."""
+    # How many items, or windows, each lane of a queue has to give, int [lanes].
+    def _windows(self) -> NumpyArray:
         assert isinstance(self.spec.sampler, Queue)
-        whole: Array = self._look(_sizes) // (self.spec.sampler.length or 1)
-        return whole
+        return np.asarray(self._look(_sizes) // (self.spec.sampler.length or 1))
 
-    def _begins(self) -> Array:
-        """The sequence numbers of the oldest items of the lanes, int64 [lanes]."""
+    # The sequence numbers of the oldest items of the lanes, int64 [lanes].
+    def _begins(self) -> NumpyArray:
         cursors, sizes = (self._look(function).astype(np.int64) for function in (_cursors, _sizes))
-        begins: Array = (cursors - sizes) % self.spec.plan.ring.limit
-        return begins
-
-    def _leave_out_given(self) -> None:
-        """Take those items of a checkpoint out that were given out since it was written."""
-        known = self._ledger.epoch - 1, self._begins(), self._look(_sizes), self.spec.plan.ring.limit
-        given = self._taken.since(*known)
-        if given.any():
-            self._state = self._engine(self._state).write_by(self._state, _without, self._rb.from_dlpack(given))
+        return np.asarray((cursors - sizes) % self.spec.plan.ring.limit)
 
     # ---------------------------------------------------------------- handles
 
-    def _global(self, handles: Array) -> Array:
+    def _global(self, handles: NumpyArray) -> NumpyArray:
         """Handles of this shard's buffer, int32 [B], as those of all shards, int32 [B, 2].
 
         The first column names the shard, and by which of its lives: the number plus `shards` for each restart. A buffer
@@ -370,8 +375,8 @@ class Shard:
         place = np.where(handles >= 0, self.number + self.shards * self._ledger.epoch, -1)
         return np.stack([place, handles], -1).astype(np.int32)
 
-    def _own(self, handles: Array) -> tuple[Array, Array]:
-        """This buffer's handles int32 [B] of those of all shards int32 [B, 2], and which may name what they named."""
+    # This buffer's handles int32 [B] of those of all shards int32 [B, 2], and which may name what they named.
+    def _own(self, handles: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         place, own = handles[:, 0].astype(np.int64), np.ascontiguousarray(handles[:, 1], np.int32)
         epochs = place // self.shards
         live = (place >= 0) & (own >= 0) & (epochs <= self._ledger.epoch)
@@ -380,8 +385,8 @@ class Shard:
 
     # ---------------------------------------------------------------- masses
 
+    # What a draw goes by: the mass of all items, and the least chance of one.
     def _mass(self) -> tuple[float, float]:
-        """What a draw goes by: the mass of all items, and the least chance of one."""
         state, sampler = self._state, self.spec.sampler
         if sampler.takes_out:
             return float(self._windows().sum()), 1.0
@@ -399,14 +404,12 @@ class Shard:
             return mass, float(sum_tree.smallest(numpy_ops, root)) / mass
         return mass, float(self._look(_least))
 
-    def _look(self, function: object) -> Array:
-        found: Array = _numpy(self._engine(self._state).look(self._state, function))
-        return found
+    def _look(self, function: Callable[[Ops, State, BufferSpec], Array]) -> NumpyArray:
+        return _numpy(self._engine(self._state).look(self._state, function))
 
     # ---------------------------------------------------------------- checkpoints
 
     def _restored(self) -> State | None:
-        """What the newest whole checkpoint holds; None if there is none."""
         if self._checkpoint is None or not os.path.isdir(self._checkpoint):
             return None
         try:
@@ -415,19 +418,18 @@ class Shard:
             return None
         if not isinstance(found, Mixture) or len(found) != 2:
             raise ValueError(f"{self._checkpoint}: expected the checkpoint of a shard, got another; give another path")
-        state, told = found
+        state, ledger = found
         assert isinstance(state, State)
         if state.spec != self.spec:
             raise ValueError(
                 f"{self._checkpoint}: expected a shard of {self.spec}, got {state.spec}; start with the spec and the "
                 f"number of shards that it was saved with, or give another path"
             )
-        self._ledger = Ledger.decode(_numpy(self._rb.items(told)))
+        self._ledger = Ledger.decode(_numpy(self._rb.items(ledger)))
         self._ledger.epoch += 1
         return state
 
     def _whole(self) -> Mixture:
-        """The buffer and the ledger as one value, of which all or nothing is saved."""
         told = self._ledger.encode()
         spec = BufferSpec(Unbounded((), "uint8"), len(told), writer=Immutable())
         return Mixture([self._state, self._rb.init(spec, items=told.copy())])
@@ -440,7 +442,6 @@ class Shard:
         self._saving = saving, self._ledger.inserted
 
     def _collect(self, wait: bool = False) -> None:
-        """Take note of a save in the background that has ended."""
         if self._saving is None or not (wait or self._saving[0].done()):
             return
         (saving, inserted), self._saving = self._saving, None
@@ -457,21 +458,21 @@ class Shard:
         self.saves += 1
 
 
+# The last rows of the sum tree, which have its root: a small array of its own.
 def _root(ops: Ops, state: State, spec: BufferSpec) -> Array:
-    """The last rows of the sum tree, which have its root: a small array of its own."""
     return Draft.of(state, spec.plan).known_tree[-3:] * 1
 
 
-def _sizes(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+def _sizes(ops: Ops, state: State, spec: BufferSpec) -> Array:
     return Draft.of(state, spec.plan).counters.ends.sizes
 
 
-def _cursors(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+def _cursors(ops: Ops, state: State, spec: BufferSpec) -> Array:
     return Draft.of(state, spec.plan).counters.ends.cursors
 
 
-def _without(ops: Ops, state: Any, spec: BufferSpec, items: Array) -> Arrays:
-    """The buffer without so many of the oldest items of each lane, int64 [lanes]."""
+# The buffer without so many of the oldest items of each lane, int64 [lanes].
+def _without(ops: Ops, state: State, spec: BufferSpec, items: Array) -> Arrays:
     draft = Draft.of(state, spec.plan)
     ends = draft.counters.ends
     fewer = ends.sizes - ops.cast(items, "int32")
@@ -479,35 +480,15 @@ def _without(ops: Ops, state: Any, spec: BufferSpec, items: Array) -> Arrays:
     return draft.finish(ops)
 
 
-def _least(ops: Ops, state: Any, spec: BufferSpec) -> Array:
+def _least(ops: Ops, state: State, spec: BufferSpec) -> Array:
     return spec.sampler.least_chance(ops, Draft.of(state, spec.plan))
 
 
-def _numpy(array: Any) -> Any:
-    return array if isinstance(array, np.ndarray) else array.numpy()
+def _numpy(array: Any) -> NumpyArray:
+    return array if isinstance(array, np.ndarray) else np.asarray(array.numpy())
 
 
-def _nested(leaves: dict[tuple[object, ...], Any]) -> Any:
-    """A nest of dicts with leaves at their paths."""
-    if () in leaves:
-        return leaves[()]
-    whole: dict[Any, Any] = {}
-    for path, leaf in leaves.items():
-        below = whole
-        for key in path[:-1]:
-            below = below.setdefault(key, {})
-        below[path[-1]] = leaf
-    return whole
-
-
-def _rows(spec: BufferSpec, leaves: Sequence[Array]) -> int:
-    """How many items leaves [B, *shape] have, or [T, E, *shape]."""
+# How many items leaves [B, *shape] have, or [T, E, *shape].
+def _rows(spec: BufferSpec, leaves: Sequence[NumpyArray]) -> int:
     lead = leaves[0].shape[: leaves[0].ndim - len(spec.added.leaves[0].shape)]
     return int(np.prod(lead))
-
-
-def _sequence_number(ring: Any, handle: int) -> int:
-    """The number of an item in its lane, by its handle; see `ring.handle_of`."""
-    if ring.lanes == 1:
-        return handle
-    return handle // ring.capacity * ring.length + handle % ring.capacity % ring.length

@@ -41,8 +41,8 @@ def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
     return dataclasses.replace(spec, capacity=spec.capacity // shards)
 
 
+# Refuse laws over all items that do not follow from the shards' own.
 def _check_sampler(spec: BufferSpec) -> None:
-    """Refuse laws over all items that do not follow from the shards' own."""
     sampler = spec.sampler
     if isinstance(sampler, Queue):
         return
@@ -56,7 +56,6 @@ def _check_sampler(spec: BufferSpec) -> None:
 
 
 def _check_writer(spec: BufferSpec) -> None:
-    """Refuse writers for which the whole buffer is more than its parts."""
     writer = spec.writer
     if not (writer.in_order and writer.overwrites) and not isinstance(writer, StopWhenFull):
         raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
 
 from functional_rb.base.dtypes import checked_count
 from functional_rb.buffer.spec import BufferSpec
@@ -22,7 +21,7 @@ def start(
     spec: BufferSpec,
     shards: int = 1,
     *,
-    backend: Any = None,
+    backend: object = None,
     checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
     limit: RateLimit | None = None,
     clients: Clients = USUAL_CLIENTS,

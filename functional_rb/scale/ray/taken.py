@@ -24,7 +24,6 @@ class Taken:
     """The file of one shard; without a path nothing is noted, and nothing is known."""
 
     def __init__(self, path: str | None) -> None:
-        """Of the file at a path, which need not be there."""
         self._path = path
 
     def note(self, epoch: int, begins: Any) -> None:
@@ -52,8 +51,8 @@ class Taken:
         ahead = (noted[1] - np.asarray(begins, np.int64)) % limit
         return np.where(ahead > limit // 2, 0, np.minimum(ahead, sizes))  # a lane that begins later was cleared since
 
+    # The epoch, and where the lanes begin; None if nothing was noted, or it cannot be read.
     def _read(self, lanes: int) -> tuple[int, Ints] | None:
-        """The epoch, and where the lanes begin; None if nothing was noted, or it cannot be read."""
         if self._path is None or not os.path.exists(self._path):
             return None
         with open(self._path, "rb") as file:

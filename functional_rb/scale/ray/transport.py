@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 # In place of a shard's number: what keeps the rate limit.
 LIMITER: Final = -1
@@ -20,13 +20,13 @@ class Transport(Protocol):
     def shards(self) -> int:
         """How many there are."""
 
-    def call(self, shard: int, method: str, *args: Any) -> Any:
+    def call(self, shard: int, method: str, *args: object) -> object:
         """Begin a call; what comes back stands for its result. Calls of one caller arrive in their order.
 
         It raises nothing: what goes wrong is raised by `result`.
         """
 
-    def result(self, call: object, timeout: float | None = None) -> Any:
+    def result(self, call: object, timeout: float | None = None) -> object:
         """Wait for a result.
 
         Raises:

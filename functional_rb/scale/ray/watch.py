@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 from functional_rb.scale.ray.channel import Channel
 from functional_rb.scale.ray.messages import NOTHING, Standing, Welcome
@@ -31,7 +30,6 @@ class Watch:
     """
 
     def __init__(self, transport: Transport, options: Clients, name: str) -> None:
-        """Connect to all shards, and wait for them."""
         self.transport, self.options, self.name = transport, options, name
         self.connection = f"{name}/{secrets.token_hex(4)}"
         count = transport.shards
@@ -39,7 +37,7 @@ class Watch:
         self.standings: list[Standing] = [NOTHING] * count
         self.deaths = 0
         self._heard = [transport.now()] * count
-        self._probes: dict[int, Any] = {}
+        self._probes: dict[int, object] = {}
         self._try_at = [0.0] * count
         # Seconds until a full shard is asked for room again.
         self._patience = PAUSE
@@ -101,7 +99,6 @@ class Watch:
             self._answered(asked[position])
 
     def _answered(self, k: int) -> None:
-        """Take the answer to a probe."""
         try:
             answer = self.transport.result(self._probes.pop(k))
         except ShardDiedError:
@@ -111,16 +108,16 @@ class Watch:
             self.channels[k].revive(answer)
             self._dead.discard(k)
             answer = answer.standing
+        assert isinstance(answer, Standing)
         if self.channels[k].alive:
             self.hear(k, answer)
 
     def _connected(self, k: int) -> Welcome:
-        """Connect to one shard, and wait for it."""
         deadline = self.deadline()
         while True:
             try:
                 call = self.transport.call(k, "hello", self.name, self.connection)
-                welcome: Welcome = self.transport.result(call, self.left(deadline))
+                welcome = self.transport.result(call, self.left(deadline))
             except ShardDiedError:
                 if self.is_late(deadline):
                     raise TimeoutError(
@@ -128,6 +125,7 @@ class Watch:
                     ) from None
                 self.pause()
                 continue
+            assert isinstance(welcome, Welcome)
             self.channels[k].connect(welcome)
             self.hear(k, welcome.standing)
             return welcome
@@ -139,14 +137,14 @@ class Watch:
         for channel in self.channels:
             channel.post()
 
-    def ask(self, method: str, deadline: float) -> list[Any]:
+    def ask(self, method: str, deadline: float) -> list[object]:
         """What all shards answer; None for those that do not."""
         self.poll()
         self.post()
         calls = {k: self.transport.call(k, method) for k, channel in enumerate(self.channels) if channel.alive}
         return [self._answer(k, calls[k], deadline) if k in calls else None for k in range(len(self.channels))]
 
-    def _answer(self, k: int, call: object, deadline: float) -> Any:
+    def _answer(self, k: int, call: object, deadline: float) -> object:
         try:
             return self.transport.result(call, self.left(deadline))
         except ShardDiedError:
@@ -156,7 +154,7 @@ class Watch:
     def ask_all(self, deadline: float) -> None:
         """Ask all shards how they stand."""
         for k, standing in enumerate(self.ask("standing", deadline)):
-            if standing is not None:
+            if isinstance(standing, Standing):
                 self.hear(k, standing)
 
     def ask_behind_own(self, deadline: float) -> None:
@@ -180,15 +178,16 @@ class Watch:
             TimeoutError: if the shard does not acknowledge it in time, or is not restarted.
         """
         shard, waited = channel.shard, f"{who}: waited {self.options.timeout} s for shard {channel.shard}"
-        if channel.wanted:
+        if channel.is_held_back:
             self._wait_for_room(channel, deadline, waited)
             return
         if channel.alive:
             try:
+                waiting = channel.waiting
                 answer = channel.collect(self.left(deadline))
                 if answer is not None:
                     self.hear(shard, answer.standing)
-                if not channel.wanted:
+                if channel.waiting < waiting:
                     self._patience = PAUSE
             except ShardDiedError:
                 self.died(shard)
@@ -207,8 +206,8 @@ class Watch:
                 )
             self.pause()
 
+    # Ask a shard that was full how it stands, by which what waits is sent if there is room for it.
     def _wait_for_room(self, channel: Channel, deadline: float, waited: str) -> None:
-        """Ask a shard that was full how it stands, by which what waits is sent if there is room for it."""
         if self.is_late(deadline):
             raise TimeoutError(
                 f"{waited}, whose queue is full: the next of {channel.waiting} writes that are kept has "
@@ -217,6 +216,6 @@ class Watch:
         self.transport.sleep(self._patience)
         self._patience = min(2 * self._patience, TRY_AGAIN)
         standing = self._answer(channel.shard, self.transport.call(channel.shard, "standing"), deadline)
-        if standing is not None:
+        if isinstance(standing, Standing):
             self.hear(channel.shard, standing)
             channel.room_for(standing.room)

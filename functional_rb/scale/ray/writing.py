@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.arrays import as_numpy, convert, optional
-from functional_rb.scale.ray.blocks import Array
 from functional_rb.scale.ray.outbox import Content
 
 
@@ -25,7 +24,7 @@ def addition(spec: BufferSpec, items: object, mask: ArrayLike, priorities: Array
     return Content("add", leaves, named, count, int(version))
 
 
-def change(spec: BufferSpec, handles: Array, priorities: ArrayLike, items: object) -> Content:
+def change(spec: BufferSpec, handles: NumpyArray, priorities: ArrayLike, items: object) -> Content:
     """Priorities and leaves of stored items that are to be others, by handles int32 [B, 2]."""
     named = {"indices": handles}
     ranks = optional(priorities, "priorities", "float32")
@@ -38,7 +37,7 @@ def change(spec: BufferSpec, handles: Array, priorities: ArrayLike, items: objec
     return Content("update", checks.replacements(spec, items, convert, len(handles)), named)
 
 
-def handles_of(indices: ArrayLike, who: str) -> Array:
+def handles_of(indices: ArrayLike, who: str) -> NumpyArray:
     """Handles of a sharded sample, int32 [B, 2].
 
     Raises:

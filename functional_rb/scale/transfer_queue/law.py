@@ -74,7 +74,6 @@ class Law:
     max_staleness: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be known before any row is there."""
         if not isinstance(self.sampler, Groups | Prioritized):
             raise TypeError(f"Law: expected frb.Groups or frb.Prioritized, got {self.sampler!r}")
         is_whole = self.sampler.interleaved if isinstance(self.sampler, Groups) else True
@@ -116,10 +115,10 @@ class Law:
         groups = None if self.group_tag is None else [tag.get(self.group_tag) for tag in tags]
         return self._young(tags, groups, version)[1]
 
+    # Which rows are young enough, and which are too old; those without a version are neither.
     def _young(
         self, tags: Sequence[Tags], groups: Sequence[object] | None, version: int | None
     ) -> tuple[list[int], list[int]]:
-        """Which rows are young enough, and which are too old; those without a version are neither."""
         everything = range(len(tags))
         if self.max_staleness is None:
             return list(everything), []
@@ -132,7 +131,6 @@ class Law:
         return [k for k in known if k not in old], sorted(old)
 
     def _grouped(self, rows: list[int], groups: Sequence[object], n: int) -> list[int]:
-        """The rows of groups, if there are enough whole ones."""
         assert isinstance(self.sampler, Groups)
         each = self.sampler.per_group
         if n % each:
@@ -164,10 +162,10 @@ class Law:
         # The buffer was empty and has room for all, so that a handle is the place at which an item was added.
         return state, np.concatenate([np.flatnonzero(told), np.flatnonzero(~told)])
 
+    # Draw from a buffer of these rows.
     def _drawn(
         self, tags: Sequence[Tags], groups: Sequence[object] | None, n: int, seed: int, beta: float | None
     ) -> Drawn:
-        """Draw from a buffer of these rows."""
         rb = importlib.import_module("torch_backend")
         state, places = self.buffer(tags, groups)
         batch = n // self.sampler.per_group if isinstance(self.sampler, Groups) else n
@@ -197,8 +195,8 @@ def _spec(sampler: Groups | Prioritized, capacity: int) -> BufferSpec:
     return BufferSpec({GROUP: Unbounded((), "int32")}, capacity, sampler=sampler)
 
 
+# Priorities float32; NaN for what is none that a buffer takes.
 def _priorities(found: Sequence[object]) -> Chances:
-    """Priorities float32; NaN for what is none that a buffer takes."""
     if not set(map(type, found)) <= {int, float}:
         numbers = int | float | np.number
         found = [float(x) if isinstance(x, numbers) and not isinstance(x, bool) else math.nan for x in found]

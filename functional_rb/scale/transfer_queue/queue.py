@@ -46,7 +46,6 @@ class Queue:
     """
 
     def __init__(self, transfer_queue: Any, priority_tag: str = "priority") -> None:
-        """Take the package, which is connected."""
         self._package, self._priority_tag = transfer_queue, priority_tag
         self.client = transfer_queue.get_client()
 
@@ -195,7 +194,6 @@ def _package() -> Any:
 
 
 def _is_there() -> bool:
-    """Whether the cluster has a controller."""
     try:
         extras.imported("ray", WHO).get_actor("TransferQueueController", namespace="transfer_queue")
     except ValueError:
@@ -211,8 +209,8 @@ def _as_tensordict(items: Any) -> Any:
     return tensordict.TensorDict(leaves, batch_size=[len(next(iter(leaves.values())))])
 
 
+# Tags of each row, of Python's own numbers.
 def _by_row(tags: Mapping[str, object], count: int) -> list[dict[str, Any]]:
-    """Tags of each row, of Python's own numbers."""
     columns = {}
     for name, given in tags.items():
         values = given.tolist() if hasattr(given, "tolist") else given

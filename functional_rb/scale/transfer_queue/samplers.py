@@ -101,11 +101,11 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
             self._states[name][task_name][dp_rank][batch_index] = rows, done, told
         return self._tagged(partition, rows, done, told)
 
+    # A draw whose rows are told their chances; those of another draw may stand there since.
     @staticmethod
     def _tagged(
         partition: Any, rows: list[int], done: list[int], told: Mapping[int, tuple[float, float]]
     ) -> tuple[list[int], list[int]]:
-        """A draw whose rows are told their chances; those of another draw may stand there since."""
         tags = partition.custom_meta
         partition.set_custom_meta({k: {**tags.get(k, {}), PROBABILITY: p, WEIGHT: w} for k, (p, w) in told.items()})
         return rows, done

@@ -21,10 +21,10 @@ from tests.scale.ray.faulty_shards import SPEC, FaultyTransport, items
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 
-def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0) -> Client:
-    part = shard_spec(SPEC, 2)
+def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0, spec: frb.BufferSpec = SPEC) -> Client:
+    part = shard_spec(spec, 2)
     transport = FaultyTransport(lambda k, restarted: Shard(k, 2, part), 2, Limiter(limit))
-    return Client(transport, About(SPEC, Clients(timeout=timeout), limited=True))
+    return Client(transport, About(spec, Clients(timeout=timeout), limited=True))
 
 
 @given(
@@ -121,6 +121,36 @@ def test_prefetching_stops_at_the_limit_and_takes_nothing_that_it_does_not_use()
     assert client.counts().sampled == given_out
 
 
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Queue()])
+def test_permits_of_an_iterator_that_was_left_early_are_given_back(sampler):
+    client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0), spec=_with(sampler))
+    client.add(items(range(12))).result()
+    client.size()
+    limiter = client._watch.transport.limiter
+    for batches in range(1, 4):
+        for _ in client.iterate(0, 2, prefetch=100):
+            break
+        assert limiter.sampled > 2 * batches, "some were asked for ahead"
+        client.sample(0, 1)
+        assert limiter.sampled == 3 * batches
+
+
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Queue()])
+def test_a_permit_of_a_draw_that_failed_is_given_back(sampler):
+    client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0), spec=_with(sampler))
+    client.add(items(range(12))).result()
+    client.size()
+
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("the shard has failed")
+
+    for shard in client._watch.transport.alive.values():
+        shard.sample = fails
+    with pytest.raises(RuntimeError, match="the shard has failed"):
+        client.sample(0, 2)
+    assert client._watch.transport.limiter.sampled == 0
+
+
 def test_a_permit_to_draw_from_shards_that_are_empty_is_given_back():
     client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0))
     client.add(items(range(8))).result()
@@ -155,6 +185,10 @@ def test_masked_items_do_not_count_as_added():
     client.add(items(range(5)), mask=np.array([True, False, True, False, False])).result()
     with pytest.raises(TimeoutError, match="2 items were added"):
         client.sample(0, 1)
+
+
+def _with(sampler: Any) -> frb.BufferSpec:
+    return frb.BufferSpec(SPEC.item, SPEC.capacity, sampler)
 
 
 def _take_all(batches: Any, found: list[Any]) -> None:

@@ -33,7 +33,6 @@ class Actor:
     """A stand-in for the handle of an actor: it carries calls out at once, by `ShardActor`, and keeps what was sent."""
 
     def __init__(self) -> None:
-        self._shard, self._gauges = self, SimpleNamespace(now_and_then=lambda shard: None)
         self.sent: list[tuple[Any, ...]] = []
         self.written: list[blocks.Block] = []
         self.drawn = blocks.pack([])
@@ -53,10 +52,12 @@ class Actor:
 
         return SimpleNamespace(remote=remote, options=options)
 
-    def called_write(self, *args: Any) -> None:
-        shard: Any = SimpleNamespace(write=lambda writes: self.written.extend(one.block for one in writes))
-        # The actor's class is Ray's to make; of it a method needs what stands here.
-        ShardActor.write(SimpleNamespace(_shard=shard, _gauges=self._gauges), *args)  # type: ignore[arg-type]
+    def called_write(self, writes: Any) -> None:
+        self.written.extend(one.block for one in writes)
+
+    def called_write_pieces(self, *args: Any) -> None:
+        # Ray would make the actor; the method needs no more of it.
+        ShardActor.write_pieces(SimpleNamespace(write=self.called_write), *args)  # type: ignore[arg-type]
 
     def called_sample(self, *_: Any) -> Drawn:
         return Drawn(8, self.drawn, (), (), NOTHING)

@@ -327,13 +327,19 @@ def test_an_add_waits_and_is_told_where_only_one_lane_is_full():
     assert len(transport.log) - calls < 100
 
 
-def test_the_end_of_a_life_is_counted_once_however_late_its_answers_come():
-    transport = transport_at(None, spec=QUEUE)
-    (client,) = clients_of(transport, QUEUE, "a", timeout=5.0)
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("spec", [QUEUE, frb.BufferSpec(ITEM, 48)], ids=["queue", "uniform"])
+def test_the_end_of_a_life_is_counted_once_however_late_its_answers_come(spec, answered):
+    transport = transport_at(None, spec=spec)
+    (client,) = clients_of(transport, spec, "a", timeout=5.0)
     for _ in range(4):
         client.add(items(range(5))).result()
-    batches = client.iterate(0, 2, n=3, prefetch=3)
+    client.size()
+    batches = client.iterate(0, 4, n=3, prefetch=3)
     next(batches)
+    assert transport.queues[0], "the shard that dies was asked for the next batches"
+    if answered:
+        transport.ready([*transport.queues[0]])
     transport.kill(0)
     transport.heal()
     client.size()
@@ -342,6 +348,32 @@ def test_the_end_of_a_life_is_counted_once_however_late_its_answers_come():
     with contextlib.suppress(TimeoutError):
         next(batches)
     assert client._watch.deaths == before == 1
+
+
+@pytest.mark.parametrize("per_call", [1, 4])
+def test_writes_that_a_full_queue_had_no_room_for_travel_once_more_however_many_wait(per_call):
+    """Each time that there is room for one more item, all that waited used to travel again."""
+    transport = transport_at(None, spec=dataclasses.replace(QUEUE, capacity=4))
+    settings = {"timeout": 5.0, "in_flight": 16, "per_call": per_call}
+    actor, learner = clients_of(transport, QUEUE, "actor", "learner", **settings)
+    actor._outbox.spread, travelled, call = False, [], transport.call
+
+    def noted(shard: int, method: str, *args: Any) -> Any:
+        travelled.extend(args[0] if method == "write" else [])
+        return call(shard, method, *args)
+
+    transport.call = noted
+    receipts = [actor.add(items([k])) for k in range(18)]
+    found = []
+    for receipt in receipts:
+        while not receipt.done():
+            with contextlib.suppress(TimeoutError):
+                receipt.result(timeout=0.1)
+            if not receipt.done():
+                found += numbers(learner.sample(0, 1))
+    found += [numbers(learner.sample(0, 1))[0] for _ in range(2)]
+    assert found == list(range(18))
+    assert len(travelled) <= 18 + 16 + 2 * per_call
 
 
 def test_notes_of_what_was_given(tmp_path):
