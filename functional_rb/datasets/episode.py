@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.dtypes import shown
-from functional_rb.specs import Unbounded, freeze
-
-Array = NumpyArray
+from functional_rb.specs import ArraySpec, Unbounded, freeze
+from functional_rb.specs.base import SpecNest
 
 
 class DatasetError(ValueError):
@@ -25,7 +24,7 @@ class StepSpec:
 
     Attributes:
         observation: a spec, or a nest of them.
-        action: likewise.
+        action: a spec, or a nest of them.
         reward: the spec of a reward.
         infos: what else there is of each step, by name: specs, or nests of them.
         encoded: whether texts and the like come in the arrays that stand for them, rather than as environments give
@@ -37,10 +36,10 @@ class StepSpec:
         Unbounded()
     """
 
-    observation: Any
-    action: Any
-    reward: Any = dataclasses.field(default_factory=lambda: Unbounded(()))
-    infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    observation: SpecNest
+    action: SpecNest
+    reward: ArraySpec = dataclasses.field(default_factory=lambda: Unbounded(()))
+    infos: Mapping[str, SpecNest] = dataclasses.field(default_factory=dict)
     encoded: bool = False
 
     def __post_init__(self) -> None:
@@ -77,12 +76,12 @@ class Episode:
         4
     """
 
-    observations: Any
-    actions: Any
-    rewards: Any
-    terminated: Any
-    truncated: Any
-    infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    observations: Nest
+    actions: Nest
+    rewards: NumpyArray
+    terminated: NumpyArray
+    truncated: NumpyArray
+    infos: Mapping[str, Nest] = dataclasses.field(default_factory=dict)
     final_observed: bool = True
     goes_on: bool = False
     file: str = ""

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import Array
 
 # Bytes of rows from which on threads are worth their while.
 LEAST = 2**20
@@ -25,7 +25,7 @@ THREADS = min(4, os.cpu_count() or 1)
 DEFLATE = 1
 
 
-def rows(dataset: Any, first: int, stop: int) -> Array | None:
+def rows(dataset: Any, first: int, stop: int) -> NumpyArray | None:
     """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few."""
     shape = (stop - first, *dataset.shape[1:])
     if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
@@ -57,7 +57,7 @@ def _is_deflated(dataset: Any) -> bool:
 
 
 def _put(
-    made: Array, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
+    made: NumpyArray, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
 ) -> None:
     nbytes = math.prod(chunk) * made.dtype.itemsize
     inflated = content

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import Array, DatasetError
+from functional_rb.datasets.episode import DatasetError
 
+Array = NumpyArray
 # Gives the frames uint8 [n, *shape] of a video at so many seconds [n], which grow, given the shape of a frame too.
 Decode = Callable[[str, Array, tuple[int, ...]], Array]
 WHO = "datasets: videos"

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import ACTION, NEXT, REWARD
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec, ends_of, steps_of
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, ends_of, steps_of
 from functional_rb.specs import Composite
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import is_leaf
@@ -29,7 +30,7 @@ WHO = "datasets"
 INFO = "info"
 # Bytes: of observations of 68, of a million steps, a batch took three times as long to draw where they lie once.
 LARGE = 1024
-Leaves = dict[Path, Array]
+Leaves = dict[Path, NumpyArray]
 
 
 class Steps(NamedTuple):
@@ -98,14 +99,14 @@ class Part:
         return made
 
 
-def _cast(array: Array, dtype: np.dtype[Any], dtype_name: str, name: str, where: str) -> Array:
+def _cast(array: NumpyArray, dtype: np.dtype[Any], dtype_name: str, name: str, where: str) -> NumpyArray:
     # The usual case at once; of all else `cast` says what does not fit.
     if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
         with np.errstate(over="ignore"):
-            made: Array = array.astype(dtype)
+            made: NumpyArray = array.astype(dtype)
         if (np.isfinite(made) if dtype.kind == "f" else made == array).all():
             return made
-    found: Array = cast(array, dtype_name, name, where)
+    found: NumpyArray = cast(array, dtype_name, name, where)
     return found
 
 

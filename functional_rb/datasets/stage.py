@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.core.episodes import STEP_IN_EPISODE
-from functional_rb.datasets.episode import Array
 from functional_rb.datasets.rows import Form, Steps
 from functional_rb.storage.directory import shapes
 from functional_rb.structures import frame_ring, stored_arrays
@@ -85,13 +85,13 @@ class Stage:
         self.nbytes += n * self._step_bytes + more * self._frame_bytes
         return more
 
-    def _last(self, path: Path) -> Array:
+    def _last(self, path: Path) -> NumpyArray:
         """Where an observation, or a flag, lies that the last step led to."""
         if path in self._frame_columns:
             return self._frame_columns[path][self._frames - 1, ...]
         return self._columns[NEXT, *path][self._steps - 1, ...]
 
-    def empty(self) -> Iterator[tuple[str, Array]]:
+    def empty(self) -> Iterator[tuple[str, NumpyArray]]:
         """What is gathered, by the name of its array, to be written before anything is gathered again."""
         for name, array in self.arrays.items():
             yield name, array[: self._frames if _is_frames(name) else self._steps]
@@ -114,8 +114,8 @@ class Stage:
         self._counting = np.arange(steps, dtype=np.int32)
         wide = [self.arrays[stored_arrays.wide_name(k)] for k in range(len(plan.layout.wide))]
         columns = _columns(plan.layout, self.arrays[stored_arrays.ROWS], wide)
-        self._columns: dict[Path, Array] = {form.paths[k]: x for k, x in zip(plan.stored, columns, strict=True)}
-        self._frame_columns: dict[Path, Array] = {}
+        self._columns: dict[Path, NumpyArray] = {form.paths[k]: x for k, x in zip(plan.stored, columns, strict=True)}
+        self._frame_columns: dict[Path, NumpyArray] = {}
         if plan.frames is not None:
             layout = plan.frames.layout
             wide = [self.arrays[frame_ring.WIDE.format(k)] for k in range(len(layout.wide))]
@@ -129,7 +129,7 @@ def _is_frames(name: str) -> bool:
     return name.startswith(frame_ring.ROWS)
 
 
-def _columns(layout: Layout, rows: Array, wide: list[Any]) -> list[Array]:
+def _columns(layout: Layout, rows: NumpyArray, wide: list[Any]) -> list[NumpyArray]:
     """The leaves [n, *shape] where they lie in rows int32 [n, row_words] and in the wide arrays."""
     made = []
     for leaf in layout.leaves:

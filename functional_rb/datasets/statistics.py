@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.description import Dataset
-from functional_rb.datasets.episode import Array
 from functional_rb.datasets.stored import Stored
 
 # Bytes of which moments are taken at once, about.
@@ -33,13 +33,13 @@ class Moments:
     """
 
     count: int
-    mean: Array
-    m2: Array
-    least: Array
-    most: Array
+    mean: NumpyArray
+    m2: NumpyArray
+    least: NumpyArray
+    most: NumpyArray
 
     @classmethod
-    def of(cls, rows: Array) -> Moments:
+    def of(cls, rows: NumpyArray) -> Moments:
         """Those of values [n, *shape]."""
         values = rows.astype(np.float64)
         mean = values.mean(0)
@@ -53,10 +53,10 @@ class Moments:
         return Moments(total, mean, m2, np.minimum(self.least, other.least), np.maximum(self.most, other.most))
 
     @property
-    def std(self) -> Array:
+    def std(self) -> NumpyArray:
         return np.asarray(np.sqrt(self.m2 / self.count))
 
-    def told(self) -> dict[str, Array]:
+    def told(self) -> dict[str, NumpyArray]:
         """By the names that `statistics` has for them."""
         return {"mean": self.mean, "std": self.std, "min": self.least, "max": self.most}
 
@@ -105,12 +105,12 @@ class _Gathered:
     """Leaves of many short pieces, and the moments that have been taken of them, by the names of leaves."""
 
     def __init__(self) -> None:
-        self._leaves: dict[str, list[list[Array]]] = {}  # by field, and in the order of its leaves
+        self._leaves: dict[str, list[list[NumpyArray]]] = {}  # by field, and in the order of its leaves
         self._structures: dict[str, nest.Structure] = {}
         self._nbytes = 0
         self.found: dict[str, Moments] = {}
 
-    def add(self, field: str, structure: nest.Structure, leaves: list[Array]) -> None:
+    def add(self, field: str, structure: nest.Structure, leaves: list[NumpyArray]) -> None:
         if field not in self._leaves:
             self._structures[field], self._leaves[field] = structure, [[] for _ in leaves]
         for gathered, leaf in zip(self._leaves[field], leaves, strict=True):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import (
@@ -22,7 +23,7 @@ from functional_rb.datasets.description import (
     directory_of,
     read_description,
 )
-from functional_rb.datasets.episode import Array, DatasetError, Episode, StepSpec
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spans, steps_of_piece
 from functional_rb.datasets.rows import INFO
 from functional_rb.ops import numpy_ops
@@ -119,7 +120,7 @@ class Piece:
 
     number: int
     goes_on: bool
-    parts: dict[str, tuple[nest.Structure, list[Array]]]
+    parts: dict[str, tuple[nest.Structure, list[NumpyArray]]]
 
 
 class _Arrays:
@@ -135,8 +136,8 @@ class _Arrays:
             for name, (shape, dtype) in kinds.items()
         }
         self._first = self._stop = 0  # the steps that are held
-        self._leaves: dict[int, Array] = {}
-        self._frames: dict[int, tuple[Array, int]] = {}  # by leaf, and how many frames later it is
+        self._leaves: dict[int, NumpyArray] = {}
+        self._frames: dict[int, tuple[NumpyArray, int]] = {}  # by leaf, and how many frames later it is
         self._at = np.zeros(0, np.int64)  # of each step the place of its observation among the frames
         names = _observed(description.item)
         of = nest.unflatten(self._plan.structure, range(len(self._plan.structure.paths)))
@@ -172,7 +173,7 @@ class _Arrays:
             self._at = at - at[0]
         self._first, self._stop = first, stop
 
-    def parts(self, first: int, stop: int) -> dict[str, tuple[nest.Structure, list[Array]]]:
+    def parts(self, first: int, stop: int) -> dict[str, tuple[nest.Structure, list[NumpyArray]]]:
         """Steps [first, stop) of one episode, which are held; see `Piece`."""
         here = slice(first - self._first, stop - self._first)
         made = {
@@ -190,7 +191,7 @@ class _Arrays:
                 observations.append(np.concatenate([begins, self._leaves[after][here]]))
         return {"observations": (structure, observations), **made}
 
-    def _values(self, leaf: int, here: slice, more: int = 0) -> Array:
+    def _values(self, leaf: int, here: slice, more: int = 0) -> NumpyArray:
         """The values of a leaf in some steps; of a frame so many more too."""
         if leaf in self._leaves:
             return self._leaves[leaf][here]
@@ -198,7 +199,7 @@ class _Arrays:
         begin = int(self._at[here.start]) + later
         return frames[begin : begin + here.stop - here.start + more]
 
-    def _rows(self, name: str, first: int, stop: int) -> Array:
+    def _rows(self, name: str, first: int, stop: int) -> NumpyArray:
         file, shape, dtype = self._files[name]
         count = math.prod(shape)
         file.seek(first * count * dtype.itemsize)

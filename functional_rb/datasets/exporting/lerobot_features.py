@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.episode import Array, DatasetError, Episode
+from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.exporting.steps import WHO, Fields, Unit
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.statistics import Moments
 from functional_rb.specs import ArraySpec, Text
+
+if TYPE_CHECKING:
+    import pyarrow
 
 NAME = "LeRobot"
 # The columns that every dataset of LeRobot has: where a row lies, and what was to be done there.
@@ -60,7 +64,7 @@ class Feature:
             return {"feature": value, "length": self.shape[0], "_type": "Sequence"}
         return {"shape": list(self.shape), "dtype": self.dtype, "_type": f"Array{len(self.shape)}D"}
 
-    def type(self) -> Any:
+    def type(self) -> pyarrow.DataType:
         arrow = imported("pyarrow", WHO)
         if self.dtype == "image":
             return arrow.struct({"bytes": arrow.binary(), "path": arrow.string()})
@@ -71,7 +75,7 @@ class Feature:
             value = arrow.list_(value)
         return value
 
-    def column(self, values: Array) -> Any:
+    def column(self, values: NumpyArray) -> pyarrow.Array:
         """Values [n, *shape] as an array of Arrow."""
         arrow = imported("pyarrow", WHO)
         if self.dtype == "image":
@@ -85,7 +89,7 @@ class Feature:
             column = arrow.ListArray.from_arrays(ends, column)
         return column
 
-    def moments(self, values: Array) -> Moments:
+    def moments(self, values: NumpyArray) -> Moments:
         """Of values [n, *shape]; of images those of their channels, from 0 to 1."""
         if self.dtype != "image":
             return Moments.of(values)
@@ -136,14 +140,14 @@ class Features:
         fields, spec = self._fields, unit.spec
         fields.check_names(unit, NAME, "/" if unit.field == "infos" else "/.")
         fields.check_arrays(unit, NAME)
-        kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) else ""
-        if isinstance(spec, Text) or kind not in ("bool", "int", "float") or spec.dtype == "bfloat16":
+        kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) and not isinstance(spec, Text) else ""
+        if not isinstance(spec, ArraySpec) or kind not in ("bool", "int", "float") or spec.dtype == "bfloat16":
             raise fields.refused(unit, NAME, "numbers of NumPy's dtypes, and images", "change it by datasets.map")
         if len(spec.shape) > MOST_AXES:
             raise fields.refused(unit, NAME, f"at most {MOST_AXES} axes", "flatten some by datasets.map")
         seen = unit.field == "observations" and is_image(spec)
         prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
-        path: Sequence[Any] = unit.path
+        path: Sequence[object] = unit.path
         if unit.field == "observations" and not path:
             path = ["image" if seen else "state"]
         name = ".".join(map(str, (*prefix, *path)))
@@ -154,7 +158,7 @@ class Features:
             return Feature(name, spec.shape if len(spec.shape) == 3 else (*spec.shape, 1), "image")
         return Feature(name, spec.shape or (1,), spec.dtype)
 
-    def values(self, piece: Episode) -> Iterator[tuple[Feature, Array]]:
+    def values(self, piece: Episode) -> Iterator[tuple[Feature, NumpyArray]]:
         """The values [n, *shape] of the steps of a piece, in the order of `steps`."""
         n = len(piece)
         leaves = {field: self._fields.leaves(field, piece) for field in self._fields.specs}

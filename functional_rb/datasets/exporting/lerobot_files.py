@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.exporting.lerobot_features import Feature
 from functional_rb.datasets.exporting.steps import WHO
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
 
 # Files of a folder.
 CHUNK = 1000
@@ -21,26 +25,13 @@ ROWS = 1000
 Stats = Mapping[str, Json]
 
 
-class Files(Protocol):
-    """How a version lays a dataset out."""
-
-    def add(self, table: object) -> None:
-        """Append rows to the episode that is being written."""
-
-    def end(self, episode: Json, stats: Stats) -> None:
-        """End it: its episode_index, tasks, length and so on, and what is known of each feature."""
-
-    def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
-        """Tell of the dataset: what `meta/info.json` has, the tasks in words, and statistics."""
-
-
 class Version2:
-    """A table for each episode, and lines of JSON."""
+    """A table for each episode, and lines of JSON: `add` its rows, `end` it, and `finish` with what is told of all."""
 
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
         self._folder, self._episode, self._table = folder, 0, _Table()
 
-    def add(self, table: object) -> None:
+    def add(self, table: pyarrow.Table) -> None:
         chunk = os.path.join(self._folder, "data", f"chunk-{self._episode // CHUNK:03}")
         self._table.write(os.path.join(chunk, f"episode_{self._episode:06}.parquet"), table)
 
@@ -70,7 +61,7 @@ class Version2:
 
 
 class Version3:
-    """Tables of some episodes each, tables that tell of episodes, and files of JSON."""
+    """Tables of some episodes each, tables that tell of episodes, and files of JSON; used as `Version2` is."""
 
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
         self._folder, self._features = folder, features
@@ -78,7 +69,7 @@ class Version3:
         self._episodes: list[Json] = []
         self._told = _Table()
 
-    def add(self, table: Any) -> None:
+    def add(self, table: pyarrow.Table) -> None:
         self._table.write(self._path("data", self._file), table)
         self._nbytes += table.nbytes
 
@@ -105,12 +96,8 @@ class Version3:
         columns += [{"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"}]
         told = {"index_columns": ["task"], "column_indexes": [], "columns": [{**x, "metadata": None} for x in columns]}
         table = arrow.table({"task_index": arrow.array(range(len(tasks)), arrow.int64()), "task": list(tasks)})
-        kept = _Table()
-        kept.write(
-            os.path.join(self._folder, "meta", "tasks.parquet"),
-            table.replace_schema_metadata({"pandas": json.dumps({**told, "pandas_version": "2.0.0"})}),
-        )
-        kept.close()
+        table = table.replace_schema_metadata({"pandas": json.dumps({**told, "pandas_version": "2.0.0"})})
+        imported("pyarrow.parquet", WHO).write_table(table, os.path.join(self._folder, "meta", "tasks.parquet"))
         _json(os.path.join(self._folder, "meta", "stats.json"), stats)
         own = {
             "codebase_version": "v3.0",
@@ -127,7 +114,7 @@ class Version3:
             self._told.write(self._path("meta/episodes", 0), table)
             self._episodes = []
 
-    def _schema(self) -> Any:
+    def _schema(self) -> pyarrow.Schema:
         arrow = imported("pyarrow", WHO)
         whole = arrow.int64()
         types = {"episode_index": whole, "tasks": arrow.list_(arrow.string()), "length": whole}
@@ -147,14 +134,15 @@ class Version3:
         return os.path.join(self._folder, *part.split("/"), name)
 
 
-VERSIONS: dict[str, type[Version2 | Version3]] = {"v2.1": Version2, "v3.0": Version3}
+Files = Version2 | Version3
+VERSIONS: dict[str, type[Files]] = {"v2.1": Version2, "v3.0": Version3}
 
 
 class _Table:
     def __init__(self) -> None:
-        self._writer: Any = None
+        self._writer: ParquetWriter | None = None
 
-    def write(self, path: str, rows: Any) -> None:
+    def write(self, path: str, rows: pyarrow.Table) -> None:
         """Append rows; the first ones open the file."""
         if self._writer is None:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import OBSERVATION
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Composite
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 
 WHO = "datasets.export"
@@ -29,7 +30,7 @@ class Unit:
 
     field: str
     path: Path
-    spec: Any
+    spec: object
 
     @property
     def name(self) -> str:
@@ -49,24 +50,22 @@ class Fields:
 
     path: str
     alone: str | None
-    specs: Mapping[str, Any]
+    specs: Mapping[str, SpecNest]
 
     @classmethod
     def of(cls, reader: Stored) -> Fields:
         steps = reader.spec(narrow=False)
-        names, key = list(steps.observation), reader.description.options.get("observation_key")
+        observation, key = steps.observation, reader.description.options.get("observation_key")
+        assert isinstance(observation, Composite)  # as items have it
+        names = list(observation)
         alone = names[0] if len(names) == 1 and names[0] in (OBSERVATION, key) else None
         if steps.reward.shape != ():
             raise DatasetError(
                 f"{WHO}: {reader.path}, leaf 'rewards': expected one number for each step, got shape "
                 f"{steps.reward.shape}; make them one by datasets.map"
             )
-        observation = steps.observation if alone is None else steps.observation[alone]
-        return cls(
-            reader.path,
-            alone,
-            {"observations": observation, "actions": steps.action, "infos": Composite(dict(steps.infos))},
-        )
+        specs = {"observations": observation if alone is None else observation[alone], "actions": steps.action}
+        return cls(reader.path, alone, {**specs, "infos": Composite(dict(steps.infos))})
 
     def outline(self, field: str) -> Outline:
         return Outline.of(self.specs[field], WHO)
@@ -79,7 +78,7 @@ class Fields:
                 made.append(Unit(field, path, member.spec))
         return made
 
-    def leaves(self, field: str, piece: Episode) -> list[Any]:
+    def leaves(self, field: str, piece: Episode) -> list[NumpyArray]:
         """What a piece of an episode has of the units of a field, in the order of `units`."""
         values = getattr(piece, field)
         if field == "observations" and self.alone is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import urllib.parse
 from collections.abc import Sequence
@@ -11,16 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from functional_rb.base.progress import Progress
 from functional_rb.datasets.fetching import listing, paths
-from functional_rb.datasets.fetching.partial import Origin, Partial
+from functional_rb.datasets.fetching.partial import Partial
 from functional_rb.datasets.fetching.paths import WHO, place
-from functional_rb.datasets.fetching.remote import FetchError, PassingError, RefusedError, RemoteFile, Retry
+from functional_rb.datasets.fetching.remote import (
+    FetchError,
+    Origin,
+    PassingError,
+    RefusedError,
+    RemoteFile,
+    Retry,
+    persisted,
+)
 from functional_rb.datasets.reader import folder_of, prefixes
 from functional_rb.storage import disk
 
 if TYPE_CHECKING:
     import ssl
-
-    from functional_rb.datasets.fetching.http import Answer
 
 PIECE = 2**20
 
@@ -107,18 +114,17 @@ def _files(source: str | RemoteFile, how: _How) -> list[RemoteFile]:
 
 def _one(file: RemoteFile, root: str, how: _How) -> str:
     target = place(root, file.name)
-    if _is_there(file, target):
-        return target
-    partial = Partial(root, file.name)
-    with partial.locked():
-        if not _is_there(file, target):  # another process may have fetched it meanwhile
-            with partial:
-                _from_any(file, partial, how, target)
+
+    def is_there() -> bool:
+        return os.path.isfile(target) and file.nbytes in (None, os.path.getsize(target))
+
+    if not is_there():
+        partial = Partial(root, file.name)
+        with partial.locked():
+            if not is_there():  # another process may have fetched it meanwhile
+                with partial:
+                    _from_any(file, partial, how, target)
     return target
-
-
-def _is_there(file: RemoteFile, target: str) -> bool:
-    return os.path.isfile(target) and file.nbytes in (None, os.path.getsize(target))
 
 
 def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> None:
@@ -130,7 +136,7 @@ def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> Non
             elif how.offline:
                 raise RefusedError("not asked, since offline=True")
             else:
-                _persist(file, source, partial, how)
+                persisted(how.retry, functools.partial(_try, file, source, partial, how), lambda: partial.size)
         except RefusedError as error:
             reasons.append(f"{source}: {error}")
             continue
@@ -154,21 +160,6 @@ def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
     _verify(file, partial, resumed=False)
 
 
-def _persist(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
-    """Fetch a file from an address, and try again after what may pass."""
-    failures, furthest = 0, partial.size
-    while True:
-        try:
-            return _try(file, url, partial, how)
-        except PassingError as error:
-            if partial.size > furthest:
-                failures, furthest = 0, partial.size
-            failures += 1
-            if failures > how.retry.times:
-                raise RefusedError(f"{error}; given up after {failures} tries in a row without a byte more") from None
-            how.retry.wait(failures, error)
-
-
 def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
     """Ask once for what is missing of a file, and append what comes."""
     from functional_rb.datasets.fetching import http
@@ -184,10 +175,10 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
         partial.drop()
         raise PassingError(f"the server has no byte {start}, so that the file has changed")
     with contextlib.closing(answer.body):
-        came = Origin(url, answer.length, answer.etag, answer.modified)
+        came = answer.origin
         if None not in (file.nbytes, came.length) and file.nbytes != came.length:
             raise RefusedError(f"expected {file.nbytes} bytes, but the server has {came.length}")
-        if not (answer.length is not None or file.nbytes is not None or file.sha256 or answer.body.chunked):
+        if not (came.length is not None or file.nbytes is not None or file.sha256 or answer.body.chunked):
             raise RefusedError(
                 "the server does not tell the file's length, so that nobody can tell whether it is whole"
             )
@@ -197,21 +188,18 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
         elif begun.url == url and not begun.agrees(came):
             partial.drop()
             raise PassingError("the file has changed since it was begun")
-        _append(answer, partial, came.length if came.length is not None else file.nbytes, file.name, how)
+        length = file.nbytes if came.length is None else came.length
+        with Progress(length, f"fetch {file.name}", how.progress) as shown:
+            shown.advance(partial.size)
+            while piece := answer.read(PIECE):
+                partial.append(piece)
+                shown.advance(len(piece))
+                if length is not None and partial.size > length:
+                    partial.drop()
+                    raise RefusedError(f"expected {length} bytes, and more came")
+        if length is not None and partial.size < length:
+            raise PassingError(f"the connection was cut after {partial.size} of {length} bytes")
     _verify(file, partial, resumes)
-
-
-def _append(answer: Answer, partial: Partial, length: int | None, name: str, how: _How) -> None:
-    with Progress(length, f"fetch {name}", how.progress) as shown:
-        shown.advance(partial.size)
-        while piece := answer.read(PIECE):
-            partial.append(piece)
-            shown.advance(len(piece))
-            if length is not None and partial.size > length:
-                partial.drop()
-                raise RefusedError(f"expected {length} bytes, and more came")
-    if length is not None and partial.size < length:
-        raise PassingError(f"the connection was cut after {partial.size} of {length} bytes")
 
 
 def _verify(file: RemoteFile, partial: Partial, resumed: bool) -> None:

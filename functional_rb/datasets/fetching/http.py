@@ -13,10 +13,9 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from typing import Any
+from typing import IO
 
-from functional_rb.datasets.fetching.remote import PassingError, RefusedError
+from functional_rb.datasets.fetching.remote import Origin, PassingError, RefusedError
 
 # The answers after which the same request may succeed.
 PASSING = (408, 425, 429, 500, 502, 503, 504)
@@ -30,27 +29,18 @@ class Answer:
 
     Attributes:
         start: the byte that it begins with: the one asked for, or 0.
-        length: bytes of the whole file, None if the server does not say.
-        etag: the strong ETag, "" if there is none.
-        modified: Last-Modified, "" if there is none.
+        origin: what the server says of the whole file.
         body: what is read from.
     """
 
     start: int
-    length: int | None
-    etag: str
-    modified: str
-    body: Any
+    origin: Origin
+    body: http.client.HTTPResponse
 
     def read(self, n: int) -> bytes:
-        """Up to so many bytes, none at the end.
-
-        Raises:
-            PassingError: if the connection fails, or is cut where the answer says so.
-        """
+        """Up to so many bytes, none at the end."""
         try:
-            part: bytes = self.body.read(n)
-            return part
+            return self.body.read(n)
         except (OSError, http.client.HTTPException) as error:
             raise PassingError(f"the connection broke: {error!r}") from None
 
@@ -58,7 +48,15 @@ class Answer:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects, but not from https to http."""
 
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
         old, new = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
         if new not in ("http", "https") or (old == "https" and new != "https"):
             raise RefusedError(f"it redirects to {newurl}, from {old} to {new or 'nothing'}, which is refused")
@@ -115,30 +113,31 @@ def ask(
     except (OSError, http.client.HTTPException) as error:
         raise PassingError(f"no answer: {error!r}") from None
     try:
-        return _answer(start, body)
+        return _answer(url, start, body)
     except BaseException:
         body.close()
         raise
 
 
-def _answer(start: int, body: Any) -> Answer:
-    headers: Mapping[str, str] = body.headers
+def _answer(url: str, start: int, body: http.client.HTTPResponse) -> Answer:
+    headers = body.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RefusedError(f"it sends the file as {headers['Content-Encoding']!r}, though asked for it as it is")
-    # A weak ETag is shared by files that mean the same, though their bytes differ.
-    etag = headers.get("ETag", "")
-    etag, modified = "" if etag.startswith("W/") else etag, headers.get("Last-Modified", "")
     told = headers.get("Content-Length")
     if told is not None and not re.fullmatch(r"\d{1,18}", told.strip(), re.ASCII):
         raise RefusedError(f"expected a number as Content-Length, got {told!r}")
     length = None if told is None else int(told)
-    if body.status == 200:
-        return Answer(0, length, etag, modified, body)
-    # Any other part would be appended at the wrong place.
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
-    if body.status != 206 or found is None or int(found[1]) != start or (length or 0) > int(found[2]) - start + 1:
-        raise RefusedError(
-            f"expected HTTP 200, or 206 with the bytes from {start} on, got {body.status} with Content-Range "
-            f"{headers.get('Content-Range')!r}"
-        )
-    return Answer(start, None if found[3] == "*" else int(found[3]), etag, modified, body)
+    begin = 0
+    if body.status != 200:
+        # Any other part would be appended at the wrong place.
+        part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
+        if body.status != 206 or part is None or int(part[1]) != start or (length or 0) > int(part[2]) - start + 1:
+            raise RefusedError(
+                f"expected HTTP 200, or 206 with the bytes from {start} on, got {body.status} with Content-Range "
+                f"{headers.get('Content-Range')!r}"
+            )
+        begin, length = start, None if part[3] == "*" else int(part[3])
+    # A weak ETag is shared by files that mean the same, though their bytes differ.
+    etag = headers.get("ETag", "")
+    origin = Origin(url, length, "" if etag.startswith("W/") else etag, headers.get("Last-Modified", ""))
+    return Answer(begin, origin, body)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from functional_rb.datasets.fetching.paths import REVISION, WHO, checked, hub_folder
-from functional_rb.datasets.fetching.remote import FetchError, PassingError, RefusedError, RemoteFile, Retry
+from functional_rb.datasets.fetching.remote import FetchError, RefusedError, RemoteFile, Retry, persisted
 from functional_rb.datasets.reader import split_name
 from functional_rb.datasets.sources import source_of
 
@@ -110,25 +110,22 @@ def _pages(url: str, retry: Retry) -> Iterator[Any]:
     raise FetchError(f"{WHO}: {start}: expected at most {PAGES} pages")
 
 
-def _page(url: str, retry: Retry) -> tuple[object, str]:
+def _page(url: str, retry: Retry) -> tuple[Any, str]:
+    """What a page holds, of JSON, and the header with the links to others."""
     from functional_rb.datasets.fetching import http
 
-    for failures in range(1, retry.times + 2):
-        try:
-            answer = http.ask(url, 0, "")
-            assert answer is not None  # from its first byte on
-            with contextlib.closing(answer.body):
-                content = bytearray()
-                while piece := answer.read(2**16):
-                    content += piece
-                    if len(content) > MOST:
-                        raise FetchError(f"{WHO}: {url}: expected at most {MOST} bytes in a list of files")
-                return json.loads(content), answer.body.headers.get("Link", "")
-        except PassingError as error:
-            reason = str(error)
-            if failures <= retry.times:
-                retry.wait(failures, error)
-        except (RefusedError, ValueError) as error:
-            reason = str(error)
-            break
-    raise FetchError(f"{WHO}: {url}: expected a list of files: {reason}")
+    def asked() -> tuple[Any, str]:
+        answer = http.ask(url, 0, "")
+        assert answer is not None  # from its first byte on
+        with contextlib.closing(answer.body):
+            content = bytearray()
+            while piece := answer.read(2**16):
+                content += piece
+                if len(content) > MOST:
+                    raise FetchError(f"{WHO}: {url}: expected at most {MOST} bytes in a list of files")
+            return json.loads(content), answer.body.headers.get("Link", "")
+
+    try:
+        return persisted(retry, asked)
+    except (RefusedError, ValueError) as error:
+        raise FetchError(f"{WHO}: {url}: expected a list of files: {error}") from None

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from functional_rb.base import errors, files, strict_json
 from functional_rb.datasets.fetching.paths import ASIDE, WHO, make_inside
+from functional_rb.datasets.fetching.remote import Origin
 from functional_rb.storage import disk
 
 # Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at
@@ -21,33 +22,6 @@ from functional_rb.storage import disk
 SYNC = 2**25
 # What reading a journal raises that was cut, or is none.
 CUT = (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """What a part is a part of.
-
-    Attributes:
-        url: where it comes from.
-        length: bytes of the whole file, None if unknown.
-        etag: the strong ETag, "" if unknown.
-        modified: Last-Modified, "" if unknown.
-    """
-
-    url: str
-    length: int | None = None
-    etag: str = ""
-    modified: str = ""
-
-    @property
-    def same(self) -> str:
-        """What tells the same file from a changed one."""
-        return self.etag or self.modified
-
-    def agrees(self, other: Origin) -> bool:
-        """Whether nothing says that the other one is of a changed file."""
-        pairs = ((self.length, other.length), (self.etag, other.etag), (self.modified, other.modified))
-        return all(mine == theirs or not mine or not theirs for mine, theirs in pairs)
 
 
 class Partial:

@@ -7,8 +7,11 @@ import random
 import re
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from functional_rb.datasets.fetching.paths import WHO, checked
+
+T = TypeVar("T")
 
 
 class FetchError(OSError):
@@ -58,6 +61,54 @@ class Retry:
         longest = min(self.first * 2.0 ** min(failures - 1, 60), self.most)
         drawn = longest * (1 + self.uniform()) / 2
         self.sleep(drawn if error.asked is None else min(max(error.asked, drawn), self.most))
+
+
+def persisted(retry: Retry, attempt: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
+    """What an attempt gives, which is made again after failures that may pass.
+
+    A failure counts as the first one in a row if it got further than all attempts before it.
+
+    Raises:
+        RefusedError: if there were too many failures in a row.
+    """
+    failures, furthest = 0, progress()
+    while True:
+        try:
+            return attempt()
+        except PassingError as error:
+            if progress() > furthest:
+                failures, furthest = 0, progress()
+            failures += 1
+            if failures > retry.times:
+                raise RefusedError(f"{error}; given up after {failures} tries in a row without a byte more") from None
+            retry.wait(failures, error)
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What a part is a part of.
+
+    Attributes:
+        url: where it comes from.
+        length: bytes of the whole file, None if unknown.
+        etag: the strong ETag, "" if unknown.
+        modified: Last-Modified, "" if unknown.
+    """
+
+    url: str
+    length: int | None = None
+    etag: str = ""
+    modified: str = ""
+
+    @property
+    def same(self) -> str:
+        """What tells the same file from a changed one."""
+        return self.etag or self.modified
+
+    def agrees(self, other: Origin) -> bool:
+        """Whether nothing says that the other one is of a changed file."""
+        pairs = ((self.length, other.length), (self.etag, other.etag), (self.modified, other.modified))
+        return all(mine == theirs or not mine or not theirs for mine, theirs in pairs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,6 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 
-Array = NumpyArray
-
 
 class RefusedError(Exception):
     """Why a pickle is refused: what it holds."""
@@ -110,7 +108,7 @@ def made(name: Any, arguments: Any) -> Any:
     raise RefusedError(f"a call of {getattr(name, 'name', name)!r:.80} as arrays are not written with")
 
 
-def _array(content: object, kind: object, shape: object, order: object) -> Array:
+def _array(content: object, kind: object, shape: object, order: object) -> NumpyArray:
     """An array of bytes, which are not copied."""
     if not isinstance(kind, PickledType) or not isinstance(content, bytes) or order not in ("C", "F"):
         raise RefusedError("an array without dtype or bytes")
