@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from functional_rb.base import extras, functions
+from functional_rb.base import extras, functions, strict_json
 from functional_rb.base.containers import RECORDS, Registered, apart, of_fields
 from functional_rb.base.nest import SEVERAL, Keys
 from functional_rb.base.strict_json import Json
@@ -108,7 +108,10 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
         except ValueError as error:
             raise KnownError(str(error)) from None
     try:
-        whole = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        try:
+            whole = strict_json.parse(text)
+        except ValueError as error:
+            raise ValueError(f"from_json: expected JSON text, as to_json writes it: {error}") from None
         spec = _Reader(by_name).read(_payload(whole), ())
         _check_leaves(spec, "from_json")
         return spec
@@ -116,10 +119,6 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
         raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("from_json: the text is nested too deeply for a spec") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"from_json: expected JSON text, as to_json writes it: {error}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"from_json: expected JSON text in UTF-8: {error}") from None
 
 
 def arguments_of(kind: type) -> tuple[str, ...]:
@@ -143,8 +142,10 @@ def _encoded(value: object, path: Path) -> object:
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
+        if math.isnan(value):
+            raise ValueError(f"to_json: {_shown(path)}: expected a number, got NaN")
         # Equal specs have equal texts, and -0.0 equals 0.0.
-        return value + 0.0 if math.isfinite(value) else {"type": "float", "value": _infinity(value, path)}
+        return value + 0.0 if math.isfinite(value) else {"type": "float", "value": "inf" if value > 0 else "-inf"}
     if isinstance(value, tuple | list) and type(value) in (tuple, list, Keys):
         parts = [_encoded(part, (*path, i)) for i, part in enumerate(value)]
         return {"type": "list", "parts": parts} if type(value) is list else parts
@@ -201,12 +202,14 @@ def _encoded_static(value: object, path: Path) -> object:
 def _encoded_foreign(value: object, path: Path) -> dict[str, object]:
     if apart(value) is not None:
         return _encoded_composite(freeze(value), path)
+    kind, names = "", ()
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        parts: dict[str, object] = dict(zip(value._fields, value, strict=True))
-        return _encoded_object("namedtuple", value, parts, path)
-    if dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return _encoded_object("dataclass", value, parts, path)
+        kind, names = "namedtuple", value._fields
+    elif dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):
+        kind, names = "dataclass", tuple(field.name for field in dataclasses.fields(value))
+    if kind:
+        parts = _encoded_parts({name: getattr(value, name) for name in names}, path)
+        return {"type": kind, "name": _name_of(type(value), path, "to_json"), "parts": parts}
     if isinstance(value, functools.partial):
         made = {"function": value.func, "args": tuple(value.args), "keywords": dict(value.keywords)}
         return {"type": "partial", **_encoded_parts(made, path)}
@@ -218,16 +221,6 @@ def _encoded_foreign(value: object, path: Path) -> dict[str, object]:
     )
 
 
-def _encoded_object(kind: str, value: object, parts: dict[str, object], path: Path) -> dict[str, object]:
-    return {"type": kind, "name": _name_of(type(value), path, "to_json"), "parts": _encoded_parts(parts, path)}
-
-
-def _infinity(value: float, path: Path) -> str:
-    if math.isnan(value):
-        raise ValueError(f"to_json: {_shown(path)}: expected a number, got NaN")
-    return "inf" if value > 0 else "-inf"
-
-
 def _name_of(thing: object, path: Path, who: str) -> str:
     """The name by which a text gives a user's class or function."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
@@ -237,17 +230,6 @@ def _name_of(thing: object, path: Path, who: str) -> str:
             f"got {thing!r:.80}; {functions.REMEDY}"
         )
     return f"{module}:{name}"
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError(f"from_json: expected each name once, got {[name for name, _ in pairs]}")
-    return made
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f'from_json: {name} is not JSON; infinities are {{"type": "float", "value": "inf"}}')
 
 
 def _payload(whole: object) -> object:
@@ -270,15 +252,16 @@ class _Reader:
 
     def __init__(self, known: dict[str, list[object]]) -> None:
         self.known = known
-        self.kinds: dict[str, Callable[[Json, Path], object]] = {
-            "float": self._float,
-            "list": self._list,
-            "dict": self._dict,
-            "namedtuple": self._namedtuple,
-            "dataclass": self._dataclass,
-            "function": self._function,
-            "partial": self._partial,
-            "Composite": self._composite,
+        # By the type of an object: what reads it, and the names that it has; after a "?" those that may be missing.
+        self.kinds: dict[str, tuple[Callable[[Json, Path], object], str]] = {
+            "float": (self._float, "value"),
+            "list": (self._list, "parts"),
+            "dict": (self._named, "parts"),
+            "namedtuple": (self._namedtuple, "name parts"),
+            "dataclass": (self._dataclass, "name parts"),
+            "function": (lambda data, path: self._known(data["name"], path), "name"),
+            "partial": (self._partial, "function args keywords"),
+            "Composite": (self._composite, "parts batch_shape ?container ?names ?device"),
         }
 
     def read(self, data: object, path: Path) -> Any:
@@ -290,44 +273,40 @@ class _Reader:
         if not isinstance(kind, str):
             raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(data)}')
         if kind in self.kinds:
-            return self.kinds[kind](data, path)
+            read, names = self.kinds[kind]
+            self._check(data, names.split(), path)
+            return read(data, path)
         made = class_named(kind)
         if made is None:
             there = [*CLASSES]
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {there}")
-        self._check(data, ("type", *arguments_of(made)), path)
+        self._check(data, arguments_of(made), path)
         arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
         arguments |= {name: list(arguments[name]) for name in several}
         return _made(made, arguments, path)
 
-    def _check(self, data: Json, names: tuple[str, ...], path: Path, more: tuple[str, ...] = ()) -> None:
-        if not set(names) <= set(data) <= {*names, *more}:
+    def _check(self, data: Json, names: Sequence[str], path: Path) -> None:
+        needed = ["type", *(name for name in names if not name.startswith("?"))]
+        if not set(needed) <= set(data) <= {"type", *(name.removeprefix("?") for name in names)}:
             raise ValueError(
-                f"from_json: {_shown(path)}: expected {data['type']} with {list(names)}, got the names {list(data)}"
+                f"from_json: {_shown(path)}: expected {data['type']} with {needed}, got the names {list(data)}"
             )
 
     def _float(self, data: Json, path: Path) -> float:
-        self._check(data, ("type", "value"), path)
         if data["value"] not in ("inf", "-inf"):
             raise ValueError(f"from_json: {_shown(path)}: expected 'inf' or '-inf', got {data['value']!r:.80}")
         return float(data["value"])
 
     def _list(self, data: Json, path: Path) -> list[object]:
-        self._check(data, ("type", "parts"), path)
         return list(self.read(self._instance(data["parts"], list, path), path))
-
-    def _dict(self, data: Json, path: Path) -> dict[str, Any]:
-        self._check(data, ("type", "parts"), path)
-        return self._named(data, path)
 
     def _named(self, data: Json, path: Path) -> dict[str, Any]:
         parts = self._instance(data["parts"], dict, path)
         return {name: self.read(part, (*path, name)) for name, part in parts.items()}
 
     def _composite(self, data: Json, path: Path) -> object:
-        self._check(data, ("type", "parts", "batch_shape"), path, ("container", "names", "device"))
         arguments = {"parts": self._named(data, path), "batch_shape": self.read(data["batch_shape"], path)}
         arguments |= {name: self.read(data[name], path) for name in ("names", "device") if name in data}
         if "container" not in data:
@@ -365,26 +344,19 @@ class _Reader:
         return _made(Registered, {"type": kind, "static": static, "library": data["library"], "names": names}, path)
 
     def _namedtuple(self, data: Json, path: Path) -> object:
-        self._check(data, ("type", "name", "parts"), path)
         kind, parts = self._known(data["name"], path), self._named(data, path)
         if not (isinstance(kind, type) and issubclass(kind, tuple) and set(getattr(kind, "_fields", ())) == set(parts)):
             raise KnownError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
         return _made(kind, parts, path, KnownError)
 
     def _dataclass(self, data: Json, path: Path) -> object:
-        self._check(data, ("type", "name", "parts"), path)
         kind, parts = self._known(data["name"], path), self._named(data, path)
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
         if fields is None or {field.name for field in fields} != set(parts):
             raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
         return of_fields(kind, parts)
 
-    def _function(self, data: Json, path: Path) -> object:
-        self._check(data, ("type", "name"), path)
-        return self._known(data["name"], path)
-
     def _partial(self, data: Json, path: Path) -> object:
-        self._check(data, ("type", "function", "args", "keywords"), path)
         function, args, keywords = (self.read(data[name], (*path, name)) for name in ("function", "args", "keywords"))
         if not (callable(function) and isinstance(args, tuple) and isinstance(keywords, dict)):
             raise ValueError(f"from_json: {_shown(path)}: expected a function and its arguments, got {data!r:.80}")
