@@ -202,7 +202,7 @@ def _encoded_static(value: object, path: Path) -> object:
 def _encoded_foreign(value: object, path: Path) -> dict[str, object]:
     if apart(value) is not None:
         return _encoded_composite(freeze(value), path)
-    kind, names = "", ()
+    kind, names = "", tuple[str, ...]()
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         kind, names = "namedtuple", value._fields
     elif dataclasses.is_dataclass(value) and not isinstance(value, Spec | type):

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -115,11 +114,13 @@ def convert(
     steps = reader.spec(how.narrow)
     compact = is_large(steps.observation) if how.compact is None else how.compact
     options = how.choices()
+    # What is stored is told of by the names and the form that were chosen, not by "all" or "as is usual".
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
     options |= {"infos": list(form.infos), "compact": compact}
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
+        # Another process may have made it while this one waited for the lock.
         if is_dataset(target):
             return _if_same(read_description(target), reader, options, target)
         if os.path.lexists(target):
@@ -143,13 +144,18 @@ def convert(
 
 def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:
     """The dataset that is there, if it is this one: a repeated call gets it."""
-    told = {"name": reader.name, **options, **{way: reader.facts[way] for way in WAYS if way in reader.facts}}
-    found = {"name": there.name, **there.options, **{way: there.facts[way] for way in WAYS if way in there.facts}}
-    for what in sorted(told.keys() | found.keys()):
-        if told.get(what) != found.get(what):
+    wanted, got = (
+        {"name": name, **choices, **{way: facts[way] for way in WAYS if way in facts}}
+        for name, choices, facts in (
+            (reader.name, options, reader.facts),
+            (there.name, there.options, there.facts),
+        )
+    )
+    for what in sorted(wanted.keys() | got.keys()):
+        if wanted.get(what) != got.get(what):
             raise FileExistsError(
-                f"{WHO}: {target} has another dataset in it: expected as {what} {told.get(what)!r:.80}, got "
-                f"{found.get(what)!r:.80}; remove it, or give another path"
+                f"{WHO}: {target} has another dataset in it: expected as {what} {wanted.get(what)!r:.80}, got "
+                f"{got.get(what)!r:.80}; remove it, or give another path"
             )
     return there
 
@@ -175,14 +181,14 @@ class _Writing:
     def __init__(self, directory: str, form: Form, begin: Line) -> None:
         self.directory, self.form = directory, form
         self.journal = Journal(directory, begin)
-        last = self.journal.lines[-1]
-        fields = [field.name for field in dataclasses.fields(_Position)]
-        self.at = _Position(**{name: last[name] for name in fields if name in last})
+        last = self.journal.lines[-1]  # the first line, with which it begins, has no numbers
+        self.at = _Position(**{field.name: last.get(field.name, 0) for field in dataclasses.fields(_Position)})
         self.stage = Stage(form)
         names = [*map(file_name, bytes_of_rows(form)), EPISODES, ABOUT]
         sizes = {name: last["files"][name][1] if name in last["files"] else 0 for name in names}
         self.files = {name: Appended(os.path.join(directory, name), size) for name, size in sizes.items()}
-        self.open: dict[str, Any] | None = None  # the episode that is being written
+        # The episode that is being written: the slot of its first step, the sum of its rewards, and so on.
+        self.open: Json | None = None
 
     def write_all(self, reader: Reader, progress: Progress) -> None:
         begun = noted = self.nbytes
@@ -191,6 +197,7 @@ class _Writing:
             nbytes = self.nbytes
             progress.advance(nbytes - begun)
             begun = nbytes
+            # Who is killed goes on from the end of an episode, as readers begin with whole ones.
             if nbytes - noted >= CHUNK and self.open is None:
                 self.note()
                 noted = nbytes
@@ -218,7 +225,7 @@ class _Writing:
             at.steps += steps.length
             at.dropped += steps.dropped
             self.open["total"] += steps.total
-            self.open["terminated"] = steps.terminated
+            self.open["terminated"] = steps.terminated  # of the last piece, in the end
         if not episode.goes_on:
             at.read += 1
             if self.open is not None:
@@ -242,6 +249,7 @@ class _Writing:
         at = self.at
         if not at.steps:
             raise DatasetError(f"{name}: there are no steps in it")
+        # Each episode has one frame more than steps; of rings of frames `Compact` wants two at least.
         spare = max(at.frames - at.steps, 2) if self.form.compact else None
         made = Description(
             name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, path
@@ -249,6 +257,7 @@ class _Writing:
         for array, (shape, dtype) in shapes(made.spec()).items():
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             self.files[file_name(array)].lengthen(nbytes)
+        # The description comes last: where it is, all that it speaks of has to last.
         for file in (*self.files.values(), self.journal.file):
             file.sync()
         made.write(self.directory)

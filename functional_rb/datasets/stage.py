@@ -67,11 +67,13 @@ class Stage:
         of_frames = slice(self._frames, self._frames + more)
         self._steps, self._frames = span.stop, of_frames.stop
         for path, leaf in steps.observations.items():
+            # Stored once, an observation follows the one before; else it stands in two columns, shifted by a step.
             if path in self._frame_columns:
                 self._frame_columns[path][of_frames] = leaf[again : n + 1]
             else:
                 self._columns[path][span] = leaf[:n]
                 self._columns[NEXT, *path][span] = leaf[1 : n + 1]
+            # What was not observed reads as if nothing had changed: nobody looks behind an end.
             if not steps.observed:
                 self._last(path)[...] = leaf[n - 1]
         for path, leaf in steps.others.items():
@@ -81,6 +83,7 @@ class Stage:
                 self._last((flag,))[...] = self._last(("done",))[...] = True
         np.add(self._counting[:n], at, out=self.arrays[STEP_IN_EPISODE][span])
         if more:
+            # The lowest bit of a place in the ring of frames says whether the next observation lies apart: never here.
             np.add(2 * self._counting[:n], 2 * (frames - again), out=self.arrays[frame_ring.AT][span])
         self.nbytes += n * self._step_bytes + more * self._frame_bytes
         return more
@@ -95,6 +98,7 @@ class Stage:
         """What is gathered, by the name of its array, to be written before anything is gathered again."""
         for name, array in self.arrays.items():
             yield name, array[: self._frames if _is_frames(name) else self._steps]
+        # Flags are written where they are true alone, so that what is gathered next finds them false.
         for flag in FLAGS:
             if (flag,) in self._frame_columns:
                 self._frame_columns[(flag,)][: self._frames] = False

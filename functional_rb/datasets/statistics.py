@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base import dtypes, nest
+from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.stored import Stored
@@ -23,8 +23,8 @@ class Moments:
     Attributes:
         count: of the values.
         mean: float64 [*shape].
-        m2: the sum of squared deviations from it, likewise.
-        least, most: likewise.
+        m2: the sum of squared deviations from it, float64 [*shape].
+        least, most: float64 [*shape].
 
     Example:
         >>> both = Moments.of(np.array([1.0, 3.0])).joined(Moments.of(np.array([8.0])))
@@ -80,14 +80,19 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
     Raises:
         DatasetError: if no dataset is there.
     """
-    reader = Stored(dataset)
-    gathered = _Gathered()
+    reader, gathered = Stored(dataset), _Gathered()
+    names: dict[str, list[str]] = {}  # of the leaves of each field
     goes_on = False
     for piece in reader.pieces():
         for field, (structure, leaves) in piece.parts.items():
-            if field not in ("terminated", "truncated"):
-                seen = field == "observations" and goes_on  # the first one with the piece before
-                gathered.add(field, structure, [leaf[1:] for leaf in leaves] if seen else leaves)
+            if field in ("terminated", "truncated"):
+                continue
+            if field not in names:
+                names[field] = ["/".join(map(str, (field, *path))) for path in structure.paths]
+            # The first observation of a piece that goes on was the last one of the piece before.
+            first = int(field == "observations" and goes_on)
+            for name, leaf in zip(names[field], leaves, strict=True):
+                gathered.add(name, leaf[first:])
         goes_on = piece.goes_on
     gathered.take()
     summaries = list(reader.description.summaries())
@@ -97,7 +102,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
         "returns": _of_numbers([summary.total for summary in summaries]),
         "lengths": _of_numbers([summary.steps for summary in summaries]),
         "terminated": float(np.mean([summary.terminated for summary in summaries])),
-        "leaves": {name: moments.told() for name, moments in gathered.found.items()},
+        "leaves": {name: moments.told() for name, moments in gathered.moments.items()},
     }
 
 
@@ -105,32 +110,25 @@ class _Gathered:
     """Leaves of many short pieces, and the moments that have been taken of them, by the names of leaves."""
 
     def __init__(self) -> None:
-        self._leaves: dict[str, list[list[NumpyArray]]] = {}  # by field, and in the order of its leaves
-        self._structures: dict[str, nest.Structure] = {}
+        self._leaves: dict[str, list[NumpyArray]] = {}
         self._nbytes = 0
-        self.found: dict[str, Moments] = {}
+        self.moments: dict[str, Moments] = {}
 
-    def add(self, field: str, structure: nest.Structure, leaves: list[NumpyArray]) -> None:
-        if field not in self._leaves:
-            self._structures[field], self._leaves[field] = structure, [[] for _ in leaves]
-        for gathered, leaf in zip(self._leaves[field], leaves, strict=True):
-            gathered.append(leaf)
+    def add(self, name: str, leaf: NumpyArray) -> None:
+        if len(leaf) and dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float"):
+            self._leaves.setdefault(name, []).append(leaf)
             self._nbytes += leaf.nbytes
+        # Taking moments of a few steps at a time would cost more than reading them.
         if self._nbytes >= ROOM:
             self.take()
 
     def take(self) -> None:
-        for field, gathered in self._leaves.items():
-            for path, arrays in zip(self._structures[field].paths, gathered, strict=True):
-                leaf = np.concatenate(arrays) if arrays else np.zeros(0)
-                if dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float") and len(leaf):
-                    name, own = "/".join(map(str, (field, *path))), Moments.of(leaf)
-                    self.found[name] = self.found[name].joined(own) if name in self.found else own
-                arrays.clear()
+        for name, leaves in self._leaves.items():
+            own = Moments.of(np.concatenate(leaves))
+            self.moments[name] = self.moments[name].joined(own) if name in self.moments else own
+        self._leaves.clear()
         self._nbytes = 0
 
 
 def _of_numbers(numbers: list[float]) -> dict[str, float]:
-    values = np.asarray(numbers, np.float64)
-    told = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
-    return {name: float(value) for name, value in told.items()}
+    return {name: float(value) for name, value in Moments.of(np.asarray(numbers)).told().items()}

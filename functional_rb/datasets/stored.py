@@ -67,7 +67,8 @@ class Stored:
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """Those that were chosen, in their order."""
         with open(os.path.join(self.path, ABOUT), "rb") as lines:
-            begins = [0, *itertools.accumulate(map(len, lines))]  # of lines, which are read one by one
+            # Episodes may be chosen in any order: so lines are read one by one from where they begin.
+            begins = [0, *itertools.accumulate(map(len, lines))]
             about, of = {}, -1
             for piece in self.pieces(first):
                 if piece.number != of:
@@ -163,6 +164,7 @@ class _Arrays:
         stored = row_layout.unpack(numpy_ops, plan.layout, self._rows(stored_arrays.ROWS, first, stop), wide)
         self._leaves = dict(zip(plan.stored, stored, strict=True))
         if plan.frames is not None:
+            # A place is doubled there, and in a dataset frames lie in the order of their steps.
             at = self._rows(frame_ring.AT, first, stop).astype(np.int64) >> 1
             layout, span = plan.frames.layout, (int(at[0]), int(at[-1]) + 2)
             apart = [self._rows(frame_ring.WIDE.format(k), *span) for k in range(len(layout.wide))]

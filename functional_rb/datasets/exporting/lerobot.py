@@ -73,13 +73,12 @@ class _Writing:
         self._begun = 0  # the row with which the episode begins
 
     def write(self, piece: Episode, files: Files) -> None:
-        tasks, features, n = self._all_tasks(piece), self._features, len(piece)
+        (tasks, runs), features, n = _tasks_of(piece, self._task), self._features, len(piece)
         index = np.arange(self.index, self.index + n, dtype=np.int64)
         frame = index - self._begun
         seconds, episode = (frame / self._fps).astype(np.float32), np.full(n, self.episode, np.int64)
         for task in tasks:
             self.tasks.setdefault(task, len(self.tasks))
-        runs = _runs(piece, tasks[0])
         numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
         task_index = numbers[np.searchsorted([step for step, _ in runs], frame, "right") - 1]
         counted = (seconds, frame, episode, index, task_index)
@@ -99,17 +98,14 @@ class _Writing:
                 _join(self.all, name, moments)
             self.episode, self._begun, self._own = self.episode + 1, self.index, {}
 
-    def _all_tasks(self, piece: Episode) -> list[str]:
-        """What was to be done in the episode of a piece, as the reader has told it."""
-        told = piece.about.get("tasks")
-        tasks = [str(task) for task in told] if isinstance(told, list) and told else [self._task]
-        return list(dict.fromkeys([*tasks, *(task for _, task in _runs(piece, tasks[0]))]))
 
-
-def _runs(piece: Episode, first: str) -> list[tuple[int, str]]:
-    """From which steps of an episode on what was to be done; it begins with the first task if nobody says otherwise."""
-    told = piece.about.get("task_from_step")
-    return [(0, first), *((int(step), str(task)) for step, task in told or ())]
+def _tasks_of(piece: Episode, usual: str) -> tuple[list[str], list[tuple[int, str]]]:
+    """What was to be done in an episode: all of it, and from which steps on which of it; the usual if nobody says."""
+    told = piece.about.get("tasks")
+    tasks = [str(task) for task in told] if isinstance(told, list) and told else [usual]
+    later = piece.about.get("task_from_step") or ()
+    runs = [(0, tasks[0]), *((int(step), str(task)) for step, task in later)]
+    return list(dict.fromkeys([*tasks, *(task for _, task in runs)])), runs
 
 
 def _join(found: Found, name: str, moments: Moments) -> None:
