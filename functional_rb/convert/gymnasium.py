@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.convert.common import Path, at, narrowed_bounds, need_integers, shown, stored_dtype
 from functional_rb.specs import (
@@ -198,8 +197,8 @@ class _ToSpaces:
             Unbounded: self._unbounded,
             Bounded: self._bounded,
             Binary: self._binary,
-            Categorical: self._categorical,
-            MultiCategorical: self._multi_categorical,
+            Categorical: self._choices,
+            MultiCategorical: self._choices,
             Text: self._text,
             Composite: self._mapping,
             dict: self._mapping,
@@ -217,6 +216,8 @@ class _ToSpaces:
                 raise TypeError(f"no space has the values of {spec!r:.80}; {_remedy(spec)}")
             if getattr(spec, "mask", None) is not None:
                 raise TypeError("spaces have no masks; leave it out, and give it to space.sample(mask=...)")
+            if isinstance(spec, Sequence | Graph | OneOf) and spec.batch_shape:
+                raise TypeError(f"a space has one value, not {spec.batch_shape} of them; index the spec")
             return make(spec, path)
 
     def _unbounded(self, spec: ArraySpec, path: Path) -> AnySpace:
@@ -238,21 +239,17 @@ class _ToSpaces:
             raise TypeError(f"no space has zeros and ones alone of dtype {spec.dtype}; write Binary({spec.shape})")
         return self.spaces.Box(0, 1, spec.shape, _numpy(spec))
 
-    def _categorical(self, spec: Categorical, path: Path) -> AnySpace:
+    def _choices(self, spec: Categorical | MultiCategorical, path: Path) -> AnySpace:
         need_integers(spec, "no space")
-        if spec.shape:
+        if isinstance(spec, MultiCategorical):
+            nvec, start = spec.table("nvec"), spec.table("start")
+        else:
             nvec, start = (np.full(spec.shape, n) for n in (spec.n, spec.start))
-            return self._multi(nvec, start, spec)
-        _check_choices(spec.n, spec)
-        return self.spaces.Discrete(spec.n, start=spec.start, dtype=_numpy(spec))
-
-    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> AnySpace:
-        need_integers(spec, "no space")
-        return self._multi(spec.table("nvec"), spec.table("start"), spec)
-
-    def _multi(self, nvec: NumpyArray, start: NumpyArray, spec: ArraySpec) -> AnySpace:
-        if nvec.size:
-            _check_choices(nvec.max(), spec)
+        # A NumPy before 2.0 would wrap a number around that the dtype does not hold.
+        if nvec.size and nvec.max() > dtypes.integer_limits(spec.dtype)[1]:
+            raise ValueError(f"Gymnasium keeps the {nvec.max()} choices as {spec.dtype}; give the spec a wider dtype")
+        if isinstance(spec, Categorical) and not spec.shape:
+            return self.spaces.Discrete(spec.n, start=spec.start, dtype=_numpy(spec))
         return self.spaces.MultiDiscrete(nvec, dtype=_numpy(spec), start=start)
 
     def _text(self, spec: Text, path: Path) -> AnySpace:
@@ -270,33 +267,20 @@ class _ToSpaces:
         return self.spaces.Tuple([self.space(part, (*path, i)) for i, part in enumerate(spec)])
 
     def _sequence(self, spec: Sequence, path: Path) -> AnySpace:
-        self._one(spec)
         return self.spaces.Sequence(self.space(spec.element, (*path, "elements")), stack=spec.stack)
 
     def _graph(self, spec: Graph, path: Path) -> AnySpace:
-        self._one(spec)
         edge = None if spec.edge is None else self.space(spec.edge, (*path, "edges"))
         return self.spaces.Graph(self.space(spec.node, (*path, "nodes")), edge)
 
     def _one_of(self, spec: OneOf, path: Path) -> AnySpace:
-        self._one(spec)
         return self.spaces.OneOf([self.space(part, (*path, i)) for i, part in enumerate(spec.options)])
-
-    def _one(self, spec: Sequence | Graph | OneOf) -> None:
-        if spec.batch_shape:
-            raise TypeError(f"a space has one value, not {spec.batch_shape} of them; index the spec")
 
 
 def _numpy(spec: ArraySpec) -> type[np.generic]:
     if spec.dtype in ("bfloat16", "complex64"):
         raise TypeError(f"no space has the dtype {spec.dtype}; change the spec's")
     return np.dtype(spec.dtype).type
-
-
-def _check_choices(count: int, spec: ArraySpec) -> None:
-    """Refuse a number of choices that its own dtype does not hold, which a NumPy before 2.0 would wrap around."""
-    if count > dtypes.integer_limits(spec.dtype)[1]:
-        raise ValueError(f"Gymnasium keeps the {count} choices as {spec.dtype}; give the spec a wider dtype")
 
 
 def _remedy(spec: object) -> str:

@@ -15,13 +15,12 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from functional_rb.base import files, strict_json
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.strict_json import Json
 from functional_rb.datasets import lerobot_videos
 from functional_rb.datasets.by_rows import Path, Read, RowReader, Whole, located, nested_read
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
+from functional_rb.datasets.formats.json_files import json_object
 from functional_rb.datasets.lerobot_episodes import INFO, Labels, Place, places, tasks_of
 from functional_rb.datasets.parquet import Rows, bytes_of, numbers_of
 from functional_rb.datasets.pieces import Kind, can_be_stored
@@ -36,7 +35,9 @@ class Lerobot(RowReader):
     """Reads a folder of LeRobot; images have their channels last."""
 
     def __init__(self, path: str, name: str, video: str | None) -> None:
-        info = _info(os.path.join(path, INFO))
+        info = json_object(os.path.join(path, INFO), "metadata of LeRobot")
+        if not isinstance(info.get("features"), dict):
+            raise DatasetError(f"{path}, {INFO}: expected metadata of LeRobot in JSON: there are no features")
         features = {name: _feature(told, f"{path}, {INFO}, {name}") for name, told in info["features"].items()}
         kinds = ("video", "image") if video else ("image",)
         self._features = {name: x for name, x in features.items() if x[1] in kinds or _is_number(x[1])}
@@ -145,16 +146,6 @@ def _feature(told: object, where: str) -> tuple[tuple[int, ...], str]:
         shape = [*shape[1:], shape[0]]
     scalar = shape == [1] and not where.split(", ")[-1].startswith(("observation", "action"))
     return () if scalar else tuple(shape), kind
-
-
-def _info(path: str) -> Json:
-    try:
-        info = strict_json.parse(files.read_text(path))
-        if isinstance(info, dict) and isinstance(info.get("features"), dict):
-            return info
-        raise ValueError("there are no features")
-    except (files.UnusableFileError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: expected metadata of LeRobot in JSON: {error}") from None
 
 
 def open_lerobot(rest: str, root: str | None = None, *, video: str | None = None) -> Lerobot:

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from functional_rb.base import files, strict_json
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.fetching.paths import checked
+from functional_rb.datasets.formats.json_files import json_lines
 from functional_rb.datasets.parquet import Rows, numbers_of, table
 
 FROM, TO = "dataset_from_index", "dataset_to_index"
@@ -79,23 +79,12 @@ def _checked(places: Iterator[Place], folder: str) -> list[Place]:
 
 
 def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
-    rows = _lines(os.path.join(folder, EPISODES))
+    rows = json_lines(os.path.join(folder, EPISODES), "what is told of each episode")
     for row in sorted(rows, key=lambda row: row["episode_index"]):
         k = row["episode_index"]
         numbers = {"episode_index": k, "episode_chunk": k // info.get("chunks_size", 1000)}
         paths = {name: (_path(folder, info["video_path"], {**numbers, "video_key": name}), 0.0) for name in videos}
         yield Place(k, row["length"], _path(folder, info["data_path"], numbers), 0, row.get("tasks", []), paths)
-
-
-def _lines(path: str) -> list[Json]:
-    """The objects in lines of JSON."""
-    try:
-        rows = [strict_json.parse(line) for line in files.read_text(path).splitlines() if line.strip()]
-    except (files.UnusableFileError, ValueError, RecursionError, FileNotFoundError) as error:
-        raise DatasetError(f"{path}: expected lines of JSON: {error}") from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise DatasetError(f"{path}: expected an object in each line of JSON")
-    return rows
 
 
 def _version_3(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
@@ -161,7 +150,7 @@ def tasks_of(folder: str) -> dict[int, str]:
         rows = table(tables, [TASK], ["task", UNNAMED])
         told = [(row[TASK], row.get("task", row.get(UNNAMED))) for row in rows]
     elif os.path.lexists(lines):
-        told = [(row.get(TASK), row.get("task")) for row in _lines(lines)]
+        told = [(row.get(TASK), row.get("task")) for row in json_lines(lines, "each task with its number")]
     else:
         return {}
     tasks: dict[int, str] = {}

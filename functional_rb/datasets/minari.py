@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional_rb.base import files
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import located
 from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.formats.json_files import json_object
 from functional_rb.datasets.minari_arrow import Arrow
 from functional_rb.datasets.minari_folder import METADATA, WHO, Folder, Minari
 from functional_rb.datasets.minari_hdf5 import Hdf5
@@ -45,7 +45,8 @@ def open_minari(
     kept = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
     path = located("minari", rest, root, _folder, METADATA, kept)
     where = os.path.join(path, METADATA)
-    metadata = _metadata(where)
+    # By Python's parser, as bounds may be infinite.
+    metadata = json_object(where, "metadata", json.loads)
     episodes, steps = (_count(metadata, name, where) for name in ("total_episodes", "total_steps"))
     observation, action = (
         _space_of(metadata.get(name), f"{where}: {name}") for name in ("observation_space", "action_space")
@@ -96,16 +97,6 @@ def _space(spaces: ModuleType, told: Json) -> Space[Any]:
     if kind == "Tuple":
         return spaces.Tuple([_space(spaces, part) for part in told["subspaces"]])
     raise ValueError(f"a space of type {kind!r}")
-
-
-def _metadata(where: str) -> Json:
-    try:
-        content = json.loads(files.read_text(where))  # with infinities, as bounds have them
-    except (files.UnusableFileError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{where}: expected metadata in JSON, got something else: {error}") from None
-    if not isinstance(content, dict):
-        raise DatasetError(f"{where}: expected metadata by name, got {type(content).__name__}")
-    return content
 
 
 def _count(metadata: Json, name: str, where: str) -> int:

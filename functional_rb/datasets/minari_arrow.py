@@ -20,6 +20,7 @@ from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import Leaves, Path, Read, Whole, by_first_name, nested_read
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
+from functional_rb.datasets.formats.json_files import json_object
 from functional_rb.datasets.minari_folder import METADATA, WHO, Folder, Minari
 from functional_rb.datasets.parquet import Window, numbers_of
 from functional_rb.datasets.pieces import Kind, can_be_stored
@@ -172,10 +173,7 @@ def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
 
 
 def _about(path: str) -> Json:
-    try:
-        content = json.loads(files.read_text(path))
-    except (OSError, files.UnusableFileError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: expected what is told of an episode, in JSON: {error}") from None
-    if not isinstance(content, dict) or not isinstance(content.get("total_steps"), int) or content["total_steps"] < 1:
+    content = json_object(path, "what is told of an episode", json.loads)
+    if not isinstance(content.get("total_steps"), int) or content["total_steps"] < 1:
         raise DatasetError(f"{path}: total_steps: expected how many there are, got {content!r:.60}")
     return content

@@ -20,13 +20,13 @@ from typing import Literal
 
 import numpy as np
 
-from functional_rb.base import files, strict_json
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import Leaves, Path, Read, RowReader, Whole, located, nested_read
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images, tfrecord
 from functional_rb.datasets.formats.examples import Feature, example
+from functional_rb.datasets.formats.json_files import json_object
 from functional_rb.datasets.pieces import can_be_stored
 
 FEATURES = "features.json"
@@ -232,13 +232,13 @@ def _version(place: str) -> str | None:
 
 def features(path: str) -> dict[Path, Leaf]:
     """The features in a file `features.json`, by their paths; those of steps begin with "steps"."""
+    content = json_object(path, "features of TensorFlow Datasets")
     try:
-        content = strict_json.parse(files.read_text(path))
         return dict(_leaves(content, (), path))
     except DatasetError:
         raise
-    except (files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DatasetError(f"{path}: expected features of TensorFlow Datasets in JSON: {error!r:.200}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DatasetError(f"{path}: expected features of TensorFlow Datasets: {error!r:.200}") from None
 
 
 def _leaves(node: Json, path: Path, where: str) -> Iterator[tuple[Path, Leaf]]:
