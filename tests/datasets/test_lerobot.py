@@ -367,7 +367,9 @@ def test_tasks_that_are_not_in_the_table_are_refused(tmp_path: Path) -> None:
         of_others(open_reader(name, str(tmp_path)))
     for line in ('{"task_index": 0}', '{"task_index": "0", "task": "open it"}', "[]", "{", "3"):
         (meta / "tasks.jsonl").write_text(line)
-        with pytest.raises(DatasetError, match=r"tasks\.jsonl: expected (each task with its number|a number and a text)"):
+        with pytest.raises(
+            DatasetError, match=r"tasks\.jsonl: expected (each task with its number|a number and a text)"
+        ):
             open_reader(name, str(tmp_path))
 
 
