@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray, PRNGKey
+from functional_rb.base.arrays import BackendArray, NumpyArray, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
@@ -22,7 +22,6 @@ from functional_rb.mixture.layout import Layout, form_of, layout_at_once
 from functional_rb.mixture.shares import Assignment, exact, normalized, turns
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
-from functional_rb.ops.protocol import Array
 from jax_backend import dispatch
 from jax_backend.arrays import convert, keys
 from jax_backend.arrays import ops as ops
@@ -36,7 +35,7 @@ check_state = checks.check_state
 
 
 # The leaves of what a buffer drew, of JAX or of NumPy.
-Leaves: TypeAlias = list[Array]
+Leaves: TypeAlias = list[BackendArray]
 # What a draw changes of a buffer's arrays: its counters, and the auxiliary ones by name.
 Changes: TypeAlias = dict[str, Any]
 
@@ -52,21 +51,23 @@ def _keys(key: jax.Array, n: int) -> list[jax.Array]:
 class _Traced(drawing.Carrier):
     """Draws while a program is traced; what changes of each buffer is noted in their order."""
 
-    known, ops, mapper = False, ops, execute
+    known, ops, mapper = False, ops.OPS, execute
 
     def __init__(self) -> None:
         self.changed: list[Changes] = []
 
     def status(self, state: State) -> Status:
-        return Status(*drawing.status(ops, state, state.spec))
+        return Status(*drawing.status(ops.OPS, state, state.spec))
 
-    def floats(self, p: Array | Sequence[float], like: jax.Array) -> jax.Array:
+    def floats(self, p: BackendArray | Sequence[float], like: jax.Array) -> jax.Array:
         return jnp.asarray(p, jnp.float32)
 
     def settled(self, plan: Assignment) -> Assignment:
         return Assignment(*barrier(plan))
 
-    def draw(self, state: State, key: jax.Array, batch: int, wanted: Array | None) -> tuple[State, Leaves, Selection]:
+    def draw(
+        self, state: State, key: jax.Array, batch: int, wanted: BackendArray | None
+    ) -> tuple[State, Leaves, Selection]:
         changed, leaves, selection = execute.drawn_rows(state, key, batch, np.float32(0), wanted)
         self.changed.append(changed)
         return state, leaves, selection
@@ -85,7 +86,7 @@ class _Hosted(drawing.Carrier):
     each time, and would be another program.
     """
 
-    known, ops, mapper = True, numpy_ops, execute
+    known, ops, mapper = True, numpy_ops.OPS, execute
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -93,7 +94,9 @@ class _Hosted(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*np.asarray(engine(state).look(state, drawing.status)))
 
-    def draw(self, state: State, key: jax.Array, batch: int, wanted: Array | None) -> tuple[State, Leaves, Selection]:
+    def draw(
+        self, state: State, key: jax.Array, batch: int, wanted: BackendArray | None
+    ) -> tuple[State, Leaves, Selection]:
         carrier = engine(state)
         if carrier is hosted:
             return hosted.drawn(state, key, batch, 0.0, wanted)
@@ -111,7 +114,7 @@ class _Hosted(drawing.Carrier):
     def draws(self, key: jax.Array, n: int) -> NumpyArray:
         return hosted.draws(key, (n, 1))[0][:, 0]
 
-    def numbers(self, array: Array) -> NumpyArray:
+    def numbers(self, array: BackendArray) -> NumpyArray:
         return np.asarray(array)
 
 
@@ -162,7 +165,7 @@ def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
     numbers = np.array(mixture.spec.p, np.float32)
     if not numbers.all():
         return None
-    shares = normalized(numpy_ops, numbers, numbers > 0).tobytes()
+    shares = np.asarray(normalized(numpy_ops.OPS, numbers, numbers > 0)).tobytes()
     ways = [exact(mixture.spec, shares, batch, start).counts for start in turns(mixture.spec, shares, batch)]
     return [int(count) for count in np.max(ways, 0)]
 
@@ -172,8 +175,8 @@ def draw(
     layout: Layout,
     key: PRNGKey,
     batch: int,
-    p: Array | None,
-    beta: float | Array | None,
+    p: BackendArray | None,
+    beta: float | BackendArray | None,
     consume: bool,
 ) -> tuple[Mixture, Drawn, jax.Array]:
     """Draw a batch; where the result is at hand, to draw from nothing is an error."""
@@ -198,7 +201,12 @@ def draw(
 
 
 def _draw_on_host(
-    mixture: Mixture, layout: Layout, key: PRNGKey, batch: int, p: Array | None, beta: float | Array | None
+    mixture: Mixture,
+    layout: Layout,
+    key: PRNGKey,
+    batch: int,
+    p: BackendArray | None,
+    beta: float | BackendArray | None,
 ) -> tuple[Mixture, Drawn, jax.Array]:
     after, drawn, weights = drawing.known_batch(_Hosted(batch), mixture, layout, key, batch, p, beta)
     host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
@@ -218,7 +226,7 @@ def rows_of(indices: jax.Array, paths: Sequence[Place]) -> None:
     """None: programs are compiled for a number of rows."""
 
 
-def stacked(numbers: Sequence[object]) -> Array:
+def stacked(numbers: Sequence[object]) -> BackendArray:
     """Numbers, some of which may be traced, as an array."""
     if not any(isinstance(x, jax.Array) for x in numbers):
         return np.asarray(numbers, np.float32)

@@ -92,8 +92,8 @@ def _generated(
 ) -> Generation:
     batch, n, replies = prompts.shape[0], settings.n, settings.replies
     bits = compile.draws(key, batch * replies * n, 2).reshape(batch, replies, n, 2)
-    model, empty = core.prepared(ops, core.model_of(ops, step, params), cache, prompts, n)
-    return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
+    model, empty = core.prepared(ops.OPS, core.model_of(ops.OPS, step, params), cache, prompts, n)
+    return core.generate(ops.OPS, model, empty, _copied, prompts, mask, bits, law, settings)
 
 
 def _copied(cache: object, rows: jax.Array) -> Cache:
@@ -114,8 +114,8 @@ def _told_log_probs(
     tokens_at_once: int | None,
     cache: EmptyCache | None,
 ) -> jax.Array:
-    model = core.model_of(ops, step, params)
-    told: jax.Array = core.log_probs(ops, model, ids, mask, rows_at_once, tokens_at_once, cache)
+    model = core.model_of(ops.OPS, step, params)
+    told: jax.Array = core.log_probs(ops.OPS, model, ids, mask, rows_at_once, tokens_at_once, cache)
     return told
 
 

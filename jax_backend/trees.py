@@ -92,7 +92,7 @@ def _searched(
 
     asked, by_chance = api.callers(LIB, tree, step, chance_step)
     chance = None if by_chance is None else by_users_rules(by_chance)
-    return core.search(ops, tree, draws, by_users_rules(asked), policy, simulations, max_depth, chance)
+    return core.search(ops.OPS, tree, draws, by_users_rules(asked), policy, simulations, max_depth, chance)
 
 
 _search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "max_depth", "chance_step"))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.base.arrays import Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
@@ -25,7 +25,6 @@ from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
-from functional_rb.ops.protocol import Array
 from functional_rb.versions.state import VersionedState, readable
 from torch_backend import dispatch
 from torch_backend.arrays import modes, random
@@ -42,13 +41,13 @@ mapper, engine, is_compiling, check_state = execute, dispatch.of, torch.compiler
 # The innermost of torch's functions that map, or take derivatives, if any is at work.
 TRANSFORMS = torch._C._functorch.peek_interpreter_stack
 # The leaves of what a buffer drew, tensors or Python objects in NumPy.
-Leaves: TypeAlias = list[Array]
+Leaves: TypeAlias = list[BackendArray]
 
 
 class _Known(drawing.Carrier):
     """Draws where the numbers of all buffers are known."""
 
-    known, ops, mapper = True, numpy_ops, execute
+    known, ops, mapper = True, numpy_ops.OPS, execute
 
     def status(self, state: State) -> Status:
         if engine(state) is not execute:  # other processes write to the same buffer
@@ -70,7 +69,7 @@ class _Known(drawing.Carrier):
         return random.known_draws(key, n)
 
     def draw(
-        self, state: State, key: torch.Tensor, batch: int, wanted: Array | None
+        self, state: State, key: torch.Tensor, batch: int, wanted: BackendArray | None
     ) -> tuple[State, Leaves, Selection]:
         if wanted is not None:
             wanted = torch.tensor(int(wanted), dtype=torch.int32, device=state.counters.device)
@@ -91,20 +90,20 @@ class _Known(drawing.Carrier):
     def numbers(self, array: torch.Tensor) -> NumpyArray:
         return _in_numpy(array)
 
-    def rows(self, leaves: Sequence[Sequence[Array]], order: NumpyArray | None) -> Leaves:
+    def rows(self, leaves: Sequence[Sequence[BackendArray]], order: NumpyArray | None) -> Leaves:
         rows: Leaves = []
         orders: dict[torch.device, torch.Tensor | None] = {}  # copied to each device once
         for pieces in leaves:
             if not isinstance(pieces[0], torch.Tensor):
-                rows.append(drawing.take(ops, pieces, order))
+                rows.append(drawing.take(ops.OPS, pieces, order))
                 continue
             device = next((x.device for x in pieces if x.device.type != "cpu"), ops.CPU)
             if device not in orders:
                 orders[device] = None if order is None else torch.from_numpy(order).to(device)
-            rows.append(drawing.take(ops, [x.to(device) for x in pieces], orders[device]))
+            rows.append(drawing.take(ops.OPS, [x.to(device) for x in pieces], orders[device]))
         return rows
 
-    def weights(self, chances: Array, least: Array, beta: Array) -> Array:
+    def weights(self, chances: BackendArray, least: BackendArray, beta: BackendArray) -> BackendArray:
         with using(_kernels() if HAVE_KERNELS and switch.on else NONE):
             return super().weights(chances, least, beta)
 
@@ -112,7 +111,7 @@ class _Known(drawing.Carrier):
 class _Traced(drawing.Carrier):
     """Draws where nothing is known."""
 
-    known, ops, mapper = False, ops, execute
+    known, ops, mapper = False, ops.OPS, execute
 
     def __init__(self, consume: bool = False) -> None:
         self.consume = consume
@@ -120,7 +119,7 @@ class _Traced(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*engine(state).look(state, drawing.status).unbind())
 
-    def floats(self, p: Array | Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    def floats(self, p: BackendArray | Sequence[float], like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(p, dtype=torch.float32, device=like.device)
 
     def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
@@ -130,7 +129,7 @@ class _Traced(drawing.Carrier):
         return numbers(key, (n, 1), key.device)[:, 0]
 
     def draw(
-        self, state: State, key: torch.Tensor, batch: int, wanted: Array | None
+        self, state: State, key: torch.Tensor, batch: int, wanted: BackendArray | None
     ) -> tuple[State, Leaves, Selection]:
         if not self.consume:
             drawn: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
@@ -152,7 +151,7 @@ def _status_of(state: VersionedState) -> NumpyArray:
             tree = None if memory.tree is None else memory.tree.numpy()
             kept = {name: x.numpy() for name, x in memory.auxiliary.items() if x.dtype in (torch.int32, torch.float32)}
             arrays = Arrays(memory.rows, (), tree, state.counters.numpy(), kept)
-            return drawing.status(numpy_ops, arrays, state.spec)
+            return drawing.status(numpy_ops.OPS, arrays, state.spec)
     return _in_numpy(execute.look(state, drawing.status))
 
 
@@ -168,8 +167,8 @@ def draw(
     layout: Layout,
     key: PRNGKey,
     batch: int,
-    p: Array | None,
-    beta: float | Array | None,
+    p: BackendArray | None,
+    beta: float | BackendArray | None,
     consume: bool,
 ) -> tuple[Mixture, Drawn, torch.Tensor]:
     """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
@@ -199,12 +198,12 @@ def in_place(engine: ModuleType) -> ModuleType:
 def carry_out(function: Callable[..., Nest], static: object, *arrays: Nest) -> Nest:
     """A function of the core, as it is; what a buffer on the host gives goes where the others are."""
     if is_compiling():
-        return function(ops, static, *arrays)
+        return function(ops.OPS, static, *arrays)
     devices = {x.device for x in pytree.tree_leaves(arrays) if isinstance(x, torch.Tensor)}
     if len(devices) > 1:
         device = next(one for one in devices if one.type != "cpu")
         arrays = pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), arrays)
-    return function(ops, static, *arrays)
+    return function(ops.OPS, static, *arrays)
 
 
 def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Tensor] | None:
@@ -214,7 +213,7 @@ def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Ten
     return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 
 
-def stacked(numbers: Sequence[object]) -> Array:
+def stacked(numbers: Sequence[object]) -> BackendArray:
     """Numbers as an array where the first array among them is; while tracing, floats may be traced as well."""
     device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)
     if device is None and not is_compiling():

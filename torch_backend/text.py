@@ -57,9 +57,9 @@ def _generating(
     drawn = random.draws(random.check_key(key).to(prompts.device), batch * replies * n, 2)
     settings = settings._replace(stops=not torch.compiler.is_compiling())
     with modes.without_gradients():
-        model, empty = core.prepared(ops, core.model_of(ops, step, _bound(step, params)), cache, prompts, n)
+        model, empty = core.prepared(ops.OPS, core.model_of(ops.OPS, step, _bound(step, params)), cache, prompts, n)
         bits = drawn.reshape(batch, replies, n, 2)
-        return core.generate(ops, model, empty, _copied, prompts, mask, bits, law, settings)
+        return core.generate(ops.OPS, model, empty, _copied, prompts, mask, bits, law, settings)
 
 
 def _log_probs_of(
@@ -71,8 +71,8 @@ def _log_probs_of(
     tokens_at_once: int | None,
     cache: EmptyCache | None,
 ) -> torch.Tensor:
-    model = core.model_of(ops, step, _bound(step, params))
-    told: torch.Tensor = core.log_probs(ops, model, ids, mask, rows_at_once, tokens_at_once, cache)
+    model = core.model_of(ops.OPS, step, _bound(step, params))
+    told: torch.Tensor = core.log_probs(ops.OPS, model, ids, mask, rows_at_once, tokens_at_once, cache)
     return told
 
 
@@ -95,7 +95,7 @@ def _copied(cache: object, rows: torch.Tensor) -> Cache:
 
 
 def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Nest:
-    return function(ops, *given, *static)
+    return function(ops.OPS, *given, *static)
 
 
 LIB: Final[TextLib[torch.Tensor]] = TextLib.of(

@@ -67,7 +67,7 @@ def _searching(
     draws = Draws.of(bits, keys[1:], slots, policy.words)
     with modes.without_gradients(), _loops():
         asked, by_chance = api.callers(lib, tree, step, chance_step)
-        return core.search(ops, _copied(tree), draws, asked, policy, simulations, max_depth, by_chance)
+        return core.search(ops.OPS, _copied(tree), draws, asked, policy, simulations, max_depth, by_chance)
 
 
 LIB: Final[TreesLib[torch.Tensor]] = TreesLib.of(

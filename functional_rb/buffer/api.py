@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
@@ -140,7 +140,7 @@ def check_add(
     validate: bool,
     function: str,
     time_major: bool,
-) -> tuple[list[Array], int, Array | None, Array | None, Any, Array | None]:
+) -> tuple[list[BackendArray], int, BackendArray | None, BackendArray | None, Any, BackendArray | None]:
     """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and invalid [B]."""
     check_one(backend, state, function)
     spec = state.spec
@@ -255,7 +255,7 @@ def check_sample(
 
 
 def as_sample(
-    backend: Backend, spec: BufferSpec, size: int, key: PRNGKey, leaves: list[Array], selection: Selection
+    backend: Backend, spec: BufferSpec, size: int, key: PRNGKey, leaves: list[BackendArray], selection: Selection
 ) -> AnySample[Any]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
@@ -308,7 +308,7 @@ def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike
 
 def check_update(
     backend: Backend, state: State, indices: Any, priorities: ArrayLike, items: Nest, function: str
-) -> tuple[Array, Array | None, dict[int, Array]]:
+) -> tuple[BackendArray, BackendArray | None, dict[int, BackendArray]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     check_one(backend, state, function)
     indices = handles_of(backend, indices)

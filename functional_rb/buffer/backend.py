@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from functional_rb.base.arrays import ArrayLike, DeviceLike, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
 from functional_rb.base.containers import Registered
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.protocol import Array
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 
@@ -19,7 +18,7 @@ from functional_rb.specs.values import Outline
 class Backend(mapping.Mapper, Protocol):
     """What carries out the checked calls."""
 
-    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> BackendArray:
         """Make an array of the backend of a leaf, refusing what would change its dtype."""
 
     def check_state(self, state: object, function: str) -> None:
@@ -42,10 +41,10 @@ class Backend(mapping.Mapper, Protocol):
     def add(
         self,
         state: State,
-        leaves: Sequence[Array],
+        leaves: Sequence[BackendArray],
         batch: int,
-        mask: Array | None,
-        priorities: Array | None,
+        mask: BackendArray | None,
+        priorities: BackendArray | None,
         key: PRNGKey,
     ) -> SameState:
         """Write a batch of checked items; returns the new state."""
@@ -53,20 +52,26 @@ class Backend(mapping.Mapper, Protocol):
     def value_of(self, scalar: object) -> float | None:
         """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
 
-    def known(self, state: State, mask: Array | None) -> tuple[Any, Any] | None:
+    def known(self, state: State, mask: BackendArray | None) -> tuple[Any, Any] | None:
         """The state's counters and a mask as NumPy arrays, None while tracing."""
 
-    def inside(self, outline: Outline, leaves: Sequence[Array]) -> Sequence[Array]:
+    def inside(self, outline: Outline, leaves: Sequence[BackendArray]) -> Sequence[BackendArray]:
         """Whether leaves [B, *shape] lie in the domain of each unit, bool [B]."""
 
-    def count_invalid(self, state: State, outside: Array) -> SameState:
+    def count_invalid(self, state: State, outside: BackendArray) -> SameState:
         """The same state, in which the items that bool [B] marks are counted as invalid."""
 
-    def sample(self, state: State, key: Array, batch: int, beta: Any) -> tuple[SameState, list[Array], Selection]:
+    def sample(
+        self, state: State, key: BackendArray, batch: int, beta: Any
+    ) -> tuple[SameState, list[BackendArray], Selection]:
         """Draw a batch of items; returns the new state, the items' leaves and their selection."""
 
     def update(
-        self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
+        self,
+        state: State,
+        handles: BackendArray,
+        priorities: BackendArray | None,
+        replacements: Mapping[int, BackendArray],
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 
@@ -76,32 +81,36 @@ class Backend(mapping.Mapper, Protocol):
     def with_spec(self, state: State, spec: BufferSpec) -> SameState:
         """Another spec, with the items in the same place."""
 
-    def get(self, state: State, handles: Array) -> list[Array]:
+    def get(self, state: State, handles: BackendArray) -> list[BackendArray]:
         """Read items by handle."""
 
-    def items(self, state: State) -> list[Array]:
+    def items(self, state: State) -> list[BackendArray]:
         """All of the storage, unpacked."""
 
-    def is_live(self, state: State, handles: Array) -> Array:
+    def is_live(self, state: State, handles: BackendArray) -> BackendArray:
         """Whether handles name stored items."""
 
     def look(
-        self, state: State, function: Callable[..., Array], handles: Array | None = None, n: int | None = None
-    ) -> Array:
+        self,
+        state: State,
+        function: Callable[..., BackendArray],
+        handles: BackendArray | None = None,
+        n: int | None = None,
+    ) -> BackendArray:
         """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
 
-    def counter(self, state: State, place: int) -> Array:
+    def counter(self, state: State, place: int) -> BackendArray:
         """One of a state's counters, int32; of stacked states one for each."""
 
     def split(self, key: PRNGKey) -> Any:
         """Two keys from one."""
 
     def random_crop(
-        self, leaves: Sequence[Array], lengths: Array | None, key: PRNGKey, length: int
-    ) -> tuple[list[Array], Array, Array]:
+        self, leaves: Sequence[BackendArray], lengths: BackendArray | None, key: PRNGKey, length: int
+    ) -> tuple[list[BackendArray], BackendArray, BackendArray]:
         """Crop windows at random places, as `transforms.crop.random_crop` does."""
 
-    def drawable(self, state: State, n: int) -> Array:
+    def drawable(self, state: State, n: int) -> BackendArray:
         """Whether n can be drawn."""
 
 
@@ -112,7 +121,7 @@ def check_one(backend: Backend, state: State, function: str) -> None:
         raise checks.not_one(state.axes, function)
 
 
-def handles_of(backend: Backend, indices: ArrayLike) -> Array:
+def handles_of(backend: Backend, indices: ArrayLike) -> BackendArray:
     """Handles int32 [B] as an array of the backend."""
     indices = backend.as_vector(indices, "indices")
     checks.handles(indices)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest, object_arrays
-from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, Sample, SliceSample, State, StateHolder
 from functional_rb.core.counters import BASE, read
@@ -374,7 +374,7 @@ def new_priorities(spec: BufferSpec, priorities: ArrayLike, size: int) -> object
     return one_for_each(priorities, size)
 
 
-def one_for_each(priorities: Any, size: int) -> object:
+def one_for_each(priorities: BackendArray, size: int) -> BackendArray:
     """Priorities float32 [B], where they are given as that or as [B, 1]."""
     check_dtype("priorities", priorities, "float32")
     shape = tuple(priorities.shape)
@@ -558,7 +558,7 @@ def fits_at_first(spec: BufferSpec, rows: int) -> None:
         )
 
 
-def holds_all(spec: BufferSpec, rows: int, known: tuple[object, object] | None) -> None:
+def holds_all(spec: BufferSpec, rows: int, known: tuple[NumpyArray, object] | None) -> None:
     """Refuse a dataset that has lost items for want of room for their observations, where that is known."""
     chain = spec.plan.frames
     if chain is None or spec.writer.overwrites or known is None:

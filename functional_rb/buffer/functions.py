@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import BackendArray, DeviceLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core import counters, episodes, frame_store
@@ -80,7 +80,7 @@ def draw(
     batch: int,
     more: Array | None = None,
     wanted: Array | None = None,
-) -> tuple[Arrays, list[Array], Selection]:
+) -> tuple[Arrays, list[BackendArray], Selection]:
     """Choose items by draws int32 [rows, words] in [0, 2^31), and read them.
 
     More draws, int32 [items, words], are for transforms. Wanted, an int32 scalar, is how many rows count, from the
@@ -106,7 +106,7 @@ def read_selection(
     batch: int,
     draws: Array | None,
     known: Mapping[int, Array] | None = None,
-) -> tuple[list[Array], Selection]:
+) -> tuple[list[BackendArray], Selection]:
     """Read what a sampler has drawn: the leaves with its leading axes, and the selection with the transforms' extras.
 
     Args:
@@ -124,7 +124,7 @@ def read_selection(
     return with_leading_axes(spec, batch, leaves), selection
 
 
-def with_leading_axes(spec: BufferSpec, batch: int, arrays: list[Array]) -> list[Array]:
+def with_leading_axes(spec: BufferSpec, batch: int, arrays: list[Array]) -> list[BackendArray]:
     """Arrays [m, *shape] of all that a batch has, with the leading axes of a sample."""
     lead = spec.sampler.leading_shape(batch)
     return arrays if lead == (batch,) else [x.reshape(*lead, *x.shape[1:]) for x in arrays]
@@ -138,7 +138,7 @@ def read_drawn(
     handles: Array,
     draws: Array | None,
     known: Mapping[int, Array] | None = None,
-) -> tuple[list[Array], dict[str, Array]]:
+) -> tuple[list[BackendArray], dict[str, BackendArray]]:
     """Read what was drawn.
 
     Args:
@@ -243,7 +243,7 @@ def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
     return draft.finish(ops)
 
 
-def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> list[Array]:
+def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> list[BackendArray]:
     """The leaves of the items that handles name; zeros for those that are gone."""
     draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
@@ -251,38 +251,38 @@ def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> lis
     return [_blank(ops, found[k], live) for k in range(len(spec.plan.leaves))]
 
 
-def items(ops: Ops, state: State | Arrays, spec: BufferSpec) -> list[Array]:
+def items(ops: Ops, state: State | Arrays, spec: BufferSpec) -> list[BackendArray]:
     """The leaves of all slots, zeros where no item is stored now."""
     draft = Draft.of(state, spec.plan)
     slots = ops.arange(spec.capacity, like=draft.counters.ends.sizes)
     return get(ops, state, spec, draft.handles_of(ops, slots))
 
 
-def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+def is_live(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> BackendArray:
     """Whether the item that each handle names is still stored."""
     return Draft.of(state, spec.plan).locate(ops, wanted)[1]
 
 
-def drawable(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
+def drawable(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> BackendArray:
     """Whether n can be drawn now, a bool scalar."""
     return spec.sampler.drawable(ops, Draft.of(state, spec.plan), n)
 
 
-def priorities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+def priorities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> BackendArray:
     """The priorities before alpha of the items that handles name, 0 for those that are gone."""
     draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
     return _blank(ops, spec.sampler.priorities(ops, draft, slots), live)
 
 
-def probabilities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> Array:
+def probabilities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> BackendArray:
     """With which probability the next draw begins with the items that handles name."""
     draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
     return _blank(ops, spec.sampler.probabilities(ops, draft, slots) * ops.cast(live, "float32"), live)
 
 
-def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
+def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> BackendArray:
     """The handles of the n items of each lane that were added last, in their order, int32 [n, lanes]; -1 for none."""
     rings, ends = spec.plan.ring, Draft.of(state, spec.plan).counters.ends
     back = (n - ops.arange(n, like=ends.sizes))[:, None]
@@ -292,7 +292,7 @@ def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Array:
     return ops.where(live, ring.handle_of(rings, lane, sequence_number), ops.full_like(sequence_number, NOTHING))
 
 
-def cursor(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Array:
+def cursor(ops: Ops, state: State | Arrays, spec: BufferSpec) -> BackendArray:
     """The handle of each lane's next item, int32 [lanes]."""
     cursors = Draft.of(state, spec.plan).counters.ends.cursors
     return ring.handle_of(spec.plan.ring, ops.arange(spec.plan.ring.lanes, like=cursors), cursors)

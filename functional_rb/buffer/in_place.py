@@ -9,15 +9,14 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import AnySample, S, SameState, State
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.protocol import Array
 
 # Makes a sample of the leaves that were read, and the selection; it may call a function of the user's, and fail.
-Finish = Callable[[list[Array], Selection], AnySample[Any]]
+Finish = Callable[[list[BackendArray], Selection], AnySample[Any]]
 
 
 class InPlace(Protocol):
@@ -26,21 +25,25 @@ class InPlace(Protocol):
     def add_(
         self,
         state: State,
-        leaves: Sequence[Array],
+        leaves: Sequence[BackendArray],
         batch: int,
-        mask: Array | None,
-        priorities: Array | None,
+        mask: BackendArray | None,
+        priorities: BackendArray | None,
         key: PRNGKey,
     ) -> SameState:
         """Write a batch of items in place, and consume the state."""
 
     def sample_(
-        self, state: State, key: Array, batch: int, beta: ArrayLike, finish: Finish
+        self, state: State, key: BackendArray, batch: int, beta: ArrayLike, finish: Finish
     ) -> tuple[SameState, AnySample[Any]]:
         """Draw a batch of items, finish the sample, and consume the state: what `finish` raises leaves it as it was."""
 
     def update_(
-        self, state: State, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
+        self,
+        state: State,
+        handles: BackendArray,
+        priorities: BackendArray | None,
+        replacements: Mapping[int, BackendArray],
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping, Structure
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.item_function import ItemFunction, check_leaves
 from functional_rb.ops.part_kernels import call_users
-from functional_rb.ops.protocol import Array, ItemOps
+from functional_rb.ops.protocol import ItemOps
 from functional_rb.specs import spec_of
 from functional_rb.specs.regrouped import leaves_of, with_lead
 from functional_rb.specs.values import Outline
@@ -32,7 +32,13 @@ class Mapper(Protocol):
     """What of a backend carries out functions of items."""
 
     def map_items(
-        self, spec: BufferSpec, at: str, leaves: Sequence[Array], lead: Lead, key: PRNGKey, mask: Array | None
+        self,
+        spec: BufferSpec,
+        at: str,
+        leaves: Sequence[BackendArray],
+        lead: Lead,
+        key: PRNGKey,
+        mask: BackendArray | None,
     ) -> Any:
         """What the function of items of a spec, at="add" or at="sample", gives of leaves [*lead, *shape]."""
 
@@ -50,11 +56,11 @@ def of(spec: BufferSpec, at: str) -> MapItems:
 def carried_out(
     ops: ItemOps,
     transform: MapItems,
-    leaves: Sequence[Array],
+    leaves: Sequence[BackendArray],
     lead: Lead,
-    draws: Array | None,
+    draws: BackendArray | None,
     key: PRNGKey,
-    mask: Array | None,
+    mask: BackendArray | None,
     build_mapping: BuildMapping,
 ) -> Any:
     """The items that a function gives of a batch; those of an `ItemFunction` are checked.
@@ -251,16 +257,28 @@ def check_key(spec: BufferSpec, key: PRNGKey) -> None:
 
 
 def stored(
-    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], batch: int, key: PRNGKey, mask: Array | None
-) -> list[Array]:
+    backend: Mapper,
+    spec: BufferSpec,
+    leaves: Sequence[BackendArray],
+    batch: int,
+    key: PRNGKey,
+    mask: BackendArray | None,
+) -> list[BackendArray]:
     """The leaves [B, *shape] that are stored of leaves that are added."""
     check_key(spec, key)
-    found: list[Array] = backend.map_items(spec, "add", leaves, (batch,), key if of(spec, "add").draws else None, mask)
+    found: list[BackendArray] = backend.map_items(
+        spec, "add", leaves, (batch,), key if of(spec, "add").draws else None, mask
+    )
     return found
 
 
 def given_out(
-    backend: Mapper, spec: BufferSpec, leaves: Sequence[Array], lead: Lead, key: PRNGKey, mask: Array | None
+    backend: Mapper,
+    spec: BufferSpec,
+    leaves: Sequence[BackendArray],
+    lead: Lead,
+    key: PRNGKey,
+    mask: BackendArray | None,
 ) -> object:
     """The items of a sample, of leaves [*lead, *shape] that were read."""
     return backend.map_items(spec, "sample", leaves, lead, key if of(spec, "sample").draws else None, mask)

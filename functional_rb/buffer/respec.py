@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import BackendArray, DeviceLike
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Stored
 from functional_rb.buffer.spec import BufferSpec
@@ -288,7 +288,7 @@ class _Change:
             peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, power)
             after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
 
-    def wanted_leaves(self) -> Sequence[object]:
+    def wanted_leaves(self) -> Sequence[BackendArray]:
         """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for others."""
         new, wanted = self.new.plan, set[int]()
         if new.boundaries is not None and not self.keeps_steps:
@@ -304,7 +304,7 @@ class _Change:
         """Whether the steps in their episodes are known, and go by the same boundaries."""
         return self.old.plan.boundaries is not None and self.new.plan.boundaries == self.old.plan.boundaries
 
-    def plan_write(self, leaves: Sequence[object]) -> None:
+    def plan_write(self, leaves: Sequence[Array]) -> None:
         """Where the items go, with handles that are either their own or nobody's."""
         ops, before, after, items, new = self.ops, self.before, self.after, self.items, self.new.plan
         writer, ends = self.new.writer, before.counters.ends
@@ -352,7 +352,7 @@ class _Change:
         turn, again = ((ops.cummax(x)[-1] * old.capacity - 1) // new.capacity + 1 for x in (turns, begun))
         return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
 
-    def carry_steps(self, leaves: Sequence[object]) -> None:
+    def carry_steps(self, leaves: Sequence[Array]) -> None:
         """The steps in their episodes: kept, or else found by what marks the ends."""
         if self.new.plan.boundaries is None:
             return
@@ -397,7 +397,8 @@ class _Change:
         n = self.write.slots.shape[0]
         for start in range(0, n, step or max(n, 1)):
             part = slice(start, start + (step or n))
-            came, slots, real = origins[part], self.write.slots[part], live[part]
+            came, slots = origins[part], self.write.slots[part]
+            real: Array | None = live[part]
             if step is not None:  # what numbers there are is known, and nothing else is touched
                 came, slots, real = came[real], slots[real], None
             if prepare is not None:

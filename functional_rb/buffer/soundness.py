@@ -80,6 +80,6 @@ def problem_of_nodes(tree: NumpyArray, capacity: int) -> str | None:
     levels = sum_tree.geometry(capacity).levels
     made = np.zeros_like(tree)
     made[: levels[0].groups] = tree[: levels[0].groups]
-    made = sum_tree.rebuild(numpy_ops, made, capacity)
+    made = np.asarray(sum_tree.rebuild(numpy_ops.OPS, made, capacity))
     wrong = np.flatnonzero(made.view(np.int32) != tree.view(np.int32))
     return f"its sums are not those of its leaves, at {wrong[0]} for one" if wrong.size else None

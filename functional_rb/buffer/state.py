@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.errors import consumed
 from functional_rb.buffer.reader import ArrayReader, Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
 from functional_rb.core.strategy import NO_EXTRAS
-from functional_rb.ops.protocol import Array
 
 Items = TypeVar("Items")
 
@@ -54,11 +54,11 @@ class State:
     without a key.
     """
 
-    rows: Array
-    wide: tuple[Array, ...]
-    tree: Array | None
-    counters: Array
-    auxiliary: dict[str, Array]
+    rows: BackendArray
+    wide: tuple[BackendArray, ...]
+    tree: BackendArray | None
+    counters: BackendArray
+    auxiliary: dict[str, BackendArray]
     spec: BufferSpec
 
     # What to give in its place where a buffer on one device is needed, if it is over several.
@@ -87,7 +87,7 @@ class State:
         return tuple(self.counters.shape)
 
     @property
-    def lost(self) -> Array:
+    def lost(self) -> BackendArray:
         """How many items were being added by processes that died, int32 scalar: 0, but for shared buffers."""
         return self.counters[..., counters.SIZE] * 0
 
@@ -116,7 +116,7 @@ S = TypeVar("S", bound=State)
 SameState = Any
 
 
-def _is_deleted(array: Array) -> bool:
+def _is_deleted(array: BackendArray) -> bool:
     """Whether an array is one of JAX's that was donated; what is traced, and what others make, never is."""
     try:
         return bool(array.is_deleted())
@@ -137,15 +137,15 @@ class Counts(NamedTuple):
         epochs_done: passes without replacement; 0 for samplers that have none.
     """
 
-    rejected: Array
-    stale: Array
-    invalid: Array
-    refused: Array
-    lost: Array
-    epochs_done: Array
+    rejected: BackendArray
+    stale: BackendArray
+    invalid: BackendArray
+    refused: BackendArray
+    lost: BackendArray
+    epochs_done: BackendArray
 
     @classmethod
-    def of_refused(cls, refused: Array) -> Counts:
+    def of_refused(cls, refused: BackendArray) -> Counts:
         """Those of what counts nothing else."""
         nothing = refused - refused
         return cls(nothing, nothing, nothing, refused, nothing, nothing)
@@ -177,10 +177,10 @@ class Sample(NamedTuple, Generic[Items]):
     """
 
     items: Items
-    indices: Array
-    weights: Array
-    probabilities: Array
-    extras: Mapping[str, Array] = NO_EXTRAS
+    indices: BackendArray
+    weights: BackendArray
+    probabilities: BackendArray
+    extras: Mapping[str, BackendArray] = NO_EXTRAS
 
     @property
     def mask(self) -> None:
@@ -216,11 +216,11 @@ class MaskedSample(NamedTuple, Generic[Items]):
     """
 
     items: Items
-    indices: Array
-    weights: Array
-    probabilities: Array
-    mask: Array
-    extras: Mapping[str, Array] = NO_EXTRAS
+    indices: BackendArray
+    weights: BackendArray
+    probabilities: BackendArray
+    mask: BackendArray
+    extras: Mapping[str, BackendArray] = NO_EXTRAS
 
     @property
     def is_first(self) -> None:
@@ -256,17 +256,17 @@ class SliceSample(NamedTuple, Generic[Items]):
     """
 
     items: Items
-    indices: Array
-    weights: Array
-    probabilities: Array
-    mask: Array
-    is_first: Array
-    is_last: Array
-    truncated: Array
-    extras: Mapping[str, Array] = NO_EXTRAS
+    indices: BackendArray
+    weights: BackendArray
+    probabilities: BackendArray
+    mask: BackendArray
+    is_first: BackendArray
+    is_last: BackendArray
+    truncated: BackendArray
+    extras: Mapping[str, BackendArray] = NO_EXTRAS
 
     @property
-    def slice_start(self) -> Array:
+    def slice_start(self) -> BackendArray:
         """Bool in the shape of the mask, whether a slice begins with a step: where a recurrent state begins anew.
 
         A slice never crosses the end of a trajectory, so these are the only such steps, in flat slices too, of which
@@ -291,5 +291,5 @@ class Crop(NamedTuple, Generic[Items]):
     """
 
     items: Items
-    starts: Array
-    mask: Array
+    starts: BackendArray
+    mask: BackendArray

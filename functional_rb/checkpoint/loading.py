@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
 from functional_rb.base.progress import Progress
@@ -33,7 +34,6 @@ from functional_rb.convert.json import KnownError
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
-from functional_rb.ops.protocol import Array
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import sum_tree
@@ -261,7 +261,7 @@ class _Loading:
             arrays = mapped.within(self.files, arrays)
         return Content(spec, arrays, objects, manifest.stamp, self.files, manifest.generation)
 
-    def on_the_way(self, spec: BufferSpec, vector: Array, here: bool) -> BufferSpec:
+    def on_the_way(self, spec: BufferSpec, vector: NumpyArray, here: bool) -> BufferSpec:
         """The spec of what is read, if it is to get another one afterwards.
 
         In the place of that, if the items can stay in their slots; else they are moved there from memory, or, where
@@ -304,7 +304,7 @@ class _Loading:
             return dataclasses.replace(spec, storage=Host())
         return spec
 
-    def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, Array]:
+    def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, NumpyArray]:
         """The arrays that lie in mapped files: in these, or in copies."""
         if self.files is None:
             found = in_place.read(opened, spec, progress.advance, self.room)
@@ -313,7 +313,7 @@ class _Loading:
             found = self.files.arrays()
         return {name: found[there] for name, there in in_place.names(spec).items()}
 
-    def array(self, opened: Opened, stored: Stored, progress: Progress) -> Array:
+    def array(self, opened: Opened, stored: Stored, progress: Progress) -> NumpyArray:
         """An array, each block from the last segment that has it."""
         name = stored.name
         owners = opened.owners(name)
@@ -330,7 +330,7 @@ class _Loading:
                 progress.advance(opened.read(k, name, runs, into, mapped=k == whole))
         return array
 
-    def blank(self, opened: Opened, stored: Stored) -> Array:
+    def blank(self, opened: Opened, stored: Stored) -> NumpyArray:
         """An array that the content is read into: the one of the buffer's mapped files, if it has one, or a new one."""
         name = None if self.room is None else in_place.names(self.room.spec).get(stored.name)
         if self.room is None or name is None:
@@ -348,7 +348,7 @@ class _Loading:
         return None
 
 
-def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays:
+def _arranged(spec: BufferSpec, read: dict[str, NumpyArray], vector: NumpyArray) -> Arrays:
     """The arrays of a state; those without any byte are not stored."""
     for name, (shape, dtype) in shapes_of(spec.plan).items():
         if name not in read:
@@ -358,5 +358,5 @@ def _arranged(spec: BufferSpec, read: dict[str, Array], vector: Array) -> Arrays
     if spec.plan.tree_shape is not None:
         tree, leaves = numpy_ops.zeros(spec.plan.tree_shape, "float32"), read["tree"]
         tree[: len(leaves)] = leaves
-        read["tree"] = sum_tree.rebuild(numpy_ops, tree, spec.capacity)
+        read["tree"] = np.asarray(sum_tree.rebuild(numpy_ops.OPS, tree, spec.capacity))
     return Arrays.of_names(spec.plan, read)

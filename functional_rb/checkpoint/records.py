@@ -51,7 +51,7 @@ def as_state(value: object, who: str) -> State:
     record = Record(value)
     spec = BufferSpec(spec_of(record), capacity=1)
     leaves = [on_host(leaf)[None] for leaf in nest.flatten_as(spec.plan.structure, record)]
-    return State(*functions.add(numpy_ops, functions.init(numpy_ops, spec), spec, leaves, 1, None, None), spec)
+    return State(*functions.add(numpy_ops.OPS, functions.init(numpy_ops.OPS, spec), spec, leaves, 1, None, None), spec)
 
 
 def on_host(leaf: Any) -> NumpyArray:
@@ -89,7 +89,7 @@ def _problem_of(value: object) -> str | None:
 
 
 def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
-    return [leaf[0] for leaf in row_layout.unpack(numpy_ops, spec.plan.layout, arrays.rows, arrays.wide)]
+    return [leaf[0] for leaf in row_layout.unpack(numpy_ops.OPS, spec.plan.layout, arrays.rows, arrays.wide)]
 
 
 def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: DeviceLike, mapped: bool) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.ring import RingState, saturating_add
 
@@ -91,7 +92,7 @@ def write(ops: Ops, plan: Plan, counters: Counters) -> Array:
     return pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
 
 
-def with_invalid(ops: Ops, vector: Array, outside: Array) -> Array:
+def with_invalid(ops: Ops, vector: Array, outside: Array) -> BackendArray:
     """A vector with the items counted that bool [B] marks."""
     counted = saturating_add(ops, vector[INVALID : INVALID + 1], ops.count(outside))
     return ops.concat([vector[:INVALID], counted, vector[INVALID + 1 :]], 0)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.core import counters, handles
 from functional_rb.core.counters import Counters
 from functional_rb.core.plan import Plan
@@ -17,20 +18,20 @@ from functional_rb.structures.stored_arrays import ROWS, auxiliary_name
 class Arrays(NamedTuple):
     """The arrays of a state; see `State`."""
 
-    rows: Array
-    wide: tuple[Array, ...]
-    tree: Array | None
-    counters: Array
-    auxiliary: dict[str, Array]
+    rows: BackendArray
+    wide: tuple[BackendArray, ...]
+    tree: BackendArray | None
+    counters: BackendArray
+    auxiliary: dict[str, BackendArray]
 
-    def each(self, change: Callable[[Array], Array]) -> Arrays:
+    def each(self, change: Callable[[BackendArray], BackendArray]) -> Arrays:
         """All of them, each changed."""
         tree = None if self.tree is None else change(self.tree)
         auxiliary = {name: change(array) for name, array in self.auxiliary.items()}
         return Arrays(change(self.rows), tuple(map(change, self.wide)), tree, change(self.counters), auxiliary)
 
     @classmethod
-    def of_names(cls, plan: Plan, named: Mapping[str, Array]) -> Arrays:
+    def of_names(cls, plan: Plan, named: Mapping[str, BackendArray]) -> Arrays:
         """The inverse of `by_name`."""
         wide = stored_arrays.wide_of(plan.layout, named)
         auxiliary = {name: named[auxiliary_name(name)] for name in plan.auxiliary}
@@ -41,27 +42,27 @@ class HasArrays(Protocol):
     """What has the arrays of a state as its attributes: a `State`, or `Arrays`."""
 
     @property
-    def rows(self) -> Array:
+    def rows(self) -> BackendArray:
         """The rows of packed leaves, as in `State`."""
 
     @property
-    def wide(self) -> tuple[Array, ...]:
+    def wide(self) -> tuple[BackendArray, ...]:
         """The arrays of the wide leaves, as in `State`."""
 
     @property
-    def tree(self) -> Array | None:
+    def tree(self) -> BackendArray | None:
         """The sum tree or None, as in `State`."""
 
     @property
-    def counters(self) -> Array:
+    def counters(self) -> BackendArray:
         """The counters, as in `State`."""
 
     @property
-    def auxiliary(self) -> dict[str, Array]:
+    def auxiliary(self) -> dict[str, BackendArray]:
         """The auxiliary arrays by name, as in `State`."""
 
 
-def by_name(state: HasArrays, plan: Plan) -> dict[str, Array]:
+def by_name(state: HasArrays, plan: Plan) -> dict[str, BackendArray]:
     """The arrays of a state by their names (see `stored_arrays`), in the order of the leaves of a state as a pytree."""
     tree = {} if state.tree is None else {"tree": state.tree}
     auxiliary = {auxiliary_name(name): state.auxiliary[name] for name in plan.auxiliary}
@@ -119,15 +120,15 @@ class Draft:
         """How many items are stored, an int32 scalar."""
         return counters.total(ops, self.counters.ends.sizes)
 
-    def locate(self, ops: Ops, wanted: Array) -> tuple[Array, Array]:
+    def locate(self, ops: Ops, wanted: Array) -> tuple[BackendArray, BackendArray]:
         """The slot of each handle int32 [B], in bounds whatever it is, and whether its item is still there."""
         return handles.locate(ops, self.plan, self.counters.ends, self.auxiliary, wanted)
 
-    def handles_of(self, ops: Ops, slots: Array) -> Array:
+    def handles_of(self, ops: Ops, slots: Array) -> BackendArray:
         """The handles of the items that lie in given slots now."""
         return handles.of_slots(ops, self.plan, self.counters.ends, self.auxiliary, slots)
 
-    def read(self, ops: Ops, slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+    def read(self, ops: Ops, slots: Array, wanted: Sequence[int]) -> dict[int, BackendArray]:
         """The leaves at some positions, [n, *shape], of the items in slots int32 [n]: stored rows or shared frames."""
         plan = self.plan
         found: dict[int, Array] = {}

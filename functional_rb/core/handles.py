@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring
@@ -34,7 +35,7 @@ def locate(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Array]
 
 
 @replaceable
-def locate_current(ops: Ops, ends: RingState, current: Array, wanted: Array) -> tuple[Array, Array]:
+def locate_current(ops: Ops, ends: RingState, current: Array, wanted: Array) -> tuple[BackendArray, BackendArray]:
     """What `locate` returns where the current handles are kept; the rings have no part in it."""
     slots = ops.maximum(wanted, ops.full_like(wanted, 0)) % current.shape[0]
     return slots, (wanted >= 0) & (ops.take(current, slots) == wanted)

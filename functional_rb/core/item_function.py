@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import kind_of, shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.ops.protocol import Array, ItemOps
@@ -45,7 +45,7 @@ from functional_rb.specs.regrouped import plain as plain
 # The specs of an item's leaves by their paths.
 Specs = dict[Path, ArraySpec | NonTensor]
 # The leaves of a batch by their paths, [*lead, *shape]; NumPy arrays of objects for `NonTensor`.
-Leaves = dict[Path, Array]
+Leaves = dict[Path, BackendArray]
 
 
 class ItemFunction(abc.ABC):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.core import handles
 from functional_rb.core.counters import Counters
 from functional_rb.core.plan import Plan
@@ -30,7 +30,7 @@ class Found(NamedTuple):
     leaves: NumpyArray | None
 
 
-def problem_of_range(what: str, numbers: NumpyArray, low: int, high: int) -> str | None:
+def problem_of_range(what: str, numbers: Array, low: int, high: int) -> str | None:
     """Why numbers are not all in [low, high], or None."""
     wrong = np.flatnonzero((numbers < low) | (numbers > high))
     return f"{what}: expected {low} to {high}, found {numbers[wrong[0]]}" if wrong.size else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
@@ -17,8 +18,8 @@ from functional_rb.specs import ArraySpec
 from functional_rb.structures.row_layout import Layout
 
 # The extras of a sample without transforms.
-NO_EXTRAS: dict[str, Array] = {}
-Reader = Callable[[Array, Sequence[int]], dict[int, Array]]
+NO_EXTRAS: dict[str, BackendArray] = {}
+Reader = Callable[[BackendArray, Sequence[int]], dict[int, BackendArray]]
 """Reads the leaves at some positions: for slots int32 [m, c], of which row i is for draw i, leaves [m * c, *shape]."""
 
 
@@ -34,14 +35,14 @@ class Selection(NamedTuple):
         extras: what transforms add to a sample, by name, in the shape of the handles.
     """
 
-    handles: Array
-    weights: Array
-    probabilities: Array
-    mask: Array | None = None
-    is_first: Array | None = None
-    is_last: Array | None = None
-    truncated: Array | None = None
-    extras: Mapping[str, Array] = NO_EXTRAS
+    handles: BackendArray
+    weights: BackendArray
+    probabilities: BackendArray
+    mask: BackendArray | None = None
+    is_first: BackendArray | None = None
+    is_last: BackendArray | None = None
+    truncated: BackendArray | None = None
+    extras: Mapping[str, BackendArray] = NO_EXTRAS
 
 
 class Carried(NamedTuple):

@@ -64,7 +64,7 @@ def opened(
         host = NumPy()
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
-            arrays = respec.with_spec(numpy_ops, _arrays(base, files, directory, description), base, spec)
+            arrays = respec.with_spec(numpy_ops.OPS, _arrays(base, files, directory, description), base, spec)
     restore = lazy.imported(f"{named}_backend.engines.restore").restore
     return restore(spec, arrays, device, files=files)
 
@@ -82,6 +82,6 @@ def _arrays(spec: BufferSpec, files: PrivateFiles, directory: str, description: 
     if plan.frames is not None:
         cursor = np.full(1, description.frames % plan.frames.limit, np.int32)
         numbers = numbers.with_more(**{frame_ring.CURSOR: cursor})
-    vector = counters.write(numpy_ops, plan, numbers)
+    vector = counters.write(numpy_ops.OPS, plan, numbers)
     ordered = {name: (auxiliary | files.auxiliary)[name] for name in plan.auxiliary}
     return mapped.within(files, Arrays(files.rows, files.wide, None, vector, ordered))

@@ -161,14 +161,14 @@ class _Arrays:
     def read(self, first: int, stop: int) -> None:
         plan = self._plan
         wide = [self._rows(stored_arrays.wide_name(k), first, stop) for k in range(len(plan.layout.wide))]
-        stored = row_layout.unpack(numpy_ops, plan.layout, self._rows(stored_arrays.ROWS, first, stop), wide)
+        stored = row_layout.unpack(numpy_ops.OPS, plan.layout, self._rows(stored_arrays.ROWS, first, stop), wide)
         self._leaves = dict(zip(plan.stored, stored, strict=True))
         if plan.frames is not None:
             # A place is doubled there, and in a dataset frames lie in the order of their steps.
             at = self._rows(frame_ring.AT, first, stop).astype(np.int64) >> 1
             layout, span = plan.frames.layout, (int(at[0]), int(at[-1]) + 2)
             apart = [self._rows(frame_ring.WIDE.format(k), *span) for k in range(len(layout.wide))]
-            frames = row_layout.unpack(numpy_ops, layout, self._rows(frame_ring.ROWS, *span), apart)
+            frames = row_layout.unpack(numpy_ops.OPS, layout, self._rows(frame_ring.ROWS, *span), apart)
             for stack, frame in zip(plan.frames.stacks, frames, strict=True):
                 assert stack.following is not None
                 self._frames |= {stack.leaf: (frame, 0), stack.following: (frame, 1)}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.description import Described
 from functional_rb.base.dtypes import shown
@@ -40,10 +40,10 @@ class HashMap(Described):
         spec: the description of the map, static.
     """
 
-    table: Array
-    keys: Array
-    counts: Array
-    counters: Array
+    table: BackendArray
+    keys: BackendArray
+    counts: BackendArray
+    counters: BackendArray
     spec: HashMapSpec
 
     def __repr__(self) -> str:
@@ -80,8 +80,8 @@ class Inserted(NamedTuple):
         is_new: bool [*batch], whether the map got the key for the first time.
     """
 
-    ids: Array
-    is_new: Array
+    ids: BackendArray
+    is_new: BackendArray
 
 
 def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
@@ -224,7 +224,7 @@ def lookup(lib: Lib[A], map: HashMap, keys: object) -> A:
     check_sizes(lib, map.spec.arrays, arrays_of(map), "lookup")
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
-    ids: Array = lib.carry_out(_looked_up, map.spec, (), arrays, rows)
+    ids: BackendArray = lib.carry_out(_looked_up, map.spec, (), arrays, rows)
     return ids.reshape(lead)
 
 
@@ -238,7 +238,7 @@ def visits(lib: Lib[A], map: HashMap, keys: object) -> A:
     check_sizes(lib, map.spec.arrays, arrays_of(map), "visits")
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     arrays = arrays_of(map)
-    counts: Array = lib.carry_out(_counted, map.spec, (), arrays, rows)
+    counts: BackendArray = lib.carry_out(_counted, map.spec, (), arrays, rows)
     return counts.reshape(lead)
 
 

@@ -26,7 +26,7 @@ def take_over(
     `take_leaf` does so with an array, of which it gets the path too, for errors; `build_mapping` makes mappings.
     """
     leaves, structure = nest.flatten(tree, _is_leaf)
-    taken = []
+    taken: list[object] = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         name = nest.show(path) if path else "the array"
         if isinstance(leaf, State):

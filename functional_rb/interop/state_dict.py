@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import VERSION, to_json
@@ -49,7 +49,7 @@ def planned_shapes(spec: BufferSpec) -> stored_arrays.Shapes:
     return planned
 
 
-def named(arrays: HasArrays, plan: Plan) -> dict[str, Array]:
+def named(arrays: HasArrays, plan: Plan) -> dict[str, BackendArray]:
     """The arrays by name, but for those without elements."""
     return {name: array for name, array in by_name(arrays, plan).items() if 0 not in array.shape}
 

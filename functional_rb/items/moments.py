@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import add_rule
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
@@ -94,7 +95,7 @@ def moments(ops: ItemOps, x: Array, shape: Sequence[int] = (), mask: Array | Non
     return Moments(real, mean.reshape(shape), ops.total(apart * apart).reshape(shape))
 
 
-def normalized(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> Array:
+def normalized(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> BackendArray:
     """`(x - mean) / sqrt(max(m2 / count, eps))`, in the dtype of x: the variance is that of all that was met.
 
     Of what varies less than `sqrt(eps)`, or before anything was met, the deviation counts as that.

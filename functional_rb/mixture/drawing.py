@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import PRNGKey
+from functional_rb.base.arrays import BackendArray, PRNGKey
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer.mapping import Mapper, given_out
 from functional_rb.buffer.spec import BufferSpec
@@ -33,7 +33,7 @@ from functional_rb.mixture.layout import Layout
 from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
-from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.protocol import Ops
 from functional_rb.samplers.importance import importance_weights
 from functional_rb.structures import row_layout
 
@@ -52,12 +52,12 @@ class Status(NamedTuple):
         least: the least chance of an item in a draw, see `SamplerBase.least_chance`.
     """
 
-    drawable: Array
-    size: Array
-    least: Array
+    drawable: BackendArray
+    size: BackendArray
+    least: BackendArray
 
 
-def status(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Array:
+def status(ops: Ops, state: State | Arrays, spec: BufferSpec) -> BackendArray:
     """A `Status` as a vector float32 [3]."""
     draft = Draft.of(state, spec.plan)
     drawable = ops.cast(spec.sampler.drawable(ops, draft, 1), "float32")
@@ -77,12 +77,12 @@ class Drawn(NamedTuple):
         extras: what all buffers' transforms tell, by name.
     """
 
-    leaves: Sequence[Array]
-    indices: Array
-    chances: Array
-    probabilities: Array
-    flags: Mapping[str, Array | None]
-    extras: Mapping[str, Array]
+    leaves: Sequence[BackendArray]
+    indices: BackendArray
+    chances: BackendArray
+    probabilities: BackendArray
+    flags: Mapping[str, BackendArray | None]
+    extras: Mapping[str, BackendArray]
 
 
 class Carrier(abc.ABC):
@@ -109,7 +109,7 @@ class Carrier(abc.ABC):
         """Independent keys made of one."""
 
     @abc.abstractmethod
-    def draws(self, key: PRNGKey, n: int) -> Array:
+    def draws(self, key: PRNGKey, n: int) -> BackendArray:
         """Uniform numbers int32 [n] in [0, 2^31)."""
 
     def key_of(self, key: PRNGKey) -> PRNGKey:
@@ -118,25 +118,25 @@ class Carrier(abc.ABC):
 
     @abc.abstractmethod
     def draw(
-        self, state: State, key: PRNGKey, batch: int, wanted: Array | None
-    ) -> tuple[State, Sequence[Array], Selection]:
+        self, state: State, key: PRNGKey, batch: int, wanted: BackendArray | None
+    ) -> tuple[State, Sequence[BackendArray], Selection]:
         """Draw a batch, of which the first `wanted` rows count, or all; the mixture computes its own weights."""
 
     def draw_at_once(
         self, states: Sequence[State], keys: Sequence[PRNGKey], sizes: Sequence[int]
-    ) -> tuple[Sequence[Array], Selection] | None:
+    ) -> tuple[Sequence[BackendArray], Selection] | None:
         """Draw from buffers alike that remember nothing, one after the other, by one call; None if that cannot be."""
         return None
 
-    def numbers(self, array: Array) -> Array:
+    def numbers(self, array: BackendArray) -> BackendArray:
         """Handles, chances or flags that a buffer drew, where the numbers of the mixture are."""
         return array
 
-    def rows(self, leaves: Sequence[Sequence[Array]], order: Array | None) -> list[Array]:
+    def rows(self, leaves: Sequence[Sequence[BackendArray]], order: BackendArray | None) -> list[BackendArray]:
         """Of each leaf the rows of several buffers, one after the other, or in an order int32 [B] if that is given."""
         return [take(self.ops, pieces, order) for pieces in leaves]
 
-    def floats(self, p: Array | Sequence[float], like: Array) -> Array:
+    def floats(self, p: BackendArray | Sequence[float], like: BackendArray) -> BackendArray:
         """Shares as float32 where another array is; those that are known stay as they are."""
         return p
 
@@ -144,7 +144,7 @@ class Carrier(abc.ABC):
         """The plan, computed once: a compiler may else compute it again for each row that is chosen by it."""
         return plan
 
-    def weights(self, chances: Array, least: Array, beta: Array) -> Array:
+    def weights(self, chances: BackendArray, least: BackendArray, beta: BackendArray) -> BackendArray:
         """See `importance_weights`."""
         return importance_weights(self.ops, chances, least, beta)
 
@@ -162,10 +162,10 @@ class Looked(NamedTuple):
     node: State | Mixture
     status: Status
     members: Sequence[Looked] = ()
-    shares: Array = None
+    shares: BackendArray = None
 
 
-def look(carrier: Carrier, node: State | Mixture, p: Array | None = None) -> Looked:
+def look(carrier: Carrier, node: State | Mixture, p: BackendArray | None = None) -> Looked:
     """Ask the buffers what a draw has to know of them; p, float32 [K], stands in place of the mixture's shares."""
     if not isinstance(node, Mixture):
         return Looked(node, carrier.status(node))
@@ -181,7 +181,9 @@ def look(carrier: Carrier, node: State | Mixture, p: Array | None = None) -> Loo
     return Looked(node, of_all, members, normalized)
 
 
-def _shares(ops: Ops, p: Array | tuple[float, ...] | None, statuses: Sequence[Status]) -> tuple[Array, Status]:
+def _shares(
+    ops: Ops, p: BackendArray | tuple[float, ...] | None, statuses: Sequence[Status]
+) -> tuple[BackendArray, Status]:
     """The shares of buffers float32 [K], by an array, numbers, or what is stored; and the status of all together."""
     drawable, sizes, least = (ops.stack(parts) for parts in zip(*statuses, strict=True))
     if p is None:
@@ -196,7 +198,7 @@ def _shares(ops: Ops, p: Array | tuple[float, ...] | None, statuses: Sequence[St
 
 
 # NumPy takes longer for these few numbers than for the draw itself, and buffers that are full keep theirs.
-_known_shares = functools.lru_cache(maxsize=256)(functools.partial(_shares, numpy_ops))
+_known_shares = functools.lru_cache(maxsize=256)(functools.partial(_shares, numpy_ops.OPS))
 
 
 def draw(
@@ -205,7 +207,7 @@ def draw(
     layout: Layout,
     key: PRNGKey,
     batch: int,
-    wanted: Array | None = None,
+    wanted: BackendArray | None = None,
     most: Sequence[int] | None = None,
 ) -> tuple[Any, Drawn]:
     """Draw a batch; the state or mixture afterwards, and the rows.
@@ -226,7 +228,7 @@ def draw(
     ops, node = carrier.ops, looked.node
     first, *keys = carrier.keys(key, len(node) + 1)
     draws = carrier.draws(first, shares.rows_of_draws(node.spec, batch))
-    counts: Sequence[Array | None] = [None] * len(node)
+    counts: Sequence[BackendArray | None] = [None] * len(node)
     if carrier.known:
         plan = shares.assign_known(node.spec, looked.shares.tobytes(), batch, draws)
         sizes = plan.counts.tolist()
@@ -251,7 +253,7 @@ def draw(
 
 
 def _from_buffer(
-    carrier: Carrier, looked: Looked, layout: Layout, key: PRNGKey, batch: int, wanted: Array | None
+    carrier: Carrier, looked: Looked, layout: Layout, key: PRNGKey, batch: int, wanted: BackendArray | None
 ) -> tuple[State, Drawn]:
     assert not isinstance(looked.node, Mixture)
     spec = looked.node.spec
@@ -268,17 +270,22 @@ def _from_buffer(
 
 
 def _as_rows(
-    carrier: Carrier, spec: BufferSpec, batch: int, leaves: Sequence[Array], selection: Selection, least: Array
+    carrier: Carrier,
+    spec: BufferSpec,
+    batch: int,
+    leaves: Sequence[BackendArray],
+    selection: Selection,
+    least: BackendArray,
 ) -> Drawn:
     """What was drawn from a buffer; flat slices get their two axes."""
     steps = steps_of(spec)
     shape = (batch,) if steps is None else (batch, steps)
     is_flat = len(spec.sampler.leading_shape(batch)) < len(shape)
 
-    def shaped(x: Array) -> Array:
+    def shaped(x: BackendArray) -> BackendArray:
         return x.reshape(*shape, *x.shape[1:]) if is_flat else x
 
-    def number(x: Array | None) -> Array:
+    def number(x: BackendArray | None) -> BackendArray:
         return None if x is None else carrier.numbers(shaped(x))
 
     probabilities = carrier.numbers(selection.probabilities)
@@ -308,7 +315,7 @@ def _from_buffers(
     layout: Layout,
     keys: Sequence[PRNGKey],
     sizes: Sequence[int],
-    counts: Sequence[Array | None],
+    counts: Sequence[BackendArray | None],
 ) -> tuple[Sequence[State | Mixture], list[Drawn]]:
     """The buffers of a mixture after they have drawn so many rows each, and the rows of those that gave any."""
     if layout.alike:
@@ -325,14 +332,14 @@ def _from_buffers(
     return after, parts
 
 
-def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Drawn:
+def _joined(carrier: Carrier, parts: Sequence[Drawn], order: BackendArray | None) -> Drawn:
     ops, columns = carrier.ops, max(part.indices.shape[-1] for part in parts)
     extras = [name for name in parts[0].extras if all(name in part.extras for part in parts)]
 
-    def numbers(pieces: Sequence[Array]) -> Array:
+    def numbers(pieces: Sequence[BackendArray]) -> BackendArray:
         return take(ops, pieces, order)
 
-    flags: dict[str, Array | None] = dict.fromkeys(FLAGS)
+    flags: dict[str, BackendArray | None] = dict.fromkeys(FLAGS)
     for name in FLAGS:
         pieces = [part.flags[name] for part in parts]
         if any(piece is not None for piece in pieces):
@@ -349,14 +356,14 @@ def _joined(carrier: Carrier, parts: Sequence[Drawn], order: Array | None) -> Dr
     )
 
 
-def take(ops: Ops, pieces: Sequence[Array], order: Array | None) -> Array:
+def take(ops: Ops, pieces: Sequence[BackendArray], order: BackendArray | None) -> BackendArray:
     """Pieces one after the other, or their rows in an order int32 [B] if that is given; of objects by NumPy."""
-    ops = numpy_ops if is_object_array(pieces[0]) else ops
+    ops = numpy_ops.OPS if is_object_array(pieces[0]) else ops
     whole = pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
     return whole if order is None else ops.take(whole, order)
 
 
-def _padded(ops: Ops, indices: Array, columns: int) -> Array:
+def _padded(ops: Ops, indices: BackendArray, columns: int) -> BackendArray:
     """Handles int32 [..., columns], with zeros in front of the last column, where a mixture has buffers deeper down."""
     missing = columns - indices.shape[-1]
     if not missing:
@@ -365,7 +372,7 @@ def _padded(ops: Ops, indices: Array, columns: int) -> Array:
     return ops.concat([indices[..., :-1], *zeros, indices[..., -1:]], -1)
 
 
-def _in_mixture(ops: Ops, depth: int, drawn: Drawn, ids: Array, share: Array) -> Drawn:
+def _in_mixture(ops: Ops, depth: int, drawn: Drawn, ids: BackendArray, share: BackendArray) -> Drawn:
     """Rows of the buffers of a mixture as its own: by the number int32 [B], and the share, of the buffer of each."""
     indices = _padded(ops, drawn.indices, depth)
     handles = indices[..., -1:]
@@ -378,7 +385,7 @@ def _in_mixture(ops: Ops, depth: int, drawn: Drawn, ids: Array, share: Array) ->
     )
 
 
-def _only(ops: Ops, drawn: Drawn, real: Array) -> Drawn:
+def _only(ops: Ops, drawn: Drawn, real: BackendArray) -> Drawn:
     """The rows that are real, bool [B], as what was drawn, and the others as nothing."""
     nothing = ops.full_like(drawn.probabilities, 0)
     return drawn._replace(
@@ -388,7 +395,7 @@ def _only(ops: Ops, drawn: Drawn, real: Array) -> Drawn:
     )
 
 
-def weights(carrier: Carrier, drawn: Drawn, least: Array, beta: Array | None) -> Array:
+def weights(carrier: Carrier, drawn: Drawn, least: BackendArray, beta: BackendArray | None) -> BackendArray:
     """`(q_i / q_min) ** -beta`, float32 [B], for the chance q_i of each row; 1 without a beta, 0 for nothing.
 
     q_min is the least chance of any item in any of the buffers that can be drawn (Schaul et al., 2016, 3.4), as
@@ -403,7 +410,7 @@ def weights(carrier: Carrier, drawn: Drawn, least: Array, beta: Array | None) ->
     return ops.where(there, found, ops.full_like(found, 0))
 
 
-def lifted(drawn: Drawn, weights: Array, lift: Callable[[object], Array]) -> tuple[Drawn, Array]:
+def lifted(drawn: Drawn, weights: BackendArray, lift: Callable[[object], BackendArray]) -> tuple[Drawn, BackendArray]:
     """Rows whose numbers are known, and their weights, with arrays of a backend for these numbers."""
     flags = {name: None if x is None else lift(x) for name, x in drawn.flags.items()}
     indices, probabilities = lift(drawn.indices), lift(drawn.probabilities)
@@ -416,9 +423,9 @@ def known_batch(
     layout: Layout,
     key: PRNGKey,
     batch: int,
-    p: Array | None,
-    beta: float | Array | None,
-) -> tuple[Mixture, Drawn, Array]:
+    p: BackendArray | None,
+    beta: float | BackendArray | None,
+) -> tuple[Mixture, Drawn, BackendArray]:
     """Draw a batch where the numbers are known; the mixture afterwards, the rows, and their weights.
 
     Raises:

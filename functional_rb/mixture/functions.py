@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, NumpyArray, PRNGKey
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
@@ -24,7 +24,7 @@ from functional_rb.mixture.drawing import NOTHING, Drawn
 from functional_rb.mixture.layout import Layout, form_of, stored_layout
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
-from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.protocol import Ops
 from functional_rb.specs import ArraySpec
 from functional_rb.structures import row_layout
 from functional_rb.structures.ring import INT32_MAX, saturating_add
@@ -60,10 +60,10 @@ class Backend(Protocol):
         layout: Layout,
         key: PRNGKey,
         batch: int,
-        p: Array | None,
-        beta: float | Array | None,
+        p: BackendArray | None,
+        beta: float | BackendArray | None,
         consume: bool,
-    ) -> tuple[Any, Drawn, Array]:
+    ) -> tuple[Any, Drawn, BackendArray]:
         """Draw a batch: the mixture afterwards, the rows, and their weights.
 
         Raises:
@@ -73,16 +73,16 @@ class Backend(Protocol):
     def carry_out(self, function: Callable[..., object], static: object, arrays: object, /, *more: object) -> Any:
         """`function(ops, static, arrays, *more)`, in one program where it is compiled; what is static can be hashed."""
 
-    def rows_of(self, indices: Array, paths: Sequence[Place]) -> Sequence[Array] | None:
+    def rows_of(self, indices: BackendArray, paths: Sequence[Place]) -> Sequence[BackendArray] | None:
         """The rows of handles [B, columns] that each buffer has, int32 [m] each; None where m cannot be known."""
 
-    def stacked(self, numbers: Sequence[object]) -> Array:
+    def stacked(self, numbers: Sequence[object]) -> BackendArray:
         """Numbers, some of which may be scalar arrays, or traced, as an array float32."""
 
-    def numbers_of(self, p: Array) -> Sequence[float] | None:
+    def numbers_of(self, p: BackendArray) -> Sequence[float] | None:
         """The numbers in an array; None where they cannot be known yet."""
 
-    def to_numpy(self, array: Array) -> NumpyArray:
+    def to_numpy(self, array: BackendArray) -> NumpyArray:
         """An array in NumPy, wherever it is."""
 
 
@@ -133,7 +133,7 @@ def update(backend: Backend, mixture: M, indices: ArrayLike, priorities: ArrayLi
     else:
         handles_of_all = [backend.ops.take(named[:, -1], rows) for rows in all_rows]
     for state, engine, handles, rows in zip(buffers, engines, handles_of_all, all_rows, strict=True):
-        own = priorities if state.spec.sampler.has_priorities else None
+        own: Any = priorities if state.spec.sampler.has_priorities else None
         replacements = checks.replacements(state.spec, items, converts[engine], count)
         if rows is not None:
             own = None if own is None else backend.ops.take(own, rows)
@@ -148,11 +148,11 @@ def update(backend: Backend, mixture: M, indices: ArrayLike, priorities: ArrayLi
     return with_buffers(mixture, after)
 
 
-def _once(convert: Callable[..., Array]) -> Callable[..., Array]:
+def _once(convert: Callable[..., BackendArray]) -> Callable[..., BackendArray]:
     # A leaf that several buffers are given is converted, and perhaps copied to a device, once.
     arrays = {}
 
-    def converted(leaf: object, expected: ArraySpec, name: str) -> Array:
+    def converted(leaf: object, expected: ArraySpec, name: str) -> BackendArray:
         key = name, expected.dtype, expected.shape
         if key not in arrays:
             arrays[key] = convert(leaf, expected, name)
@@ -161,7 +161,7 @@ def _once(convert: Callable[..., Array]) -> Callable[..., Array]:
     return converted
 
 
-def _indices(engine: Engine, mixture: Mixture, indices: ArrayLike) -> Array:
+def _indices(engine: Engine, mixture: Mixture, indices: ArrayLike) -> BackendArray:
     array = engine.as_vector(indices, "indices")
     checks.check_dtype("indices", array, "int32")
     columns = mixture.depth + 1
@@ -177,7 +177,7 @@ def get(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Nest:
     """What handles [B, columns] name, of the leaves [B, *shape] that all buffers store; see `reading.get`."""
     layout = stored_layout(form_of(mixture))
 
-    def read(engine: Engine, state: State, handles: Array) -> list[Array]:
+    def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
         leaves = engine.get(state, handles)
         return [leaves[state.spec.plan.names.index(name)] for name in layout.names]
 
@@ -186,21 +186,21 @@ def get(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Nest:
     return nest.unflatten(layout.structure, leaves, build_mapping, (count,))
 
 
-def is_live(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
+def is_live(backend: Backend, mixture: Mixture, indices: ArrayLike) -> BackendArray:
     """Which of handles [B, columns] name stored items, bool [B]."""
 
-    def read(engine: Engine, state: State, handles: Array) -> list[Array]:
+    def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
         return [engine.is_live(state, handles)]
 
     return _read(backend, mixture, indices, "is_live", read)[1][0]
 
 
-def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
+def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> BackendArray:
     """Priorities of what handles [B, columns] name, float32 [B], 0 in buffers without any."""
     if not any(state.spec.sampler.has_priorities for state in mixture.buffers):
         checks.need_priorities(mixture.buffers[0].spec, "priorities")
 
-    def read(engine: Engine, state: State, handles: Array) -> list[Array]:
+    def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
         if not state.spec.sampler.has_priorities:
             return [backend.ops.cast(backend.ops.full_like(handles, 0), "float32")]
         return [engine.look(state, single.priorities, handles)]
@@ -209,8 +209,8 @@ def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Array:
 
 
 def _read(
-    backend: Backend, mixture: Mixture, indices: ArrayLike, function: str, read: Callable[..., list[Array]]
-) -> tuple[int, list[Array]]:
+    backend: Backend, mixture: Mixture, indices: ArrayLike, function: str, read: Callable[..., list[BackendArray]]
+) -> tuple[int, list[BackendArray]]:
     """How many handles there are, and what each buffer reads of its own among them, put together in their order."""
     buffers, paths, pieces = check_buffers(backend, mixture, function), places(mixture), []
     named = _indices(backend.engine(buffers[0]), mixture, indices)
@@ -221,18 +221,20 @@ def _read(
     arrays = iter(backend.carry_out(chosen, paths, named, [leaf for leaf in leaves if not is_object_array(leaf[0])]))
     # Python objects lie in arrays of NumPy, which no other library takes.
     return int(named.shape[0]), [
-        chosen(numpy_ops, paths, backend.to_numpy(named), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
+        chosen(numpy_ops.OPS, paths, backend.to_numpy(named), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
         for leaf in leaves
     ]
 
 
-def apart(ops: Ops, paths: Sequence[Place], indices: Array) -> list[Array]:
+def apart(ops: Ops, paths: Sequence[Place], indices: BackendArray) -> list[BackendArray]:
     """Handles int32 [B] for each buffer: its own among [B, columns], and `NOTHING` in place of those of others."""
     handles = indices[:, -1]
     return [ops.where(is_own(indices, path), handles, ops.full_like(handles, NOTHING)) for path in paths]
 
 
-def chosen(ops: Ops, paths: Sequence[Place], indices: Array, leaves: Sequence[Sequence[Array]]) -> list[Array]:
+def chosen(
+    ops: Ops, paths: Sequence[Place], indices: BackendArray, leaves: Sequence[Sequence[BackendArray]]
+) -> list[BackendArray]:
     """Leaves [B, ...], each row from the piece [B, ...] of the buffer that its handle [B, columns] names."""
     rows = [pieces[0] for pieces in leaves]
     for k in range(1, len(paths)):
@@ -242,7 +244,7 @@ def chosen(ops: Ops, paths: Sequence[Place], indices: Array, leaves: Sequence[Se
     return rows
 
 
-def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> Array:
+def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> BackendArray:
     """How many items all buffers store together, or, with `each`, every buffer; see `reading.size`.
 
     Example:
@@ -255,12 +257,12 @@ def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> Array:
     return backend.carry_out(sizes if each else total, places(mixture), counters)
 
 
-def total(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
+def total(ops: Ops, paths: Sequence[Place], counters: Sequence[BackendArray]) -> BackendArray:
     """How many items are stored together, by the counters of each buffer."""
     return sum_of(ops, None, [of_buffer[SIZE] for of_buffer in counters])
 
 
-def sizes(ops: Ops, paths: Sequence[Place], counters: Sequence[Array]) -> Array:
+def sizes(ops: Ops, paths: Sequence[Place], counters: Sequence[BackendArray]) -> BackendArray:
     """How many items each of a mixture's states stores, int32 [K], by the places and counters of its buffers."""
     buffers = list(zip(paths, counters, strict=True))
     return ops.stack([total(ops, (), [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
@@ -273,12 +275,12 @@ def counts(backend: Backend, mixture: Mixture) -> Counts:
     return Counts(*(backend.carry_out(sum_of, None, one) for one in zip(*each, strict=True)))
 
 
-def sum_of(ops: Ops, _: None, counts: Sequence[Array]) -> Array:
+def sum_of(ops: Ops, _: None, counts: Sequence[BackendArray]) -> BackendArray:
     """The sum of int32 scalars, 2^31 - 1 if it is more."""
     return functools.reduce(functools.partial(saturating_add, ops), counts)
 
 
-def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Array:
+def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> BackendArray:
     """Whether something can be drawn, and n items are stored in all buffers together; see `reading.can_sample`."""
     wanted = 1 if n is None else checks.needed(n)
     buffers = check_buffers(backend, mixture, "can_sample")
@@ -286,7 +288,7 @@ def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> Arra
     return backend.carry_out(enough, wanted, possible, [state.counters for state in buffers])
 
 
-def enough(ops: Ops, wanted: int, possible: Sequence[Array], counters: Sequence[Array]) -> Array:
+def enough(ops: Ops, wanted: int, possible: Sequence[BackendArray], counters: Sequence[BackendArray]) -> BackendArray:
     """Whether any of the buffers can be drawn from, bool scalars, and so many items are stored together."""
     some = functools.reduce(operator.or_, possible)
     return some & (total(ops, (), counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
@@ -300,7 +302,7 @@ def places(mixture: Mixture, above: Place = ()) -> tuple[Place, ...]:
     return tuple(paths)
 
 
-def is_own(indices: Array, path: Place) -> Array:
+def is_own(indices: BackendArray, path: Place) -> BackendArray:
     """Which of handles int32 [B, columns] are of the buffer that these numbers name, bool [B]."""
     own = indices[:, 0] == path[0]
     for column in range(1, indices.shape[1] - 1):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.mapping import Mapper
@@ -18,7 +18,6 @@ from functional_rb.mixture.functions import Backend, M, check_buffers
 from functional_rb.mixture.layout import Form, Layout, form_of, layout_of, specs_of
 from functional_rb.mixture.shares import LARGEST_BATCH
 from functional_rb.mixture.value import Mixture, MixtureSpec, as_floats, check_numbers, check_shape
-from functional_rb.ops.protocol import Array
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.transforms.returns import NStep
@@ -49,14 +48,14 @@ def sample(
 
 
 def _as_sample(
-    spec: MixtureSpec, facts: Facts, size: int, drawn: Drawn, weights: Array, build_mapping: nest.BuildMapping
+    spec: MixtureSpec, facts: Facts, size: int, drawn: Drawn, weights: BackendArray, build_mapping: nest.BuildMapping
 ) -> AnySample[Any]:
     lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
     steps, flat = facts.steps, facts.flat
     shape = lead if steps is None else (*lead[:-1], lead[-1] * steps) if flat else (*lead, steps)
     before = 1 if steps is None else 2
 
-    def each(x: Array, before: int, shape: tuple[int, ...]) -> Array:
+    def each(x: BackendArray, before: int, shape: tuple[int, ...]) -> BackendArray:
         return x.reshape(*shape, *x.shape[before:]) if flat or spec.stacked else x
 
     # Behind the batch's axis, what a function of items gives has axes of its own.
@@ -164,7 +163,7 @@ def given_size(batch_size: int | None) -> int:
     return checks.count("sample", "batch_size", batch_size)
 
 
-def _shares(backend: Backend, engine: Engine, p: ArrayLike, count: int) -> Array:
+def _shares(backend: Backend, engine: Engine, p: ArrayLike, count: int) -> BackendArray:
     """Shares that come with a call, as an array; in a list of numbers some may be arrays themselves, and traced."""
     if not hasattr(p, "dtype"):
         numbers = list(p) if isinstance(p, Iterable) else [None]
@@ -213,7 +212,7 @@ def _kind(spec: BufferSpec) -> tuple[int | None, bool, bool]:
     return steps, steps is not None and len(spec.sampler.leading_shape(1)) == 1, isinstance(spec.sampler, Trajectories)
 
 
-def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> float | Array | None:
+def _beta(engine: Engine, facts: Facts, beta: ArrayLike) -> float | BackendArray | None:
     """The beta that holds; None where all weights are 1."""
     if beta is None:
         if len(facts.betas) > 1:

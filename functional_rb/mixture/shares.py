@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.mixture.value import MixtureSpec
 from functional_rb.ops import numpy_ops, scalars
 from functional_rb.ops.protocol import Array, Ops
@@ -36,9 +36,9 @@ class Assignment(NamedTuple):
         counts: int32 [K], how many rows each buffer gives.
     """
 
-    ids: Array
-    ranks: Array
-    counts: Array
+    ids: BackendArray
+    ranks: BackendArray
+    counts: BackendArray
 
 
 def normalized(ops: Ops, p: Array, drawable: Array) -> Array:
@@ -194,14 +194,14 @@ def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: N
 @functools.lru_cache(maxsize=256)
 def _known_borders(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[NumpyArray, NumpyArray | None]:
     # With "buffers" also the part of each row: a mixture in a mixture gives numbers of rows that are no multiple.
-    ends = np.array(borders(numpy_ops, np.frombuffer(shares_as_bytes, np.float32)))
+    ends = np.array(borders(numpy_ops.OPS, np.frombuffer(shares_as_bytes, np.float32)))
     return ends, np.arange(batch) * spec.parts // batch if spec.how == "buffers" else None
 
 
 @functools.lru_cache(maxsize=256)
 def turns(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[int, ...]:
     """The draws in [0, 2^30) from which on "exact" shares a batch out in another way, ascending from 0; K at most."""
-    rest = quotas(numpy_ops, np.frombuffer(shares_as_bytes, np.float32), np.int32(batch))[1]
+    rest = quotas(numpy_ops.OPS, np.frombuffer(shares_as_bytes, np.float32), np.array(batch, np.int32))[1]
     over = np.cumsum(rest, dtype=np.int64) & BELOW
     return tuple(sorted({0, *(2**STEPS - over[over > 0]).tolist()}))
 
@@ -210,4 +210,6 @@ def turns(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[int, .
 def exact(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draw: int) -> Assignment:
     """How "exact" shares out a batch by a draw in [0, 2^30): the same for all draws between two of `turns`."""
     draws = np.full(1, draw << 1, np.int32)
-    return assign(numpy_ops, spec, np.frombuffer(shares_as_bytes, np.float32), np.int32(batch), batch, draws)
+    return assign(
+        numpy_ops.OPS, spec, np.frombuffer(shares_as_bytes, np.float32), np.array(batch, np.int32), batch, draws
+    )

@@ -9,21 +9,20 @@ from typing import Any, Final, Literal, Self
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, checked_keys, show_key
 from functional_rb.buffer.checks import UNPACK, check_together, is_pair
 from functional_rb.buffer.state import State, StateHolder
-from functional_rb.ops.protocol import Array
 
 How = Literal["exact", "items", "buffers"]
 WAYS: Final = ("exact", "items", "buffers")
 
 # How the numbers of arrays are read, by the arrays' type.
-_readers: dict[type, Callable[[Array], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
+_readers: dict[type, Callable[[BackendArray], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
 
 
-def register_array(kind: type, read: Callable[[Array], Sequence[float] | None]) -> None:
+def register_array(kind: type, read: Callable[[BackendArray], Sequence[float] | None]) -> None:
     """Say how to read the numbers of a backend's arrays; None while they are traced."""
     _readers[kind] = read
 
@@ -67,7 +66,7 @@ class Mixture(StateHolder):
     """
 
     states: tuple[State | Mixture, ...]
-    p: Array | None
+    p: BackendArray | None
     spec: MixtureSpec
 
     def __init__(
@@ -268,7 +267,7 @@ def as_floats(p: object) -> object:
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 
 
-def check_shape(p: Array, count: int, who: str) -> None:
+def check_shape(p: BackendArray, count: int, who: str) -> None:
     """Refuse shares that are not one for each buffer."""
     if tuple(p.shape) != (count,):
         raise ValueError(f"{who}: p: expected shape ({count},), one share for each buffer, got {tuple(p.shape)}")

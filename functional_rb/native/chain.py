@@ -91,10 +91,10 @@ class SavedBlock(_native.Saved):
                 found.append(Entry(auxiliary_name(name), False, moved, old))
         return found
 
-    def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> Any:
+    def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> NumpyArray:
         return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
 
-    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> object:
+    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> NumpyArray:
         """So many rows of an array as they were."""
         return self._array(memory, memory.numpy_dtype(like), begin, (count, *like.shape[1:]))
 

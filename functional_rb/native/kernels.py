@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import functions
 from functional_rb.buffer.known import Draws
@@ -85,7 +85,7 @@ class Kernel:
     """
 
     name: str
-    operands: Sequence[Array | None]
+    operands: Sequence[BackendArray | None]
     results: Any
     records: Sequence[NumpyArray | int] = ()
     cut: int = 0
@@ -107,9 +107,9 @@ class Kernel:
         lent = [places.get(id(x.over if isinstance(x, Made) else x)) for x in self.in_order]
         return {k: place for place, k in enumerate(lent) if k is not None}
 
-    def described(self, describe: Callable[[Array], object]) -> Kernel:
+    def described(self, describe: Callable[[BackendArray], object]) -> Kernel:
         """The same call, which holds no arrays: of each operand there is a description."""
-        found = {id(x): None if x is None else describe(x) for x in self.operands}
+        found: dict[int, Any] = {id(x): None if x is None else describe(x) for x in self.operands}
 
         def change(x: object) -> Any:
             return Made(x.shape, x.dtype, found.get(id(x.over))) if isinstance(x, Made) else found.get(id(x), x)
@@ -151,12 +151,12 @@ def rebuilt(results: object, change: Callable[[object], object]) -> Any:
     return type(results)(*found) if hasattr(results, "_fields") else tuple(found)
 
 
-def ints(*shape: int) -> Made:
+def ints(*shape: int) -> BackendArray:
     """An array int32 that is made."""
     return Made(shape, "int32")
 
 
-def bools(*shape: int) -> Made:
+def bools(*shape: int) -> BackendArray:
     """An array bool that is made."""
     return Made(shape, "bool")
 

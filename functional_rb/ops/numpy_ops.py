@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
+import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from functional_rb.base.arrays import Array, DeviceLike, NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.ops.fixed_point import MASK, TABLES
-from functional_rb.ops.protocol import Carry, T
-
-if TYPE_CHECKING:
-
-    def _as_array(x: NumpyArray) -> Array:
-        return x  # the type checker compares them
-
+from functional_rb.ops.protocol import Carry, ItemOps, ItemOpsOf, T
 
 Vector = NumpyArray
 # Bytes: arrays that begin at a multiple of it are taken over by XLA without a copy.
@@ -68,7 +64,7 @@ def copy(x: Vector) -> Vector:
     return copied
 
 
-def call(function: Callable[..., Any], *arrays: Vector) -> Any:
+def call(function: Callable[..., Any], *arrays: object) -> Any:
     return function(*arrays)
 
 
@@ -254,3 +250,12 @@ def resampled(x: Vector, weights: Vector, axis: int) -> Vector:
 
 def rounded(x: Vector) -> Vector:
     return np.asarray(np.rint(x))
+
+
+if TYPE_CHECKING:
+    from functional_rb.ops import numpy_ops as _functions
+
+    _compared: ItemOpsOf[NumpyArray] = _functions
+
+# This module, for the algorithms: they see arrays as `Array`, and hand back to it what came out of it.
+OPS: Final = typing.cast("ItemOps", sys.modules[__name__])

@@ -36,12 +36,12 @@ class EpochKeeper(NamedTuple):
     Attributes:
         sparse_set: of the slots that can be drawn.
         remaining: int32 scalar, how many are still to be drawn in this epoch.
-        count: int32 scalar, how many there are.
+        members: int32 scalar, how many slots the set has.
     """
 
     sparse_set: SparseSet
     remaining: Array
-    count: Array
+    members: Array
 
     @classmethod
     def of(cls, draft: Draft, count: Array) -> EpochKeeper:
@@ -59,7 +59,7 @@ class EpochKeeper(NamedTuple):
 
     def probabilities(self, ops: Ops, slots: Array) -> Array:
         """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
-        left = ops.where(self.remaining > 0, self.remaining, self.count)
+        left = ops.where(self.remaining > 0, self.remaining, self.members)
         drawable = sparse_sets.contains(ops, self.sparse_set, left, slots)
         share = scalars.reciprocal(ops, ops.cast(ops.maximum(left, ops.full_like(left, 1)), "float32"))
         return ops.cast(drawable, "float32") * share
@@ -70,10 +70,10 @@ class EpochKeeper(NamedTuple):
         Returns:
             slots int32 [B], live bool [B], and how many were left before, an int32 scalar.
         """
-        whole = batch if drop_last else min(batch, 1)  # nothing asked for begins no epoch
+        whole: int | Array = batch if drop_last else min(batch, 1)  # nothing asked for begins no epoch
         if draft.wanted is not None:
             whole = draft.wanted if drop_last else ops.minimum(draft.wanted, ops.full_like(self.remaining, 1))
-        left = ops.where(self.remaining < whole, self.count, self.remaining)
+        left = ops.where(self.remaining < whole, self.members, self.remaining)
         given = ops.where(left < whole, ops.full_like(left, 0), left)
         slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, given, draws, draft.wanted)
         done = (given > 0) & (remaining < whole)
@@ -81,7 +81,7 @@ class EpochKeeper(NamedTuple):
         remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
         dropped = (given > 0) & (self.remaining > 0) & (self.remaining < whole)
         epochs_done = add_epochs(ops, draft.counters.more[EPOCHS_DONE], done, dropped)
-        EpochKeeper(sparse_set, remaining, self.count).keep(ops, draft, epochs_done)
+        EpochKeeper(sparse_set, remaining, self.members).keep(ops, draft, epochs_done)
         return slots, live, left
 
 

@@ -180,7 +180,7 @@ class Groups(SamplerBase):
         """Find groups by random ranks that differ, then go around each from one of its items."""
         there = self._sorted(ops, draft) if self.interleaved else None
         # The tree has a one for each group. Of fewer groups than are wanted, one shuffle of all is gone round.
-        groups = ops.cast(sum_tree.total(draft.known_tree), "int32") if there is None else there.count
+        groups = ops.cast(sum_tree.total(draft.known_tree), "int32") if there is None else there.number
         shuffled = sparse_set.distinct(ops, draws[:, :2], groups)
         turn = ops.arange(batch, like=shuffled) % ops.maximum(groups, ops.full_like(groups, 1))
         ranks = ops.take(shuffled, turn)
@@ -235,7 +235,7 @@ class Groups(SamplerBase):
     @staticmethod
     def _chances(ops: Ops, groups: KeyGroups, sizes: Array) -> Array:
         """Of groups of these sizes, 0 for none."""
-        chance = even_chance(ops, groups.count) + ops.cast(ops.full_like(sizes, 0), "float32")
+        chance = even_chance(ops, groups.number) + ops.cast(ops.full_like(sizes, 0), "float32")
         return ops.where(sizes > 0, chance, ops.full_like(chance, 0))
 
     def _told(self, ops: Ops, draft: Draft, slots: Array, real: Array, sizes: Array) -> dict[str, Array]:
@@ -269,7 +269,7 @@ class Groups(SamplerBase):
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         """Whether there is a group: it may come again and again."""
-        return self._sorted(ops, draft).count > 0 if self.interleaved else self._slices.drawable(ops, draft, n)
+        return self._sorted(ops, draft).number > 0 if self.interleaved else self._slices.drawable(ops, draft, n)
 
 
 def _sums(ops: Ops, x: Array) -> Array:

@@ -143,14 +143,14 @@ class SlicesWithoutReplacement(Trajectories):
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         entries = self.changed(ops, draft, write)
         slots = entries.slots
-        old = sparse_sets.contains(ops, keeper.sparse_set, keeper.count, slots)
+        old = sparse_sets.contains(ops, keeper.sparse_set, keeper.members, slots)
         new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)
         first = single(ops, slots)
         changes = Changes(slots, first & old & (fresh | ~new), first & new & (fresh | ~old))
         moves = self._moves(ops, draft, changes, entries, fresh) if self.by_trajectory else None
         changes = changes if moves is None else moves.others
         sparse_set, remaining, count = sparse_sets.remove(
-            ops, keeper.sparse_set, keeper.remaining, keeper.count, slots, changes.leaving
+            ops, keeper.sparse_set, keeper.remaining, keeper.members, slots, changes.leaving
         )
         if moves is not None:  # now that what lay in the new slot has left it
             sparse_set = sparse_sets.rename(ops, sparse_set, moves.old, moves.new, moves.marked)
@@ -162,7 +162,7 @@ class SlicesWithoutReplacement(Trajectories):
         """Take out of the sparse set what is gone; with its oldest step a trajectory may come that had no windows."""
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         slots, numbers = self.left(ops, draft, removal)[2:]
-        old = sparse_sets.contains(ops, keeper.sparse_set, keeper.count, slots)
+        old = sparse_sets.contains(ops, keeper.sparse_set, keeper.members, slots)
         new, first = numbers > 0, single(ops, slots)
         sparse_set, remaining, count = sparse_sets.remove(ops, *keeper, slots, first & old & ~new)
         sparse_set, count = sparse_sets.insert(ops, sparse_set, count, slots, first & new & ~old)

@@ -191,11 +191,13 @@ class Trajectories(SamplerBase):
         """
         lanes = Lanes(draft.plan.ring, draft.counters.ends)
         in_episode, following = draft.auxiliary[STEP_IN_EPISODE], draft.counters.more[NEXT_STEP_IN_EPISODE]
-        slots, handles, *flags = episode_windows.expand(
+        slots, handles, mask, is_first, is_last, truncated = episode_windows.expand(
             ops, self.rule, lanes, in_episode, following, starts, draws, live, self.by_trajectory
         )
-        real = flags[0][:, 0]
-        info = [ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities)]
+        real = mask[:, 0]
+        weights, probabilities = (ops.where(real, x, ops.full_like(x, 0)) for x in (weights, probabilities))
         if self.flat:
-            handles, flags = handles.reshape(-1), [flag.reshape(-1) for flag in flags]
-        return slots.reshape(-1), Selection(handles, *info, *flags)
+            handles, mask, is_first, is_last, truncated = (
+                x.reshape(-1) for x in (handles, mask, is_first, is_last, truncated)
+            )
+        return slots.reshape(-1), Selection(handles, weights, probabilities, mask, is_first, is_last, truncated)

@@ -111,7 +111,7 @@ class WithoutReplacement(SamplerBase):
         if not draft.plan.in_order:  # several rows may stand for one slot
             marked = marked & single(ops, write.slots)
         sparse_set, remaining, count = sparse_sets.remove(
-            ops, keeper.sparse_set, keeper.remaining, keeper.count, write.slots, marked
+            ops, keeper.sparse_set, keeper.remaining, keeper.members, write.slots, marked
         )
         sparse_set, count = sparse_sets.insert(ops, sparse_set, count, write.slots, marked)
         EpochKeeper(sparse_set, remaining, count).keep(ops, draft)

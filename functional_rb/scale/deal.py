@@ -22,6 +22,7 @@ import dataclasses
 import functools
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import Uniform
@@ -191,20 +192,20 @@ def check(spec: BufferSpec) -> None:
 # --- over a backend's `ops` -----------------------------------------------------------------------------------------
 
 
-def own_slots(ops: Ops, dealing: Dealing, slots: Array, shard: Array) -> tuple[Array, Array]:
+def own_slots(ops: Ops, dealing: Dealing, slots: Array, shard: Array) -> tuple[BackendArray, BackendArray]:
     """Slots of the index int32 [n] as a shard's own, 0 for those of others, and which are its own, bool [n]."""
     local = slots - shard * dealing.slots_each
     own = (local >= 0) & (local < dealing.slots_each)
     return ops.where(own, local, ops.full_like(local, 0)), own
 
 
-def real_rows(ops: Ops, dealing: Dealing, shard: Array, steps: int, like: Array) -> Array:
+def real_rows(ops: Ops, dealing: Dealing, shard: Array, steps: int, like: Array) -> BackendArray:
     """Which rows of steps of a part's lanes are of lanes that the buffer has, bool [steps * lanes_each]."""
     lane = ops.arange(steps * dealing.lanes_each, like=like) % dealing.lanes_each
     return lane < dealing.lanes - shard * dealing.lanes_each
 
 
-def of_all_lanes(ops: Ops, dealing: Dealing, of_shards: Array) -> Array:
+def of_all_lanes(ops: Ops, dealing: Dealing, of_shards: Array) -> BackendArray:
     """Rows [D, steps * lanes_each, *shape] of the lanes of each shard as those of all, [steps * lanes, *shape]."""
     shape, steps = of_shards.shape[2:], of_shards.shape[1] // dealing.lanes_each
     by_step = ops.moveaxis(of_shards.reshape(dealing.shards, steps, dealing.lanes_each, *shape), 0, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
@@ -29,8 +30,8 @@ class Told(NamedTuple):
         sizes: int32 [lanes], how many there are now.
     """
 
-    written: Array
-    sizes: Array
+    written: BackendArray
+    sizes: BackendArray
 
 
 def told(ops: Ops, dealing: Dealing, before: Array, after: Array) -> Told:
@@ -40,12 +41,12 @@ def told(ops: Ops, dealing: Dealing, before: Array, after: Array) -> Told:
     return Told(ring.retreat(ops, new.cursors, old.cursors, plan.ring.limit), new.sizes)
 
 
-def first_rows(ops: Ops, written: Array, steps: int) -> Array:
+def first_rows(ops: Ops, written: Array, steps: int) -> BackendArray:
     """Which rows of steps of all lanes are real where each lane's first ones are, bool [steps * lanes]."""
     return (ops.arange(steps, like=written)[:, None] < written[None, :]).reshape(-1)
 
 
-def slots_of_rows(ops: Ops, plan: Plan, before: Array, steps: int) -> Array:
+def slots_of_rows(ops: Ops, plan: Plan, before: Array, steps: int) -> BackendArray:
     """Where a part has put the items of a write, int32 [steps * lanes], by its counters before; more than fit overlap.
 
     Rows that were not written have the slots that they would have had.
@@ -80,7 +81,7 @@ def shortened(ops: Ops, arrays: Arrays, spec: BufferSpec, sizes: Array, steps: i
     return draft.finish(ops)
 
 
-def emptied(ops: Ops, dealing: Dealing, index: Array, part: Array, shard: Array) -> Array:
+def emptied(ops: Ops, dealing: Dealing, index: Array, part: Array, shard: Array) -> BackendArray:
     """The counters of a part, with as many items in each lane as the index has, by the counters of both."""
     plan = dealing.part.plan
     sizes = counters.read(dealing.index.plan, index).ends.sizes

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Draft
 from functional_rb.core.strategy import Selection
@@ -97,11 +98,15 @@ def draw(
 
 def own_windows(ops: Ops, dealing: Dealing, selection: Selection, shard: Array) -> Selection:
     """What a shard has of a selection of windows of all lanes in step: those of its own lanes."""
-    told = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
-    return selection._replace(**{name: of_own_lanes(ops, dealing, x, shard) for name, x in told.items()})
+    told: dict[str, BackendArray] = {
+        name: of_own_lanes(ops, dealing, x, shard)
+        for name, x in selection._asdict().items()
+        if x is not None and name != "extras"
+    }
+    return selection._replace(**told)
 
 
-def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> Array:
+def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> BackendArray:
     """Of rows [n * lanes, ...] of all lanes in step those of a shard's, [n * lanes_each, ...], dealt evenly."""
     n, shape = rows.shape[0] // dealing.lanes, rows.shape[1:]
     by_shard = ops.moveaxis(rows.reshape(n, dealing.shards, dealing.lanes_each, *shape), 1, 0)

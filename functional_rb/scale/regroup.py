@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
@@ -27,11 +28,11 @@ def split(spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
     dealing = deal(spec, 1)
     plan, known = dealing.index.plan, counters.read(spec.plan, whole.counters)
     slots = np.arange(spec.capacity, dtype=np.int32)
-    kept = Draft.of(whole, spec.plan).read(numpy_ops, slots, dealing.index_leaves)
-    draft = Draft.of(functions.init(numpy_ops, dealing.index), plan)
-    draft.store(numpy_ops, slots, None, None, [kept[k] for k in dealing.index_leaves])
+    kept = Draft.of(whole, spec.plan).read(numpy_ops.OPS, slots, dealing.index_leaves)
+    draft = Draft.of(functions.init(numpy_ops.OPS, dealing.index), plan)
+    draft.store(numpy_ops.OPS, slots, None, None, [kept[k] for k in dealing.index_leaves])
     numbers = known.replace(more={name: known.more[name] for name, _ in plan.counter_names})
-    vector = counters.write(numpy_ops, plan, numbers)
+    vector = counters.write(numpy_ops.OPS, plan, numbers)
     auxiliary = {name: whole.auxiliary[name] for name in plan.auxiliary}
     index = Arrays(draft.rows, draft.wide, whole.tree, vector, auxiliary)
     own = {name: known.more[name].reshape(-1, dealing.lanes) for name in _of_lanes(dealing)}
@@ -45,7 +46,7 @@ def join(spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
     known = counters.read(dealing.index.plan, index.counters)
     own = counters.read(dealing.part.plan, part.counters).more
     more = {name: known.more.get(name, own.get(name)) for name, _ in spec.plan.counter_names}
-    vector = counters.write(numpy_ops, spec.plan, known.replace(more=more))
+    vector = counters.write(numpy_ops.OPS, spec.plan, known.replace(more=more))
     auxiliary = part.auxiliary | index.auxiliary
     return Arrays(part.rows, part.wide, index.tree, vector, {name: auxiliary[name] for name in spec.plan.auxiliary})
 
@@ -74,14 +75,14 @@ def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dea
         shard: which part is wanted.
     """
     if old.shards == new.shards:
-        return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops, new.part))
-    made = Arrays(*functions.init(numpy_ops, new.part))
+        return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops.OPS, new.part))
+    made = Arrays(*functions.init(numpy_ops.OPS, new.part))
     units = _units(new, shard)
     more = {name: _numbers(new, name) for name in _of_lanes(new)}
     for k in sources(old, new, shard):
         part = parts[k]
         first, last = (min(max(unit, units[0]), units[1]) for unit in _units(old, k))
-        arrays = [made.rows, *made.wide, *made.auxiliary.values()]
+        arrays: list[NumpyArray] = [made.rows, *made.wide, *made.auxiliary.values()]
         given = [part.rows, *part.wide, *(part.auxiliary[name] for name in made.auxiliary)]
         for into, found in zip(arrays, given, strict=True):
             rows = len(into) // new.units_each  # of a lane: as many as it has items, frames, or steps that wait
@@ -123,7 +124,7 @@ def _of_lanes(dealing: Dealing) -> Iterable[str]:
 
 
 # Room for a counter of all lanes, int32 [k, lanes].
-def _numbers(dealing: Dealing, name: str) -> Array:
+def _numbers(dealing: Dealing, name: str) -> NumpyArray:
     count = dict(dealing.part.plan.counter_names)[name] // dealing.lanes_each
     return np.zeros((count, dealing.lanes), np.int32)
 
@@ -131,7 +132,7 @@ def _numbers(dealing: Dealing, name: str) -> Array:
 # Where the rings of a shard are, lanes that the buffer does not have among them.
 def _of_shard(dealing: Dealing, shard: int, ends: RingState) -> RingState:
     if dealing.by_slots:
-        return ends_of_slots(numpy_ops, dealing, ends, np.int32(shard))
+        return ends_of_slots(numpy_ops.OPS, dealing, ends, np.array(shard, np.int32))
     limit = dealing.part.plan.ring.limit
     return RingState(_own(dealing, shard, ends.cursors % limit), _own(dealing, shard, ends.sizes))
 
@@ -146,9 +147,9 @@ def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
 
 # The counters of a part.
 def _vector(dealing: Dealing, shard: int, ends: RingState, more: Mapping[str, Array]) -> Array:
-    nothing = np.int32(0)
+    nothing = np.zeros((), np.int32)
     own = {name: _own(dealing, shard, numbers).reshape(-1) for name, numbers in more.items()}
     plan = dealing.part.plan
     own = {name: own.get(name, np.zeros(count, np.int32)) for name, count in plan.counter_names}
     numbers = Counters(_of_shard(dealing, shard, ends), nothing, nothing, nothing, nothing, own)
-    return counters.write(numpy_ops, plan, numbers)
+    return counters.write(numpy_ops.OPS, plan, numbers)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
@@ -17,7 +18,7 @@ def layout_of(arrays: Sequence[Array]) -> Layout:
     return row_layout.plan(described, math.inf)
 
 
-def packed(ops: Ops, layout: Layout, arrays: Sequence[Array]) -> Array:
+def packed(ops: Ops, layout: Layout, arrays: Sequence[Array]) -> BackendArray:
     """Arrays [n, *shape], one at least, as words int32 [n, words]."""
     zero = ops.arange(arrays[0].shape[0], like=arrays[0]) * 0
     if not zero.shape[0]:
@@ -25,11 +26,11 @@ def packed(ops: Ops, layout: Layout, arrays: Sequence[Array]) -> Array:
     return row_layout.pack_rows(ops, layout, arrays, zero)
 
 
-def unpacked(ops: Ops, layout: Layout, words: Array) -> list[Array]:
+def unpacked(ops: Ops, layout: Layout, words: Array) -> list[BackendArray]:
     """The inverse of `packed`."""
     return row_layout.unpack(ops, layout, words, ())
 
 
-def only(ops: Ops, words: Array, own: Array) -> Array:
+def only(ops: Ops, words: Array, own: Array) -> BackendArray:
     """The rows that bool [n] marks, and zeros for others, so that all shards' rows can be added up."""
     return ops.where(row_layout.along(own, words), words, ops.full_like(words, 0))

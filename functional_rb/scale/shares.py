@@ -58,7 +58,7 @@ def exchange(dealing: Dealing, handles: Numbers, shard: int) -> Exchange:
     """
     shards, each = dealing.shards, len(handles) // dealing.shards
     real = handles >= 0
-    slots, own = deal.own_slots(numpy_ops, dealing, handles % dealing.spec.capacity, np.int32(shard))
+    slots, own = deal.own_slots(numpy_ops.OPS, dealing, handles % dealing.spec.capacity, np.array(shard, np.int32))
     asked = np.flatnonzero(own & real).astype(np.int32)
     to = asked // max(each, 1)
     sent = np.bincount(to, minlength=shards) + 1

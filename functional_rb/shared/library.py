@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
-from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.protocol import Ops
 from functional_rb.specs import ArraySpec
 
 Vector = np.ndarray[Any, Any]
@@ -28,7 +29,7 @@ class Library(Protocol):
     backend: Backend
     ops: Ops
 
-    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Array:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> BackendArray:
         """`Backend.convert`, of an array of NumPy without a copy."""
         ...
 
@@ -52,7 +53,7 @@ class Library(Protocol):
         """
         ...
 
-    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: Any) -> list[Array]:
+    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: Any) -> list[BackendArray]:
         """Arrays of the dtypes named, of those of NumPy that nobody else has, of their dtypes as stored."""
         ...
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import order, random_numbers
-from functional_rb.specs.ops import SpecOps
 
 # For each row of `Allowed`, and each choice, another choice: [R, n].
 Lookup = NumpyArray

@@ -11,10 +11,9 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import numpy_ops, order, random_numbers
 from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
-from functional_rb.specs.ops import SpecOps
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -76,7 +75,8 @@ class ArraySpec(Spec):
         """Random words of 31 bits that `draw` takes for a value."""
         if dtypes.kind_of(self.dtype) in ("float", "complex"):
             parts = 2 if self.dtype == "complex64" else 1
-            return parts * self.size * random_numbers.real_words(*self._bounds, self.dtype)
+            low, high = self._bounds
+            return parts * self.size * random_numbers.real_words(low, high, self.dtype)
         return self.size * random_numbers.whole_words(self._counts)
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
@@ -126,7 +126,7 @@ class ArraySpec(Spec):
         """What is stored, [*batch, *shape], for numbers of an environment: for most specs, these numbers."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
         # NumPy lacks bfloat16, and has its numbers as float32.
-        if dtype != self.dtype and (ops, self.dtype, dtype) != (numpy_ops, "bfloat16", "float32"):
+        if dtype != self.dtype and (ops, self.dtype, dtype) != (numpy_ops.OPS, "bfloat16", "float32"):
             raise TypeError(f"expected dtype {self.dtype}, got {dtype}; convert it yourself, or change the spec")
         if shape[max(len(shape) - len(self.shape), 0) :] != self.shape:
             raise ValueError(f"expected shape {('...', *self.shape)}, got {shape}; reshape it")
@@ -138,14 +138,14 @@ class ArraySpec(Spec):
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
         """What is stored, as a NumPy array, for a value of an environment; `batch` are its leading axes, if given."""
-        array = self.encoded(numpy_ops, self._read(value))
+        array = np.asarray(self.encoded(numpy_ops.OPS, self._read(value)))
         if batch and array.shape[: array.ndim - len(self.shape)] != batch:
             raise ValueError(f"expected shape {(*batch, *self.shape)}, got {array.shape}; reshape it")
         return array
 
     def to_host(self, x: NumpyArray) -> Any:
         """What an environment has for stored values [*batch, *shape] in NumPy: the inverse of `from_host`."""
-        return self.decoded(numpy_ops, x)
+        return self.decoded(numpy_ops.OPS, x)
 
     def _read(self, value: object) -> NumpyArray:
         return dtypes.as_dtype(value, self.dtype)

@@ -14,12 +14,11 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import ArrayLike, NumpyArray
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import allowed, numpy_ops, order, random_numbers
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec, rows_of
 from functional_rb.specs.base import Domain, as_table, broadcast
-from functional_rb.specs.ops import SpecOps
 
 # Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are.
 Mask = None | tuple[Any, ...]
@@ -280,7 +279,7 @@ class Vectors(Choices):
         """Vectors for choices on the host; those that are not allowed are refused."""
         choices = self._read(value)
         made = super().from_host(choices, batch)
-        wrong = np.asarray(self.decoded(numpy_ops, made) != choices)
+        wrong = np.asarray(self.decoded(numpy_ops.OPS, made) != choices)
         if wrong.any():
             raise ValueError(
                 f"expected choices below {self.counts if self.several else self.counts[0]}"

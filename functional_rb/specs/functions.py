@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
@@ -198,7 +198,7 @@ def contains(lib: Lib[A], spec: SpecNest, x: Nest) -> A:
         arrays, lead = as_batch(lib, outline, leaves)
     except ValueError:  # batch axes that differ
         return lib.ops.zeros((), "bool")
-    found = lib.inside(outline, arrays)
+    found: Sequence[BackendArray] = lib.inside(outline, arrays)
     if not found:
         return lib.ops.zeros(lead, "bool") == 0
     return functools.reduce(operator.and_, found).reshape(lead)

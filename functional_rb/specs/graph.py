@@ -10,12 +10,11 @@ import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite
-from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.padded import (
     Cut,
     all_last,

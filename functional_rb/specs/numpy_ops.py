@@ -5,18 +5,22 @@ Numbers of bfloat16, which NumPy lacks, are float32 here.
 
 from __future__ import annotations
 
+import sys
+import typing
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.ops.numpy_ops import Vector as Vector
 from functional_rb.ops.numpy_ops import all_rows as all_rows
 from functional_rb.ops.numpy_ops import concat as concat
 from functional_rb.ops.numpy_ops import cumsum as cumsum
 from functional_rb.ops.numpy_ops import mul_wide as mul_wide
 from functional_rb.ops.numpy_ops import where as where
+from functional_rb.ops.protocol import SpecOps, SpecOpsOf
 
 
 def zeros(shape: Sequence[int], dtype: str, device: DeviceLike = None) -> Vector:
@@ -41,7 +45,7 @@ def take(x: Vector, index: Vector) -> Vector:
     return x[index]
 
 
-def clamp(x: Vector, low: Vector, high: Vector) -> Vector:
+def clamp(x: Vector, low: Vector | float, high: Vector | float) -> Vector:
     """Bring between bounds."""
     return np.asarray(np.clip(x, low, high))
 
@@ -65,3 +69,12 @@ def log(x: Vector) -> Vector:
 
 def cos(x: Vector) -> Vector:
     return np.cos(x)
+
+
+if TYPE_CHECKING:
+    from functional_rb.specs import numpy_ops as _functions
+
+    _compared: SpecOpsOf[NumpyArray] = _functions
+
+# This module, for the algorithms: they see arrays as `Array`, and hand back to it what came out of it.
+OPS: Final = typing.cast("SpecOps", sys.modules[__name__])

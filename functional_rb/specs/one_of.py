@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import rows
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite
-from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.padded import Cut, all_of, draw_length, in_front, in_rows, length_words
 from functional_rb.specs.varying import Varying
 

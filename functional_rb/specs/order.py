@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array
-from functional_rb.specs.ops import SpecOps
+from functional_rb.ops.protocol import Array, SpecOps
 
 # The dtypes that are compared as another: a wider one, or a signed one of the same width after a sign-bit flip.
 WORK = {

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import changed
-from functional_rb.specs.ops import SpecOps
 
 
 class Cut:

@@ -11,9 +11,8 @@ import numpy as np
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import MASK
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.ops.random_bits import fraction
-from functional_rb.specs.ops import SpecOps
 
 BITS = 31
 F16_MAX = float(np.finfo(np.float16).max)
@@ -106,7 +105,7 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
             columns[i + j].append(low)
             columns[i + j + 1].append(high)
     digits = []
-    carried: Array = None
+    carried: Array | None = None
     for column in columns:
         total, *rest = column if carried is None else [carried, *column]
         carried = total * 0

@@ -15,12 +15,11 @@ import numpy as np
 
 from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
 from functional_rb.base.containers import of_fields
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Spec, SpecNest
 from functional_rb.specs.composite import Composite
-from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.stacked import Stacked
 
 

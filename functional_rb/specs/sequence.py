@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.composite import Composite
-from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.padded import (
     all_of,
     draw_length,

@@ -12,11 +12,10 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import whole_number
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import allowed, random_numbers
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Domain
-from functional_rb.specs.ops import SpecOps
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
 # The code point behind the end of a text; no text contains it.

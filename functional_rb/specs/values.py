@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import Nest
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.containers import check_depth
 from functional_rb.base.nest import Structure
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Spec, SpecNest
 from functional_rb.specs.composite import checked
 from functional_rb.specs.non_tensor import NonTensor
-from functional_rb.specs.ops import SpecOps
 from functional_rb.specs.rows import is_unit
 from functional_rb.specs.varying import Varying
 
@@ -158,7 +157,7 @@ def words(outline: Outline, masked: bool) -> int:
     return outline.members[0].spec.words_among if masked else outline.words
 
 
-def draw(ops: SpecOps, outline: Outline, bits: Array, mask: Array | None = None) -> dict[int, Array]:
+def draw(ops: SpecOps, outline: Outline, bits: Array, mask: Array | None = None) -> dict[int, BackendArray]:
     """A value for each row of random bits int32 [N, words]: arrays [N, *shape] by position among the leaves.
 
     A mask bool [N, *axes, n] says which choices a single `Categorical` or `OneHot` may take.
@@ -174,12 +173,12 @@ def draw(ops: SpecOps, outline: Outline, bits: Array, mask: Array | None = None)
     return drawn
 
 
-def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Array]:
+def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[BackendArray]:
     """Whether values lie in the domain of each unit of arrays, bool [N] for each unit."""
     return [member.spec.inside(ops, member.gather(leaves)) for member in outline.in_arrays]
 
 
-def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, Array]:
+def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, BackendArray]:
     """The nearest values of the domain, by position among the leaves."""
     made: dict[int, Array] = {}
     for member in outline.in_arrays:

@@ -12,12 +12,11 @@ import numpy as np
 from functional_rb.base.arrays import Nest
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
-from functional_rb.ops.protocol import Array
+from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import rows
 from functional_rb.specs.base import Change, Spec, checked_shape
 from functional_rb.specs.composite import Composite, checked
 from functional_rb.specs.non_tensor import NonTensor
-from functional_rb.specs.ops import SpecOps
 
 
 class Varying(Spec):

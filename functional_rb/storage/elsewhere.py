@@ -35,11 +35,11 @@ def with_spec(
     try:
         step = respec.step_of(new)
         if files is None:
-            rows, wide = row_layout.allocate(numpy_ops, new.plan.layout, new.capacity)
-            made = respec.with_spec(numpy_ops, arrays, old, new, stored=(rows, wide, {}), step=step)
+            rows, wide = row_layout.allocate(numpy_ops.OPS, new.plan.layout, new.capacity)
+            made = respec.with_spec(numpy_ops.OPS, arrays, old, new, stored=(rows, wide, {}), step=step)
         else:
             stored, prepare = (files.rows, files.wide, files.auxiliary), (files.prepare_slots, files.prepare_places)
-            made = respec.with_spec(numpy_ops, arrays, old, new, None, stored, step, *prepare)
+            made = respec.with_spec(numpy_ops.OPS, arrays, old, new, None, stored, step, *prepare)
     except BaseException:
         if files is not None:
             files.discard()

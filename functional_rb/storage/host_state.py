@@ -152,7 +152,7 @@ def init(spec: BufferSpec, files: MappedFiles | None, device: DeviceLike = None)
     """An empty state, in mapped files if there are some; what is sampled goes to the device."""
     stored = None if files is None else (files.rows, files.wide, files.auxiliary)
     with np.errstate(all="ignore"):
-        arrays = functions.init(numpy_ops, spec, stored=stored)
+        arrays = functions.init(numpy_ops.OPS, spec, stored=stored)
     state = HostState.of_arrays(arrays, spec, pinned=False, target=device, files=files)
     readable(state).own().written = False
     return state

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -141,13 +141,14 @@ def _find(ops: Ops, plan: MapPlan, map: HashTable, rows: Array) -> tuple[Array, 
     def going_on(waiting: Array, *others: Array) -> Array:
         return ops.count(waiting) > 0
 
-    def look(waiting: Array, ids: Array, slots: Array, steps: Array) -> tuple[Array, ...]:
+    def look(waiting: Array, ids: Array, slots: Array, steps: Array) -> tuple[Array, Array, Array, Array]:
         entry = ops.take(map.table, slots)
         taken = (entry >= 0) & (entry < plan.capacity)
         known = ops.where(taken, entry, ops.full_like(entry, 0))
         same = waiting & taken & ops.all_rows(ops.take(map.keys, known) == rows)
         waiting = waiting & (entry != EMPTY) & ~same & (steps < plan.table_size - 1)
-        return waiting, ops.where(same, entry, ids), *_next(plan, ops, waiting, slots, steps)
+        slots, steps = _next(plan, ops, waiting, slots, steps)
+        return waiting, ops.where(same, entry, ids), slots, steps
 
     slots = homes(ops, plan, rows)
     nothing = ops.full_like(slots, 0)
@@ -260,7 +261,9 @@ def _match(
         before = ops.cumsum(ops.cast(placed, "int32"))
         return ops.count(on_the_way(steps, placed, equals) & (before < room)) > 0
 
-    def ask(table: Array, slots: Array, steps: Array, placed: Array, equals: Array) -> tuple[Array, ...]:
+    def ask(
+        table: Array, slots: Array, steps: Array, placed: Array, equals: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
         table = ops.min_at(table, slots, ops.where(on_the_way(steps, placed, equals), ticket, nobody))
         entry = ops.take(table, slots)
         apart = wanted & (equals < 0)
@@ -321,10 +324,10 @@ def problem(plan: MapPlan, map: HashTable) -> str | None:
     keys = np.ascontiguousarray(map.keys[:size])
     if len(np.unique(keys.view(np.dtype((np.void, 4 * plan.words))))) < size:
         return "a key is there twice"
-    return _problem_of_ways(plan, map.table, homes(numpy_ops, plan, keys) if size else map.counts[:0])
+    return _problem_of_ways(plan, map.table, homes(numpy_ops.OPS, plan, keys) if size else map.counts[:0])
 
 
-def _problem_of_ways(plan: MapPlan, table: HashTable, begin: Any) -> str | None:
+def _problem_of_ways(plan: MapPlan, table: Array, begin: Array) -> str | None:
     """Why keys that begin in these places, int32 [size], are not all found; or None."""
     slots, left = np.unique(begin, return_counts=True)
     home, step = slots.copy(), 0

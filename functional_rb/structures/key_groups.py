@@ -24,7 +24,7 @@ class KeyGroups(NamedTuple):
     counted: Array
 
     @property
-    def count(self) -> Array:
+    def number(self) -> Array:
         """How many groups have enough items, int32 scalar."""
         return self.counted[-1]
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.ops.protocol import Array, Ops
@@ -62,7 +63,7 @@ def pack(ops: Ops, keys: KeyRows, leaves: Sequence[Array], like: Array) -> Array
     return row_layout.pack_rows(ops, keys.layout, stored, like)
 
 
-def unpack(ops: Ops, keys: KeyRows, rows: Array) -> list[Array]:
+def unpack(ops: Ops, keys: KeyRows, rows: Array) -> list[BackendArray]:
     """The leaves [B, *shape] of rows."""
     stored = row_layout.unpack(ops, keys.layout, rows, ())
     return [

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures.sum_tree import FANOUT, geometry
@@ -128,11 +128,11 @@ def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
     return nodes, keys
 
 
-def problem(tree: object, capacity: int) -> str | None:
+def problem(tree: NumpyArray, capacity: int) -> str | None:
     """Why a tree of NumPy's cannot be one of its leaves; or None."""
     slots = np.arange(capacity, dtype=np.int32)
-    made = pad(numpy_ops, np.full_like(tree, EMPTY), capacity)
-    made = set_keys(numpy_ops, made, capacity, slots, get_keys(numpy_ops, tree, slots))
+    made = pad(numpy_ops.OPS, np.full_like(tree, EMPTY), capacity)
+    made = set_keys(numpy_ops.OPS, made, capacity, slots, get_keys(numpy_ops.OPS, tree, slots))
     wrong = np.flatnonzero(made != tree)
     return f"its minima are not those of its leaves, at {wrong[0]} for one" if wrong.size else None
 

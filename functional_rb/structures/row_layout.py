@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.nest import Path
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
@@ -189,7 +190,7 @@ def pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) ->
     return ops.concat(words, 1) if words else nothing
 
 
-def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[Array]:
+def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list[BackendArray]:
     """The leaves [B, *shape], in the order of the layout, from rows [B, row_words] and the wide leaves."""
     batch = rows.shape[0]
     leaves: list[Array] = []
@@ -210,7 +211,7 @@ def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list
 
 
 @replaceable
-def read(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[Array]:
+def read(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> list[BackendArray]:
     """The leaves [B, *shape] of the items that lie in slots int32 [B] of a storage."""
     return unpack(ops, layout, ops.take(rows, slots), [ops.take(array, slots) for array in wide])
 

@@ -260,7 +260,7 @@ class _Comparison:
 
     def _inside(self, spec: ArraySpec, array: NumpyArray, path: Path) -> None:
         rows = array.reshape(-1, *spec.shape)
-        outside = np.flatnonzero(~np.asarray(spec.inside(numpy_ops, rows)))
+        outside = np.flatnonzero(~np.asarray(spec.inside(numpy_ops.OPS, rows)))
         if len(outside):
             where = f" (row {outside[0]})" if len(rows) > 1 else ""
             found = np.array2string(rows[outside[0]], threshold=8, separator=", ")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, NumpyArray
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, check_leaves
 from functional_rb.ops import numpy_ops
@@ -75,8 +75,8 @@ def applied(
     before: Specs,
     leaves: Leaves,
     lead: tuple[int, ...],
-    draws: object,
-    mask: ArrayLike,
+    draws: Array | None,
+    mask: Array | None,
 ) -> Leaves:
     """What a function gives of leaves of these specs, after a check that it gives what it says."""
     expected = function.spec(dict(before), len(lead))

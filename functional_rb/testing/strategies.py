@@ -258,7 +258,7 @@ def some_items(item: Any, size: int, seed: int) -> Any:
         if isinstance(leaf, NonTensor):
             raise TypeError(f"batches: leaf {name!r}: expected a spec of arrays, got {leaf!r}; leave it out")
     bits = np.random.default_rng(seed).integers(0, BITS, (size, outline.words), np.int32)
-    drawn = values.draw(numpy_ops, outline, bits)
+    drawn = values.draw(numpy_ops.OPS, outline, bits)
     return nest.unflatten(outline.structure, [np.asarray(drawn[k]) for k in range(len(outline.leaves))])
 
 

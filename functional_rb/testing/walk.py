@@ -118,7 +118,7 @@ class Walk(Tried):
         """Set priorities and exchange leaves of what is there, and of what is not."""
         spec = self.spec
         slots = np.arange(spec.capacity, dtype=np.int32)
-        current = Draft.of(self.arrays, spec.plan).handles_of(numpy_ops, slots)
+        current = Draft.of(self.arrays, spec.plan).handles_of(numpy_ops.OPS, slots)
         wanted = np.where(action.which < spec.capacity, 0, -spec.capacity) + current[action.which % spec.capacity]
         handles = np.maximum(wanted, -1).astype(np.int32)
         new: dict[int, NumpyArray] = {}
@@ -181,7 +181,7 @@ class Walk(Tried):
             )
         slots = np.arange(spec.capacity, dtype=np.int32)
         self.arrays = after
-        handles = np.asarray(Draft.of(after, spec.plan).handles_of(numpy_ops, slots), np.int32)
+        handles = np.asarray(Draft.of(after, spec.plan).handles_of(numpy_ops.OPS, slots), np.int32)
         live = self.call("is_live", after, spec, handles)
         leaves = self.call("get", after, spec, handles)
         before = set(self.stored)
@@ -199,7 +199,7 @@ class Walk(Tried):
             "let handles go on: `ChoosingWriter.renew` and its `cleared` do so",
         )
         self.gone |= before - set(self.stored)
-        size = int(Draft.of(after, spec.plan).size(numpy_ops))
+        size = int(Draft.of(after, spec.plan).size(numpy_ops.OPS))
         self.expect(
             size == len(self.stored),
             f"the size after `{what}`",

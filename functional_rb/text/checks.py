@@ -78,7 +78,7 @@ def law_of(lib: TextLib[A], like: Array, decoding: Decoding, who: str) -> Law:
         ("top_k", decoding.top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
         ("top_p", decoding.top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
     )
-    numbers: list[object] = []
+    numbers: list[Any] = []
     for name, value, dtype, expected, fits in bounds:
         if value is None and name == "temperature":
             raise TypeError(f"{who}: expected {name} as {expected}, got None")

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.protocol import Array, TextOps
 from functional_rb.text.laws import Law, choose, log_prob_slopes, log_probs_of
 
@@ -166,7 +167,7 @@ def generate(
     ops: TextOps,
     model: Model,
     cache: object,
-    copied: Callable[[object, Array], object],
+    copied: Callable[[object, BackendArray], object],
     prompts: Array,
     mask: Array,
     bits: Array,
@@ -210,7 +211,7 @@ def generate(
         told = tuple(x[None] for x in _decoded(ops, model, own, token, position, bits[0], law, settings))
     else:
 
-        def turn(i: object, told: tuple[Array, ...]) -> tuple[Array, ...]:
+        def turn(i: Array, told: tuple[Array, ...]) -> tuple[Array, ...]:
             new = _decoded(ops, model, copied(cache, rows), token, position, bits[i], law, settings)
             return tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
 
@@ -227,7 +228,7 @@ def generate(
 
 def _decoded(
     ops: TextOps, model: Model, cache: Cache, token: Array, position: Array, bits: Array, law: Law, settings: Settings
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, ...]:
     """One reply after each token int32 [M] at its position, by bits int32 [n, M, 2].
 
     Returns:
@@ -256,7 +257,7 @@ def _decoded(
     return ops.repeat(n, lambda i, carry: further(i, *carry)[1:], carry)[4]
 
 
-def _untold(ops: TextOps, bits: Array, pad: int) -> tuple[Array, Array, Array, Array]:
+def _untold(ops: TextOps, bits: Array, pad: int) -> tuple[Array, ...]:
     # What stands in place of tokens [...] that were never drawn, for bits [..., 2].
     none = bits[..., 0] * 0
     return none + pad, ops.cast(none, "bool"), ops.cast(none, "float32"), ops.cast(none, "float32")
@@ -283,7 +284,7 @@ def log_probs(
     rows_at_once: int | None = None,
     tokens_at_once: int | None = None,
     cache: Callable[[int, int], object] | None = None,
-) -> Array:
+) -> BackendArray:
     """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding.
 
     Args:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, NumpyArray
 from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array
 from functional_rb.text.generation import Cache, Generation
 
-Step = Callable[[Any, Cache, Array, Array], tuple[Array, Cache]]
+Step = Callable[[Any, Cache, BackendArray, BackendArray], tuple[BackendArray, Cache]]
 """A model: (params, cache, ids int32 [B, T], positions int32 [B, T]) to (logits [B, T, V], cache)."""
 EmptyCache = Callable[[int, int], Cache]
 """Makes a cache before the first token, for so many rows with room for so many tokens."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import record
-from functional_rb.ops.protocol import Array
 
 
 @record
@@ -23,10 +23,10 @@ class RewardData:
         RewardData(input_ids=int32 [2, 8], attention_mask=bool [2, 8], rewards=None, end_scores=float32 [2])
     """
 
-    input_ids: Array
-    attention_mask: Array
-    rewards: Array | None = None
-    end_scores: Array | None = None
+    input_ids: BackendArray
+    attention_mask: BackendArray
+    rewards: BackendArray | None = None
+    end_scores: BackendArray | None = None
 
 
 @record
@@ -42,7 +42,7 @@ class PairwiseDataset:
 
     chosen_data: RewardData
     rejected_data: RewardData
-    prompt_rindex: Array | None = None
+    prompt_rindex: BackendArray | None = None
 
 
 @record
@@ -62,9 +62,9 @@ class PromptData:
         loss: float [B], or of the whole batch; None before it is known.
     """
 
-    input_ids: Array
-    attention_mask: Array
-    prompt_rindex: Array
-    labels: Array | None = None
-    logits: Array | None = None
-    loss: Array | None = None
+    input_ids: BackendArray
+    attention_mask: BackendArray
+    prompt_rindex: BackendArray
+    labels: BackendArray | None = None
+    logits: BackendArray | None = None
+    loss: BackendArray | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 
 
 def random_crop(
     ops: Ops, leaves: Sequence[Array], lengths: Array, draws: Array, length: int
-) -> tuple[list[Array], Array, Array]:
+) -> tuple[list[BackendArray], BackendArray, BackendArray]:
     """Cut a piece out of each trajectory, every start from which it is whole being equally likely.
 
     Args:

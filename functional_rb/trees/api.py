@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.lib import A
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import ArraySpec, Unbounded
@@ -297,7 +297,7 @@ def callers(lib: TreesLib[A], tree: Tree, step: AskedStep, chance_step: AskedSte
     def asking(function: Callable[..., object], name: str, chance: bool) -> Step:
         """Of what is said nothing of, whether it is a chance node."""
 
-        def ask(node: list[Array], action: object, key: PRNGKey) -> Evaluated:
+        def ask(node: list[Array], action: list[Array] | Array, key: PRNGKey) -> Evaluated:
             given = function(*_nests(lib, tree, node, action), key)
             if chance and isinstance(given, Expansion) and given.chance is None:
                 given = given._replace(chance=True)
@@ -509,7 +509,7 @@ def _leaf(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> Leaf:
     return Leaf(*(_array(lib, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
 
 
-def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: list[Array] | Array) -> tuple[Nest, Nest]:
+def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: BackendArray) -> tuple[Nest, Nest]:
     def together(content: Content, leaves: list[Array]) -> Nest:
         return nest.unflatten(content.outline.structure, leaves, lib.build_mapping, tree.batch)
 

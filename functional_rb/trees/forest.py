@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.description import Described
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
@@ -49,11 +49,11 @@ class ForestArrays(NamedTuple):
     nodes: HashTable
     edges: HashTable
     results: HashTable
-    visits: Array
+    visits: BackendArray
     terminations: Array
     edge_rewards: Array
     result_rewards: Array
-    refused: Array
+    refused: BackendArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -100,13 +100,13 @@ def problem(forest: Any) -> str | None:
     return problem_of_stack(spec.arrays, arrays, lambda one: _problem_of_one(spec, one))
 
 
-def _problem_of_one(spec: ForestSpec, arrays: Sequence[object]) -> str | None:
+def _problem_of_one(spec: ForestSpec, arrays: Sequence[BackendArray]) -> str | None:
     maps = [HashTable(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
     for name, map in zip(MAPS, maps, strict=True):
         if problem := hash_map.problem(getattr(spec, name), map):
             return f"its {name}: {problem}"
     sizes = [int(map.counters[SIZE]) for map in maps]
-    return problem_of_links(sizes, maps[1].keys, maps[2].keys)
+    return problem_of_links(sizes, np.asarray(maps[1].keys), np.asarray(maps[2].keys))
 
 
 def problem_of_links(sizes: Sequence[int], edges_keys: NumpyArray, results_keys: NumpyArray) -> str | None:
@@ -313,7 +313,7 @@ def lookup(lib: Lib[A], forest: Forest, observation: object) -> A:
     check_forest_sizes(lib, forest, "lookup")
     spec = forest.spec
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
-    ids: Array = lib.carry_out(_found, spec, (), forest.arrays.nodes, rows)
+    ids: BackendArray = lib.carry_out(_found, spec, (), forest.arrays.nodes, rows)
     return ids.reshape(lead)
 
 
@@ -332,7 +332,7 @@ def visits(lib: Lib[A], forest: Forest, observation: object, action: object = No
         actions, taken = packed(lib, spec.actions, spec.action_rows, action)
         if taken != lead:
             raise ValueError(f"visits: expected actions with the axes {lead} in front, got {taken}")
-    counts: Array = lib.carry_out(_counted, spec, (), arrays.nodes, arrays.edges, arrays.visits, rows, actions)
+    counts: BackendArray = lib.carry_out(_counted, spec, (), arrays.nodes, arrays.edges, arrays.visits, rows, actions)
     return counts.reshape(lead)
 
 
@@ -344,7 +344,7 @@ def _counted(
     edges: HashTable,
     visits: Array,
     rows: Array,
-    actions: object,
+    actions: Array | None,
 ) -> Array:
     found, counts = hash_map.lookup(ops, spec.nodes, nodes, rows), visits
     if actions is not None:
@@ -357,7 +357,8 @@ def _counted(
 def size(lib: Lib[A], forest: Forest) -> A:
     """How many nodes, that is, different observations, a forest has, an int32 scalar."""
     check_forest(lib, forest, "size")
-    return forest.arrays.nodes.counters[..., SIZE]
+    counters: BackendArray = forest.arrays.nodes.counters
+    return counters[..., SIZE]
 
 
 def refused(lib: Lib[A], forest: Forest) -> A:

@@ -140,10 +140,10 @@ class _Graph:
         edge = steps.edge
 
         def observe(vertices: Ints) -> list[NumpyArray]:
-            return key_rows.unpack(numpy_ops, spec.node_rows, observations[vertices])
+            return key_rows.unpack(numpy_ops.OPS, spec.node_rows, observations[vertices])
 
         def act(steps: Ints) -> list[NumpyArray]:
-            return key_rows.unpack(numpy_ops, spec.action_rows, actions[edge[steps], 1:])
+            return key_rows.unpack(numpy_ops.OPS, spec.action_rows, actions[edge[steps], 1:])
 
         return TreeView(
             vertex=vertex,

@@ -37,7 +37,8 @@ def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:
     u = fractions(ops, bits)
     d = alpha + 1 - 1 / 3
     c = 1 / math.sqrt(9 * d)
-    chosen, found = None, None
+    chosen: Array | None = None
+    found: Array | None = None
     for k in range(TRIES):
         normal = (-2.0 * ops.log(u[..., 3 * k])) ** 0.5 * ops.cos(u[..., 3 * k + 1] * (2 * math.pi))
         root = 1.0 + c * normal
@@ -45,6 +46,6 @@ def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:
         log_v = ops.log(v)
         accepted = (root > 0) & (ops.log(u[..., 3 * k + 2]) < 0.5 * normal**2 + d - d * v + d * log_v)
         value = math.log(d) + log_v
-        chosen = value if chosen is None else ops.where(found, chosen, value)
+        chosen = value if chosen is None or found is None else ops.where(found, chosen, value)
         found = accepted if found is None else found | accepted
     return chosen + ops.log(u[..., 3 * TRIES]) / alpha

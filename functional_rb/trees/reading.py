@@ -80,9 +80,9 @@ class NodesByPath(Mapping[Path, int]):
 def hashes(seen: Nodes, which: Ints) -> Ints:
     """The hashes of the observations of vertices, of 60 bits, int64 [m]."""
     keys = rows_of(seen.observations)
-    rows = key_rows.pack(numpy_ops, keys, seen.observe(which), np.zeros(len(which), np.int32))
+    rows = key_rows.pack(numpy_ops.OPS, keys, seen.observe(which), np.zeros(len(which), np.int32))
     plans = (MapPlan(hash_map.MOST, keys.words, seed) for seed in (0, 1))
-    high, low = (hash_map.homes(numpy_ops, plan, rows).astype(np.int64) for plan in plans)
+    high, low = (np.asarray(hash_map.homes(numpy_ops.OPS, plan, rows), np.int64) for plan in plans)
     return high << 30 | low
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
@@ -31,10 +31,10 @@ class Leaf(NamedTuple):
             fills in; 0 before.
     """
 
-    node: Array
-    slot: Array
-    child: Array
-    value: Array
+    node: BackendArray
+    slot: BackendArray
+    child: BackendArray
+    value: BackendArray
 
 
 class Evaluated(NamedTuple):
@@ -349,7 +349,7 @@ def search(
     simulations: int,
     max_depth: int,
     chance_step: Step | None = None,
-) -> tuple[Tree, Array, Array]:
+) -> tuple[Tree, BackendArray, BackendArray]:
     """Some simulations from the root; returns the trees, the slots int32 [B] proposed, and the improved policy."""
     top = ops.full_like(tree.size, ROOT)
     root = policy.begin(ops, edges_of(ops, tree, top), draws.begin)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final, NamedTuple
 
-from functional_rb.base.arrays import Nest
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.containers import register_record
-from functional_rb.ops.protocol import Array
 from functional_rb.trees.spec import TreeSpec
 
 # The number of the root among the nodes.
@@ -54,31 +53,31 @@ class Tree:
         spec: the description of the tree, static.
     """
 
-    parent: Array
-    slot: Array
-    depth: Array
-    visits: Array
-    value: Array
-    prediction: Array
-    terminal: Array
-    chance: Array
-    children: Array
-    edge_visits: Array
-    edge_value: Array
-    reward: Array
-    discount: Array
-    prior: Array
-    valid: Array
-    rows: Array
-    wide: tuple[Array, ...]
-    action_rows: Array
-    action_wide: tuple[Array, ...]
-    statistics: dict[str, Array]
-    low: Array
-    high: Array
-    size: Array
-    refused: Array
-    rejected: Array
+    parent: BackendArray
+    slot: BackendArray
+    depth: BackendArray
+    visits: BackendArray
+    value: BackendArray
+    prediction: BackendArray
+    terminal: BackendArray
+    chance: BackendArray
+    children: BackendArray
+    edge_visits: BackendArray
+    edge_value: BackendArray
+    reward: BackendArray
+    discount: BackendArray
+    prior: BackendArray
+    valid: BackendArray
+    rows: BackendArray
+    wide: tuple[BackendArray, ...]
+    action_rows: BackendArray
+    action_wide: tuple[BackendArray, ...]
+    statistics: dict[str, BackendArray]
+    low: BackendArray
+    high: BackendArray
+    size: BackendArray
+    refused: BackendArray
+    rejected: BackendArray
     spec: TreeSpec
 
     @property
@@ -87,7 +86,7 @@ class Tree:
         return tuple(self.parent.shape[:-1])
 
     @property
-    def q(self) -> Array:
+    def q(self) -> BackendArray:
         """The Q values of all edges, float32 [..., N, A]: reward + discount * value; of an edge never taken 0."""
         return self.reward + self.discount * self.edge_value
 
@@ -134,11 +133,11 @@ class Expansion(NamedTuple):
     """
 
     node: Nest
-    prior: Array
-    value: Array
-    reward: Array | float = 0.0
-    discount: Array | float = 1.0
-    valid: Array | None = None
-    terminal: Array | None = None
+    prior: BackendArray
+    value: BackendArray
+    reward: BackendArray | float = 0.0
+    discount: BackendArray | float = 1.0
+    valid: BackendArray | None = None
+    terminal: BackendArray | None = None
     actions: Nest = None
-    chance: Array | bool | None = None
+    chance: BackendArray | bool | None = None

@@ -250,13 +250,13 @@ def _of_search(tree: Tree) -> TreeView:
     action_rows, action_wide = tree.action_rows, tree.action_wide  # not the tree: it would live as long as its view
 
     def observe(vertices: Ints) -> list[NumpyArray]:
-        return row_layout.unpack(numpy_ops, content.layout, rows[vertices], [x[vertices] for x in wide])
+        return row_layout.unpack(numpy_ops.OPS, content.layout, rows[vertices], [x[vertices] for x in wide])
 
     def act(steps: Ints) -> list[NumpyArray]:
         at = (into[0][steps], into[1][steps])
         if edges is None:
             return [at[1].astype(np.int32)]
-        return row_layout.unpack(numpy_ops, edges.layout, host(action_rows)[at], [host(x)[at] for x in action_wide])
+        return row_layout.unpack(numpy_ops.OPS, edges.layout, host(action_rows)[at], [host(x)[at] for x in action_wide])
 
     terminal = host(tree.terminal)[:n][nodes]
     edge = into[0] * tree.spec.children + into[1]

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft, by_name
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, Table, carried_out, using
-from functional_rb.ops.protocol import Array
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
@@ -41,10 +40,10 @@ class Engine:
     def add(
         self,
         state: Any,
-        leaves: Sequence[Array],
+        leaves: Sequence[BackendArray],
         batch: int,
-        mask: Array | None,
-        priorities: Array | None,
+        mask: BackendArray | None,
+        priorities: BackendArray | None,
         key: object,
         consume: bool = False,
     ) -> Any:
@@ -66,7 +65,7 @@ class Engine:
             if memory.files is not None:
                 library.make_room(memory, spec, counters, batch)
 
-            def write(target: Memory, saved: Saved | None) -> Array:
+            def write(target: Memory, saved: Saved | None) -> BackendArray:
                 target.written = True
                 bits = None
                 if key is not None and spec.writer.words:
@@ -77,7 +76,12 @@ class Engine:
             return next_state(state, version, write, past_of(state, batch), consume)
 
     def update(
-        self, state: Any, handles: Array, priorities: Array | None, replacements: Replacements, consume: bool = False
+        self,
+        state: Any,
+        handles: BackendArray,
+        priorities: BackendArray | None,
+        replacements: Replacements,
+        consume: bool = False,
     ) -> Any:
         """Set priorities and rewrite leaves of items, by handle; returns the new state."""
         library, spec, counters = self.library, state.spec, state._counters
@@ -94,7 +98,7 @@ class Engine:
             if stored and memory.files is not None:
                 library.make_room(memory, spec, counters, 0, handles)
 
-            def write(target: Memory, saved: Saved | None) -> Array:
+            def write(target: Memory, saved: Saved | None) -> BackendArray:
                 given = spec, handles, priorities, stored
                 return self._carry_out(functions.update, target, saved, counters, *given).counters
 
@@ -120,14 +124,14 @@ class Engine:
             if rows and memory.files is not None:
                 self.library.make_room(memory, spec, counters, rows)
 
-            def write(target: Memory, saved: Saved | None) -> Array:
+            def write(target: Memory, saved: Saved | None) -> BackendArray:
                 target.written |= rewrites
                 return self._carry_out(function, target, saved, counters, spec, *given).counters
 
             return next_state(state, version, write, None if rewrites else past_of(state, rows), consume)
 
     def sample(
-        self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None, consume: bool = False
+        self, state: Any, key: Any, batch: int, beta: Any, wanted: BackendArray | None = None, consume: bool = False
     ) -> tuple[Any, list[Any], Selection]:
         """Draw items, of which the first `wanted` count, or all; only a sampler that remembers may consume the state.
 
@@ -164,7 +168,7 @@ class Engine:
         batch: int,
         beta: ArrayLike,
         finish: Callable[..., object],
-        wanted: Array | None = None,
+        wanted: BackendArray | None = None,
     ) -> tuple[Any, Any]:
         """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         if not state.spec.sampler.remembers or batch == 0:
@@ -267,14 +271,14 @@ class Engine:
             made = separate(made, arrays, memory.clone)
             return made_by.of_arrays(made, spec, pinned=False, table=table, target=state._target)
 
-    def count_invalid(self, state: Any, outside: Array) -> object:
+    def count_invalid(self, state: Any, outside: BackendArray) -> object:
         """The same state, with what was left out counted."""
         after = core_counters.with_invalid(self.library.ops, state._counters, outside)
         return type(state)(readable(state), after, state.spec, state._save_history, state._target)
 
     # ---------------------------------------------------------------- reading
 
-    def get(self, state: Any, handles: Array) -> list[Any]:
+    def get(self, state: Any, handles: BackendArray) -> list[Any]:
         """Read stored items by their handles."""
         version = readable(state)
         with self.library.lock(version):
@@ -287,27 +291,27 @@ class Engine:
         with self.library.lock(version):
             return _with_objects(version.own(), self.library.items(state))
 
-    def is_live(self, state: object, handles: Array) -> Array:
+    def is_live(self, state: object, handles: BackendArray) -> BackendArray:
         """Whether handles name stored items."""
         return self.look(state, functions.is_live, handles)
 
-    def counter(self, state: Any, place: int) -> Array:
+    def counter(self, state: Any, place: int) -> BackendArray:
         """One of the counters, int32."""
-        found: Array = state.counters[..., place]
+        found: BackendArray = state.counters[..., place]
         return found
 
-    def drawable(self, state: object, n: int) -> Array:
+    def drawable(self, state: object, n: int) -> BackendArray:
         """Whether n items can be drawn from the state now."""
         return self._read(state, functions.drawable, None, n)
 
     def look(
-        self, state: Any, function: Callable[..., Any], handles: Array | None = None, n: int | None = None
-    ) -> Array:
+        self, state: Any, function: Callable[..., Any], handles: BackendArray | None = None, n: int | None = None
+    ) -> BackendArray:
         """What a function of `buffer.functions` reads off a state."""
         given = [] if n is None else [n]
         return self.library.sent(self._read(state, function, handles, *given), state._target)
 
-    def _read(self, state: Any, function: Callable[..., Any], handles: Array | None, *given: object) -> Any:
+    def _read(self, state: Any, function: Callable[..., Any], handles: BackendArray | None, *given: object) -> Any:
         """What a function of `buffer.functions` reads of items, or of all, where the memory is."""
         version = readable(state)
         with self.library.lock(version), self.library.core():
@@ -323,13 +327,15 @@ class Engine:
 
     # ---------------------------------------------------------------- in memory
 
-    def _placed(self, state: Any, memory: Memory, name: str, array: Array | None, batch: int) -> Array | None:
+    def _placed(
+        self, state: Any, memory: Memory, name: str, array: BackendArray | None, batch: int
+    ) -> BackendArray | None:
         """A checked input with one number for each item, where the memory is."""
         if array is None:
             return None
         return self.library.placed(name, array.reshape(batch), memory, state._target)
 
-    def _stored(self, state: Any, memory: Memory, k: int, leaf: Any) -> Array:
+    def _stored(self, state: Any, memory: Memory, k: int, leaf: Any) -> BackendArray:
         """A checked leaf as it is stored, where the memory is: of Python objects, fresh tokens of these."""
         if memory.table is not None and k in state.spec.plan.objects:
             return memory.table.stored(leaf, memory.rows)
@@ -340,10 +346,10 @@ class Engine:
         state: Any,
         version: Version,
         key: object,
-        bits: Array | None,
+        bits: BackendArray | None,
         batch: int,
         beta: ArrayLike,
-        wanted: Array | None,
+        wanted: BackendArray | None,
         consume: bool,
     ) -> tuple[Any, list[Any], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
@@ -353,7 +359,7 @@ class Engine:
         if at_hand and not version.own().written:
             checks.check_nonempty(spec, False, 0)
 
-        def draw(memory: Memory, saved: Saved | None) -> Array:
+        def draw(memory: Memory, saved: Saved | None) -> BackendArray:
             with library.core():
                 words = library.random_bits(key, spec.draw_shape(batch), memory)
                 given = spec, words, library.number(beta, memory), batch, bits, wanted
@@ -380,11 +386,11 @@ class Engine:
         state: Any,
         memory: Memory,
         batch: int,
-        stored: list[Array],
-        slots: Array | None,
+        stored: list[BackendArray],
+        slots: BackendArray | None,
         selection: Selection,
-        bits: Array | None,
-    ) -> tuple[list[Array], Selection]:
+        bits: BackendArray | None,
+    ) -> tuple[list[BackendArray], Selection]:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
         spec, plan = state.spec, state.spec.plan
         slots = selection.handles % spec.capacity if slots is None else slots
@@ -397,7 +403,12 @@ class Engine:
             return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
 
     def _carry_out(
-        self, function: Callable[..., object], memory: Memory, saved: Saved | None, counters: Array, *given: object
+        self,
+        function: Callable[..., object],
+        memory: Memory,
+        saved: Saved | None,
+        counters: BackendArray,
+        *given: object,
     ) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library, arrays = self.library, memory.state_arrays(counters)
@@ -422,7 +433,7 @@ class Engine:
 def next_state(
     state: Any,
     version: Version,
-    write: Callable[[Memory, Saved | None], Array],
+    write: Callable[[Memory, Saved | None], BackendArray],
     past: Any,
     consume: bool = False,
 ) -> object:
@@ -466,7 +477,7 @@ def past_of(state: Any, added: int = 0) -> object:
     return past.after(state.spec.rows(added)) if added and past is not None else past
 
 
-def _with_objects(memory: Memory, leaves: list[Array]) -> list[Any]:
+def _with_objects(memory: Memory, leaves: list[BackendArray]) -> list[Any]:
     """The leaves of items, with Python objects in place of their tokens."""
     if memory.table is None:
         return leaves

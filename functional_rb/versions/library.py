@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE
 from functional_rb.ops.part_kernels import Table as Replacing
-from functional_rb.ops.protocol import Array, Ops
+from functional_rb.ops.protocol import Ops
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
@@ -94,11 +94,11 @@ class Library(abc.ABC):
         """Two keys from one: the first for the sampler, the other for transforms."""
 
     @abc.abstractmethod
-    def random_bits(self, key: Any, shape: tuple[int, int], memory: Memory) -> Array:
+    def random_bits(self, key: Any, shape: tuple[int, int], memory: Memory) -> BackendArray:
         """Uniform int32 in [0, 2^31) by a key, where the memory is."""
 
     @abc.abstractmethod
-    def number(self, beta: ArrayLike, memory: Memory) -> Array:
+    def number(self, beta: ArrayLike, memory: Memory) -> BackendArray:
         """The exponent of the importance weights as a float32 scalar."""
 
     def sent(self, array: Any, target: Any) -> Any:
@@ -119,18 +119,18 @@ class Library(abc.ABC):
         """A sample, on its way to where samples go; its rows may lie in the room that was there for them."""
         return leaves, selection
 
-    def placed(self, name: str, array: Array, memory: Memory, target: Any) -> Array:
+    def placed(self, name: str, array: BackendArray, memory: Memory, target: Any) -> BackendArray:
         """A checked input as kernels take it, where the memory is; refused elsewhere."""
         return array
 
     @abc.abstractmethod
-    def items(self, state: Any) -> list[Array]:
+    def items(self, state: Any) -> list[BackendArray]:
         """The leaves of all of the storage, tokens of objects among them; nobody writes to them."""
 
     # ---------------------------------------------------------------- room in files
 
     def make_room(
-        self, memory: Memory, spec: BufferSpec, counters: Array, batch: int, handles: Array | None = None
+        self, memory: Memory, spec: BufferSpec, counters: BackendArray, batch: int, handles: BackendArray | None = None
     ) -> None:
         """Have room in the memory's files for adding a batch, or for rewriting what handles int32 [B] name.
 

@@ -13,9 +13,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.core.draft import Arrays
-from functional_rb.ops.protocol import Array
 from functional_rb.structures import stored_arrays
 from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, own_name, wide_name
 
@@ -39,8 +38,8 @@ class Entry(NamedTuple):
 
     name: str
     flat: bool
-    where: Array
-    old: Array
+    where: BackendArray
+    old: BackendArray
 
 
 class Saved(Protocol):
@@ -89,10 +88,10 @@ class Memory(abc.ABC):
 
     def __init__(
         self,
-        rows: Array,
-        wide: tuple[Array, ...],
-        tree: Array | None,
-        auxiliary: dict[str, Array],
+        rows: BackendArray,
+        wide: tuple[BackendArray, ...],
+        tree: BackendArray | None,
+        auxiliary: dict[str, BackendArray],
         pinned: bool = False,
     ) -> None:
         """Take arrays over; pinned if somebody else may hold them."""
@@ -111,47 +110,47 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def taken(array: object) -> Array:
+    def taken(array: object) -> BackendArray:
         """An array of NumPy's as the library has it, in the same memory; one of the library itself."""
 
     @staticmethod
     @abc.abstractmethod
-    def as_numpy(array: Array) -> NumpyArray:
+    def as_numpy(array: BackendArray) -> NumpyArray:
         """An array as NumPy has it, in the same memory where that can be."""
 
     @staticmethod
     @abc.abstractmethod
-    def numpy_dtype(array: Array) -> np.dtype[np.generic]:
+    def numpy_dtype(array: BackendArray) -> np.dtype[np.generic]:
         """The dtype that NumPy has for an array's."""
 
     @staticmethod
-    def part_of(holder: Array, dtype: str, begin: int, shape: tuple[int, ...]) -> Array:
+    def part_of(holder: BackendArray, dtype: str, begin: int, shape: tuple[int, ...]) -> BackendArray:
         """A part of an array of bytes on a GPU, as an array of a dtype by its name."""
         raise TypeError("expected memory on a GPU, where alone what was saved lies in an array")
 
     @staticmethod
     @abc.abstractmethod
-    def clone(array: Array) -> Array:
+    def clone(array: BackendArray) -> BackendArray:
         """A copy of an array."""
 
     @staticmethod
     @abc.abstractmethod
-    def is_plain_array(array: Array) -> bool:
+    def is_plain_array(array: BackendArray) -> bool:
         """Whether it is a contiguous one of the library's own, in the memory of some device."""
 
     @classmethod
-    def is_ordinary_array(cls, array: Array) -> bool:
+    def is_ordinary_array(cls, array: BackendArray) -> bool:
         """Whether it is a plain one in the CPU's memory."""
         return cls.is_plain_array(array)
 
     # ------------------------------------------------------------ the arrays
 
     @property
-    def by_name(self) -> dict[str, Array]:
+    def by_name(self) -> dict[str, BackendArray]:
         """All arrays by their names, see `stored_arrays`."""
         return _named(self.rows, self.wide, self.auxiliary, self.tree)
 
-    def take(self, named: Mapping[str, Array]) -> None:
+    def take(self, named: Mapping[str, BackendArray]) -> None:
         """Have other arrays from now on, by their names: the rows, and all that is there now or not."""
         self.rows, self.tree = named[ROWS], named.get(TREE)
         self.wide = tuple(named[wide_name(k)] for k in range(len(self.wide)))
@@ -159,11 +158,11 @@ class Memory(abc.ABC):
         self.place = self._ordinary = self._nbytes = None
 
     @property
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[BackendArray]:
         """All arrays."""
         return [self.rows, *self.wide, *self.auxiliary.values(), *([] if self.tree is None else [self.tree])]
 
-    def state_arrays(self, counters: Array) -> Arrays:
+    def state_arrays(self, counters: BackendArray) -> Arrays:
         """The arrays of a state with these counters."""
         return Arrays(self.rows, self.wide, self.tree, counters, dict(self.auxiliary))
 
@@ -213,7 +212,7 @@ class Memory(abc.ABC):
         most = max(self.nbytes, LEAST)
         return self.retained > (most if self.files is None else min(most, RETAINED_BYTES))
 
-    def saved_rows(self) -> Iterator[tuple[str, Array]]:
+    def saved_rows(self) -> Iterator[tuple[str, BackendArray]]:
         """The rows that are saved for older versions, with the names of the arrays that they were in."""
         for reference, _ in self.history:
             version = reference()

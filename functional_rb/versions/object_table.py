@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import forks
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.object_arrays import Objects, array_of
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.ops.protocol import Array
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import ROWS, auxiliary_name
 from functional_rb.versions.memory import Memory
@@ -66,10 +66,10 @@ class Table:
 
     # ------------------------------------------------------------ what depends on the array library
 
-    def check_readable(self, array: Array) -> None:
+    def check_readable(self, array: BackendArray) -> None:
         """Refuse an array whose numbers cannot be looked at."""
 
-    def cells(self, rows: Array, columns: Sequence[slice]) -> list[Tokens]:
+    def cells(self, rows: BackendArray, columns: Sequence[slice]) -> list[Tokens]:
         """The tokens in rows int32 [..., words]."""
         if not columns or not rows.size:
             return []
@@ -85,11 +85,11 @@ class Table:
         self._objects.update(zip(range(first, first + n), objects.reshape(-1).tolist(), strict=True))
         return np.arange(first, first + n, dtype=np.int64).reshape(objects.shape)
 
-    def stored(self, leaf: Any, like: Array) -> Array:
+    def stored(self, leaf: Any, like: BackendArray) -> BackendArray:
         """Fresh tokens of the objects of a leaf, beside another array. Hold the lock until they are there."""
         return self.tokens(leaf)
 
-    def read(self, leaves: Sequence[Array]) -> list[Any]:
+    def read(self, leaves: Sequence[BackendArray]) -> list[Any]:
         """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""
         found = list(leaves)
         for k in self.spec.plan.objects:
@@ -142,7 +142,7 @@ class Table:
         arrays = memory.by_name
         return self._by_token([x for name, columns in self._columns.items() for x in self.cells(arrays[name], columns)])
 
-    def of_tokens(self, rows: Array, columns: Sequence[slice]) -> dict[int, object]:
+    def of_tokens(self, rows: BackendArray, columns: Sequence[slice]) -> dict[int, object]:
         """The objects by token in rows int32 [..., words], whose tokens are in the columns. Hold the lock."""
         return self._by_token(self.cells(rows, columns))
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer import reader
 from functional_rb.buffer.reader import Piece, TakeSnapshot
 from functional_rb.core.save_history import SaveHistory
-from functional_rb.ops.protocol import Array
 from functional_rb.versions.memory import Entry, Memory
 from functional_rb.versions.object_table import columns_of_leaves
 from functional_rb.versions.recorder import Log
@@ -87,7 +87,7 @@ def _older_twin(version: Version) -> Version:
     return twin
 
 
-def _found(version: Version, name: str) -> tuple[Memory, Array, list[Entry]]:
+def _found(version: Version, name: str) -> tuple[Memory, BackendArray, list[Entry]]:
     """The newest memory, the array of a name that the version has, and what was overwritten in it, the newest first."""
     memory, later = version.found()
     array, entries = memory.by_name.get(name), list[Entry]()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.part_kernels import Table
-from functional_rb.ops.protocol import Array
 from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import is_items
@@ -51,7 +51,7 @@ class Recorder:
         """A primitive that writes nothing, as the library has it."""
         return getattr(self._primitives, name)
 
-    def save(self, x: Array, index: Array, flat: bool = False) -> None:
+    def save(self, x: BackendArray, index: BackendArray, flat: bool = False) -> None:
         """Write down what lies in rows (or elements) of an array, if that is one of the memory's."""
         undo = None if self._memory.files is None else self._memory.files.undo
         for name, array in self._memory.by_name.items():
@@ -61,12 +61,12 @@ class Recorder:
                 old = self._primitives.take(x.reshape(-1) if flat else x, index)
                 self._log.entries.append(Entry(name, flat, index, old))
 
-    def set_at(self, x: Array, index: Array, values: Array) -> Array:
+    def set_at(self, x: BackendArray, index: BackendArray, values: BackendArray) -> BackendArray:
         """Write `x[index] = values` in place, and record it."""
         self.save(x, index)
         return self._primitives.set_at(x, index, values)
 
-    def set_flat(self, x: Array, index: Array, values: Array) -> Array:
+    def set_flat(self, x: BackendArray, index: BackendArray, values: BackendArray) -> BackendArray:
         """`x` with elements set by their position in it as one vector, in place."""
         self.save(x, index, flat=True)
         return self._primitives.set_flat(x, index, values)
@@ -77,17 +77,27 @@ class Recorder:
             return table
         set_leaves, store = table[sum_tree.set_leaves], table[row_layout.store]
 
-        def recorded_set_leaves(tree: Array, capacity: int, leaves: Array, *values: object, **others: object) -> Array:
+        def recorded_set_leaves(
+            tree: BackendArray, capacity: int, leaves: BackendArray, *values: object, **others: object
+        ) -> BackendArray:
             self.save(tree, leaves, flat=True)
             self._log.has_leaves_alone = True
             return set_leaves(tree, capacity, leaves, *values, **others)
 
         def recorded_store(
-            layout: Layout, rows: Array, wide: Sequence[Array], slots: Array, source: Any, live: Any, leaves: Any
-        ) -> tuple[Array, tuple[Array, ...]]:
+            layout: Layout,
+            rows: BackendArray,
+            wide: Sequence[BackendArray],
+            slots: BackendArray,
+            source: Any,
+            live: Any,
+            leaves: Any,
+        ) -> tuple[BackendArray, tuple[BackendArray, ...]]:
             for array in (rows, *wide):
                 self.save(array, slots if live is None else slots[live])
-            stored: tuple[Array, tuple[Array, ...]] = store(layout, rows, wide, slots, source, live, leaves)
+            stored: tuple[BackendArray, tuple[BackendArray, ...]] = store(
+                layout, rows, wide, slots, source, live, leaves
+            )
             return stored
 
         return {**table, sum_tree.set_leaves: recorded_set_leaves, row_layout.store: recorded_store}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import state as core
 from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.save_history import NEW, SaveHistory
-from functional_rb.ops.protocol import Array
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
@@ -32,7 +32,7 @@ class VersionedState(core.State):
 
     # None once the state is consumed.
     _version: Version | None
-    _counters: Array
+    _counters: BackendArray
     # The saves that this state succeeds; None if it succeeds none.
     _save_history: SaveHistory | None
     # The device that samples go to, and that items may come from; None for where the arrays are.
@@ -43,7 +43,7 @@ class VersionedState(core.State):
     def __init__(
         self,
         version: Version,
-        counters: Array,
+        counters: BackendArray,
         spec: BufferSpec,
         save_history: SaveHistory | None = None,
         target: object = None,

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from functional_rb.base import forks
+from functional_rb.base.arrays import BackendArray
 from functional_rb.core.draft import Arrays
-from functional_rb.ops.protocol import Array
 from functional_rb.structures import sum_tree
 from functional_rb.versions.memory import Entry, Memory, Saved
 from functional_rb.versions.object_table import Table
@@ -189,7 +189,7 @@ def forget_dead(memory: Memory) -> None:
         memory.retained -= memory.history.popleft()[1]
 
 
-def separate(arrays: Arrays, others: Arrays, copy: Callable[[Array], Array]) -> Arrays:
+def separate(arrays: Arrays, others: Arrays, copy: Callable[[BackendArray], BackendArray]) -> Arrays:
     """Arrays of which those that others are too are replaced by copies."""
     theirs = {id(x) for x in (others.rows, *others.wide, others.tree, others.counters, *others.auxiliary.values())}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import BackendArray
 from functional_rb.core import handles
 from functional_rb.core.counters import REFUSED
 from functional_rb.core.plan import AuxiliaryArray
@@ -180,7 +181,7 @@ def _reduce(ops: Ops, numbers: Array, how: str) -> Array:
 
 
 @replaceable
-def compare(ops: Ops, draft: Draft, keys: Array, best: Array) -> tuple[Array, Array, Array]:
+def compare(ops: Ops, draft: Draft, keys: Array, best: Array) -> tuple[BackendArray, BackendArray, BackendArray]:
     """The stored items of the lowest ranks beside the best new ones.
 
     Args:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import TABLES
-from functional_rb.ops.protocol import Carry, T
+from functional_rb.ops.protocol import BackendOps, BackendOpsOf, Carry, T
 from jax_backend import compat
 from jax_backend.arrays import rules
-
-if TYPE_CHECKING:
-
-    def _as_array(x: jax.Array) -> Array:
-        return x  # the type checker compares them
 
 
 def zeros(shape: Sequence[int], dtype: str, device: object = None) -> jax.Array:
@@ -211,7 +208,7 @@ def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     return ((high << 1) | (low >> 31)).astype(jnp.int32), (low & 0x7FFFFFFF).astype(jnp.int32)
 
 
-def call(function: Callable[..., Any], *arrays: jax.Array) -> Any:
+def call(function: Callable[..., Any], *arrays: object) -> Any:
     with rules.users():
         return function(*arrays)
 
@@ -312,7 +309,7 @@ def cos(x: jax.Array) -> jax.Array:
     return jnp.cos(x)
 
 
-def clamp(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+def clamp(x: jax.Array, low: jax.Array | float, high: jax.Array | float) -> jax.Array:
     """Bring between bounds; chosen, as XLA's minimum and maximum make zeros of subnormal numbers."""
     x = jnp.where(x >= low, x, low)
     return jnp.where(x <= high, x, high)
@@ -355,3 +352,12 @@ def resampled(x: jax.Array, weights: NumpyArray, axis: int) -> jax.Array:
 
 def rounded(x: jax.Array) -> jax.Array:
     return jnp.round(x)
+
+
+if TYPE_CHECKING:
+    from jax_backend.arrays import ops as _functions
+
+    _compared: BackendOpsOf[jax.Array] = _functions
+
+# This module, for the algorithms: they see arrays as `Array`, and hand back to it what came out of it.
+OPS: Final = typing.cast("BackendOps", sys.modules[__name__])

@@ -98,7 +98,7 @@ def add(
     """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
     given = _arrays(state), spec, leaves, batch, mask, priorities, draws
-    core = functools.partial(functions.add, ops)
+    core = functools.partial(functions.add, ops.OPS)
     if spec.known.buffer:
         return choose(_declared(kernels.add, *given), core, *given)
     launch = _launch(launches.add, *given)
@@ -158,11 +158,11 @@ def draw(
         draft, slots, selection = _chosen(state, draws, beta, batch, wanted)
         (slots, *info), outline = jax.tree.flatten((slots, selection))
         slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
-        leaves, selection = functions.read_selection(ops, draft, spec, slots, selection, batch, more)
-        return finished(draft.finish(ops), [*leaves, *selection.extras.values()]), leaves, selection
+        leaves, selection = functions.read_selection(ops.OPS, draft, spec, slots, selection, batch, more)
+        return finished(draft.finish(ops.OPS), [*leaves, *selection.extras.values()]), leaves, selection
 
-    def core(arrays: Arrays, draws: object, beta: object, wanted: object) -> Any:
-        leaves, selection = functions.draw(ops, arrays, spec, draws, beta, batch)[1:]
+    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: object) -> Any:
+        leaves, selection = functions.draw(ops.OPS, arrays, spec, draws, beta, batch)[1:]
         return [leaves[k] for k in spec.plan.stored], selection
 
     arrays, wanted = _arrays(state), wanted if leaves_out(spec) else None
@@ -170,7 +170,7 @@ def draw(
     leaves, selection = choose(kernel, core, arrays, draws, beta, wanted)
     if spec.plan.frames is not None:
         slots = selection.handles % spec.capacity
-        found = frame_ring.read(ops, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
+        found = frame_ring.read(ops.OPS, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
         found |= zip(spec.plan.stored, leaves, strict=True)
         leaves = [found[k] for k in range(len(spec.plan.leaves))]
     # What is written to the state that is returned comes after this read: else XLA might copy the storage.
@@ -191,7 +191,7 @@ def _chosen(
     def by_sampler(of: State | Arrays, draws: Any, beta: Any, wanted: Any) -> Any:
         draft = Draft.of(of, spec.plan)
         draft.wanted = wanted
-        return draft, *spec.sampler.draw(ops, draft, draws, beta, batch)
+        return draft, *spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
 
     def core(*given: Any) -> Any:
         draft, slots, selection = by_sampler(*given)
@@ -234,8 +234,8 @@ def update(
     spec = state.spec
     given = _arrays(state), spec, handles, priorities, replacements
     if not spec.known.buffer and (not spec.known.updates or priorities is None or replacements):
-        return finished(functions.update(ops, *given))
-    return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops), *given)
+        return finished(functions.update(ops.OPS, *given))
+    return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops.OPS), *given)
 
 
 def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:

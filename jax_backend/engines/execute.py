@@ -77,13 +77,13 @@ def init(spec: BufferSpec, device: object = None) -> State:
     if isinstance(where, jax.sharding.NamedSharding):
         return to_state(_spread(spec, where)(), spec)
     with rules.promoting_ranks():
-        return to_state(functions.init(ops, spec, where), spec)
+        return to_state(functions.init(ops.OPS, spec, where), spec)
 
 
 # Makes the arrays of an empty state where they are to lie.
 @functools.lru_cache(maxsize=256)
 def _spread(spec: BufferSpec, sharding: jax.sharding.NamedSharding) -> Callable[[], Arrays]:
-    make = compile.program(functools.partial(functions.init, ops, spec))
+    make = compile.program(functools.partial(functions.init, ops.OPS, spec))
     return jax.jit(make, out_shardings=devices.places(jax.eval_shape(make), sharding))
 
 
@@ -193,7 +193,7 @@ def known(state: State, mask: jax.Array | None) -> tuple[Any, Any] | None:
 @compile.program
 def inside(outline: Outline, leaves: Sequence[jax.Array]) -> list[jax.Array]:
     """Whether values lie in the domain of each unit."""
-    return values.inside(ops, outline, leaves)
+    return values.inside(ops.OPS, outline, leaves)
 
 
 def count_invalid(state: State, outside: jax.Array) -> State:
@@ -204,7 +204,7 @@ def count_invalid(state: State, outside: jax.Array) -> State:
 @functools.partial(jax.jit, inline=True)
 @compile.program
 def _counted(vector: jax.Array, outside: jax.Array) -> jax.Array:
-    return counters.with_invalid(ops, vector, outside)
+    return counters.with_invalid(ops.OPS, vector, outside)
 
 
 @compile.program
@@ -247,7 +247,7 @@ def _exchanged(state: State, arrays: Arrays) -> dict[str, object]:
 @compile.program
 def cleared(state: State) -> dict[str, object]:
     """What of a state changes where all items are taken out."""
-    return _exchanged(state, compile.finished(functions.clear(ops, state, state.spec)))
+    return _exchanged(state, compile.finished(functions.clear(ops.OPS, state, state.spec)))
 
 
 _clear = jax.jit(cleared, static_argnames="kernels", inline=True)
@@ -262,7 +262,7 @@ def clear(state: State) -> State:
 @functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
 @compile.program
 def _with_spec(state: State, spec: BufferSpec, where: jax.sharding.NamedSharding | None) -> dict[str, object]:
-    arrays = compile.finished(respec.with_spec(ops, state, state.spec, spec))
+    arrays = compile.finished(respec.with_spec(ops.OPS, state, state.spec, spec))
     auxiliary = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary.get(name)}
     changed = {"tree": arrays.tree, "counters": arrays.counters, "auxiliary": auxiliary}
     if arrays.rows is state.rows:
@@ -302,7 +302,7 @@ def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding |
 @compile.program
 def get(state: State, handles: jax.Array) -> list[jax.Array]:
     """Read items by handle."""
-    return functions.get(ops, state, state.spec, handles)
+    return functions.get(ops.OPS, state, state.spec, handles)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -310,15 +310,15 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 def items(state: State) -> list[jax.Array]:
     """The items of all slots, unpacked from the storage."""
     if state.spec.plan.frames is not None:
-        return functions.items(ops, state, state.spec)
-    return row_layout.unpack(ops, state.spec.plan.layout, state.rows, state.wide)
+        return functions.items(ops.OPS, state, state.spec)
+    return row_layout.unpack(ops.OPS, state.spec.plan.layout, state.rows, state.wide)
 
 
 @functools.partial(jax.jit, inline=True)
 @compile.program
 def is_live(state: State, handles: jax.Array) -> jax.Array:
     """Whether handles name stored items."""
-    return functions.is_live(ops, state, state.spec, handles)
+    return functions.is_live(ops.OPS, state, state.spec, handles)
 
 
 @functools.partial(jax.jit, static_argnames="place", inline=True)
@@ -336,7 +336,7 @@ def counter(state: State, place: int) -> jax.Array:
 @compile.program
 def drawable(state: State, n: int) -> jax.Array:
     """Whether n items can be drawn from the state now."""
-    possible: jax.Array = functions.drawable(ops, state, state.spec, n)
+    possible: jax.Array = functions.drawable(ops.OPS, state, state.spec, n)
     return possible
 
 
@@ -356,7 +356,7 @@ def _random_crop(
 ) -> tuple[list[jax.Array], jax.Array, jax.Array]:
     batch, steps = leaves[0].shape[:2]
     lengths = jnp.full(batch, steps, jnp.int32) if lengths is None else lengths
-    return crop.random_crop(ops, leaves, lengths, compile.draws(key, batch, 2), length)
+    return crop.random_crop(ops.OPS, leaves, lengths, compile.draws(key, batch, 2), length)
 
 
 def random_crop(

@@ -72,7 +72,7 @@ def _given(
     draws = (
         None if own is None or not transform.item_words else compile.draws(own, math.prod(lead), transform.item_words)
     )
-    items = mapping.carried_out(ops, transform, leaves, lead, draws, own, mask, build_mapping)
+    items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, own, mask, build_mapping)
     found, structure = mapping.flattened(transform, items, lead, _is_array, as_told)
     return found, _Static(structure)
 

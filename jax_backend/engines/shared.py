@@ -24,7 +24,7 @@ from jax_backend.engines import execute, hosted
 
 
 class _Library(Library):
-    backend, ops = execute, ops
+    backend, ops = execute, ops.OPS
     check_state = staticmethod(checks.check_state)
     check_key = staticmethod(execute.check_key)
 

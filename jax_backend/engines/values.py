@@ -24,7 +24,7 @@ outline = values.cached_outline
 @compile.program
 def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None) -> dict[int, jax.Array]:
     bits = compile.draws(key, n, values.words(outline, mask is not None))
-    return values.draw(ops, outline, bits, mask)
+    return values.draw(ops.OPS, outline, bits, mask)
 
 
 def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
@@ -38,14 +38,14 @@ def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array 
 @compile.program
 def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Array]:
     """The nearest values of the domain, by position of the leaf."""
-    return values.nearest(ops, outline, leaves)
+    return values.nearest(ops.OPS, outline, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
 @compile.program
 def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
     """What is stored for an environment's numbers: `ArraySpec.encoded`."""
-    made: jax.Array = unit.encoded(ops, value)
+    made: Any = unit.encoded(ops.OPS, value)
     return made
 
 
@@ -53,7 +53,7 @@ def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
 @compile.program
 def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
     """The numbers of an environment for stored values: `ArraySpec.decoded`."""
-    made: jax.Array = unit.decoded(ops, x)
+    made: Any = unit.decoded(ops.OPS, x)
     return made
 
 

@@ -22,6 +22,7 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.native import descriptor, gpu
 from functional_rb.native.kernels import ABSENT, Kernel, Made
 from functional_rb.ops import part_kernels
@@ -79,7 +80,7 @@ def choose(kernel: Kernel | None, core: Callable[..., object], *args: object) ->
     )
 
 
-def barrier(arrays: Sequence[jax.Array], after: Sequence[jax.Array] = ()) -> list[jax.Array]:
+def barrier(arrays: Sequence[BackendArray], after: Sequence[BackendArray] = ()) -> list[jax.Array]:
     """The same arrays, for later uses: they and `after` are computed before these.
 
     XLA orders what it does by data alone, and computes small things again where they are used. A read that is used

@@ -57,20 +57,20 @@ def by_kernel(function: Any, declaration: Declaration) -> Callable[..., object]:
 def _count_draws(draft: Draft, slots: jax.Array, selection: Selection, limit: int) -> Selection:
     """What was drawn has been read before the tree is written."""
     slots, handles, weights, probabilities = barrier([slots, *selection[:3]])
-    return draw_limits.count_draws.core(ops, draft, slots, Selection(handles, weights, probabilities), limit)
+    return draw_limits.count_draws.core(ops.OPS, draft, slots, Selection(handles, weights, probabilities), limit)
 
 
 def _clear_leaves(draft: Draft, removal: Removal) -> None:
     """The peak has been read back from the tree before it is written, see `Prioritized.added`."""
     slots, peak = barrier([removal.slots, draft.counters.peak])
     draft.counters = draft.counters.replace(peak=peak)
-    importance.clear_leaves.core(ops, draft, removal._replace(slots=slots))
+    importance.clear_leaves.core(ops.OPS, draft, removal._replace(slots=slots))
 
 
 def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> list[jax.Array]:
     """Ranks have been read before they are written, and after all that the counters stand for."""
     ends = draft.counters.ends
-    *found, sizes = barrier([*max_value.compare.core(ops, draft, keys, best), ends.sizes])
+    *found, sizes = barrier([*max_value.compare.core(ops.OPS, draft, keys, best), ends.sizes])
     draft.counters = draft.counters.replace(ends=ends._replace(sizes=sizes))
     return found
 
@@ -78,7 +78,7 @@ def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> list[jax.Array]:
 def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> object:
     """What is found is written to: so it comes after all that was done before, which the counters stand for."""
     (wanted,) = barrier([wanted], [ends.sizes])
-    return handles.locate_current.core(ops, ends, current, wanted)
+    return handles.locate_current.core(ops.OPS, ends, current, wanted)
 
 
 # What replaces which function of the core; see `functional_rb.ops.part_kernels`.

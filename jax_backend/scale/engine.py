@@ -166,7 +166,7 @@ def _added(
         following = _write_alike(state, list(leaves), batch, mask, priorities)
     if dealing.spec.plan.frames is not None and batch:
         given = _told(state, following).sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
-        left = follow.shortened(ops, sharded_state.arrays_of(following), dealing.index, *given)
+        left = follow.shortened(ops.OPS, sharded_state.arrays_of(following), dealing.index, *given)
         following = following.with_index(compile.finished(left))
     return following if outside is None else count_invalid(following, outside)
 
@@ -201,9 +201,9 @@ def _write_where_chosen(
     rows, words = batch // dealing.lanes_each * dealing.lanes, dealing.index.writer.words
     draws = compile.draws(key, rows, words) if words else None
     index, write = place.choose(
-        ops, sharded_state.arrays_of(state), dealing, leaves, rows, whole_mask, whole_priorities, draws
+        ops.OPS, sharded_state.arrays_of(state), dealing, leaves, rows, whole_mask, whole_priorities, draws
     )
-    own = place.place(ops, state.part, dealing.part, dealing, leaves, write, shard_number(state))
+    own = place.place(ops.OPS, state.part, dealing.part, dealing, leaves, write, shard_number(state))
     return state.with_index(compile.finished(index)).with_own(compile.finished(own))
 
 
@@ -213,11 +213,11 @@ def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int,
     steps = dealing.part.rows(batch) // dealing.lanes_each
     own = compile.add(state.own, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
     following = state.with_own(own)
-    real = follow.first_rows(ops, _told(state, following).written, steps)
+    real = follow.first_rows(ops.OPS, _told(state, following).written, steps)
     read = []
     if dealing.index_leaves:
-        slots = follow.slots_of_rows(ops, dealing.part.plan, state.own.counters, steps)
-        found = Draft.of(own, dealing.part.plan).read(ops, slots, dealing.index_leaves)
+        slots = follow.slots_of_rows(ops.OPS, dealing.part.plan, state.own.counters, steps)
+        found = Draft.of(own, dealing.part.plan).read(ops.OPS, slots, dealing.index_leaves)
         read = _of_all_lanes(state, [found[k] for k in dealing.index_leaves])
     index = compile.add(state.index, read, steps * dealing.lanes, real, None, None)
     return following.with_index(index)
@@ -228,13 +228,13 @@ def _real(state: ShardedState, steps: int, mask: object) -> Any:
     dealing = state.dealing
     if dealing.is_even:
         return mask
-    real = deal.real_rows(ops, dealing, shard_number(state), steps, state.counters)
+    real = deal.real_rows(ops.OPS, dealing, shard_number(state), steps, state.counters)
     return real if mask is None else mask & real
 
 
 # What the parts of all devices tell after a write, of all lanes.
 def _told(before: ShardedState, after: ShardedState) -> follow.Told:
-    own = follow.told(ops, before.dealing, before.own.counters, after.own.counters)
+    own = follow.told(ops.OPS, before.dealing, before.own.counters, after.own.counters)
     return follow.Told(*_of_all_lanes(before, [*own]))
 
 
@@ -243,8 +243,8 @@ def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.
     if not arrays:
         return []
     layout = rows.layout_of(arrays)
-    words = gathered(state, rows.packed(ops, layout, arrays))
-    return rows.unpacked(ops, layout, deal.of_all_lanes(ops, state.dealing, words))
+    words = gathered(state, rows.packed(ops.OPS, layout, arrays))
+    return rows.unpacked(ops.OPS, layout, deal.of_all_lanes(ops.OPS, state.dealing, words))
 
 
 def add_items(
@@ -368,7 +368,7 @@ def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
     """The same state, in which items that bool [B] marks are counted as invalid, those of all shards."""
     if state.is_mapped:
         outside = gathered(state, outside.astype(np.int32)).reshape(-1) > 0
-    return dataclasses.replace(state, counters=counters.with_invalid(ops, state.counters, outside))
+    return dataclasses.replace(state, counters=counters.with_invalid(ops.OPS, state.counters, outside))
 
 
 # --- drawing --------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
 # A device's share of a batch: what changes of the state, the leaves, and their selection.
 @_body
 def _drawn(
-    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str
+    state: ShardedState, key: jax.Array, beta: jax.Array, batch: int, how: str
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     dealing, spec, shard = state.dealing, state.spec, shard_number(state)
     share, more = batch // dealing.shards, None
@@ -391,17 +391,17 @@ def _drawn(
     shape = local.draw_shape(dealing, share) if how == "local" else dealing.index.draw_shape(batch)
     numbers = compile.draws(key, *shape)
     if how == "local":
-        slots, selection = local.draw(ops, dealing, draft, numbers, beta, share, shard)
+        slots, selection = local.draw(ops.OPS, dealing, draft, numbers, beta, share, shard)
     else:
-        slots, selection = spec.sampler.draw(ops, draft, numbers, beta, batch)
+        slots, selection = spec.sampler.draw(ops.OPS, draft, numbers, beta, batch)
     (slots, *info), outline = jax.tree.flatten((slots, selection))
     seen = barrier([slots, *info])
     slots, selection = jax.tree.unflatten(outline, seen)
-    own_slots, own = deal.own_slots(ops, dealing, slots, shard)
+    own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard)
     handles = selection.handles.reshape(-1)
     handles = jax.numpy.where(own, handles, functions.NOTHING)
     part = Draft.of(state.own, dealing.part.plan)
-    leaves, extras = functions.read_drawn(ops, part, dealing.part.inner, own_slots, handles, more)
+    leaves, extras = functions.read_drawn(ops.OPS, part, dealing.part.inner, own_slots, handles, more)
     read = [*leaves, *extras.values()]
     if how == "global":
         read = _exchanged(state, read, own)
@@ -412,10 +412,10 @@ def _drawn(
     # What all devices have the same of must not depend on what differs between them, of which `jax.shard_map` keeps
     # account: each part is written once it has been read, and so is the index, where that is known to be the same.
     alike = [x for x in seen if not compat.varying_axes(x)]
-    changed = _changes(state, compile.finished(draft.finish(ops), alike))
+    changed = _changes(state, compile.finished(draft.finish(ops.OPS), alike))
     vector = state.own.counters
     if spec.sampler.takes_out:
-        vector = follow.emptied(ops, dealing, changed["counters"], vector, shard)
+        vector = follow.emptied(ops.OPS, dealing, changed["counters"], vector, shard)
     (vector,) = barrier([vector], after)
     return changed | {"part": vector}, leaves, selection
 
@@ -423,8 +423,8 @@ def _drawn(
 # Of arrays [n, *shape] of which each device has read its own rows, the n / D that it asked for.
 def _exchanged(state: ShardedState, arrays: list[jax.Array], own: jax.Array) -> list[jax.Array]:
     layout = rows.layout_of(arrays)
-    words = rows.only(ops, rows.packed(ops, layout, arrays), own)
-    return rows.unpacked(ops, layout, scattered(state, words))
+    words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, arrays), own)
+    return rows.unpacked(ops.OPS, layout, scattered(state, words))
 
 
 # What of the index a draw has exchanged; of the counters what they wait for.
@@ -534,7 +534,7 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
 
 # Draw a batch that is divided along the shards.
 def _sample_program(
-    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: jax.Array, batch: int, how: str, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     def body(state: ShardedState, key: jax.Array, beta: object) -> Any:
         changed, leaves, selection = _drawn(state, key, beta, batch, how)
@@ -549,7 +549,7 @@ def _sample_program(
 
 
 def _sampled_program(
-    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: jax.Array, batch: int, how: str, kernels: bool
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     changed, leaves, selection = _sample_program(state, key, beta, batch, how, kernels)
     return _changed_by(state, changed), leaves, selection
@@ -569,13 +569,13 @@ def _updated(
 ) -> ShardedState:
     dealing = state.dealing
     draft = Draft.of(state.index, dealing.index.plan)
-    slots, live = draft.locate(ops, handles)
+    slots, live = draft.locate(ops.OPS, handles)
     read = {own: replacements[k] for own, k in enumerate(dealing.index_leaves) if k in replacements}
     index = compile.update(state.index, handles, priorities, read)
     if replacements and handles.shape[0]:
-        own_slots, own = deal.own_slots(ops, dealing, slots, shard_number(state))
+        own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
         part = state.own
-        names = Draft.of(part, dealing.part.plan).handles_of(ops, own_slots)
+        names = Draft.of(part, dealing.part.plan).handles_of(ops.OPS, own_slots)
         names = jax.numpy.where(own & live, names, functions.NOTHING)
         state = state.with_own(compile.update(part, names, None, replacements))
     return state.with_index(index)
@@ -587,8 +587,8 @@ def _updated_by_all(
 ) -> ShardedState:
     arrays, outline = jax.tree.flatten((handles, priorities, replacements))
     layout = rows.layout_of(arrays)
-    words = gathered(state, rows.packed(ops, layout, arrays))
-    arrays = rows.unpacked(ops, layout, words.reshape(-1, words.shape[-1]))
+    words = gathered(state, rows.packed(ops.OPS, layout, arrays))
+    arrays = rows.unpacked(ops.OPS, layout, words.reshape(-1, words.shape[-1]))
     done: ShardedState = _updated(state, *jax.tree.unflatten(outline, arrays))
     return done
 
@@ -654,8 +654,8 @@ def update_(
 @_body
 def _cleared(state: ShardedState) -> ShardedState:
     dealing = state.dealing
-    index = compile.finished(functions.clear(ops, state.index, dealing.index))
-    own = compile.finished(functions.clear(ops, state.own, dealing.part))
+    index = compile.finished(functions.clear(ops.OPS, state.index, dealing.index))
+    own = compile.finished(functions.clear(ops.OPS, state.own, dealing.part))
     return state.with_index(index).with_own(own)
 
 
@@ -698,15 +698,15 @@ def _got(state: ShardedState, handles: jax.Array, by_all: bool) -> list[jax.Arra
     dealing = state.dealing
     if by_all:
         handles = gathered(state, handles).reshape(-1)
-    slots, live = Draft.of(state.index, dealing.index.plan).locate(ops, handles)
-    own_slots, own = deal.own_slots(ops, dealing, slots, shard_number(state))
+    slots, live = Draft.of(state.index, dealing.index.plan).locate(ops.OPS, handles)
+    own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
     part = Draft.of(state.own, dealing.part.plan)
-    found = part.read(ops, own_slots, range(len(dealing.part.plan.leaves)))
+    found = part.read(ops.OPS, own_slots, range(len(dealing.part.plan.leaves)))
     leaves = [found[k] for k in range(len(found))]
     layout = rows.layout_of(leaves)
-    words = rows.only(ops, rows.packed(ops, layout, leaves), own & live)
+    words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, leaves), own & live)
     words = scattered(state, words) if by_all else lax.psum(words, state.axis)
-    return rows.unpacked(ops, layout, words)
+    return rows.unpacked(ops.OPS, layout, words)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -727,8 +727,8 @@ def _items(state: ShardedState) -> list[jax.Array]:
     def body(state: ShardedState) -> list[jax.Array]:
         own = state.own
         if own.spec.plan.frames is not None:
-            return functions.items(ops, own, own.spec)
-        return row_layout.unpack(ops, own.spec.plan.layout, own.rows, own.wide)
+            return functions.items(ops.OPS, own, own.spec)
+        return row_layout.unpack(ops.OPS, own.spec.plan.layout, own.rows, own.wide)
 
     found = _mapped(state, _body(body), (), (), _along(state))
     if state.dealing.slots_each * state.dealing.shards == state.spec.capacity:

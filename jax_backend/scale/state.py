@@ -179,14 +179,14 @@ def _maker(spec: BufferSpec, sharding: NamedSharding) -> Callable[[], State]:
 
         def make() -> State:
             with rules.promoting_ranks():
-                return State(*functions.init(ops, spec), spec)
+                return State(*functions.init(ops.OPS, spec), spec)
     else:
         dealing = deal(spec, shards_of(sharding))
 
         def make() -> State:
             with rules.promoting_ranks():
-                index = functions.init(ops, dealing.index)
-                part = functions.init(ops, dealing.part)
+                index = functions.init(ops.OPS, dealing.index)
+                part = functions.init(ops.OPS, dealing.part)
             parts = part.each(lambda x: jnp.broadcast_to(x, (dealing.shards, *x.shape)).reshape(-1, *x.shape[1:]))
             return ShardedState(*index, spec, parts, sharding)
 

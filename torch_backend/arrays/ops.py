@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
+import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
 
-from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
-from functional_rb.ops.protocol import Carry, T
+from functional_rb.ops.protocol import BackendOps, BackendOpsOf, Carry, T
 from torch_backend.arrays.in_parts import by_places as by_places
 from torch_backend.arrays.in_parts import in_turn as in_turn
-
-if TYPE_CHECKING:
-
-    def _as_array(x: torch.Tensor) -> Array:
-        return x  # the type checker compares them
-
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZE}
 # Torch can hold these but hardly compute with them; moving them about works under another name.
@@ -195,7 +191,7 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
 
 
-def call(function: Callable[..., Any], *arrays: torch.Tensor) -> Any:
+def call(function: Callable[..., Any], *arrays: object) -> Any:
     return function(*arrays)
 
 
@@ -255,11 +251,13 @@ def cos(x: torch.Tensor) -> torch.Tensor:
     return torch.cos(x)
 
 
-def clamp(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+def clamp(x: torch.Tensor, low: torch.Tensor | float, high: torch.Tensor | float) -> torch.Tensor:
     """Bring between bounds, of which one may be a number and the other a tensor."""
-    if isinstance(low, torch.Tensor) == isinstance(high, torch.Tensor):
+    if isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor):
         return x.clamp(low, high)
-    return x.clamp_min(low).clamp_max(high)
+    if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
+        return x.clamp_min(low).clamp_max(high)
+    return x.clamp(low, high)
 
 
 def without_nan(x: torch.Tensor) -> torch.Tensor:
@@ -280,3 +278,12 @@ def resampled(x: torch.Tensor, weights: NumpyArray, axis: int) -> torch.Tensor:
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
     return torch.round(x)
+
+
+if TYPE_CHECKING:
+    from torch_backend.arrays import ops as _functions
+
+    _compared: BackendOpsOf[torch.Tensor] = _functions
+
+# This module, for the algorithms: they see arrays as `Array`, and hand back to it what came out of it.
+OPS: Final = typing.cast("BackendOps", sys.modules[__name__])

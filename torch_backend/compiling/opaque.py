@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.nest import Structure
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import Categorical, NonTensor, OneHot
@@ -47,11 +48,11 @@ class Opaque:
         self.words, self.words_among = _words(unit), _words_among(unit)
         self.structure: Structure = nest.flatten(unit, is_leaf)[1].sorted()
 
-    def draw(self, ops: Any, words: Array) -> Any:
+    def draw(self, ops: Any, words: BackendArray) -> Any:
         """Draw a value as `ArraySpec.draw` does."""
         return self._nested(_call(self.number, "draw", words))
 
-    def draw_among(self, ops: object, words: Array, mask: Array) -> torch.Tensor:
+    def draw_among(self, ops: object, words: BackendArray, mask: BackendArray) -> torch.Tensor:
         """Draw one of the values that a mask allows, as `Categorical.draw_among` does."""
         return _call(self.number, "draw_among", words, mask)[0]
 
@@ -63,11 +64,11 @@ class Opaque:
         """The nearest values inside of the spec, as `ArraySpec.nearest` computes them."""
         return self._nested(_call(self.number, "nearest", *nest.flatten_as(self.structure, x)))
 
-    def encoded(self, ops: object, value: Array) -> Array:
+    def encoded(self, ops: object, value: BackendArray) -> BackendArray:
         """The encoded value, as `ArraySpec.encoded` computes it."""
         return _call(self.number, "encoded", value)[0]
 
-    def decoded(self, ops: object, x: Array) -> Array:
+    def decoded(self, ops: object, x: BackendArray) -> BackendArray:
         """The decoded value, as `ArraySpec.decoded` computes it."""
         return _call(self.number, "decoded", x)[0]
 

@@ -55,7 +55,7 @@ def _select(
     arrays: list[torch.Tensor], slot: torch.Tensor, bits: torch.Tensor, number: int, max_depth: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     spec, score = _STATIC[number]
-    leaf = core.select.core(ops, _tree(arrays, spec), score, slot, bits, max_depth)
+    leaf = core.select.core(ops.OPS, _tree(arrays, spec), score, slot, bits, max_depth)
     return leaf.node.clone(), leaf.slot.clone(), leaf.child.clone()
 
 
@@ -74,7 +74,7 @@ def _backup(
     number: int,
 ) -> None:
     spec, score = _STATIC[number]
-    tree = core.backup.core(ops, _tree(arrays, spec), Leaf(from_node, slot, child, value), score)
+    tree = core.backup.core(ops.OPS, _tree(arrays, spec), Leaf(from_node, slot, child, value), score)
     for old, new in zip(arrays, _arrays(tree), strict=True):
         if old.data_ptr() != new.data_ptr():  # low and high; what else is new was written in place
             old.copy_(new)

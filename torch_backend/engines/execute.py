@@ -111,7 +111,7 @@ def init(spec: BufferSpec, device: object = None) -> State:
     with modes.outside_inference():
         device, target, files = placement.begin(spec, device)
         stored = None if files is None else placement.tensors(files)
-        arrays = functions.init(ops, spec, device, stored)
+        arrays = functions.init(ops.OPS, spec, device, stored)
         state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
     assert state._version is not None
     state._version.own().written = False
@@ -121,7 +121,7 @@ def init(spec: BufferSpec, device: object = None) -> State:
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Whether values lie in the domain of each unit."""
     with modes.without_gradients():
-        return values.inside(ops, traceable(outline), leaves)
+        return values.inside(ops.OPS, traceable(outline), leaves)
 
 
 def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
@@ -146,7 +146,7 @@ def random_crop(
     if lengths is None:
         lengths = torch.full((batch,), steps, dtype=torch.int32, device=device)
     numbers = random.draws(key.to(device), batch, 2)
-    cut, starts, mask = crop.random_crop(ops, leaves, lengths, numbers, length)
+    cut, starts, mask = crop.random_crop(ops.OPS, leaves, lengths, numbers, length)
     for k, leaf in objects.items():
         chosen = leaf.reshape(batch * steps, *leaf.shape[2:])
         cut[k] = chosen[cut[k].cpu().numpy()]

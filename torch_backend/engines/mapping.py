@@ -44,7 +44,7 @@ def map_items(
         device = next((leaf.device for leaf in leaves if _is_array(leaf)), ops.CPU)
         draws = library.numbers(own, (math.prod(lead), transform.item_words), device)
     with part_kernels.using(library.TORCH.kernels.TABLE if _by_kernels(transform, leaves) else part_kernels.NONE):
-        items = mapping.carried_out(ops, transform, leaves, lead, draws, own, mask, build_mapping)
+        items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, own, mask, build_mapping)
     if at == "add":
         found, _ = mapping.flattened(transform, items, lead, _is_array)
         return [_stored(x, leaf, name) for x, leaf, name in zip(found, spec.plan.leaves, spec.plan.names, strict=True)]
@@ -131,6 +131,6 @@ def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
         words = transform.item_words
         draws = torch.empty((math.prod(lead), words), dtype=torch.int32) if words else None
         key = torch.empty((), dtype=torch.int64) if transform.keyed else None
-        found = mapping.carried_out(ops, transform, leaves, lead, draws, key, None, build_mapping)
+        found = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, None, build_mapping)
     mapping.flattened(transform, found, lead, _is_array, as_told=False)
     return found

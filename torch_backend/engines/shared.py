@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class _Library(Library):
-    backend, ops = execute, ops
+    backend, ops = execute, ops.OPS
 
     convert = staticmethod(execute.convert)
     check_key = staticmethod(random.check_key)

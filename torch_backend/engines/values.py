@@ -29,12 +29,12 @@ def draw(
     outline = traceable(outline)
     place = key.device if device is None else torch.device(device)
     bits = numbers(key, (n, values.words(outline, mask is not None)), place)
-    return values.draw(ops, outline, bits, mask if mask is None else mask.to(place))
+    return values.draw(ops.OPS, outline, bits, mask if mask is None else mask.to(place))
 
 
 def nearest(outline: Outline, leaves: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
     """The nearest values of the domain, by position of the leaf."""
-    return values.nearest(ops, traceable(outline), leaves)
+    return values.nearest(ops.OPS, traceable(outline), leaves)
 
 
 def encoded(unit: ArraySpec, value: torch.Tensor) -> torch.Tensor:

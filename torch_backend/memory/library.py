@@ -34,7 +34,7 @@ _NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
 class Torch(Library):
     """Torch, on any device and while torch.compile traces."""
 
-    ops = ops
+    ops = ops.OPS
     memory_type = Memory
     table_type = Objects
     gpus: Gpus | None = None
@@ -166,7 +166,7 @@ class Torch(Library):
         spec = state.spec
         if spec.plan.frames is not None:
             arrays = readable(state).own().state_arrays(state._counters)
-            return functions.items(ops, arrays, spec)
+            return functions.items(ops.OPS, arrays, spec)
         rows, wide = state.rows, state.wide
         views = []
         for leaf in spec.plan.layout.leaves:

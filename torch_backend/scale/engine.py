@@ -124,7 +124,7 @@ def add_items(
 
 # Write the same rows to the index, of all lanes, and to the part; returns both.
 def _write_alike(
-    state: ShardedState, leaves: Sequence[object], batch: int, mask: object, priorities: object, in_place: bool
+    state: ShardedState, leaves: Sequence[torch.Tensor], batch: int, mask: object, priorities: object, in_place: bool
 ) -> tuple[State, State]:
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
     steps = batch // dealing.lanes_each
@@ -161,15 +161,15 @@ def _write_where_chosen(
 
 # Write to the part, which makes other items of the rows, and these to the index; returns both.
 def _write_later_items(
-    state: ShardedState, leaves: Sequence[object], batch: int, mask: object, in_place: bool
+    state: ShardedState, leaves: Sequence[torch.Tensor], batch: int, mask: object, in_place: bool
 ) -> tuple[State, State]:
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
     before, steps = state.part.counters, dealing.part.rows(batch) // dealing.lanes_each
     part = write(state.part, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
-    real = follow.first_rows(ops, _told(state, before, part).written, steps)
+    real = follow.first_rows(ops.OPS, _told(state, before, part).written, steps)
     read = []
     if dealing.index_leaves:
-        slots = follow.slots_of_rows(ops, dealing.part.plan, before, steps)
+        slots = follow.slots_of_rows(ops.OPS, dealing.part.plan, before, steps)
         stored = execute.read_by(part, _read_stored, slots)
         read = _of_all_lanes(state, [stored[k] for k in dealing.index_leaves])
     return write(state.index, read, steps * dealing.lanes, real, None, None), part
@@ -181,7 +181,7 @@ def _real(state: ShardedState, steps: int, mask: Any) -> Any:
     if dealing.is_even:
         return mask
     like = state.part.counters
-    real = deal.real_rows(ops, dealing, _shard_number(state, like), steps, like)
+    real = deal.real_rows(ops.OPS, dealing, _shard_number(state, like), steps, like)
     return real if mask is None else real & mask.to(real.device)
 
 
@@ -192,7 +192,7 @@ def _shard_number(state: ShardedState, like: torch.Tensor) -> torch.Tensor:
 
 # What the parts of all processes tell after a write, of all lanes.
 def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told:
-    own = follow.told(ops, state.dealing, before, part.counters)
+    own = follow.told(ops.OPS, state.dealing, before, part.counters)
     written, sizes = _of_all_lanes(state, [*own])
     return follow.Told(written, sizes)
 
@@ -201,7 +201,7 @@ def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told
 def _of_all_lanes(state: ShardedState, tensors: list[Any], alike: bytes = b"") -> list[Any]:
     given = [x for x in tensors if x is not None]
     found = iter(gathered(state, given, alike) if given else ())
-    return [None if x is None else deal.of_all_lanes(ops, state.dealing, next(found)) for x in tensors]
+    return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(found)) for x in tensors]
 
 
 def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
@@ -372,7 +372,7 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: ob
     key, words = _words_of_transforms(state, key, share)
     if state.spec.sampler.takes_out:
         index, all_windows = _draw_of_index(state, key, size, beta, in_place)
-        selection = local.own_windows(ops, dealing, all_windows, _shard_number(state, index.counters))
+        selection = local.own_windows(ops.OPS, dealing, all_windows, _shard_number(state, index.counters))
     else:
         selection = execute.read_by(state.index, _draw_local, state, key, share, beta)
         if share and not bool((selection.handles >= 0).any()) and not int(state.index.counters[counters.SIZE]):
@@ -390,7 +390,7 @@ def _draw_local(
     ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: object
 ) -> Any:
     draft = Draft.of(arrays, spec.plan)
-    sizes = draft.counters.ends.sizes
+    sizes: Any = draft.counters.ends.sizes
     numbers = library.numbers(key, local.draw_shape(state.dealing, share), sizes.device)
     level = torch.as_tensor(beta, dtype=torch.float32, device=sizes.device)
     return local.draw(ops, state.dealing, draft, numbers, level, share, _shard_number(state, sizes))[1]
@@ -407,7 +407,7 @@ def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any
 # The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own.
 def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     slots = torch.where(real, handles % state.spec.capacity, torch.zeros_like(handles))
-    local_slots, own = deal.own_slots(ops, state.dealing, slots, _shard_number(state, slots))
+    local_slots, own = deal.own_slots(ops.OPS, state.dealing, slots, _shard_number(state, slots))
     return local_slots, own & real
 
 

@@ -39,7 +39,7 @@ def gathered(state: ShardedState, tensors: Tensors, alike: bytes = b"") -> Tenso
     found = found.reshape(shards, *told.shape)
     _check_marks(state, found[:, 0], mark)
     n = len(tensors[0])
-    flat = rows.unpacked(ops, layout, found[:, 1:].reshape(-1, words.shape[1]))
+    flat = rows.unpacked(ops.OPS, layout, found[:, 1:].reshape(-1, words.shape[1]))
     return [x.reshape(shards, n, *x.shape[1:]) for x in flat]
 
 

@@ -361,7 +361,7 @@ class Shard:
 
     # The sequence numbers of the oldest items of the lanes, int64 [lanes].
     def _begins(self) -> NumpyArray:
-        cursors, sizes = (self._look(function).astype(np.int64) for function in (_cursors, _sizes))
+        cursors, sizes = (np.asarray(self._look(function), np.int64) for function in (_cursors, _sizes))
         return np.asarray((cursors - sizes) % self.spec.plan.ring.limit)
 
     # ---------------------------------------------------------------- handles
@@ -401,7 +401,7 @@ class Shard:
         if mass <= 0:
             return 0.0, 0.0
         if isinstance(sampler, Prioritized):
-            return mass, float(sum_tree.smallest(numpy_ops, root)) / mass
+            return mass, float(sum_tree.smallest(numpy_ops.OPS, root)) / mass
         return mass, float(self._look(_least))
 
     def _look(self, function: Callable[[Ops, State, BufferSpec], Array]) -> NumpyArray:
