@@ -95,10 +95,15 @@ def fits(kernel: Kernel) -> bool:
 
     if kernel.on_gpu is None:
         return False
-    most, numbers, of_rings = _native.GPU_ROOM
-    plan, *others = (np.atleast_1d(record) for record in kernel.records)
-    leaves, wide = plan[:2]  # of the record of a buffer
-    return bool(leaves <= most and wide < most and len(plan) <= numbers and all(len(x) <= of_rings for x in others))
+    most, of_plan, of_rings, of_beside, of_their_plan, arrays_beside = _native.GPU_ROOM
+    records = [np.atleast_1d(record) for record in kernel.records]
+    room = of_plan, of_rings, of_rings, of_beside, of_their_plan
+    if any(len(record) > limit for record, limit in zip(records, room, strict=False)):
+        return False
+    leaves, wide = records[0][:2]  # of the record of a buffer
+    if len(records) > 4:  # rows of another layout, each leaf of which may stand for two
+        leaves, wide = leaves + 2 * records[4][0], max(wide, records[4][1] + most - arrays_beside)
+    return bool(leaves <= most and wide < most)
 
 
 def scratch(kernel: Kernel) -> int:

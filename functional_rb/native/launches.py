@@ -13,11 +13,13 @@ from typing import Any
 from functional_rb.buffer.known import Draws, is_ring
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
+from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
 from functional_rb.native import descriptor
 from functional_rb.native.kernels import ABSENT, Kernel, Launch, Made, bools, floats, ints
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
+from functional_rb.structures import frame_ring
 
 
 def add(
@@ -30,8 +32,12 @@ def add(
     draws: Array | None = None,
 ) -> Kernel | None:
     """What `functions.add` does where items lie in rings, with all that a sampler keeps of them."""
-    made_of_others = descriptor.beside(spec) is not descriptor.NOTHING_BESIDE
-    if not (spec.known.appends and is_ring(spec.writer)) or made_of_others or not batch:
+    if not (spec.known.appends and is_ring(spec.writer)) or not batch:
+        return None
+    beside = descriptor.beside(spec)
+    if len(beside.frames):
+        return _add_with_frames(state, spec, beside, leaves, batch, mask, priorities)
+    if beside is not descriptor.NOTHING_BESIDE:
         return None
     after = Arrays(
         state.rows,
@@ -51,6 +57,31 @@ def add(
     )
 
 
+def _add_with_frames(
+    state: HasArrays,
+    spec: BufferSpec,
+    beside: descriptor.Beside,
+    leaves: Sequence[Array],
+    batch: int,
+    mask: Array | None,
+    priorities: Array | None,
+) -> Kernel:
+    """Where items share frames; those of a batch are compared with each other and with the newest that are stored."""
+    counters = Made(state.counters.shape, "int32", over=state.counters)
+    after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
+    in_episode = state.auxiliary.get(STEP_IN_EPISODE)
+    frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)]
+    outputs = [state.rows, *state.wide, state.tree, counters, *frames, in_episode]
+    return Kernel(
+        "",
+        (state.rows, *state.wide, state.tree, state.counters, *frames, mask, priorities, in_episode, *leaves),
+        after,
+        [descriptor.encode(spec), descriptor.encode_rings(spec), batch, beside.frames, beside.layout],
+        outputs=[ABSENT if x is None else x for x in outputs],
+        on_gpu=Launch("add_with_frames", batch, mask is not None),
+    )
+
+
 def sample(
     state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
 ) -> Kernel | None:
@@ -58,7 +89,11 @@ def sample(
 
     The counters are told again where they stay as they are: they are there once all has been read.
     """
-    if not spec.known.plain or not batch:
+    if not batch:
+        return None
+    if spec.plan.frames is not None and spec.known.draws is Draws.ITEMS and spec.known.appends and not spec.inner:
+        return _sample_frames(state, spec, key, beta, batch)
+    if not spec.known.plain:
         return None
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
@@ -85,6 +120,23 @@ def _sample_items(
         [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]],
         outputs=[*leaves, *selection[:3], after.counters],
         on_gpu=Launch("sample", batch, few=state.tree is None and spec.plan.ring.lanes == 1),
+    )
+
+
+def _sample_frames(state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int) -> Kernel:
+    """Of items that share frames all leaves, whichever way they are stored."""
+    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
+    selection, after = Selection(ints(batch), floats(batch), floats(batch)), _after_draw(state)
+    beside = descriptor.beside(spec)
+    frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)]
+    records = [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]]
+    return Kernel(
+        "",
+        (state.rows, *state.wide, state.tree, state.counters, key, beta, *frames),
+        (after, leaves, selection),
+        [*records, beside.frames, beside.layout],
+        outputs=[*selection[:3], after.counters, *leaves],
+        on_gpu=Launch("sample_frames", batch),
     )
 
 

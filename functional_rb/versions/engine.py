@@ -394,7 +394,12 @@ class Engine:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
         spec, plan = state.spec, state.spec.plan
         slots = selection.handles % spec.capacity if slots is None else slots
-        known = dict(zip(plan.stored, stored, strict=False))
+        if plan.frames is not None and len(stored) == len(plan.leaves):  # frames too
+            if not spec.inner:
+                return stored, selection
+            known = dict(enumerate(stored))
+        else:
+            known = dict(zip(plan.stored, stored, strict=False))
         if stored and plan.frames is not None and not spec.inner:  # all but frames is there
             known |= frame_ring.read(self.library.ops, plan.frames, memory.auxiliary, slots, range(len(plan.leaves)))
             return [known[k] for k in range(len(plan.leaves))], selection

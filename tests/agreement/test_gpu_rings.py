@@ -16,6 +16,7 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
+from tests.agreement.test_additions import COMPACT, observations
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
@@ -80,6 +81,12 @@ class Program:
         items = {name: self.array(leaf, lead) for name, leaf in self.spec.item.items()}
         if "n" in items:  # which tell steps and trajectories apart
             items["n"] = torch.from_numpy(np.sort(self.rng.integers(0, 4, lead), 0).astype(np.int32)).to(self.device)
+        if self.spec.plan.frames is not None:
+            seen = observations(self.rng, n * (lanes or 1), self.spec.plan.frames, self.spec.plan.names)
+            items |= {
+                name: programs.as_tensor(array.reshape(*lead, *array.shape[1:])).to(self.device)
+                for name, array in seen.items()
+            }
         if "done" in items:
             items["done"] = torch.from_numpy(self.rng.random(lead) < 0.2).to(self.device)
         mask = torch.from_numpy(self.rng.random(lead) < self.rng.choice([0.1, 0.6])).to(self.device)
@@ -108,7 +115,7 @@ class Program:
     @property
     def rewrites(self) -> bool:
         """Whether items may be: those that lie in one ring."""
-        return self.spec.lanes is None and isinstance(self.spec.sampler, frb.Uniform | frb.Prioritized)
+        return self.spec.lanes is None and self.spec.plan.frames is None and isinstance(self.spec.sampler, frb.Uniform | frb.Prioritized)
 
     def drawn(self, state: Any) -> Any:
         """A sample; None if there is nothing, of which a GPU tells by handles alone."""
@@ -190,6 +197,15 @@ def slices(draw: st.DrawFn) -> frb.BufferSpec:
     return frb.BufferSpec(ITEM, (lanes or 1) * draw(st.sampled_from([5, 9, 17])), sampler, lanes=lanes)
 
 
+@st.composite
+def compact(draw: st.DrawFn) -> frb.BufferSpec:
+    leaves, given = draw(st.sampled_from(COMPACT))
+    spare: Any = draw(st.sampled_from([None, 0, 30]))
+    lanes, item = draw(lanes_of), dict(sorted((ITEM | leaves).items()))
+    capacity = (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40]))
+    return frb.BufferSpec(item, capacity, draw(priorities_or_none), lanes=lanes, compact=frb.Compact(**given, spare=spare))
+
+
 def check(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
     """Carry a program out on the CPU and by emulated kernels."""
     plain = Program(spec, seed).carry_out(10)
@@ -221,6 +237,12 @@ def test_epochs_of_items(spec: frb.BufferSpec, seed: int, way: tuple[str, int, i
 @hypothesis.settings(some, max_examples=effort(40, 4000))
 @hypothesis.given(spec=slices(), seed=seeds, way=ways)
 def test_slices(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+@some
+@hypothesis.given(spec=compact(), seed=seeds, way=ways)
+def test_items_that_share_frames(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
     check(spec, seed, way)
 
 

@@ -34,14 +34,14 @@ class Drawn {
   }
   Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST, const VersionChain* chain = nullptr,
         PyObject* given = Py_None)
-      : known_(known), where_(where), draws_(draws), steps_(draws * known->length),
+      : known_(known), where_(where), read_(known->leaves_drawn(where.on_gpu)), draws_(draws), steps_(draws * known->length),
         given_(given != Py_None && take_given(chain, given) ? Ref::to(given) : Ref()), told_(where.on_gpu ? 0 : bytes_told()),
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
     if (known->slices()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
-      leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(known->leaves[k].bytes * steps_));
+      leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
   }
   bool has_room() const { return told_ && items_ && !lacks_; }
   bool is_given() const { return bool(given_); }
@@ -58,7 +58,7 @@ class Drawn {
     return described(call_on(turn, counters), draws, first);
   }
   BufferCall described(BufferCall call, int64_t draws, int64_t first) {
-    for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + first * known_->leaves[k].bytes;
+    for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + first * read_[k].bytes;
     call.items = rows_, call.item_count = call.given = int64_t(leaves());
     call.batch = draws, call.slots = slots_;
     call.handles = column<int32_t>(HANDLES) + first;
@@ -96,7 +96,7 @@ class Drawn {
   enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS, SLOTS = MOST_COLUMNS, FIRST_LEAF };
 
   int columns() const { return known_->slices() ? MOST_COLUMNS : known_->remembers() ? MASK + 1 : MASK; }
-  size_t leaves() const { return known_->reads ? known_->leaves.size() : 0; }
+  size_t leaves() const { return known_->reads ? read_.size() : 0; }
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
   int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
   int64_t bytes_told() const {
@@ -106,7 +106,7 @@ class Drawn {
   }
   int64_t bytes_of_items() const {
     int64_t sum = 0;
-    for (size_t k = 0; k < leaves(); ++k) sum += whole_lines(known_->leaves[k].bytes * steps_);
+    for (size_t k = 0; k < leaves(); ++k) sum += whole_lines(read_[k].bytes * steps_);
     return sum;
   }
   template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
@@ -137,7 +137,7 @@ class Drawn {
                          of_draws(k) ? &draws_ : shape);
     if (known_->slices()) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
-      const int own = shape_of(known_->leaves[k], shape);
+      const int own = shape_of(read_[k], shape);
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));
     }
   }
@@ -146,10 +146,10 @@ class Drawn {
     bool fits = !where_.on_gpu && PyList_Check(given) && size_t(PyList_Size(given)) == leaves();
     for (size_t k = 0; fits && k < leaves(); ++k) {
       int64_t shape[MOST_AXES];
-      const int axes = shape_of(known_->leaves[k], shape);
+      const int axes = shape_of(read_[k], shape);
       Seen seen;
       fits = chain->arrays.see(PyList_GetItem(given, Py_ssize_t(k)), seen, ON_THE_HOST) && seen.contiguous() &&
-             seen.dtype == known_->leaves[k].dtype && seen.ndim == axes && std::equal(shape, shape + axes, seen.shape);
+             seen.dtype == read_[k].dtype && seen.ndim == axes && std::equal(shape, shape + axes, seen.shape);
       leaves_[k] = reinterpret_cast<int64_t>(seen.data);
     }
     return fits;
@@ -168,7 +168,7 @@ class Drawn {
   }
   Ref leaf(const VersionChain* chain, size_t k) {
     if (where_.on_gpu) return Ref::to(on_gpu_[FIRST_LEAF + k].get());
-    const Leaf& leaf = known_->leaves[k];
+    const Leaf& leaf = read_[k];
     int64_t shape[MOST_AXES];
     const int axes = shape_of(leaf, shape);
     char* data = reinterpret_cast<char*>(leaves_[k]);
@@ -189,7 +189,7 @@ class Drawn {
       Ref items(PyDict_New());
       for (const int k : known_->given) {
         const Ref array = items ? leaf(chain, size_t(k)) : Ref();
-        if (!array || PyDict_SetItem(items.get(), known_->leaves[size_t(k)].name, array.get())) return Ref();
+        if (!array || PyDict_SetItem(items.get(), read_[size_t(k)].name, array.get())) return Ref();
       }
       return items;
     }
@@ -201,6 +201,7 @@ class Drawn {
 
   const KnownBuffer* known_;
   const Where where_;
+  const std::vector<Leaf>& read_;
   int64_t draws_, steps_;
   int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
   const Ref given_;

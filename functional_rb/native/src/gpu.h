@@ -15,22 +15,29 @@ namespace gpu {
 
 // Leaves of an item, and arrays that they lie in, that a call can name; and numbers of the records.
 constexpr int MOST = 40, PLAN = 288, RINGS = 64, EPOCHS = 4;
+// The same of rows beside the items: frames that these share, or steps that wait for others.
+constexpr int MOST_BESIDE = 17, PLAN_BESIDE = 80, RECORD_BESIDE = 96;
 
 // What a kernel is called with: the records and the addresses that lie with the host elsewhere are in it, so that a GPU
 // reads all of it as constants. No larger than the 4,096 bytes that every GPU takes.
 struct Call : BufferCall {
   int32_t plan[PLAN], ring[RINGS], epoch[EPOCHS];
+  int32_t beside[RECORD_BESIDE], beside_plan[PLAN_BESIDE];
   char* storage[MOST];    // rows, and wide arrays
+  char* rows_beside[MOST_BESIDE];
   char* items[2 * MOST];  // leaves that are added, or that are drawn; and behind them rows to save in
   int32_t* scratch;
   int64_t scratch_size;
   int64_t tile;           // so many draws, or rows, are a block's
   int64_t in_rings;       // whether handles name items in rings
   int64_t owners;         // so many blocks share the slots out among them
+  int64_t ranked, lines;  // a block ranks the rows of so many lanes; so many lines of blocks compare frames
   int32_t ranges[6];      // what a write to each lane may change, by distances: see `episode_windows.h`
   int64_t range_count;
   FRB_INLINE char* const* saved() const { return items + given; }
   FRB_INLINE int64_t saved_arrays() const { return item_count - given; }
+  // Leaves of another kind, where nothing is saved behind those that are named first.
+  FRB_INLINE char* const* others() const { return items + MOST; }
 };
 static_assert(sizeof(Call) <= 4096, "as every GPU takes it");
 
@@ -530,14 +537,13 @@ template <class Block> FRB_INLINE void hand_on_counters(const Block& block, cons
     block.each(ring_of(call)->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
 }
 
-// Draw by random words of the key: each column of blocks `tile` items. The blocks of the first line tell which; each
-// line draws them again.
-template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
+// Draw by random words of the key: each column of blocks `tile` items, to slots that its threads share. The blocks of the
+// first line tell which; each line draws them again. Returns how many; `ends` has room for GROUPS.
+template <class Block> FRB_INLINE int64_t draw_slots(const Block& block, const Call& call, int32_t* slots, int32_t* ends) {
   const Plan plan = plan_of(call);
   const Ring ring = ring_of(call);
   const Words words(call);
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
-  int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
   const bool in_rings = ring->lanes > 1 && !plan->levels, tells = block.y() == 0;
   hand_on_counters(block, call);
   if (in_rings) count_groups(block, call, ring, ends);
@@ -546,7 +552,13 @@ template <class Block> FRB_INLINE void sample(const Block& block, const Call& ca
                : in_rings   ? draw_uniform_in_rings(call, ring, words, ends, begin + i, tells)
                             : draw_uniform(call, plan, words, begin + i, tells);
   });
-  load_items(block, call, plan, begin, here, [&](int64_t i) { return slots[i]; });
+  return here;
+}
+
+template <class Block> FRB_INLINE void sample(const Block& block, const Call& call) {
+  int32_t* slots = block.shared();
+  const int64_t begin = block.x() * call.tile, here = draw_slots(block, call, slots, slots + MOST_DRAWS);
+  load_items(block, call, plan_of(call), begin, here, [&](int64_t i) { return slots[i]; });
 }
 
 }  // namespace gpu

@@ -12,7 +12,8 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
 #define FRB_GPU_KERNELS(X)                                                                                         \
   X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(finish_update, THREADS) X(sample, THREADS)   \
   X(rank_in_rings, THREADS_OF_ONE) X(add_to_rings, THREADS_OF_ONE) X(draw_epoch, THREADS_OF_ONE)                   \
-  X(read_epoch, THREADS) X(draw_slices, THREADS)
+  X(read_epoch, THREADS) X(draw_slices, THREADS) X(compare_frames, THREADS)                                      \
+  X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)
 
 }  // namespace gpu
 

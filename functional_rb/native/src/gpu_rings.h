@@ -1,90 +1,11 @@
 // add for GPUs, of buffers whose items lie in rings, with what samplers keep of new items: as `added.h`.
 #pragma once
 #include "gpu_epochs.h"
+#include "gpu_frames.h"
 
 FRB_BEGIN
 
 namespace gpu {
-
-// What all parts of an addition know of it. Rows of a batch are numbered step by step, `row = step * lanes + lane`;
-// places likewise, of which each lane has as many as it can take.
-struct Addition {
-  const Call& call;
-  const Plan plan;
-  const Ring ring;
-  const int64_t lanes, steps, each, places;
-  // Entries of the tree, or of the sparse set, that change in a lane, and in all; slots that leave or come.
-  const int64_t changing, entries, most_moving;
-  const bool keeps;  // more than items and counters
-  int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *changed, *numbers;
-  int32_t *leaving, *coming, *work, *sources, *targets, *end;
-
-  FRB_INLINE explicit Addition(const Call& call)
-      : call(call), plan(plan_of(call)), ring(ring_of(call)), lanes(ring->lanes), steps(short_div(call.batch, lanes)),
-        each(least<int64_t>(steps, ring->length)), places(each * lanes), changing(changing_in(call)),
-        entries(ring->window_length ? lanes * changing : 0), most_moving(call.order ? most(places, entries) : 0),
-        keeps(plan->levels || call.kept || call.order || ring->next) {
-    const int64_t masked = call.mask ? 1 : 0, kept = keeps ? places : 0;
-    marked = call.scratch, bases = marked + masked * lanes, rows = bases + masked * lanes;
-    slots = rows + masked * call.batch, values = slots + kept, in_episode = values + kept;
-    changed = in_episode + (ring->next ? call.batch : 0), numbers = changed + entries;
-    leaving = numbers + entries, coming = leaving + most_moving, work = coming + most_moving;
-    sources = work + 4 * most_moving, targets = sources + (call.order ? lanes : 0);
-    end = targets + (call.order ? lanes : 0);
-  }
-  FRB_INLINE static int64_t changing_in(const Call& call) {
-    int64_t found = 1;  // the oldest
-    for (int64_t k = 0; k < call.range_count; k += 2) found += call.ranges[k + 1] - call.ranges[k];
-    return found;
-  }
-
-  FRB_INLINE int64_t count(int64_t lane) const { return call.mask ? int64_t(marked[lane]) : steps; }
-  FRB_INLINE int64_t skipped(int64_t lane) const { return most<int64_t>(count(lane) - each, 0); }
-  // The k-th marked row of a lane.
-  FRB_INLINE int64_t row(int64_t lane, int64_t k) const {
-    return call.mask ? int64_t(rows[lane * steps + k]) : k * lanes + lane;
-  }
-  // Which lane a place is of, and which of its marked rows goes there, -1 for none.
-  struct At { int64_t lane, k; };
-  FRB_INLINE At at(int64_t place) const {
-    const int64_t step = short_div(place, lanes), lane = place - step * lanes, before = skipped(lane);
-    return {lane, step < count(lane) - before ? before + step : -1};
-  }
-  FRB_INLINE int64_t row_at(int64_t place) const {
-    const At at = this->at(place);
-    return at.k < 0 ? -1 : row(at.lane, at.k);
-  }
-  FRB_INLINE int64_t slot_at(int64_t place) const {
-    const int64_t step = short_div(place, lanes), lane = place - step * lanes, length = ring->length;
-    const int64_t behind = short_mod(within(call.counters[ring->cursors + lane] + skipped(lane)), length) + step;
-    return lane * length + (behind < length ? behind : behind - length);
-  }
-  FRB_INLINE int64_t within(int64_t number) const {
-    const int64_t limit = int64_t(ring->length) * ring->turns;
-    return number < limit ? number : number - limit;
-  }
-};
-
-// The marked rows of each lane, one behind the other, and how many they are: each block has `tile` lanes, before
-// `add_to_rings`.
-template <class Block> FRB_INLINE void rank_in_rings(const Block& block, const Call& call) {
-  const Addition of(call);
-  const int64_t first = block.x() * call.tile, steps = of.steps;
-  const int64_t here = most<int64_t>(least(call.tile, of.lanes - first), 0);
-  auto lane_at = [&](int64_t i) { return first + short_div(i, steps); };
-  auto row = [&](int64_t i) { return short_mod(i, steps) * of.lanes + lane_at(i); };
-  auto marked = [&](int64_t i) { return int32_t(call.mask[row(i)] != 0); };
-  auto sum = [](int32_t a, int32_t b) { return a + b; };
-  block.running(here * steps, marked, sum, [&](int64_t i, int32_t found) {
-    const int64_t step = short_mod(i, steps);
-    if (step == 0) of.bases[lane_at(i)] = found - marked(i);
-    if (step == steps - 1) of.marked[lane_at(i)] = found;
-  });
-  block.running(here * steps, marked, sum, [&](int64_t i, int32_t found) {
-    if (marked(i)) of.rows[lane_at(i) * steps + found - 1 - of.bases[lane_at(i)]] = int32_t(row(i));
-  });
-  block.each(here, [&](int64_t i) { of.marked[first + i] -= of.bases[first + i]; });
-}
 
 // The step in its episode of each marked row, lane by lane, and the next one of each lane, with its newest trajectory
 // key: `episodes.note`.
@@ -255,8 +176,17 @@ template <class Block> FRB_INLINE void show(const Block& block, const Addition& 
   refresh_above(block, of.plan, call.tree, 1, of.entries, [&](int64_t i) { return of.changed[i]; });
 }
 
+// How many items there are in all lanes.
+template <class Block> FRB_INLINE void count_items(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  if (of.lanes == 1) return;
+  const int32_t* sizes = call.new_counters + of.ring->sizes;
+  const int64_t size = block.total(of.lanes, [&](int64_t lane) { return int64_t(sizes[lane]); });
+  block.each(1, [&](int64_t) { call.new_counters[CURSOR] = 0, call.new_counters[SIZE] = int32_t(size); });
+}
+
 // All but the rows, by one block.
-template <class Block> FRB_INLINE void add_beside(const Block& block, const Addition& of) {
+template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& block, const Addition& of) {
   const Call& call = of.call;
   const Plan& plan = of.plan;
   const Ring& ring = of.ring;
@@ -276,11 +206,7 @@ template <class Block> FRB_INLINE void add_beside(const Block& block, const Addi
     call.new_counters[ring->cursors + lane] = int32_t(of.within(call.counters[ring->cursors + lane] + count));
     call.new_counters[ring->sizes + lane] = int32_t(least<int64_t>(size, ring->length));
   });
-  if (of.lanes > 1) {
-    const int32_t* sizes = call.new_counters + ring->sizes;
-    const int64_t size = block.total(of.lanes, [&](int64_t lane) { return int64_t(sizes[lane]); });
-    block.each(1, [&](int64_t) { call.new_counters[CURSOR] = 0, call.new_counters[SIZE] = int32_t(size); });
-  }
+  count_items(block, of);
   if (!of.keeps) return;
   if (ring->next) count_steps(block, of);
   block.each(of.places, [&](int64_t place) {
@@ -290,6 +216,10 @@ template <class Block> FRB_INLINE void add_beside(const Block& block, const Addi
     of.values[place] = call.priorities ? value_of(plan, call.priorities[of.row(at.lane, at.k)]) : BAD;
     if (ring->next) call.in_episode[of.slots[place]] = of.in_episode[at.lane * of.steps + at.k];
   });
+  if (OF_FRAMES) {
+    number_frames(block, of);
+    count_items(block, of);
+  }
   if (call.order && !ring->window_length) renew_items(block, of);
   if (values) {
     auto value = [&](int64_t place) { return of.values[place] < 0 ? by_default : of.values[place]; };
@@ -311,16 +241,21 @@ template <class Block> FRB_INLINE void add_beside(const Block& block, const Addi
     if (call.order) renew_starts(block, of);
     else show(block, of);
   } else if (values) {
-    refresh_above(block, plan, call.tree, 1, of.places, [&](int64_t place) { return of.slots[place]; });
+    const int64_t most_lost = OF_FRAMES ? of.most_lost : 0;
+    block.each(most_lost, [&](int64_t i) {  // what is gone has no priority
+      if (of.lost[i] >= 0) call.tree[of.lost[i]] = 0;
+    });
+    refresh_above(block, plan, call.tree, 1, of.places + most_lost,
+                  [&](int64_t i) { return i < of.places ? of.slots[i] : of.lost[i - of.places]; });
   }
 }
 
 // Write a batch. Each column of blocks but the first saves and writes `tile` places, also saves those behind what is
 // marked; the first has the counters, and what the sampler keeps.
-template <class Block> FRB_INLINE void add_to_rings(const Block& block, const Call& call) {
+template <bool OF_FRAMES, class Block> FRB_INLINE void write_to_rings(const Block& block, const Call& call) {
   const Addition of(call);
   if (block.x() == 0) {
-    if (block.y() == 0) add_beside(block, of);
+    if (block.y() == 0) add_beside<OF_FRAMES>(block, of);
     return;
   }
   const int64_t begin = (block.x() - 1) * call.tile, here = most<int64_t>(least(call.tile, of.places - begin), 0);
@@ -328,6 +263,9 @@ template <class Block> FRB_INLINE void add_to_rings(const Block& block, const Ca
   save_items(block, call, of.plan, begin, here, slot);
   store_items(block, call, of.plan, here, [&](int64_t i) { return of.row_at(begin + i); }, slot);
 }
+template <class Block> FRB_INLINE void add_to_rings(const Block& block, const Call& call) { write_to_rings<false>(block, call); }
+// The same of items that share frames, which are compared before.
+template <class Block> FRB_INLINE void add_with_frames(const Block& block, const Call& call) { write_to_rings<true>(block, call); }
 
 }  // namespace gpu
 

@@ -14,18 +14,36 @@ constexpr int64_t MOST_OWNERS = 64;  // blocks of an update, each of which reads
 int64_t share = 4096;        // rows of an update that one block has; of more several blocks
 constexpr int64_t BYTES_A_ROW = 4;  // of an item, beside a row of an update
 
+// How many leaves are stored as frames, and how many numbers tell of them.
+int64_t stacks_of(const BufferCall& c) {
+  return reinterpret_cast<const FramesRecord*>(record_of<Chain>(c.frames).behind())->stacks;
+}
+int64_t numbers_of_frames(int64_t stacks) {
+  return int64_t(sizeof(ChainRecord) + sizeof(FramesRecord) + sizeof(StackRecord) * size_t(stacks)) / 4;
+}
+
+// Copy a plan's numbers; how many arrays it has.
+int64_t take_layout(const int32_t* from, int32_t* to) {
+  const Plan plan{{reinterpret_cast<const BufferRecord*>(from)}};
+  std::copy_n(from, plan.behind() + 1 + plan->wide + 5 * plan->levels + 3 * plan->leaves - from, to);
+  return 1 + plan->wide;
+}
+
 // What a kernel is called with, so far.
-Call record_of(const BufferCall& c) {
+Call call_of(const BufferCall& c) {
   Call call{};
   static_cast<BufferCall&>(call) = c;
-  const Plan plan{{reinterpret_cast<const BufferRecord*>(c.plan)}};
-  const int64_t numbers = plan.behind() + 1 + plan->wide + 5 * plan->levels + 3 * plan->leaves - c.plan;
-  std::copy_n(c.plan, numbers, call.plan);
+  take_layout(c.plan, call.plan);
   if (c.ring) {
     const Ring ring{reinterpret_cast<const RingRecord*>(c.ring)};
     std::copy_n(c.ring, ring.behind() - c.ring + ring->ends, call.ring);
   }
   if (c.epoch) std::copy_n(c.epoch, EPOCHS, call.epoch);
+  if (c.frames) {
+    std::copy_n(c.frames, numbers_of_frames(stacks_of(c)), call.beside);
+    const int64_t arrays = take_layout(c.beside_plan, call.beside_plan);
+    for (int64_t k = 0; k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
+  }
   for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
   for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
   return call;
@@ -55,13 +73,14 @@ int64_t lines_of(const Plan& plan, int64_t rows) {
 }
 
 // All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
-int saved(const BufferCall& c, int outcome, int64_t rows, int64_t leaves = 0, int64_t moves = 0) {
-  if (outcome == DONE && c.saved_count) c.saved_count[0] = rows, c.saved_count[1] = leaves, c.saved_count[2] = moves;
+int saved(const BufferCall& c, int outcome, int64_t rows, int64_t leaves = 0, int64_t moves = 0, int64_t beside = 0) {
+  if (outcome == DONE && c.saved_count)
+    c.saved_count[0] = rows, c.saved_count[1] = leaves, c.saved_count[2] = moves, c.saved_count[3] = beside;
   return outcome;
 }
 
 int add(const BufferCall& c) {
-  Call call = record_of(c);
+  Call call = call_of(c);
   const Plan plan = plan_of(call);
   const int64_t places = std::min<int64_t>(c.batch, plan->capacity);
   call.tile = parts(places, most_blocks), call.scratch_size = places;
@@ -72,28 +91,75 @@ int add(const BufferCall& c) {
   return saved(c, launch(call, add_kernel, THREADS, 1 + parts(places, call.tile), lines_of(plan, share)), places);
 }
 
+// Have memory for what the parts of an addition tell each other; false if there is none.
+bool take_numbers(Call& call) {
+  const Addition of(call);
+  const int64_t numbers = of.end - call.scratch;
+  if (call.mask) call.ranked = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
+  return !numbers || take_scratch(call, numbers);
+}
+
+// Write rows, and what is kept beside them, of which blocks may rank those that are marked.
+int write_to_rings(Call& call, Kernel kernel) {
+  const Addition of(call);
+  const int64_t large = share * THREADS_OF_ONE / THREADS;  // as these blocks are
+  call.tile = std::max(parts(of.places, most_blocks), large / std::max<int64_t>(call.row_bytes, 1));
+  const int64_t columns = 1 + parts(of.places, call.tile);
+  return launch(call, kernel, THREADS_OF_ONE, columns, lines_of(of.plan, large));
+}
+
+// Which of the leaves that are given are stored as they are, in their order: behind the stacks.
+const int32_t* stored_leaves(const BufferCall& c) {
+  return c.frames + numbers_of_frames(stacks_of(c));
+}
+
+// How many blocks share the bytes of a frame.
+int64_t lines_of_frames(const Call& call) {
+  const Plan layout{{reinterpret_cast<const BufferRecord*>(call.beside_plan)}};
+  const StackRecord* stacks = reinterpret_cast<const StackRecord*>(call.beside + numbers_of_frames(0));
+  int64_t widest = 0;
+  for (int64_t k = 0; k < layout->leaves; ++k)
+    widest = std::max<int64_t>(widest, int64_t(stacks[k].depth) * stacks[k].outer * stacks[k].bytes);
+  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, BYTES_A_ROW * share), 64));
+}
+
+// Add items that share frames: those of a batch are compared, then rows and what is kept beside them are written, then frames.
+int add_frames(const BufferCall& c) {
+  Call call = call_of(c);
+  call.lines = lines_of_frames(call);
+  if (!take_numbers(call)) return NO_MEMORY;
+  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  const Addition of(call);
+  const int64_t ranking = c.mask ? parts(of.lanes, call.ranked) : 0;
+  if (const int failed = launch(call, compare_frames_kernel, THREADS, ranking + parts(c.batch, call.tile), call.lines))
+    return failed;
+  Call rows = call;
+  rows.given = of.plan->leaves, rows.item_count = rows.given + call.saved_arrays();
+  for (int64_t k = 0; k < rows.given; ++k) rows.items[k] = call.items[stored_leaves(c)[k]];
+  std::copy_n(call.saved(), call.saved_arrays(), rows.items + rows.given);
+  if (const int failed = write_to_rings(rows, add_with_frames_kernel)) return failed;
+  for (int64_t k = 0; c.saved_places && k < 1 + record_of<Plan>(c.beside_plan)->wide; ++k)
+    call.items[MOST + k] = reinterpret_cast<char*>(c.saved_beside[k]);
+  call.tile = std::min<int64_t>(parts(of.frame_places, most_blocks), MOST_DRAWS);
+  const int outcome = launch(call, store_frames_kernel, THREADS, parts(of.frame_places, call.tile), call.lines);
+  return saved(c, outcome, of.places, of.most_lost, 0, of.frame_places);
+}
+
 int add_to_rings(const BufferCall& c) {
-  Call call = record_of(c);
+  if (c.frames) return add_frames(c);
+  Call call = call_of(c);
   const Ring ring = ring_of(call);
   const int64_t each = std::min<int64_t>(c.batch / ring->lanes, ring->length);
   if (ring->window_length) call.range_count = distances(ring, each, call.ranges);
+  if (!take_numbers(call)) return NO_MEMORY;
   const Addition of(call);
-  const int64_t numbers = of.end - call.scratch;
-  if (numbers && !take_scratch(call, numbers)) return NO_MEMORY;
-  if (c.mask) {
-    call.tile = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
-    const int64_t blocks = parts(of.lanes, call.tile);
-    if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, blocks)) return failed;
-  }
-  const int64_t large = share * THREADS_OF_ONE / THREADS;  // as these blocks are
-  call.tile = std::max(parts(of.places, most_blocks), large / std::max<int64_t>(c.row_bytes, 1));
-  const int64_t columns = 1 + parts(of.places, call.tile);
-  const int outcome = launch(call, add_to_rings_kernel, THREADS_OF_ONE, columns, lines_of(of.plan, large));
-  return saved(c, outcome, of.places, c.order ? 0 : of.entries, c.deck_room);
+  if (c.mask)
+    if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.ranked))) return failed;
+  return saved(c, write_to_rings(call, add_to_rings_kernel), of.places, c.order ? 0 : of.entries, c.deck_room);
 }
 
 int update_by(const BufferCall& c, bool in_rings) {
-  Call call = record_of(c);
+  Call call = call_of(c);
   call.in_rings = in_rings;
   call.owners = std::min<int64_t>(parts(c.batch, share), std::min<int64_t>(most_blocks, MOST_OWNERS));
   call.tile = parts(c.batch, most_blocks);
@@ -109,19 +175,25 @@ int update(const BufferCall& c) { return update_by(c, false); }
 int update_priorities(const BufferCall& c) { return update_by(c, true); }
 
 int sample(const BufferCall& c) {
-  Call call = record_of(c);
+  Call call = call_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  if (c.frames) {  // the leaves are all of them, in the order in which they are given
+    for (int64_t k = 0; k < c.given; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
+    for (int64_t k = 0; k < plan_of(call)->leaves; ++k) call.items[k] = call.others()[stored_leaves(c)[k]];
+    return launch(call, sample_frames_kernel, THREADS, parts(c.batch, call.tile),
+                  std::max(lines_of(plan_of(call), share), lines_of_frames(call)));
+  }
   return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
 int draw_slices(const BufferCall& c) {
-  Call call = record_of(c);
+  Call call = call_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
 int draw_epoch(const BufferCall& c) {
-  Call call = record_of(c);
+  Call call = call_of(c);
   call.scratch_size = 2;
   while (call.scratch_size < 2 * c.batch) call.scratch_size *= 2;
   if (!take_scratch(call, numbers_of_epoch(c.batch, call.scratch_size))) return NO_MEMORY;

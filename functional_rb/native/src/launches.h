@@ -47,9 +47,12 @@ bool has_streams();
 // The device whose context this thread has; below zero if kernels were loaded for none such.
 int64_t device_here();
 
-// How many leaves and arrays, and numbers of a plan, a call can name.
+// How many leaves and arrays, and numbers of records, a call can name.
 inline bool fits(int64_t leaves, int64_t arrays, int64_t numbers, int64_t ring) {
   return leaves <= MOST && arrays <= MOST && numbers <= PLAN && ring <= RINGS;
+}
+inline bool fits_beside(int64_t arrays, int64_t numbers, int64_t record) {
+  return arrays <= MOST_BESIDE && numbers <= PLAN_BESIDE && record <= RECORD_BESIDE;
 }
 
 // Add functions to the module by which Python tells of the driver and of devices; false with an error.

@@ -2,6 +2,7 @@
 #pragma once
 #include <sched.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "arrays.h"
@@ -50,7 +51,6 @@ struct KnownBuffer {
   Plan plan() const { return record_of<Plan>(numbers.data()); }
   int64_t arrays() const { return 1 + plan()->wide; }
   int64_t arrays_beside() const { return PyTuple_Size(names); }
-  bool makes_rows() const { return !queue.empty() || !frames.empty(); }
   const QueueRecord* waits() const { return queue.empty() ? nullptr : reinterpret_cast<const QueueRecord*>(queue.data()); }
   const ChainRecord* chain() const { return frames.empty() ? nullptr : reinterpret_cast<const ChainRecord*>(frames.data()); }
   // How many steps wait at most.
@@ -58,6 +58,8 @@ struct KnownBuffer {
   // How many items a batch may take out, and how many rows beside it may write, with so many steps in each lane.
   int64_t most_lost(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->length) : 0; }
   int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting(); }
+  // What is read of items that are drawn: on a GPU also those leaves that are stored as frames.
+  const std::vector<Leaf>& leaves_drawn(bool on_gpu) const { return on_gpu && chain() ? added : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
   bool remembers() const { return draws == EPOCH || draws == EPOCH_OF_SLICES; }  // what has been drawn
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
@@ -204,7 +206,9 @@ inline void free_known(PyObject* self) {
 
 // Whether all that a kernel for GPUs is told of a buffer has room in its record.
 inline bool fits_on_gpu(const KnownBuffer* known) {
-  return gpu::fits(int64_t(known->leaves.size()), known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size()));
+  const int64_t leaves = int64_t(std::max(known->leaves.size(), known->added.size()));
+  return gpu::fits(leaves, known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size())) &&
+         gpu::fits_beside(known->arrays_beside(), int64_t(known->beside.size()), int64_t(known->frames.size()));
 }
 
 // A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself

@@ -17,7 +17,7 @@ namespace {
 struct Asked {
   const frb::Call& frame;
   BufferCall call{};
-  std::vector<int64_t> storage, items;
+  std::vector<int64_t> storage, items, beside;
   int64_t taken = 0;
 
   explicit Asked(const frb::Call& frame) : frame(frame) {
@@ -38,9 +38,17 @@ struct Asked {
     for (int64_t k = 0; k <= plan()->wide; ++k) storage.push_back(reinterpret_cast<int64_t>(at(k)));
     call.storage = storage.data(), call.arrays = int64_t(storage.size());
   }
-  template <class At> void set_leaves(At at) {
-    for (int64_t k = 0; k < plan()->leaves; ++k) items.push_back(reinterpret_cast<int64_t>(at(k)));
-    call.items = items.data(), call.given = call.item_count = plan()->leaves;
+  template <class At> void set_leaves(At at, int64_t count = -1) {
+    for (int64_t k = 0; k < (count < 0 ? plan()->leaves : count); ++k) items.push_back(reinterpret_cast<int64_t>(at(k)));
+    call.items = items.data(), call.given = call.item_count = int64_t(items.size());
+  }
+  // Rows of another layout beside the items; how many arrays they are.
+  template <class At> int64_t set_frames(At at) {
+    call.frames = record(3), call.beside_plan = record(4);
+    const int64_t arrays = 1 + Plan{{reinterpret_cast<const BufferRecord*>(call.beside_plan)}}->wide;
+    for (int64_t k = 0; k < arrays; ++k) beside.push_back(reinterpret_cast<int64_t>(at(k)));
+    call.beside = beside.data();
+    return arrays;
   }
 
  private:
@@ -147,6 +155,38 @@ int draw_from_rings(Asked& asked) {
   return call.epoch ? buffers.draw_epoch(call) : buffers.draw_slices(call);
 }
 
+// plan, rings, batch, frames, their layout; rows, *wide, tree, counters, frame_at, *frames, mask, priorities, in_episode, *leaves
+// -> rows, *wide, tree, counters, frame_at, *frames, in_episode. All leaves are given.
+int add_with_frames(Asked& asked) {
+  BufferCall& call = asked.call;
+  const int64_t beside = 1 + asked.plan()->wide;
+  asked.set_storage([&](int64_t k) { return asked.out<char>(k); });
+  const int64_t after = beside + 3 + asked.set_frames([&](int64_t k) { return asked.out<char>(beside + 3 + k); });
+  asked.set_leaves([&](int64_t k) { return asked.in<char>(after + 3 + k); }, asked.frame.frame->arguments.size - after - 3);
+  call.ring = asked.record(1), call.batch = asked.record(2)[0], call.tree = asked.out<float>(beside);
+  call.counters = asked.in<int32_t>(beside + 1), call.new_counters = asked.out<int32_t>(beside + 1);
+  call.frame_at = asked.out<int32_t>(beside + 2), call.in_episode = asked.out<int32_t>(after);
+  call.mask = asked.in<uint8_t>(after), call.priorities = asked.in<int32_t>(after + 1);
+  return buffers.add_to_rings(call);
+}
+
+// plan, rings, words, frames, their layout; rows, *wide, tree, counters, key of JAX's, beta, frame_at, *frames -> handles,
+// weights, probabilities, counters, *all leaves.
+int sample_frames(Asked& asked) {
+  BufferCall& call = asked.call;
+  const int64_t wide = asked.plan()->wide;
+  asked.set_storage([&](int64_t k) { return asked.in<char>(k); });
+  asked.set_frames([&](int64_t k) { return asked.in<char>(6 + wide + k); });
+  asked.set_leaves([&](int64_t k) { return asked.out<char>(4 + k); }, asked.frame.frame->results.size - 5);
+  call.batch = asked.frame.result(0).length(), call.ring = asked.record(1), call.words = asked.record(2)[0];
+  call.tree = const_cast<float*>(asked.in<float>(1 + wide)), call.counters = asked.in<int32_t>(2 + wide);
+  call.threefry_at = asked.in<uint32_t>(3 + wide), call.beta_at = asked.in<float>(4 + wide);
+  call.frame_at = const_cast<int32_t*>(asked.in<int32_t>(5 + wide));
+  call.handles = asked.out<int32_t>(0), call.weights = asked.out<float>(1), call.probabilities = asked.out<float>(2);
+  call.new_counters = asked.out<int32_t>(3);
+  return buffers.sample(call);
+}
+
 template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
   if (is_asked(frame, xla::COMMAND_BUFFERS)) return nullptr;
   xla::Stream stream{sizeof(xla::Stream), nullptr, frame->context, nullptr};
@@ -178,12 +218,14 @@ const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>
                             {"update_priorities", reinterpret_cast<void*>(&handle_on_gpu<&update_priorities>)},
                             {"rewrite", reinterpret_cast<void*>(&handle_on_gpu<&rewrite>)},
                             {"add_to_rings", reinterpret_cast<void*>(&handle_on_gpu<&add_to_rings>)},
+                            {"add_with_frames", reinterpret_cast<void*>(&handle_on_gpu<&add_with_frames>)},
+                            {"sample_frames", reinterpret_cast<void*>(&handle_on_gpu<&sample_frames>)},
                             {"draw_slices", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
                             {"draw_epoch", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)}, {}};
 
 // What a handler launches.
 int (*launch_of(const std::string& name))(const BufferCall&) {
-  return name == "add" ? buffers.add : name == "add_to_rings" ? buffers.add_to_rings
+  return name == "add" ? buffers.add : name == "add_to_rings" || name == "add_with_frames" ? buffers.add_to_rings
          : name == "update_priorities" ? buffers.update_priorities : name == "rewrite" ? buffers.update
          : name == "draw_epoch" ? buffers.draw_epoch : name == "draw_slices" ? buffers.draw_slices : buffers.sample;
 }
@@ -205,7 +247,7 @@ class Records {
   const int32_t* operator[](int64_t k) const { return static_cast<const int32_t*>(views_[k].buf); }
 
  private:
-  static constexpr Py_ssize_t MOST_RECORDS = 4;
+  static constexpr Py_ssize_t MOST_RECORDS = 5;
   Py_buffer views_[MOST_RECORDS] = {};
 };
 
@@ -224,6 +266,9 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
   call.plan = records[0], call.batch = batch, call.device = -1, call.mask = masked ? &mask : nullptr;
   if (which == "add_to_rings" || which == "draw_epoch") call.ring = records[1], call.epoch = records[3];
   if (call.epoch) call.order = &any;
+  if (which == "add_with_frames") call.ring = records[1], call.frames = records[3], call.beside_plan = records[4];
+  const int64_t nowhere[MOST_BESIDE] = {};
+  call.beside = nowhere;
   call.scratches = {[](void* of, int64_t count) {
                       *static_cast<long long*>(of) += count;
                       return reinterpret_cast<int32_t*>(of);
@@ -238,7 +283,7 @@ PyMethodDef methods[] = {{"gpu_scratch", tell_scratch, METH_VARARGS, nullptr}, {
 
 bool add_xla_launches(PyObject* module) {
   return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_HANDLERS", handlers_of(handlers)) &&
-         put(module, "GPU_ROOM", Py_BuildValue("(iii)", MOST, PLAN, RINGS));
+         put(module, "GPU_ROOM", Py_BuildValue("(iiiiii)", MOST, PLAN, RINGS, RECORD_BESIDE, PLAN_BESIDE, MOST_BESIDE));
 }
 
 }  // namespace gpu
