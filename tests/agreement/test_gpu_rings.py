@@ -115,7 +115,11 @@ class Program:
     @property
     def rewrites(self) -> bool:
         """Whether items may be: those that lie in one ring."""
-        return self.spec.lanes is None and self.spec.plan.frames is None and isinstance(self.spec.sampler, frb.Uniform | frb.Prioritized)
+        return (
+            self.spec.lanes is None
+            and self.spec.plan.frames is None
+            and isinstance(self.spec.sampler, frb.Uniform | frb.Prioritized)
+        )
 
     def drawn(self, state: Any) -> Any:
         """A sample; None if there is nothing, of which a GPU tells by handles alone."""
@@ -203,7 +207,9 @@ def compact(draw: st.DrawFn) -> frb.BufferSpec:
     spare: Any = draw(st.sampled_from([None, 0, 30]))
     lanes, item = draw(lanes_of), dict(sorted((ITEM | leaves).items()))
     capacity = (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40]))
-    return frb.BufferSpec(item, capacity, draw(priorities_or_none), lanes=lanes, compact=frb.Compact(**given, spare=spare))
+    return frb.BufferSpec(
+        item, capacity, draw(priorities_or_none), lanes=lanes, compact=frb.Compact(**given, spare=spare)
+    )
 
 
 def check(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
@@ -250,6 +256,7 @@ def test_items_that_share_frames(spec: frb.BufferSpec, seed: int, way: tuple[str
 
 IMAGES = {"image": frb.Unbounded((84, 84, 4), "uint8"), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
 ENDS: Any = {"end_keys": ("done",), "strict_length": False}
+STACKS = frb.Compact(next={"image": "next_image"}, stack=4, axis=-1)
 LARGE = {
     "priorities": frb.BufferSpec(ITEM, 20_000, frb.Prioritized()),
     "images": frb.BufferSpec(IMAGES, 150, frb.Prioritized()),
@@ -259,6 +266,10 @@ LARGE = {
     "slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, **ENDS), lanes=600),
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
+    "frames": frb.BufferSpec(IMAGES | {"next_image": IMAGES["image"]}, 90, frb.Prioritized(), compact=STACKS),
+    "frames of lanes": frb.BufferSpec(
+        ITEM, 600 * 12, frb.Prioritized(), lanes=600, compact=frb.Compact(next={}, stack={"x": 3})
+    ),
 }
 
 
@@ -278,7 +289,8 @@ def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
         if spec.sampler.has_priorities:
             handles = sample.indices.reshape(-1).repeat(3)  # of which a third block has some
             priorities = torch.from_numpy(rng.random(len(handles), np.float32) + turn).to(device)
-            rewritten = {"image": sample.items["image"].repeat(3, 1, 1, 1)} if "image" in spec.item else None
+            wide = "image" in spec.item and spec.plan.frames is None
+            rewritten = {"image": sample.items["image"].repeat(3, 1, 1, 1)} if wide else None
             state = rb.update(state, handles, priorities, rewritten)
         told.append(rb.sample(older, rb.key(7), 50)[1].indices)
     return [programs.bits(x) for x in told] + programs.peek(state)
@@ -334,6 +346,22 @@ def test_each_function_is_one_launch_or_two() -> None:
         state = rb.add(rb.init(spec), {name: leaf[:, 0] for name, leaf in items.items()})
         rb.sample_(state, rb.key(0), 4)
     assert [name for name, _ in emulated.launched] == ["add_to_rings", "draw_epoch", "read_epoch"]
+
+
+def test_items_that_share_frames_are_added_by_three_launches_and_drawn_by_one() -> None:
+    stack = frb.Unbounded((12, 12, 4), "uint8")
+    item = {"obs": stack, "next_obs": stack, "done": frb.Binary(())}
+    spec = frb.BufferSpec(item, 64, frb.Prioritized(), lanes=2, compact=frb.Compact(stack=4, axis=-1))
+    frames = torch.arange(10 * 2 * 144).reshape(10, 2, 12, 12).to(torch.uint8).unfold(0, 4, 1)
+    items = {"obs": frames[:6], "next_obs": frames[1:], "done": torch.zeros(6, 2) > 0}
+    with emulated_gpu.using("scattered") as emulated:
+        state = rb.add(rb.init(spec), items, torch.ones(6, 2) > 0)
+        sample = rb.sample(state, rb.key(0), 16)[1]
+    names = [name for name, _ in emulated.launched]
+    assert names == ["compare_frames", "add_with_frames", "store_frames", "sample_frames"]
+    step, lane = sample.indices % 64 % 32, sample.indices % 64 // 32
+    assert torch.equal(sample.items["obs"], frames[step, lane])
+    assert torch.equal(sample.items["next_obs"], frames[step + 1, lane])
 
 
 # --- on a GPU -------------------------------------------------------------------------------------

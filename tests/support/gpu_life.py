@@ -38,6 +38,11 @@ LIVES = (
     Life(frb.BufferSpec(SMALL, 50, frb.WithoutReplacement()), (30, 40, 70, 1), 8),
     Life(frb.BufferSpec(SMALL, 50, frb.Slices(3, end_keys=("done",), strict_length=False)), (30, 40, 1), 11),
     Life(frb.BufferSpec(SMALL, 51, WINDOWS, lanes=3), (10, 13, 25, 1), 11),
+    Life(
+        frb.BufferSpec(SMALL, 51, frb.Prioritized(), lanes=3, compact=frb.Compact(next={}, stack={"x": 3})),
+        (10, 25, 1),
+        33,
+    ),
 )
 
 
@@ -59,7 +64,11 @@ def carried_out(life: Life, device: str) -> list[bytes]:
 
     def update(state: Any, handles: torch.Tensor, in_place: bool = False) -> Any:
         lead = tuple(handles.shape)
-        rewritten = items(lead) if not lanes and isinstance(spec.sampler, frb.Uniform | frb.Prioritized) else None
+        rewritten = (
+            items(lead)
+            if not lanes and not spec.plan.frames and isinstance(spec.sampler, frb.Uniform | frb.Prioritized)
+            else None
+        )
         if not prioritized and rewritten is None:
             return state
         return (rb.update_ if in_place else rb.update)(state, handles, priorities(lead), rewritten)

@@ -46,9 +46,17 @@ ITEM: Final = {
     "reward": frb.Unbounded(()),
     "done": frb.Binary(()),
 }
+IMAGES: Final = {
+    **{name: frb.Bounded(0, 255, (84, 84, 4), "uint8") for name in ("obs", "next_obs")},
+    "action": frb.Unbounded((), "int32"),
+    "reward": frb.Unbounded(()),
+    "done": frb.Binary(()),
+}
 CAPACITY, ADDED, DRAWN, TURNS = 1_000_000, 64, 256, 100
 # Of buffers of several lanes, and of slices, which have as many steps as other draws have items.
 LANES, LENGTH = 16, 8
+# Items of a buffer of images.
+STACKS: Final = 100_000
 # Operations that are no launch.
 FREE: Final = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call")
 
@@ -119,6 +127,7 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     )
     several = state(sampler, 4)
     yield from programs_of_rings(key, keys)
+    yield from programs_of_frames(key, keys)
     yield (
         "Prioritized: a step of 4 buffers by vmap",
         jax.vmap(lambda s, b, k: step(s, (b, k))),
@@ -147,6 +156,24 @@ def programs_of_rings(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., 
             lambda s, b, k: lax.scan(step, s, (b, k)),
             (*(own, items(TURNS, steps, LANES), keys),),
         )
+
+
+def programs_of_frames(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """Those of stacks of images, of which frames are stored once."""
+    compact = frb.Compact(stack=4, axis=-1)
+    spec = frb.BufferSpec(IMAGES, STACKS, frb.Prioritized(), lanes=LANES, compact=compact)
+    own, steps = jax.eval_shape(lambda: rb.init(spec)), ADDED // LANES
+    batches = {name: of((TURNS, steps, LANES, *leaf.shape), leaf.dtype) for name, leaf in IMAGES.items()}
+    one = {name: of(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
+    name = f"Prioritized, stacks of images, {LANES} lanes"
+    yield f"{name}: add", rb.add, (own, one)
+    yield f"{name}: add with a mask", rb.add, (own, one, of((steps, LANES), "bool"))
+    yield f"{name}: sample", lambda state, key: rb.sample(state, key, DRAWN), (own, key)
+    yield (
+        f"{name}: {TURNS} steps in a scan",
+        lambda s, b, k: lax.scan(step, s, (b, k)),
+        (own, batches, keys),
+    )
 
 
 def compiled(device: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
@@ -208,7 +235,8 @@ def main() -> int:
     about = (
         f"JAX {jax.__version__}, a buffer of {CAPACITY:,} items of 168 bytes that is donated, {ADDED} added, {DRAWN} "
         "drawn; of a loop the body once, with the slices of its inputs. Copies are told of once more if they are of "
-        "more than 1 MB: of the storage, which has 168 MB, or of the tree, which has 4.8."
+        "more than 1 MB: of the storage, which has 168 MB, or of the tree, which has 4.8. Stacks of images are two of 84 x 84 "
+        f"x 4 bytes an item, {STACKS:,} of them."
     )
     lines = ["# What XLA launches on an H100", "", about]
     copying = []

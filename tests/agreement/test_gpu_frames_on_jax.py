@@ -1,0 +1,104 @@
+"""Launches for items that share frames as custom calls of JAX beside the core, to the bit."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import functional_rb as frb
+import jax_backend as rb
+from tests.agreement import gpu_on_xla
+from tests.agreement.jax_programs import agreeing, cuda, mask, priorities, stacked
+from tests.agreement.test_additions import COMPACT, observations
+from tests.support.backends import needs_native
+from tests.support.effort import effort
+
+pytestmark = needs_native
+STEPS, DRAWN = 5, 6
+TURNED = {"obs": frb.Unbounded((2, 3), "float16"), "other": frb.Unbounded((2,), "int32")}
+PAIRS = TURNED | {f"next_{name}": leaf for name, leaf in TURNED.items()}
+KINDS = (*COMPACT[:3], (PAIRS, {"stack": {"obs": 3, "other": 2}, "axis": {"obs": -1}}))
+MADE: Final = {"compare_frames", "add_with_frames", "store_frames", "sample_frames"}
+
+
+def of(k: int, sampler: Any, lanes: int | None) -> frb.BufferSpec:
+    leaves, given = KINDS[k]
+    item = {"done": frb.Binary(()), "n": frb.Unbounded((), "int32"), "wide": frb.Unbounded((1100,), "uint8")}
+    more: dict[str, Any] = {"lanes": lanes, "compact": frb.Compact(**given, spare=2)}
+    return frb.BufferSpec(dict(sorted((item | leaves).items())), 8 * (lanes or 1), sampler, **more)
+
+
+def batch(spec: frb.BufferSpec, seed: int, steps: int = STEPS) -> Any:
+    """Steps that share most of their frames."""
+    rng, lanes, frames = np.random.default_rng(seed), spec.lanes or 1, spec.plan.frames
+    assert frames is not None
+    rows, lead = steps * lanes, (steps,) if spec.lanes is None else (steps, spec.lanes)
+    made = {name: rng.integers(0, 2, (rows, *leaf.shape)) for name, leaf in spec.item.items()}
+    made |= observations(rng, rows, frames, spec.plan.names)
+    return {
+        name: jnp.asarray(made[name].reshape(*lead, *leaf.shape)).astype(leaf.dtype) for name, leaf in spec.item.items()
+    }
+
+
+def given(spec: frb.BufferSpec, k: int, steps: int = STEPS) -> Any:
+    lead = (steps,) if spec.lanes is None else (steps, spec.lanes)
+    return batch(spec, k, steps), mask(k, *lead), priorities(k, DRAWN)
+
+
+def step(state: frb.State, given: Any, key: jax.Array) -> Any:
+    added, marked, numbers = given
+    state, sample = rb.sample(rb.add(state, added, marked), key, DRAWN)
+    if state.spec.sampler.has_priorities:
+        state = rb.update(state, sample.indices, numbers)
+    return state, jax.tree.leaves(sample)
+
+
+def called(spec: frb.BufferSpec) -> Any:
+    """One by one, the last by rb.jit, which donates, with more steps than lanes have places; the older states stay."""
+    states, told = [rb.init(spec)], []
+    for k in range(3):
+        state, sample = rb.sample(rb.add(states[-1], batch(spec, k)), rb.key(k), DRAWN)
+        states.append(state)
+        told.append(jax.tree.leaves(sample))
+    return states, told, rb.jit(step)(rb.add(states[-1], batch(spec, 3)), given(spec, 4, 11), rb.key(4))
+
+
+def scanned(spec: frb.BufferSpec) -> Any:
+    """With a batch of which some steps are marked, each time."""
+    turns = stacked(*(given(spec, k) for k in range(3))), rb.split(rb.key(3), 3)
+    return jax.jit(lambda s, xs: lax.scan(lambda s, x: step(s, *x), s, xs))(rb.init(spec), turns)
+
+
+def several(spec: frb.BufferSpec) -> Any:
+    """Stacked buffers, each with its own batch."""
+    states = jax.vmap(lambda _: rb.init(spec))(jnp.arange(2))
+    return jax.jit(jax.vmap(step))(states, stacked(*(given(spec, k) for k in range(2))), rb.split(rb.key(0), 2))
+
+
+PROGRAMS: Final = {program.__name__: program for program in (called, scanned, several)}
+CASES: Final = effort(
+    [("called", 0, 2), ("scanned", 1, None), ("several", 3, None)],
+    [(program, k, lanes) for program in PROGRAMS for k in range(len(KINDS)) for lanes in (None, 2)],
+)
+
+
+@pytest.mark.parametrize(("program", "k", "lanes"), CASES)
+def test_programs(program: str, k: int, lanes: int | None) -> None:
+    order = ("forward", "backward", "scattered")[k % 3]
+    spec = of(k, frb.Prioritized(0.7) if k != 1 else frb.Uniform(), lanes)
+    told = agreeing(PROGRAMS[program], spec, gpu_on_xla.using(order, blocks=4, share=3))
+    assert {name for name, _ in told.launched} - {"finish_update", "update"} == MADE
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("k", range(len(KINDS)))
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_on_a_gpu(program: str, k: int) -> None:
+    agreeing(PROGRAMS[program], of(k, frb.Prioritized(0.7), 2), contextlib.nullcontext())
