@@ -235,8 +235,8 @@ def main() -> int:
     about = (
         f"JAX {jax.__version__}, a buffer of {CAPACITY:,} items of 168 bytes that is donated, {ADDED} added, {DRAWN} "
         "drawn; of a loop the body once, with the slices of its inputs. Copies are told of once more if they are of "
-        "more than 1 MB: of the storage, which has 168 MB, or of the tree, which has 4.8. Stacks of images are two of 84 x 84 "
-        f"x 4 bytes an item, {STACKS:,} of them."
+        "more than 1 MB: of the storage, which has 168 MB, or of the tree, which has 4.8. Stacks of images are two of "
+        f"84 x 84 x 4 bytes an item, {STACKS:,} of them."
     )
     lines = ["# What XLA launches on an H100", "", about]
     copying = []
