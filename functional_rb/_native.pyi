@@ -13,7 +13,7 @@ HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls, and Python by `Chain.call`."""
 GPU_HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls on GPUs."""
-GPU_ROOM: tuple[int, int, int]
+GPU_ROOM: tuple[int, int, int, int, int, int]
 """How many leaves or arrays, and numbers of a plan and of rings, a launch can name."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""

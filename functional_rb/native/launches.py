@@ -129,12 +129,12 @@ def _sample_frames(state: HasArrays, spec: BufferSpec, key: Array, beta: Array, 
     selection, after = Selection(ints(batch), floats(batch), floats(batch)), _after_draw(state)
     beside = descriptor.beside(spec)
     frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)]
-    records = [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]]
+    words = spec.draw_shape(batch)[1]
     return Kernel(
         "",
         (state.rows, *state.wide, state.tree, state.counters, key, beta, *frames),
         (after, leaves, selection),
-        [*records, beside.frames, beside.layout],
+        [descriptor.encode(spec), descriptor.encode_rings(spec), words, beside.frames, beside.layout],
         outputs=[*selection[:3], after.counters, *leaves],
         on_gpu=Launch("sample_frames", batch),
     )
