@@ -31,7 +31,7 @@ def at(who: str, path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, OverflowError, AssertionError) as error:
-        if str(error).startswith(f"{who}: "):
+        if str(error).startswith(f"{who}: "):  # it names a part of this one
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{who}: {shown(path)}: {error}") from None

@@ -128,6 +128,7 @@ def _array(specs: ModuleType, spec: ArraySpec, name: str | None) -> object:
         return specs.Array(spec.shape, spec.dtype, name)
     if isinstance(spec, Categorical | MultiCategorical):
         need_integers(spec, "no spec of dm_env")
+    # A DiscreteArray is a single number from 0 on.
     if isinstance(spec, Categorical) and not spec.shape and spec.start == 0:
         return specs.DiscreteArray(spec.n, spec.dtype, name)
     if isinstance(spec, Binary) and dtypes.kind_of(spec.dtype) not in ("bool", "int"):

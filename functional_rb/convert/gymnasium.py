@@ -135,6 +135,7 @@ class _FromSpaces:
         )
 
     def spec(self, space: AnySpace, path: Path) -> SpecNest:
+        # By `isinstance`: users' own spaces extend those of Gymnasium.
         for kind, read in self.readers:
             if isinstance(space, kind):
                 with at(self.who, path):

@@ -102,6 +102,7 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
     """
     by_name: dict[str, list[object]] = {}
     for given in known:
+        # A text names the function of a partial, and has its arguments.
         thing = given.func if isinstance(given, functools.partial) else given
         try:
             by_name.setdefault(_name_of(thing, ("known",), "from_json"), []).append(thing)

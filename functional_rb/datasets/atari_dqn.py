@@ -141,16 +141,10 @@ def _checkpoints(folder: str) -> set[int]:
 
 
 def open_atari_dqn(rest: str, root: str | None = None, *, checkpoints: range | None = None) -> AtariDqn:
-    """The reader of a run of the DQN Replay Dataset.
+    """The reader of a run of the DQN Replay Dataset: the game and the run, as "Pong/1", or the path of a folder.
 
-    Args:
-        rest: the game and the run, as "Pong/1", or the path of a folder.
-        root: the folder where datasets lie: below it `atari_dqn/Pong/1/replay_logs`.
-        checkpoints: which of the 50 are read, of a million frames each; None for those that are there.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for files of another kind, or some that are missing.
+    Below the folder where datasets lie that is `atari_dqn/Pong/1/replay_logs`. Of 50 checkpoints, of a million frames
+    each, those are read that are named, or all that are there.
     """
 
     def logs(place: str) -> str | None:

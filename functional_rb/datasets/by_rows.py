@@ -62,6 +62,7 @@ class Whole:
                 terminated[-1] = is_last and self.terminated
             else:
                 terminated = self.terminated(first, stop).astype(bool)
+            # Infos are read only if they are stored: some, such as images, are most of a file.
             yield Episode(
                 observations if is_seen else repeated(observations),
                 self.actions(first, stop),
@@ -164,6 +165,7 @@ class Forward:
 
     def rows(self, first: int, stop: int) -> NumpyArray:
         """Rows [first, stop), none of them before the last one that was read."""
+        # What is skipped is read all the same, some rows at a time: a compressed stream has no other way.
         while self._stream.at < first:
             self._last = self._stream.rows(min(first - self._stream.at, 1024))[-1:]
         again = self._last[len(self._last) - (self._stream.at - first) :]

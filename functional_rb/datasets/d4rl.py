@@ -78,6 +78,7 @@ class D4rl(RowReader):
             rows = {field: hdf5.data(file, field, path) for field in NAMES}
             kinds = {field: kind_of_rows(x.shape, x.dtype, f"{path}: {field}") for field, x in rows.items()}
             n = len(rows["rewards"])
+            # Every row has all of them, else rewards would be those of other steps.
             for field, dataset in rows.items():
                 if len(dataset) != n:
                     raise DatasetError(f"{path}: {field}: expected {n} rows, one for each reward, got {len(dataset)}")
@@ -97,6 +98,7 @@ class D4rl(RowReader):
                 breaks = _breaks(rows["observations"], following, path) & ~ends
                 facts["ended by next_observations"] = int(breaks.sum())
                 ends |= breaks
+        # What the file ends with is an episode too, which is cut off there.
         if n:
             ends[-1] = True
         self._stops: list[int] = (ends.nonzero()[0] + 1).tolist()
@@ -149,20 +151,11 @@ class D4rl(RowReader):
 def open_d4rl(
     rest: str, root: str | None = None, *, reward_of: RewardOf | None = None, jump: float | None = None
 ) -> D4rl:
-    """The reader of a dataset of D4RL.
+    """The reader of a dataset of D4RL: its name, as "hopper-medium-v2", or the path of its file.
 
-    Args:
-        rest: its name, as "hopper-medium-v2", or the path of its file.
-        root: the folder where datasets lie; it is looked for there, and where D4RL keeps its own.
-        reward_of: whether the reward in a row is that of its "action" or of its "observation"; None for what is known
-            of the dataset by its name.
-        jump: where the first two coordinates of the observation change by more than this, an episode ends, and not at
-            the timeouts; None for what is known by the name.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for a file that is no such dataset.
-        ValueError: for another `reward_of`.
+    It is looked for where datasets lie, and where D4RL keeps its own. `reward_of` says whether the reward in a row is
+    that of its "action" or of its "observation". Where the first two coordinates of the observation change by more than
+    `jump`, an episode ends, and not at the timeouts. None stands for what is known of the dataset by its name.
     """
     kept = os.path.join(os.environ.get("D4RL_DATASET_DIR") or os.path.expanduser("~/.d4rl"), "datasets")
     path = located("d4rl", rest, root, _file, "a file of HDF5, or its name without .hdf5", kept)
@@ -207,6 +200,7 @@ def _flags(file: Group, name: str, n: int, path: str) -> NumpyArray:
 def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:
     """After which rows the first two coordinates change by more than `most`, bool [n]."""
     n = len(observations)
+    # The coordinates of an ant are the first two numbers of what it observes.
     if len(observations.shape) != 2:
         raise DatasetError(f"{path}: observations: expected coordinates in each row, got shape {observations.shape}")
     found = np.zeros(n, bool)

@@ -91,6 +91,7 @@ def split(
     drawn = [numbers[k] for k in order]
     sizes = np.cumsum([0, *map(len, drawn)])
     wanted = np.round(np.cumsum([0.0, *shares]) * sizes[-1])
+    # Groups are not cut: a share ends where the sum of their sizes comes nearest to it.
     ends = np.abs(sizes - wanted[:, None]).argmin(1)
     parts = [sorted(itertools.chain(*drawn[first:stop])) for first, stop in itertools.pairwise(ends)]
     readers = [_Chosen(dataset, part, "split") for part in parts]
@@ -157,6 +158,7 @@ class _Chosen(Stored):
 
     def __init__(self, dataset: Dataset, chosen: list[int], what: str) -> None:
         super().__init__(dataset, chosen)
+        # Of a million episodes the numbers would take more room than the description.
         told = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
         self.facts = {**self.facts, what: {"of": self.path, "episodes": told}}
 
@@ -221,6 +223,7 @@ class _Mapped:
         with ThreadPoolExecutor(self._workers) as pool:
             for number, episode in self._numbered(first):
                 waiting.append(pool.submit(self._apply, number, episode))
+                # No more wait than work, so that memory is bounded, and their order stays.
                 if len(waiting) > self._workers:
                     yield waiting.popleft().result()
             while waiting:

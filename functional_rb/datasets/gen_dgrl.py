@@ -77,15 +77,9 @@ def _fields(stream: IO[bytes], where: str) -> dict[str, NumpyArray]:
 
 
 def open_gen_dgrl(rest: str, root: str | None = None) -> GenDgrl:
-    """The reader of a dataset of Gen-DGRL.
+    """The reader of a dataset of Gen-DGRL: its name, as "bigfish-1M_E", or the path of its archive.
 
-    Args:
-        rest: its name, as "bigfish-1M_E", or the path of its archive.
-        root: the folder where datasets lie: below it `gen_dgrl/bigfish-1M_E/bigfish.tar.xz`.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for an archive of something else.
+    Below the folder where datasets lie that is `gen_dgrl/bigfish-1M_E/bigfish.tar.xz`.
     """
 
     def archive(place: str) -> str | None:

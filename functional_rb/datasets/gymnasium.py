@@ -93,6 +93,7 @@ class Recording:
     def _episode(self, k: int, spec: StepSpec, most: int) -> Iterator[Episode]:
         seed = self._seed + k
         observation = _own(self._env.reset(seed=seed)[0])
+        # So that an episode is the same, from whichever one on a killed conversion goes on.
         if self._policy is None:
             self._env.action_space.seed(seed)
         steps = []
@@ -136,15 +137,7 @@ def open_gymnasium(
 ) -> Recording:
     """The recording of an environment by its name, with random actions.
 
-    Args:
-        rest: the name, as `gymnasium.make` knows it.
-        root: not needed.
-        episodes: how many.
-        seed: of the first episode, and of its actions.
-        env: arguments of `gymnasium.make`.
-
-    Raises:
-        ValueError: for an environment that Gymnasium does not know.
+    The first episode, and its actions, have the seed; `env` are arguments of `gymnasium.make`.
     """
     gymnasium = imported("gymnasium", WHO)
     try:

@@ -89,12 +89,14 @@ def member(group: Group, name: str, where: str) -> Group | Dataset:
         except (KeyError, RuntimeError):  # which of them, depends on the version of h5py
             there = names(group, where)[:20]
             raise DatasetError(f"{where}: there is no {name!r} in {group.name!r}, expected some of {there}") from None
+        # A link may lead to any file of the user's.
         if kind != h5py.h5l.TYPE_HARD:
             raise DatasetError(f"{where}: {name!r} is a link to somewhere else, which is not followed")
         found = group[name]
         if isinstance(found, h5py.Datatype):
             raise DatasetError(f"{where}: expected values or a group in {name!r}, got a type")
         if isinstance(found, h5py.Dataset):
+            # Its values may be said to lie in other files, or to be put together of such.
             plan = found.id.get_create_plist()
             if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
                 raise DatasetError(f"{where}: the values of {name!r} lie in other files, which are not read")
@@ -115,6 +117,7 @@ def data(group: Group, name: str, where: str) -> Dataset:
     with damage(where, repr(name)):
         count = found.id.get_space().get_simple_extent_npoints()
         claimed, there = count * found.id.get_type().get_size(), found.id.get_storage_size()
+    # Of a chunk that nobody wrote HDF5 makes up any number of zeros.
     if claimed > files.SMALL and not files.believed(claimed, there):
         raise DatasetError(f"{where}: {name!r} claims {count} values, and the file does not hold them")
     return found
@@ -161,6 +164,7 @@ class Blocks:
         dataset, begin, block = self._there.get(name) or (data(self._group, name, where), 0, np.empty(0))
         if first < begin or stop > begin + len(block):
             begin, block = first, rows(dataset, first, max(stop, first + self._count), where)
+            # Episodes are views of it: who wrote to one would change the next.
             block.flags.writeable = False
             self._there[name] = dataset, begin, block
         return block[first - begin : stop - begin]

@@ -33,11 +33,13 @@ def rows(dataset: Any, first: int, stop: int) -> NumpyArray | None:
     made, chunk = np.empty(shape, dataset.dtype), dataset.chunks
     starts = [range(first - first % chunk[0], stop, chunk[0])]
     starts += [range(0, size, step) for size, step in zip(shape[1:], chunk[1:], strict=True)]
+    # HDF5 reads under a lock of its own, so that one thread reads, and the others inflate.
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: list[Any] = []
         for place in itertools.product(*starts):
             if dataset.id.get_chunk_info_by_coord(place).byte_offset is None:
                 return None  # nobody wrote there: h5py knows what to read
+            # The mask says which filters were left out of this chunk: deflating may have made it no smaller.
             left_out, content = dataset.id.read_direct_chunk(place)
             waiting.append(pool.submit(_put, made, first, place, chunk, content, not left_out))
             if len(waiting) > 4 * THREADS:  # so that few of them are in memory
@@ -69,6 +71,7 @@ def _put(
     if len(inflated) != nbytes:
         raise OSError(f"a chunk was expected to have {nbytes} bytes, it has {len(inflated)}")
     values = np.frombuffer(inflated, made.dtype).reshape(chunk)
+    # The first chunk may begin before the rows, and the last one of each axis end behind them.
     begin = (place[0] - first, *place[1:])
     target = tuple(slice(max(at, 0), at + size) for at, size in zip(begin, chunk, strict=True))
     part = made[target]

@@ -62,10 +62,12 @@ class Appended:
 
     def flush(self) -> None:
         """Write what waits to be written: small pieces together."""
+        # The usual case, an array of a megabyte or two, is not copied.
         content = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         with explained(self.path):
             disk.write(self._fd, content)
+        # Else all of it would wait for the sync in the end, while the disk has nothing to do meanwhile.
         if len(content) >= LARGE:
             disk.begin_to_store(self._fd, self._written, len(content))
         self._sum.update(content)
@@ -110,6 +112,7 @@ class Journal:
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
             self.lines = []
+        # The first line that is not true ends it: what later ones speak of comes behind bytes that are wrong.
         true = 1
         while true < len(self.lines) and problem_of_line(directory, self.lines[true]) is None:
             true += 1
@@ -133,6 +136,7 @@ def read_lines(path: str) -> list[Line]:
                 found = strict_json.parse(text) if text.endswith("\n") else None
             except (ValueError, RecursionError):
                 found = None
+            # A line that was changed may be JSON all the same.
             if not isinstance(found, dict) or _encoded(found) != text.encode():
                 break
             lines.append(found)

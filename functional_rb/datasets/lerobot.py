@@ -78,6 +78,7 @@ class Lerobot(RowReader):
         rows, labels = None, Labels(columns, self._tasks)
         with self._decoding() as decode:
             for place in self._places[first:]:
+                # Episodes lie one after the other; where they do not, the table is read from its begin again.
                 if rows is None or rows.path != place.file or rows.at > place.row:
                     rows = Rows(place.file, columns)
                 yield self._episode(place, rows, labels.about(place), decode)
@@ -144,23 +145,16 @@ def _feature(told: object, where: str) -> tuple[tuple[int, ...], str]:
         raise DatasetError(f"{where}: expected dtype and shape of a feature, got {told!r:.200}")
     if kind in ("image", "video") and isinstance(names, list) and str(names[:1]).startswith("['channel"):
         shape = [*shape[1:], shape[0]]
+    # A single number has an axis of one element in LeRobot. Observations and actions keep it: they are vectors.
     scalar = shape == [1] and not where.split(", ")[-1].startswith(("observation", "action"))
     return () if scalar else tuple(shape), kind
 
 
 def open_lerobot(rest: str, root: str | None = None, *, video: str | None = None) -> Lerobot:
-    """The reader of a dataset of LeRobot.
+    """The reader of a dataset of LeRobot: its name, as "pusht", or the path of its folder.
 
-    Args:
-        rest: its name, as "pusht", or the path of its folder.
-        root: the folder where datasets lie.
-        video: what decodes videos: "pyav", or "module:function" of what is called with a video's path and seconds
-            float64 [n], which grow, and gives frames uint8 [n, height, width, 3]; None to leave them out.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for a folder of something else.
-        ImportError: for a library that is missing.
+    `video` is what decodes videos: "pyav", or "module:function" of what is called with a video's path and seconds
+    float64 [n], which grow, and gives frames uint8 [n, height, width, 3]; None to leave them out.
     """
     path = located(
         "lerobot", rest, root, lambda place: place if os.path.isfile(os.path.join(place, INFO)) else None, INFO

@@ -184,6 +184,7 @@ class Labels:
         """
         runs: list[tuple[int, str]] = []
         if self._columns and place.steps:
+            # From the row before it on, which has to be of another episode.
             before = max(place.row - 1, 0)
             if self._rows is None or self._rows.path != place.file or self._rows.at > before:
                 self._rows = Rows(place.file, self._columns)

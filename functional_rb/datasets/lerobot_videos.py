@@ -76,6 +76,7 @@ class Pyav:
             video.close()
             raise
         self._open[path] = video
+        # As many stay open as are read by turns: each is then decoded on from where it was.
         while len(self._open) > self._most:
             self._open.pop(next(iter(self._open))).close()
         return found
@@ -105,6 +106,7 @@ class _Video:
             stream = self._container.streams.video[0]
             half = 0.5 / float(stream.average_rate)
             for at, time in enumerate(times.tolist()):
+                # The nearest frame is the first one later than half a frame before.
                 after = time - half
                 if self._frames is None or not self._before <= after <= self._before + AHEAD:
                     offset = max(int(time / float(stream.time_base)) - 1, 0)  # of the key frame before it

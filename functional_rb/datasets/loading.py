@@ -91,6 +91,7 @@ def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conve
         try:
             convert(reader, directory, conversion, facts=facts_of(name))
         except OSError as error:
+            # Of other folders, such as that of the files that are read, the error is right as it is.
             there = str(error.filename)
             ours = there.startswith(directory) or directory.startswith(os.path.join(there, ""))
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
@@ -117,6 +118,7 @@ def info(dataset: Dataset, verify: bool = False) -> Description:
     if not verify:
         return described
     begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
+    # The journal tells the checksums: of another dataset, or cut, it would pass what is wrong.
     if (begin.get("name"), lines[-1]["steps"] if lines else None) != (described.name, described.steps):
         raise DatasetError(f"{os.path.join(directory, JOURNAL)}: the file is damaged, or of another dataset")
     for line in lines:
@@ -138,6 +140,7 @@ def place(folder: str, name: str, options: Json) -> str:
     The name is as `absolute` gives it; the options are those of the reader, and of the conversion.
     """
     prefix, rest = split_name(name)
+    # By `repr`, options may be of any kind, as ranges and functions are.
     told = json.dumps([rest, options], sort_keys=True, default=repr)
     parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]
     if any(set(part) <= {"."} for part in parts):

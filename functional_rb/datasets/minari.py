@@ -29,18 +29,10 @@ if TYPE_CHECKING:
 def open_minari(
     rest: str, root: str | None = None, *, max_length: int | None = None, max_edges: int | None = None
 ) -> Minari:
-    """The reader of a dataset of Minari.
+    """The reader of a dataset of Minari: its name, as "D4RL/door/human-v2", or the path of its folder.
 
-    Args:
-        rest: its name, as "D4RL/door/human-v2", or the path of its folder.
-        root: the folder where datasets lie; it is looked for there, and where Minari keeps its own.
-        max_length: the most elements of a `Sequence`, and nodes of a `Graph`, if the spaces have some.
-        max_edges: the most edges of a `Graph`.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for metadata that do not tell what has to be known.
-        ImportError: for a library that is missing.
+    It is looked for where datasets lie, and where Minari keeps its own. `max_length` are the most elements of a
+    `Sequence`, and nodes of a `Graph`, if the spaces have some; `max_edges` the most edges.
     """
     kept = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
     path = located("minari", rest, root, _folder, METADATA, kept)

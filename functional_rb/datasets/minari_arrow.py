@@ -103,6 +103,7 @@ class Arrow(Minari):
             return values if kind == "Dict" else tuple(values.values())
         if kind == "Text":
             return array.to_pylist()
+        # Compressed, an image is a row of bytes; else its numbers lie there as those of other arrays.
         if self.is_compressed(space) and "binary" in str(array.type):
             return images.decoded(array.to_pylist(), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return numbers_of(array, space.shape, f"{where}, {name}")

@@ -80,6 +80,7 @@ class Hdf5(Minari):
         rows = group.rows(name, first, stop)
         if kind == "Text":
             return [text.decode() if isinstance(text, bytes) else text for text in rows]
+        # Compressed, an image is a row of bytes, of any length.
         if self.is_compressed(space) and group.data(name).ndim < 1 + len(space.shape):
             return images.decoded(list(rows), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return rows

@@ -61,6 +61,7 @@ def opened(
     if is_in_files:
         arrays = _arrays(spec, files, directory, description)
     else:
+        # A tree of priorities, say, is made in memory, by the reference or by native code.
         host = NumPy()
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):

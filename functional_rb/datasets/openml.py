@@ -120,18 +120,10 @@ class OpenMl:
 
 
 def open_openml(rest: str, root: str | None = None, *, target: str | None = None, one_hot: bool = False) -> OpenMl:
-    """The reader of a table of OpenML.
+    """The reader of a table of OpenML: its name, as "covertype", or the path of its file.
 
-    Args:
-        rest: its name, as "covertype", or the path of its file.
-        root: the folder where datasets lie: below it `openml/covertype` with a file in it.
-        target: the column with the classes; None for the one of the name "class", or the last one.
-        one_hot: whether words are features of their own, 0 or 1, in place of their numbers. Missing words are zeros
-            then, else NaN.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for a file of something else.
+    The column `target` has the classes; by default the one of the name "class", or the last one. With `one_hot` words
+    are features of their own, 0 or 1, in place of their numbers: then missing words are zeros, else NaN.
     """
 
     def table(place: str) -> str | None:

@@ -143,6 +143,7 @@ def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     if opener is None:
         module, _, function = _BUILT_IN[prefix].partition(":")
         opener = getattr(importlib.import_module(module), function)
+    # Else Python would name the function that opens it, of which the user knows nothing.
     parameters = inspect.signature(opener).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     unknown = [option for option in options if option not in known]

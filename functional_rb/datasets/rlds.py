@@ -94,6 +94,7 @@ class Rlds(RowReader):
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for shard in self.files[1:]:
+            # Records before the first are passed over by their lengths, file by file.
             there = tfrecord.count(shard) if first else 0
             if there and first >= there:
                 first -= there
@@ -114,6 +115,7 @@ class Rlds(RowReader):
         terminal = ("is_terminal",) in self._leaves and bool(
             self._decoded(("is_terminal",), values, n - 1, n, where)[0]
         )
+        # Of a single row nobody knows what was done: it stands for a step, which is dropped.
         padded = self._last == "padding" and n > 1
         return Whole(
             n - 1 if padded else n,
@@ -195,20 +197,10 @@ def _shards(folder: str, split: str) -> list[str]:
 def open_rlds(
     rest: str, root: str | None = None, *, split: str = "train", last: Last = "padding", prefix: str = "rlds"
 ) -> Rlds:
-    """The reader of a dataset in RLDS.
+    """The reader of a split of a dataset in RLDS: its name, or the path of its folder; the newest of several versions.
 
-    Args:
-        rest: its name, or the path of its folder; of several versions the newest is taken.
-        root: the folder where datasets lie.
-        split: the part of the dataset.
-        last: what the last step of an episode is: "padding", as RLDS says, whose observation is what the step before
-            has led to; or a "step" like the others, of which nobody knows what it led to.
-        prefix: of the dataset's name.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for a folder of something else, and for parts that are missing.
-        ValueError: for another `last`.
+    The last step of an episode is "padding", as RLDS says, whose observation is what the step before has led to; or a
+    "step" like the others, of which nobody knows what it led to. `prefix` is that of the dataset's name.
     """
     if last not in ("padding", "step"):
         raise ValueError(f"{prefix}:{rest}: last: expected 'padding' or 'step', got {last!r}")
@@ -266,6 +258,7 @@ def _leaf(node: Json) -> Leaf:
     told = node["tensor"]
     if told["dtype"] == "string":
         return Leaf("text") if not _shape(told) else Leaf("other")
+    # NumPy has no bfloat16, and a buffer no arrays of any length.
     if told["dtype"] == "bfloat16" or None in _shape(told):
         return Leaf("other")
     return Leaf("tensor", _shape(told), str(np.dtype(told["dtype"])))

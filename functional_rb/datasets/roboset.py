@@ -100,17 +100,9 @@ def _rows(group: Group, path: Path, n: int, where: str) -> Read:
 
 
 def open_roboset(rest: str, root: str | None = None, *, reward_of: RewardOf = "observation") -> Roboset:
-    """The reader of a dataset of RoboSet.
+    """The reader of a dataset of RoboSet: as "FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4", or the path of its folder.
 
-    Args:
-        rest: its name, as "FK1-v4(expert)/FK1_MicroOpenRandom_v2d-v4", or the path of its folder.
-        root: the folder where datasets lie.
-        reward_of: whether the reward in a row is that of its "action", or of its "observation", as RoboHive writes it.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for files of another kind.
-        ValueError: for another `reward_of`.
+    The reward in a row is that of its "action", or of its "observation", as RoboHive writes it.
     """
     if reward_of not in ("action", "observation"):
         raise ValueError(f"roboset:{rest}: reward_of: expected 'action' or 'observation', got {reward_of!r}")

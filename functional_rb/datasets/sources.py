@@ -79,6 +79,7 @@ def source_of(name: str) -> Source:
     """
     if os.path.isabs(name.partition(":")[2]):
         return Source(name)
+    # Rows of whole families come first, so that what a row says of one dataset replaces it.
     rows = sorted((row for row in table() if fnmatch.fnmatchcase(name, row.names)), key=lambda row: len(row.names))
     told: Json = {}
     for row in rows:

@@ -89,7 +89,8 @@ class Stored:
                 for begin, stop in spans(ends[k] - begins[k], most):
                     begin, stop = begins[k] + begin, begins[k] + stop
                     if not arrays.hold(begin, stop):
-                        until, after = stop, k + 1  # short episodes that lie close to each other are read at once
+                        # Short episodes that lie close to each other are read at once.
+                        until, after = stop, k + 1
                         while stop == ends[k] and after < len(numbers) and ends[after] - begin <= room:
                             if not 0 <= begins[after] - until <= room // GAPS:
                                 break

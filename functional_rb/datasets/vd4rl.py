@@ -120,6 +120,7 @@ class _File:
             if rows != n:
                 raise DatasetError(f"{self._path}, {name}: expected {n} rows, one for each image, got {rows}")
         n, starts = n or 0, [0]
+        # DreamerV2 marks the first row, DrQ-v2 has a kind of step; a file without either is one episode.
         for name, value in (("is_first", True), ("step_type", FIRST)):
             if name in self.names:
                 marks = self.read(name, 0, n).reshape(-1)
@@ -147,16 +148,7 @@ def _opened(path: str) -> Iterator[_File]:
 
 
 def open_vd4rl(rest: str, root: str | None = None) -> VD4rl:
-    """The reader of a dataset of V-D4RL.
-
-    Args:
-        rest: its name, as "main/walker_walk/expert/64px", or the path of its folder.
-        root: the folder where datasets lie.
-
-    Raises:
-        FileNotFoundError: if it is nowhere, saying where that is.
-        DatasetError: for files of another kind.
-    """
+    """The reader of a dataset of V-D4RL: its name, as "main/walker_walk/expert/64px", or the path of its folder."""
     path = located("vd4rl", rest, root, lambda place: place if _files(place) else None, "files of .npz or .hdf5")
     return VD4rl(path, f"vd4rl:{rest}")
 

@@ -84,6 +84,7 @@ def as_arrays(
     if not isinstance(given, Mapping):
         raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
     _check_spec(spec, given.get(SPEC))
+    # Arrays without elements are left out of the dict, as some checkpoints cannot have them.
     planned = planned_shapes(spec)
     needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
     extra = [name for name in given if name not in planned and name != SPEC]

@@ -66,6 +66,7 @@ def export(
             raise FileExistsError(f"{WHO}: {target} is there already; give another path")
         shutil.rmtree(part, ignore_errors=True)  # of who was killed
         os.mkdir(part)
+        # Written aside, the folder is there at one instant, with all that is in it.
         try:
             FORMATS[format](reader, dict(facts or {}), target, part)
             _sync(part)

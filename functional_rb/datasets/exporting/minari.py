@@ -63,6 +63,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     told = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
     told |= {name: {told[name]} if isinstance(told[name], str) else set(told[name]) for name in SETS if name in told}
     storage = imported("minari.dataset.minari_storage", WHO).MinariStorage
+    # JPEG would lose what the dataset has.
     made = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
     made.update_metadata(told)
     made.update_episodes(_buffers(reader, fields))
@@ -105,6 +106,7 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
         yield buffer(
             id=number,
             seed=seed,
+            # Of a piece that goes on with the one before, the first observation is there already.
             observations=_host(fields, "observations", piece, 1 if goes_on else 0),
             actions=_host(fields, "actions", piece),
             rewards=piece.rewards,

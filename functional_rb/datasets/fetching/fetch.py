@@ -182,7 +182,7 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
             raise RefusedError(
                 "the server does not tell the file's length, so that nobody can tell whether it is whole"
             )
-        if answer.start == 0:
+        if answer.start == 0:  # also where the end was asked for, of a file that has changed
             resumes = False
             partial.begin(came)
         elif begun.url == url and not begun.agrees(came):

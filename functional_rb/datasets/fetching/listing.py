@@ -60,6 +60,7 @@ def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[Remote
             if entry.get("type") == "file":
                 path = entry["path"]
                 url = f"{HUB}/datasets/{repository}/resolve/{REVISION}/{urllib.parse.quote(path)}"
+                # Of small files the hub tells no sha256, but a checksum of Git's.
                 sha256 = (entry.get("lfs") or {}).get("oid", "")
                 made.append(_file(path, folder, into, (hub_folder(repository), url), entry["size"], sha256))
     return made

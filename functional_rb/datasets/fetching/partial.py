@@ -54,6 +54,7 @@ class Partial:
                 synced = line.pop("synced")
                 if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
                     self.origin, self.size = Origin(**line), synced
+            # What lies behind may be there or not, after a machine lost its power.
             disk.truncate(self._fd, self.size)
         except BaseException:
             disk.close(self._fd)
@@ -95,6 +96,7 @@ class Partial:
 
     def note(self) -> None:
         """Write the journal, of what is safely on the disk."""
+        # First the bytes, then the line that speaks of them, by a new file: a line is never cut.
         disk.fsync(self._fd)
         fd = disk.create(f"{self._journal}.new")
         try:
@@ -117,6 +119,7 @@ class Partial:
         """Give the part its name: from now on the file is there."""
         disk.fsync(self._fd)
         self._close()
+        # The journal goes first: of a file that is there nothing is left to be gone on with.
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(self._journal)
         disk.rename(self.path, target)

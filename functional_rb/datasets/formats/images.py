@@ -27,6 +27,7 @@ def decoded(
     made = np.empty((len(contents), *shape), dtype)
     for k, content in enumerate(contents):
         with _opened(content, f"{where}, image {k}", kinds) as image:
+            # Pillow has read the header alone: a few bytes may claim an image of gigabytes.
             if image.size != (shape[1], shape[0]):
                 found = f"{image.size[0]} by {image.size[1]}"
                 raise DatasetError(f"{where}, image {k}: expected {shape[1]} by {shape[0]} pixels, got {found}")

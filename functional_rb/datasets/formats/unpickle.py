@@ -66,6 +66,7 @@ class _Machine:
         while (code := self.bytes(1)) != pickle.STOP:
             if code not in _INSTRUCTIONS:
                 raise RefusedError(f"an instruction {code!r} that arrays are not written with")
+            # An instruction of one byte makes a dict: a limit on bytes alone would not bound the memory.
             self.take(OBJECT)
             _INSTRUCTIONS[code](self)
         (value,) = self.several(1)
