@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
@@ -37,7 +38,7 @@ def at(who: str, path: Path) -> Iterator[None]:
         raise kind(f"{who}: {shown(path)}: {error}") from None
 
 
-def stored_dtype(dtype: Any, narrow: bool) -> str:
+def stored_dtype(dtype: DTypeLike, narrow: bool) -> str:
     """The dtype that is stored for a dtype of another library."""
     name = dtypes.shown(np.dtype(dtype).name)
     return dtypes.name_of(NARROWED.get(name, name) if narrow else name)

@@ -147,7 +147,7 @@ class _FromSpaces:
         )
 
     def _dtype(self, space: AnySpace) -> str:
-        return stored_dtype(space.dtype, self.narrow)
+        return stored_dtype(np.dtype(space.dtype), self.narrow)
 
     def _box(self, space: spaces.Box, path: Path) -> SpecNest:
         dtype = self._dtype(space)

@@ -10,18 +10,19 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import Nest
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description, Summary
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
 from functional_rb.datasets.reader import Reader
 from functional_rb.datasets.stored import Stored
+from functional_rb.specs import ArraySpec
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import is_leaf
 
@@ -205,11 +206,15 @@ class _Mapped:
 
     def spec(self, narrow: bool) -> StepSpec:
         old, made = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
-        with _noted(f"datasets.map: {self.of.path}, episode 0"):
+        where = f"datasets.map: {self.of.path}, episode 0"
+        with _noted(where):
+            reward = _specs(old.reward, made.rewards)
+            if not isinstance(reward, ArraySpec):
+                raise DatasetError(f"{where}: expected rewards as one array, got {reward!r:.80}")
             return StepSpec(
                 _specs(old.observation, made.observations),
                 _specs(old.action, made.actions),
-                _specs(old.reward, made.rewards),
+                reward,
                 {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
                 encoded=True,
             )
@@ -244,7 +249,7 @@ class _Mapped:
         return made
 
 
-def _specs(old: object, values: ArrayLike) -> Any:
+def _specs(old: SpecNest | None, values: Nest) -> SpecNest:
     """The specs of what a function gives: those before, where shape and dtype are the same."""
     outline = None if old is None else Outline.of(old, "datasets.map")
     known = {} if outline is None else dict(zip(outline.structure.paths, outline.leaves, strict=True))

@@ -20,6 +20,7 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.convert.json import from_json, to_json
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.rows import spec_of_item
+from functional_rb.specs import Composite
 from functional_rb.storage import disk
 
 DESCRIPTION = "dataset.json"
@@ -73,7 +74,7 @@ class Description:
     """
 
     name: str
-    item: Any
+    item: Composite
     steps: int
     episodes: int
     spare: int | None

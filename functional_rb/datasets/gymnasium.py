@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from functional_rb.datasets.episode import Episode, StepSpec
 from functional_rb.datasets.pieces import steps_of_piece
 from functional_rb.specs import Unbounded
 from functional_rb.specs.rows import is_unit
+
+if TYPE_CHECKING:
+    from gymnasium import Env
 
 WHO = "datasets: gymnasium"
 Policy = Callable[[Any], Any]
@@ -47,7 +50,7 @@ class Recording:
 
     def __init__(
         self,
-        env: Any,
+        env: Env[Any, Any],
         policy: Policy | None = None,
         *,
         episodes: int,

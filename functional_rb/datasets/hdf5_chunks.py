@@ -10,13 +10,16 @@ import itertools
 import math
 import os
 import zlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
+
+if TYPE_CHECKING:
+    from h5py import Dataset
 
 # Bytes of rows from which on threads are worth their while.
 LEAST = 2**20
@@ -25,7 +28,7 @@ THREADS = min(4, os.cpu_count() or 1)
 DEFLATE = 1
 
 
-def rows(dataset: Any, first: int, stop: int) -> NumpyArray | None:
+def rows(dataset: Dataset, first: int, stop: int) -> NumpyArray | None:
     """Rows [first, stop) of a data set, as h5py reads them; None if they are not deflated, or too few."""
     shape = (stop - first, *dataset.shape[1:])
     if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
@@ -35,7 +38,7 @@ def rows(dataset: Any, first: int, stop: int) -> NumpyArray | None:
     starts += [range(0, size, step) for size, step in zip(shape[1:], chunk[1:], strict=True)]
     # HDF5 reads under a lock of its own, so that one thread reads, and the others inflate.
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting: list[Any] = []
+        waiting: list[Future[None]] = []
         for place in itertools.product(*starts):
             if dataset.id.get_chunk_info_by_coord(place).byte_offset is None:
                 return None  # nobody wrote there: h5py knows what to read
@@ -49,7 +52,7 @@ def rows(dataset: Any, first: int, stop: int) -> NumpyArray | None:
     return made
 
 
-def _is_deflated(dataset: Any) -> bool:
+def _is_deflated(dataset: Dataset) -> bool:
     """Whether chunks are deflated, and nothing else is done to numbers that lie there as NumPy has them."""
     if dataset.chunks is None or dataset.dtype.kind not in "iuf":
         return False

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class Appended:
             self._fd = files.open_own(path)
             disk.truncate(self._fd, size)
         self._sum, self._counted, self._written = checksum.running(), size, size
-        self._waiting: list[Any] = []
+        self._waiting: list[bytes | memoryview] = []
 
     def append(self, content: bytes) -> None:
         """Append some bytes, now or later."""

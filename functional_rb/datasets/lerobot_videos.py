@@ -104,18 +104,18 @@ class _Video:
         made = np.empty((len(times), *shape), np.uint8)
         with self._damage():
             stream = self._container.streams.video[0]
-            half = 0.5 / float(stream.average_rate)
+            half, unit = 0.5 / float(stream.average_rate), float(stream.time_base)
             for at, time in enumerate(times.tolist()):
                 # The nearest frame is the first one later than half a frame before.
                 after = time - half
                 if self._frames is None or not self._before <= after <= self._before + AHEAD:
-                    offset = max(int(time / float(stream.time_base)) - 1, 0)  # of the key frame before it
+                    offset = max(int(time / unit) - 1, 0)  # of the key frame before it
                     self._container.seek(offset, stream=stream, backward=True)
                     self._frames, self._frame = self._container.decode(stream), None
                     self._before = after
-                while self._frame is None or self._second(stream) <= after:
+                while self._frame is None or self._second(unit) <= after:
                     if self._frame is not None:
-                        self._before = self._second(stream)
+                        self._before = self._second(unit)
                     self._frame = next(self._frames, None)
                     if self._frame is None:
                         raise DatasetError(
@@ -127,8 +127,8 @@ class _Video:
                 made[at] = self._frame.to_ndarray(format="rgb24")
         return made
 
-    def _second(self, stream: Any) -> float:
-        return float(self._frame.pts) * float(stream.time_base)
+    def _second(self, unit: float) -> float:
+        return float(self._frame.pts) * unit
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:

@@ -72,10 +72,10 @@ def load(
     """
     backend_name(backend, WHO)
     how = conversion_of(conversion, WHO)
-    given: Any = name  # users give anything
-    directory: str = os.fspath(given) if isinstance(given, os.PathLike) else given
+    given: object = name  # users give anything
     if not isinstance(given, str | os.PathLike):
-        split_name(directory)  # which tells what a name is
+        split_name(given)  # which tells what a name is
+    directory: str = os.fspath(name)
     if not is_dataset(directory):
         directory = prepare(directory, root, options, how)
     description = read_description(directory)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import ACTION, NEXT, REWARD
@@ -18,6 +18,7 @@ from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, ends_of, steps_of
 from functional_rb.specs import Composite
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import is_leaf
 from functional_rb.ted.forms import kept_dtype
@@ -79,7 +80,7 @@ class Part:
             for path, leaf in named
         ]
 
-    def leaves(self, value: Any, n: int, where: str) -> Leaves:
+    def leaves(self, value: Nest, n: int, where: str) -> Leaves:
         """The leaves [n, *shape] of a value, by path, in the dtypes of the spec."""
         try:
             given = encoded(self._spec, value, (n,), self._field, where) if self._encodes else value
@@ -99,7 +100,7 @@ class Part:
         return made
 
 
-def _cast(array: NumpyArray, dtype: np.dtype[Any], dtype_name: str, name: str, where: str) -> NumpyArray:
+def _cast(array: NumpyArray, dtype: np.dtype[np.generic], dtype_name: str, name: str, where: str) -> NumpyArray:
     # The usual case at once; of all else `cast` says what does not fit.
     if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
         with np.errstate(over="ignore"):
@@ -175,7 +176,7 @@ class Form:
         return Steps(n, observations, others, observed, dropped, total, terminated, truncated, goes_on)
 
 
-def spec_of_item(item: Any, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
+def spec_of_item(item: SpecNest, capacity: int, spare: int | None, **more: Any) -> BufferSpec:
     """The spec of a dataset's buffer, with fields of the spec.
 
     `spare` frames there are beyond the capacity; None if observations are not stored as frames.

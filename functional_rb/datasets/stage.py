@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -133,7 +132,7 @@ def _is_frames(name: str) -> bool:
     return name.startswith(frame_ring.ROWS)
 
 
-def _columns(layout: Layout, rows: NumpyArray, wide: list[Any]) -> list[NumpyArray]:
+def _columns(layout: Layout, rows: NumpyArray, wide: list[NumpyArray]) -> list[NumpyArray]:
     """The leaves [n, *shape] where they lie in rows int32 [n, row_words] and in the wide arrays."""
     made = []
     for leaf in layout.leaves:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.stored import Stored
 
@@ -61,7 +61,7 @@ class Moments:
         return {"mean": self.mean, "std": self.std, "min": self.least, "max": self.most}
 
 
-def statistics(dataset: Dataset) -> dict[str, Any]:
+def statistics(dataset: Dataset) -> Json:
     """Mean, deviation, minimum and maximum of all numbers of a dataset, and how long and how good its episodes are.
 
     The steps are read once, piece by piece.

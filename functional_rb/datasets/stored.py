@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -212,5 +211,5 @@ class _Arrays:
         return array.reshape(stop - first, *shape)
 
 
-def _observed(item: Any) -> list[str]:
+def _observed(item: Composite) -> list[str]:
     return [name for name in item[NEXT].parts if name != REWARD and name not in FLAGS]

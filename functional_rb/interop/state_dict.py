@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
 from functional_rb.convert.json import VERSION, to_json
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, HasArrays, by_name
@@ -133,8 +133,8 @@ def _check_values(spec: BufferSpec, given: Mapping[str, object], look: Callable[
 
 
 def of_mixture(
-    mixture: Mixture, one: Callable[[Any], Mapping[str, object]], text: Callable[[str], object]
-) -> dict[str, Any]:
+    mixture: Mixture, one: Callable[[State | Mixture], Mapping[str, object]], text: Callable[[str], object]
+) -> dict[str, object]:
     """The dicts of a mixture's buffers, named "0", "1" and so on, and how they are mixed, named "mixture" and "p".
 
     `one` makes the dict of one of them; `text` is how the dicts of a backend hold a text.
@@ -145,7 +145,10 @@ def of_mixture(
 
 
 def mixture_of(
-    target: Mixture, given: object, one: Callable[[Any, Any], Any], take: Callable[[str, Any], Any]
+    target: Mixture,
+    given: object,
+    one: Callable[[State | Mixture, object], State | Mixture],
+    take: Callable[[str, object], Array],
 ) -> Mixture:
     """The mixture that such a dict tells; the target is one of the same kind, of buffers of the same specs.
 

@@ -156,7 +156,7 @@ def test_a_server_that_does_not_come_back_is_given_up(served: Served, url: str, 
     with pytest.raises(FetchError, match=r"(?s)'a.bin'.*HTTP 503.*7 tries in a row.*60000 bytes that are there"):
         fetch(url, tmp_path, retry=waits.retry)
     assert inside(tmp_path) == []
-    assert Path(fetch(url, tmp_path)[0]).read_bytes() == CONTENT
+    assert Path(fetch(url, tmp_path, retry=waits.retry)[0]).read_bytes() == CONTENT
     assert served.requests[-1] == "bytes=60000-"
 
 

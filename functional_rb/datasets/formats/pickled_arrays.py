@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class PendingArray:
             raise RefusedError(f"an array of objects of shape {shape!r:.80}")
 
 
-def made(name: Any, arguments: Any) -> Any:
+def made(name: object, arguments: object) -> object:
     """What stands for the call of a known name; any other call is refused."""
     match name, arguments:
         case Name(), (first, *_) if name is RECONSTRUCT and first is NDARRAY:

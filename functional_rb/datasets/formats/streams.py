@@ -12,10 +12,13 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from functional_rb.base import files
 from functional_rb.datasets.episode import DatasetError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 BLOCK = 2**16
@@ -56,7 +59,7 @@ class Inflated(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, target: Any) -> int:
+    def readinto(self, target: WriteableBuffer) -> int:
         """Read up to as many bytes as fit, none at the end."""
         with memoryview(target).cast("B") as view:
             part = self._some(len(view)) if len(view) else b""

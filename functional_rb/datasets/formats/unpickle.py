@@ -62,7 +62,7 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, object] = {}
 
-    def run(self) -> Any:
+    def run(self) -> object:
         while (code := self.bytes(1)) != pickle.STOP:
             if code not in _INSTRUCTIONS:
                 raise RefusedError(f"an instruction {code!r} that arrays are not written with")
@@ -93,7 +93,7 @@ class _Machine:
     def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def several(self, n: int) -> list[Any]:
+    def several(self, n: int) -> list[object]:
         """The last values of the stack, taken away."""
         at = len(self.stack) - n
         if at < (self.marks[-1] if self.marks else 0):
@@ -115,7 +115,7 @@ class _Machine:
     def long(self, form: str) -> None:
         self.push(int.from_bytes(self.bytes(max(self.number(form), 0)), "little", signed=True))
 
-    def name(self, module: Any, name: Any) -> None:
+    def name(self, module: object, name: object) -> None:
         if f"{module}.{name}" not in KNOWN:
             raise RefusedError(f"{module}.{name}"[:200])
         self.push(KNOWN[f"{module}.{name}"])
@@ -142,7 +142,7 @@ class _Machine:
         self.memo[at] = self.stack[-1]
 
 
-def _filled(root: object) -> Any:
+def _filled(root: object) -> object:
     """A value with the arrays in the places where they were named. Each container is gone through once."""
     done = {}
 
