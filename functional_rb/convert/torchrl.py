@@ -155,9 +155,9 @@ class _ToTorchrl:
             Unbounded: self._unbounded,
             Bounded: self._bounded,
             Binary: lambda spec, path: specs.Binary(shape=spec.shape, dtype=self._dtype(spec)),
-            Categorical: self._categorical,
+            Categorical: self._choices,
             OneHot: lambda spec, path: specs.OneHot(spec.n, spec.shape, **self._dtype_and_mask(spec)),
-            MultiCategorical: self._multi_categorical,
+            MultiCategorical: self._choices,
             MultiOneHot: lambda spec, path: specs.MultiOneHot(spec.nvec, spec.shape, **self._dtype_and_mask(spec)),
             NonTensor: lambda spec, path: specs.NonTensor(spec.shape),
             Composite: self._composite,
@@ -190,28 +190,22 @@ class _ToTorchrl:
         low, high = (self._tensor(spec.table(name)).to(self._dtype(spec)) for name in ("low", "high"))
         return self.specs.Bounded(low, high, spec.shape, dtype=self._dtype(spec))
 
-    def _categorical(self, spec: Categorical, path: Path) -> TensorSpec:
-        self._from_zero(spec)
-        return self.specs.Categorical(spec.n, spec.shape, **self._dtype_and_mask(spec))
-
-    def _multi_categorical(self, spec: MultiCategorical, path: Path) -> TensorSpec:
-        self._from_zero(spec)
-        nvec = self._tensor(spec.table("nvec").astype(np.int64))
-        return self.specs.MultiCategorical(nvec, spec.shape, **self._dtype_and_mask(spec), remove_singleton=False)
-
-    def _from_zero(self, spec: Categorical | MultiCategorical) -> None:
+    def _choices(self, spec: Categorical | MultiCategorical, path: Path) -> TensorSpec:
         if spec.start != 0:
             raise TypeError(f"choices of torchrl are numbered from 0 on, not from {spec.start!r}; write start=0")
+        if isinstance(spec, Categorical):
+            return self.specs.Categorical(spec.n, spec.shape, **self._dtype_and_mask(spec))
+        nvec = self._tensor(spec.table("nvec").astype(np.int64))
+        return self.specs.MultiCategorical(nvec, spec.shape, **self._dtype_and_mask(spec), remove_singleton=False)
 
     def _composite(self, spec: Composite, path: Path) -> TensorSpec:
         parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
         return self.specs.Composite(parts, shape=spec.batch_shape, data_cls=spec._kind)
 
     def _stacked(self, spec: Stacked, path: Path) -> TensorSpec:
-        composites = [isinstance(member, Composite) for member in spec.members]
         if len({type(member) for member in spec.members}) > 1:
             raise TypeError(f"torchrl has specs of one kind side by side, got {spec!r:.80}; write a dict of them")
-        kind = self.specs.StackedComposite if all(composites) else self.specs.Stacked
+        kind = self.specs.StackedComposite if isinstance(spec.members[0], Composite) else self.specs.Stacked
         return kind(*(self.spec(member, (*path, i)) for i, member in enumerate(spec.members)), dim=spec.axis)
 
 
