@@ -68,7 +68,7 @@ class Array(Protocol):
     def any(self) -> Any:
         """Whether any element is true: a scalar, which in NumPy is no array."""
 
-    def __array__(self, dtype: Any = None, /) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, /) -> NumpyArray:
         """The same elements in NumPy."""
 
     def tolist(self) -> Any:

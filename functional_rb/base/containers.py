@@ -11,9 +11,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
+from functional_rb.base.arrays import Nest
+
 T = TypeVar("T")
 # Why a value is not sound, or None.
-Problem = Callable[[Any], str | None]
+Problem = Callable[[Nest], str | None]
+# What of a container is no part of it but its own: hashable, as programs are compiled for it.
+Static = Any
 # So many containers may lie in each other.
 DEEPEST = 64
 
@@ -27,9 +31,9 @@ class Apart(NamedTuple):
         static: what makes it up besides the parts: fields that are no leaves, say.
     """
 
-    names: Sequence[Any]
-    parts: Sequence[Any]
-    static: Any
+    names: Sequence[str]
+    parts: Sequence[Nest]
+    static: Static
 
 
 class Library(Protocol):
@@ -38,10 +42,10 @@ class Library(Protocol):
     def apart(self, x: object) -> Apart | None:
         """A container, taken apart; None if it is no container, or not registered with this library."""
 
-    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+    def parts(self, x: Nest) -> tuple[Sequence[Nest], Static]:
         """The parts of a container that is registered, and what makes it up besides them."""
 
-    def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
+    def together(self, kind: type, static: Static, names: tuple[str, ...], parts: Mapping[str, Nest]) -> Nest:
         """A container of this class, made of its parts: the inverse of `apart`."""
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
@@ -54,17 +58,17 @@ class Library(Protocol):
 class _Collections:
     """The containers of Python itself; its dicts come back in the order in which their names were given."""
 
-    def apart(self, x: Any) -> Apart | None:
+    def apart(self, x: Nest) -> Apart | None:
         if x is None:
             return Apart((), (), None)
         if type(x) not in (collections.OrderedDict, collections.defaultdict):
             return None
         return Apart(tuple(x), list(x.values()), getattr(x, "default_factory", None))
 
-    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+    def parts(self, x: Nest) -> tuple[Sequence[Nest], Static]:
         raise NotImplementedError("names tell the parts of dicts, in any order")
 
-    def together(self, kind: type, static: Any, names: tuple[str, ...], parts: Mapping[str, Any]) -> Any:
+    def together(self, kind: type, static: Static, names: tuple[str, ...], parts: Mapping[str, Nest]) -> Nest:
         if kind is type(None):
             return None
         return kind(static, parts) if kind is collections.defaultdict else kind(parts)
@@ -167,7 +171,7 @@ def record(kind: type[T]) -> type[T]:
     return made
 
 
-def _shown_record(self: Any) -> str:
+def _shown_record(self: Nest) -> str:
     """The shapes and dtypes of a record's fields."""
     fields = [f"{field.name}={_shown_part(getattr(self, field.name))}" for field in dataclasses.fields(self)]
     return f"{type(self).__name__}({', '.join(fields)})"
@@ -186,11 +190,11 @@ class _Records:
         fields = RECORDS.get(type(x))
         return None if fields is None else Apart(fields.parts, *self.parts(x))
 
-    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+    def parts(self, x: Nest) -> tuple[Sequence[Nest], Static]:
         fields = RECORDS[type(x)]
         return [getattr(x, name) for name in fields.parts], x.spec if fields.static else None
 
-    def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
+    def together(self, kind: type, static: Static, names: tuple[str, ...], parts: Mapping[str, Nest]) -> Nest:
         return of_fields(kind, {**parts, "spec": static} if RECORDS[kind].static else parts)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
@@ -218,7 +222,7 @@ class Registered:
     """
 
     type: type
-    static: Any
+    static: Static
     library: str
     names: tuple[str, ...] = dataclasses.field(compare=False)
 
@@ -237,7 +241,7 @@ class Registered:
         """The name of the class, as specs show it."""
         return self.type.__name__
 
-    def parts(self, x: Any, path: str) -> dict[str, Any] | None:
+    def parts(self, x: Nest, path: str) -> dict[str, Nest] | None:
         """The parts of a value of this kind, by name; None if it is of another.
 
         Raises:
@@ -255,13 +259,13 @@ class Registered:
             )
         return dict(zip(self.names, parts, strict=True))
 
-    def together(self, parts: Mapping[str, object]) -> Any:
+    def together(self, parts: Mapping[str, Nest]) -> Nest:
         """A value made of its parts; a dict of them where the library is not in use."""
         library = LIBRARIES.get(self.library)
         return dict(parts) if library is None else library.together(self.type, self.static, self.names, parts)
 
 
-def apart(x: object) -> tuple[Registered, Sequence[Any]] | None:
+def apart(x: object) -> tuple[Registered, Sequence[Nest]] | None:
     """The kind of a container, and its parts; None for what no library has registered, or what needs no library.
 
     Dicts, tuples, lists, NamedTuples and the containers of tensordict need none.

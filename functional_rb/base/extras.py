@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+from types import ModuleType
 from typing import Any, Final
 
 # How an extra is installed; every error that names one says it in these words.
@@ -79,7 +80,7 @@ def missing(module: str, who: str, why: ImportError | None = None) -> ImportErro
     return ImportError(f"{who} needs {library}: {remedy(module)}{reason}", name=library)
 
 
-def check_version(module: Any, oldest: str, who: str) -> None:
+def check_version(module: ModuleType, oldest: str, who: str) -> None:
     """Refuse a library that is older than what the tests run on.
 
     Args:
@@ -102,7 +103,7 @@ def newer(library: str, version: str) -> str:
     return f"pip install '{library}>={version}'"
 
 
-def is_version(module: Any, version: str) -> bool:
+def is_version(module: ModuleType, version: str) -> bool:
     """Whether a library is of a version, given as numbers with dots between them, or of a newer one."""
     asked = _numbers(version)
     return _numbers(module.__version__)[: len(asked)] >= asked

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _LOCKS: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
-_RENEWED: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.WeakKeyDictionary()
+_RENEWED: weakref.WeakKeyDictionary[object, Callable[[Any], object]] = weakref.WeakKeyDictionary()
 # Two threads that fork at once would wait for each other's locks.
 _forking = threading.Lock()
 _held: list[threading.RLock] = []

@@ -6,7 +6,6 @@ import functools
 import pickle
 import sys
 from types import FrameType
-from typing import Any
 
 # Modules that pickle functions by their code.
 BY_CONTENT = ("cloudpickle", "dill")
@@ -33,7 +32,7 @@ class Partial(functools.partial):  # type: ignore[type-arg]  # of anything
         return hash(self._call)
 
     @property
-    def _call(self) -> tuple[Any, ...]:
+    def _call(self) -> tuple[object, ...]:
         return self.func, self.args, tuple(sorted(self.keywords.items()))
 
 

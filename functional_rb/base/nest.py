@@ -17,7 +17,7 @@ from functional_rb.base.object_arrays import array_of_none, is_non_tensor
 
 Path = tuple[str | int, ...]
 # Makes a mapping of a type (None: a dict) from its parts and the batch shape they share.
-BuildMapping = Callable[[Any, dict[str, Any], tuple[int, ...]], Any]
+BuildMapping = Callable[[Any, dict[str, Nest], tuple[int, ...]], Nest]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,7 +222,7 @@ def show(path: Path) -> str:
     return "/".join(str(key) for key in path) if path else "the item"
 
 
-def parts_of(nest: Nest) -> tuple[Structure, list[Any]] | None:
+def parts_of(nest: Nest) -> tuple[Structure, list[Nest]] | None:
     """The structure of one container, without its children, and the parts that it holds; None for a leaf."""
     own = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
     if own is not None:
@@ -260,7 +260,7 @@ def _parts_of_tensorclass(nest: Nest) -> tuple[Structure, list[object]]:
     return Structure("mapping", type(nest), names), [found[name] for name in names]
 
 
-def flatten(nest: Nest, is_leaf: Callable[[object], bool], depth: int = 0) -> tuple[list[Any], Structure]:
+def flatten(nest: Nest, is_leaf: Callable[[object], bool], depth: int = 0) -> tuple[list[Nest], Structure]:
     """Take a nest apart.
 
     Args:
@@ -288,7 +288,7 @@ def flatten(nest: Nest, is_leaf: Callable[[object], bool], depth: int = 0) -> tu
     return leaves, dataclasses.replace(structure, children=tuple(children))
 
 
-def flatten_as(structure: Structure, nest: Nest, path: Path = ()) -> list[Any]:
+def flatten_as(structure: Structure, nest: Nest, path: Path = ()) -> list[Nest]:
     """The leaves of a nest in the order of a given structure, found by their keys.
 
     A dict may stand where the structure has a NamedTuple or a TensorDict, and the other way round: the keys decide.
@@ -301,7 +301,7 @@ def flatten_as(structure: Structure, nest: Nest, path: Path = ()) -> list[Any]:
     values = _values_under(structure, nest, path)
     if structure.flat:
         return values
-    leaves: list[Any] = []
+    leaves: list[Nest] = []
     for key, child, value in zip(structure.keys, structure.children, values, strict=True):
         if child.kind == "leaf":
             leaves.append(value)
@@ -367,17 +367,17 @@ def flatten_some(structure: Structure, nest: Nest) -> dict[int, object]:
     return found
 
 
-def plain_mapping(container: object, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> Any:
+def plain_mapping(container: object, parts: dict[str, Nest], batch_shape: tuple[int, ...]) -> Nest:
     """What is registered is put together; other mappings, TensorDicts among them, are dicts."""
     return container.together(parts) if isinstance(container, Registered) else parts
 
 
 def unflatten(
     structure: Structure,
-    leaves: Sequence[Any],
+    leaves: Sequence[Nest],
     build_mapping: BuildMapping | None = None,
     batch_shape: tuple[int, ...] = (),
-) -> Any:
+) -> Nest:
     """Put leaves back into the containers of a structure.
 
     Args:
@@ -409,7 +409,7 @@ def nested(leaves: Mapping[Path, object]) -> Nest:
 
 def _build(
     structure: Structure, remaining: Iterator[object], build_mapping: BuildMapping | None, batch_shape: tuple[int, ...]
-) -> Any:
+) -> Nest:
     """`unflatten`, recursively. A closure that calls itself would keep the leaves until the next garbage collection."""
     if structure.kind == "leaf":
         return next(remaining)

@@ -63,7 +63,7 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
     return array_of(list(_nested(value, wanted, wanted, name)), wanted)
 
 
-def _nested(value: object, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[Any]:
+def _nested(value: object, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[object]:
     """The objects in nested lists of these sizes, in their order."""
     if not sizes:
         yield value

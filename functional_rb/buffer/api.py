@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
@@ -140,7 +139,7 @@ def check_add(
     validate: bool,
     function: str,
     time_major: bool,
-) -> tuple[list[BackendArray], int, BackendArray | None, BackendArray | None, Any, BackendArray | None]:
+) -> tuple[list[BackendArray], int, BackendArray | None, BackendArray | None, PRNGKey, BackendArray | None]:
     """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and invalid [B]."""
     check_one(backend, state, function)
     spec = state.spec
@@ -191,8 +190,8 @@ def _validated(
 
 
 def sample(
-    backend: Backend, state: S, key: PRNGKey, batch_size: int | None = None, beta: Any = None, p: Any = None
-) -> tuple[S, AnySample[Any]]:
+    backend: Backend, state: S, key: PRNGKey, batch_size: int | None = None, beta: ArrayLike = None, p: object = None
+) -> tuple[S, AnySample[Nest]]:
     """Draw items, as the sampler of the spec says.
 
     What is stored is data: gradients through the items of a sample are zero, see the guide.
@@ -256,7 +255,7 @@ def check_sample(
 
 def as_sample(
     backend: Backend, spec: BufferSpec, size: int, key: PRNGKey, leaves: list[BackendArray], selection: Selection
-) -> AnySample[Any]:
+) -> AnySample[Nest]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
     extras = dict(selection.extras)  # the caller's own, as it may add to it
     lead = spec.sampler.leading_shape(size)
@@ -307,15 +306,15 @@ def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike
 
 
 def check_update(
-    backend: Backend, state: State, indices: Any, priorities: ArrayLike, items: Nest, function: str
+    backend: Backend, state: State, indices: ArrayLike, priorities: ArrayLike, items: Nest, function: str
 ) -> tuple[BackendArray, BackendArray | None, dict[int, BackendArray]]:
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     check_one(backend, state, function)
-    indices = handles_of(backend, indices)
-    count = int(indices.shape[0])
+    handles = handles_of(backend, indices)
+    count = int(handles.shape[0])
     checks.check_unpacked(items, function)
     priorities = checks.new_priorities(state.spec, backend.as_vector(priorities, "priorities"), count)
-    return indices, priorities, checks.replacements(state.spec, items, backend.convert, count)
+    return handles, priorities, checks.replacements(state.spec, items, backend.convert, count)
 
 
 def clear(backend: Backend, state: State) -> State:
@@ -356,7 +355,7 @@ def check_clear(backend: Backend, state: State, function: str) -> None:
     checks.check_writable(state.spec)
 
 
-def with_spec(backend: Backend, state: S, spec: Any, elsewhere: Callable[[State, BufferSpec], SameState]) -> S:
+def with_spec(backend: Backend, state: S, spec: Nest, elsewhere: Callable[[State, BufferSpec], SameState]) -> S:
     """Give a buffer another spec: sampler, writer, capacity, batch size, storage.
 
     The new state is as if the items had been added to a buffer of the new spec, the oldest first, with their

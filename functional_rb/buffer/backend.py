@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
-from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.base.containers import Registered
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -24,15 +24,15 @@ class Backend(mapping.Mapper, Protocol):
     def check_state(self, state: object, function: str) -> None:
         """Refuse what is no state of this backend."""
 
-    def as_vector(self, array: object, name: str) -> Any:
+    def as_vector(self, array: object, name: str) -> BackendArray:
         """A mask, priorities, indices or beta as an array of the backend, if they came as NumPy's."""
 
     def unsupported(self, dtype: str) -> str | None:
         """Why a dtype cannot be stored, with the remedy; None if it can."""
 
     def build_mapping(
-        self, container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
-    ) -> Any:
+        self, container: type | Registered | None, parts: dict[str, Nest], batch_shape: tuple[int, ...]
+    ) -> Nest:
         """Make a mapping of its parts."""
 
     def init(self, spec: BufferSpec, device: DeviceLike) -> State:
@@ -52,7 +52,7 @@ class Backend(mapping.Mapper, Protocol):
     def value_of(self, scalar: object) -> float | None:
         """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
 
-    def known(self, state: State, mask: BackendArray | None) -> tuple[Any, Any] | None:
+    def known(self, state: State, mask: BackendArray | None) -> tuple[NumpyArray, BackendArray] | None:
         """The state's counters and a mask as NumPy arrays, None while tracing."""
 
     def inside(self, outline: Outline, leaves: Sequence[BackendArray]) -> Sequence[BackendArray]:
@@ -62,7 +62,7 @@ class Backend(mapping.Mapper, Protocol):
         """The same state, in which the items that bool [B] marks are counted as invalid."""
 
     def sample(
-        self, state: State, key: BackendArray, batch: int, beta: Any
+        self, state: State, key: BackendArray, batch: int, beta: ArrayLike
     ) -> tuple[SameState, list[BackendArray], Selection]:
         """Draw a batch of items; returns the new state, the items' leaves and their selection."""
 
@@ -102,7 +102,7 @@ class Backend(mapping.Mapper, Protocol):
     def counter(self, state: State, place: int) -> BackendArray:
         """One of a state's counters, int32; of stacked states one for each."""
 
-    def split(self, key: PRNGKey) -> Any:
+    def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
         """Two keys from one."""
 
     def random_crop(

@@ -18,26 +18,32 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, Sample, SliceSample, State, StateHolder
 from functional_rb.core.counters import BASE, read
 from functional_rb.samplers.epochs import EPOCHS_DONE
+from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.structures.frame_ring import CURSOR
 from functional_rb.structures.ring import INT32_MAX
 from functional_rb.writers import Immutable
 
 # Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array.
-Convert = Callable[[Any, Any, str], Any]
+Convert = Callable[[object, ArraySpec, str], BackendArray]
 
 
 class Batch(NamedTuple):
     """Checked input of `add`: leaves [size, *shape], mask and priorities [size]."""
 
-    leaves: list[Any]
+    leaves: list[BackendArray]
     size: int
-    mask: Any
-    priorities: Any
+    mask: BackendArray | None
+    priorities: BackendArray | None
 
 
 def batch(
-    spec: BufferSpec, items: Nest, convert: Convert, mask: Any, priorities: Any, time_major: bool = True
+    spec: BufferSpec,
+    items: Nest,
+    convert: Convert,
+    mask: BackendArray | None,
+    priorities: BackendArray | None,
+    time_major: bool = True,
 ) -> Batch:
     """Check what `add` is given.
 
@@ -93,7 +99,9 @@ def batch(
     return Batch(made, rows, *flat)
 
 
-def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_major: bool) -> tuple[list[Any], Convert]:
+def _with_objects(
+    spec: BufferSpec, leaves: list[BackendArray], convert: Convert, time_major: bool
+) -> tuple[list[BackendArray], Convert]:
     """Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
 
     Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
@@ -116,7 +124,7 @@ def _with_objects(spec: BufferSpec, leaves: list[Any], convert: Convert, time_ma
     for k in spec.added.objects:
         gathered[k] = object_arrays.gather(leaves[k], lead, spec.added.leaves[k].shape, spec.added.names[k])
 
-    def convert_arrays(leaf: object, expected: Any, name: str) -> object:
+    def convert_arrays(leaf: object, expected: ArraySpec, name: str) -> object:
         return leaf if expected.dtype == "object" else convert(leaf, expected, name)
 
     return gathered, convert_arrays
@@ -157,7 +165,11 @@ def _leading(
 
 
 def _with_companions(
-    spec: BufferSpec, size: tuple[int, ...] | None, mask: Any, priorities: Any, time_major: bool
+    spec: BufferSpec,
+    size: tuple[int, ...] | None,
+    mask: BackendArray | None,
+    priorities: BackendArray | None,
+    time_major: bool,
 ) -> tuple[int, ...]:
     """Check mask and priorities against the batch; where the item has no leaves, they give its size."""
     for name, array, dtype in (("mask", mask, "bool"), ("priorities", priorities, "float32")):
@@ -248,7 +260,7 @@ def _is_whole(x: object) -> bool:
 _ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")
 
 
-def check_numpy(name: str, array: Any) -> None:
+def check_numpy(name: str, array: NumpyArray | np.generic) -> None:
     """Refuse what NumPy has and other libraries do not: arrays with a mask of their own, and foreign byte orders."""
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(
@@ -328,7 +340,7 @@ def check_spec(spec: object, function: str = "init") -> None:
         raise TypeError(f"{function}: expected a BufferSpec, got {type(spec).__name__}; write {call}")
 
 
-def handles(indices: Any) -> None:
+def handles(indices: BackendArray) -> None:
     """Check that handles are int32 [B], as `sample.indices` are."""
     check_dtype("indices", indices, "int32")
     if len(indices.shape) != 1:
@@ -337,13 +349,13 @@ def handles(indices: Any) -> None:
         )
 
 
-def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> dict[int, Any]:
+def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> dict[int, BackendArray]:
     """Check the leaves that `update` rewrites: some of the item's, each [B, *shape]; by position."""
     if items is None:
         return {}
     check_writable(spec)
     found = nest.flatten_some(spec.plan.structure, items)
-    made: dict[int, Any] = {}
+    made: dict[int, BackendArray] = {}
     for position, leaf in found.items():
         expected, name = spec.plan.leaves[position], spec.plan.names[position]
         if spec.plan.boundaries is not None:
@@ -357,6 +369,7 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
         if position in spec.plan.objects:
             made[position] = object_arrays.gather(leaf, (size,), expected.shape, name)
             continue
+        assert isinstance(expected, ArraySpec)
         made[position] = convert(leaf, expected, name)
         if tuple(made[position].shape) != (size, *expected.shape):
             raise ValueError(
@@ -446,7 +459,7 @@ def rows_of_sample(spec: BufferSpec, size: int) -> None:
         )
 
 
-def check_beta(spec: BufferSpec, beta: ArrayLike, value_of: Callable[[Any], float | None]) -> None:
+def check_beta(spec: BufferSpec, beta: ArrayLike, value_of: Callable[[ArrayLike], float | None]) -> None:
     """Refuse a beta where there are no weights, one that is no scalar, and a known one that is out of range.
 
     Args:
@@ -459,7 +472,7 @@ def check_beta(spec: BufferSpec, beta: ArrayLike, value_of: Callable[[Any], floa
     check_exponent(beta, value_of)
 
 
-def check_exponent(beta: Any, value_of: Callable[[Any], float | None]) -> None:
+def check_exponent(beta: BackendArray, value_of: Callable[[ArrayLike], float | None]) -> None:
     """Refuse a beta that is no scalar, and a known one that is out of range; see `check_beta`."""
     if isinstance(beta, (int, float)) and not isinstance(beta, bool):
         _beta_in_range(beta)
@@ -490,7 +503,9 @@ def check_epochs(spec: BufferSpec, given: object) -> None:
         raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 
-def crop(names: Sequence[str], arrays: Sequence[Any], length: object, unsupported: Callable[[str], str | None]) -> int:
+def crop(
+    names: Sequence[str], arrays: Sequence[BackendArray], length: object, unsupported: Callable[[str], str | None]
+) -> int:
     """Check trajectories [B, T, ...] and the length of pieces; returns B."""
     if not arrays:
         raise ValueError("random_crop: expected at least one leaf; give the items of a sample, say")
@@ -517,7 +532,7 @@ def crop(names: Sequence[str], arrays: Sequence[Any], length: object, unsupporte
     return batch
 
 
-def crop_lengths(lengths: Any, batch: int) -> None:
+def crop_lengths(lengths: BackendArray, batch: int) -> None:
     """Check how long trajectories are."""
     check_dtype("lengths", lengths, "int32")
     if tuple(lengths.shape) != (batch,):
@@ -558,7 +573,7 @@ def fits_at_first(spec: BufferSpec, rows: int) -> None:
         )
 
 
-def holds_all(spec: BufferSpec, rows: int, known: tuple[NumpyArray, object] | None) -> None:
+def holds_all(spec: BufferSpec, rows: int, known: tuple[NumpyArray, BackendArray] | None) -> None:
     """Refuse a dataset that has lost items for want of room for their observations, where that is known."""
     chain = spec.plan.frames
     if chain is None or spec.writer.overwrites or known is None:
@@ -602,7 +617,7 @@ def check_writer_key(spec: BufferSpec, key: PRNGKey) -> None:
         )
 
 
-def check_room(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> None:
+def check_room(spec: BufferSpec, rows: int, known: tuple[NumpyArray, BackendArray] | None) -> None:
     """Refuse what a buffer that never overwrites has no room for, where that is known: before anything is written."""
     if known is None or rows == 0:
         return
@@ -620,7 +635,9 @@ def check_room(spec: BufferSpec, rows: int, known: tuple[Any, Any] | None) -> No
         )
 
 
-def check_valid(outline: Outline, leaves: Sequence[Any], outside: Sequence[Any], rows: Any) -> None:
+def check_valid(
+    outline: Outline, leaves: Sequence[BackendArray], outside: Sequence[NumpyArray], rows: NumpyArray
+) -> None:
     """Refuse items outside of their specs.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import api, checks
@@ -16,7 +16,7 @@ from functional_rb.buffer.state import AnySample, S, SameState, State
 from functional_rb.core.strategy import Selection
 
 # Makes a sample of the leaves that were read, and the selection; it may call a function of the user's, and fail.
-Finish = Callable[[list[BackendArray], Selection], AnySample[Any]]
+Finish = Callable[[list[BackendArray], Selection], AnySample[Nest]]
 
 
 class InPlace(Protocol):
@@ -35,7 +35,7 @@ class InPlace(Protocol):
 
     def sample_(
         self, state: State, key: BackendArray, batch: int, beta: ArrayLike, finish: Finish
-    ) -> tuple[SameState, AnySample[Any]]:
+    ) -> tuple[SameState, AnySample[Nest]]:
         """Draw a batch of items, finish the sample, and consume the state: what `finish` raises leaves it as it was."""
 
     def update_(
@@ -98,7 +98,7 @@ def sample_(
     batch_size: int | None = None,
     beta: ArrayLike = None,
     p: object = None,
-) -> tuple[S, AnySample[Any]]:
+) -> tuple[S, AnySample[Nest]]:
     """`sample`, in place.
 
     Args:

@@ -19,8 +19,10 @@ from functional_rb.samplers import (
     Uniform,
     WithoutReplacement,
 )
+from functional_rb.samplers.base import SamplerBase
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.writers import Immutable, RoundRobin, StopWhenFull
+from functional_rb.writers.base import WriterBase
 
 
 class Draws(enum.IntEnum):
@@ -106,7 +108,7 @@ def lines_up(plan: Plan, transform: Transform) -> bool:
     return numbers and are_stored_marks(plan, ends, [] if trajectory is None else [trajectory])
 
 
-def known(plan: Plan, sampler: Any, writer: Any, transforms: Sequence[Transform]) -> Known:
+def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequence[Transform]) -> Known:
     """What the native code does whole of a buffer, with the transforms that the core carries out."""
     plain = plan.frames is None and not transforms
     in_turn = is_ring(writer) or type(writer) is StopWhenFull

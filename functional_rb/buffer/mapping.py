@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, NumpyArray, PRNGKey
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping, Structure
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
@@ -26,6 +26,8 @@ from functional_rb.specs.values import Outline
 from functional_rb.transforms.map_items import MapItems
 
 Lead = tuple[int, ...]
+# The shape and the dtype of a leaf, in its library's own terms; None of what has none.
+Kind = tuple[Any, Any]
 
 
 class Mapper(Protocol):
@@ -39,7 +41,7 @@ class Mapper(Protocol):
         lead: Lead,
         key: PRNGKey,
         mask: BackendArray | None,
-    ) -> Any:
+    ) -> Nest:
         """What the function of items of a spec, at="add" or at="sample", gives of leaves [*lead, *shape]."""
 
     def evaluated(self, transform: MapItems, outline: Outline, lead: Lead) -> object:
@@ -62,7 +64,7 @@ def carried_out(
     key: PRNGKey,
     mask: BackendArray | None,
     build_mapping: BuildMapping,
-) -> Any:
+) -> Nest:
     """The items that a function gives of a batch; those of an `ItemFunction` are checked.
 
     Args:
@@ -112,7 +114,7 @@ def carried_out(
     return found
 
 
-def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[Any], Structure]:
+def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[BackendArray], Structure]:
     """What a `HostFunction` gives of a batch: arrays of NumPy, checked, and their structure.
 
     Args:
@@ -128,7 +130,7 @@ def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[
     return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
 
 
-def _as_it_is(array: object) -> Any:
+def _as_it_is(array: NumpyArray) -> NumpyArray:
     return array
 
 
@@ -151,7 +153,7 @@ def known_of_host(transform: MapItems) -> Outline:
 
 def flattened(
     transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[object], bool], as_told: bool = True
-) -> tuple[list[Any], Structure]:
+) -> tuple[list[BackendArray], Structure]:
     """The leaves of what a function gives, and their structure: those that it was told to give, where it was.
 
     Raises:
@@ -185,7 +187,7 @@ def flattened(
     return leaves, structure
 
 
-def _check_kinds(transform: MapItems, after: Outline, leaves: Sequence[Any], lead: Lead) -> None:
+def _check_kinds(transform: MapItems, after: Outline, leaves: Sequence[BackendArray], lead: Lead) -> None:
     """Refuse leaves of another shape or dtype than `gives` says."""
     for leaf, spec, name in zip(leaves, after.leaves, after.names, strict=True):
         if spec.dtype == "object":
@@ -202,7 +204,7 @@ class Seen(NamedTuple):
     """What a function gave of the first batch of a size."""
 
     structure: Structure
-    kinds: list[tuple[tuple[int, ...], str]]
+    kinds: list[Kind]
 
 
 _SEEN: dict[tuple[BufferSpec, Lead], Seen] = {}
@@ -242,7 +244,7 @@ def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Calla
             )
 
 
-def _kinds(leaves: Sequence[object]) -> list[tuple[Any, Any]]:
+def _kinds(leaves: Sequence[object]) -> list[Kind]:
     """Shapes and dtypes, those of a library; None of what has none."""
     return [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
 
@@ -284,7 +286,7 @@ def given_out(
     return backend.map_items(spec, "sample", leaves, lead, key if of(spec, "sample").draws else None, mask)
 
 
-def taken_apart(spec: BufferSpec, items: Nest) -> tuple[list[Any], Structure]:
+def taken_apart(spec: BufferSpec, items: Nest) -> tuple[list[BackendArray], Structure]:
     """The leaves of a sample's items, and their structure."""
     outline = spec.plan.outline if spec.on_sample is None else spec.on_sample.after
     if outline is not None:
@@ -300,7 +302,7 @@ def is_leaf(x: object) -> bool:
 # ---------------------------------------------------------------- abstract evaluation
 
 
-def batch_spec(backend: Mapper, transform: MapItems, lead: Lead) -> Any:
+def batch_spec(backend: Mapper, transform: MapItems, lead: Lead) -> Nest:
     """The spec of what a function that is bound gives of a batch, the leading axes included."""
     found = spec_of(backend.evaluated(transform, transform.given, lead))
     for path, leaf in leaves_of(found).items():
@@ -312,7 +314,7 @@ def batch_spec(backend: Mapper, transform: MapItems, lead: Lead) -> Any:
     return found
 
 
-def item_spec(backend: Mapper, transform: MapItems) -> Any:
+def item_spec(backend: Mapper, transform: MapItems) -> Nest:
     """The spec of one item of those that a function that is bound gives."""
     return with_lead(batch_spec(backend, transform, (2,)), lambda shape: shape[1:])
 

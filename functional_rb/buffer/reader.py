@@ -99,7 +99,7 @@ class Reader:
         """Rows [start, stop) along axis 0 of an array, contiguous; only to be read, and only until the next call."""
         raise KeyError(name)
 
-    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
+    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, object]]]:
         """The Python objects whose tokens are in rows of an array: by leaf, by token."""
         return iter(())
 

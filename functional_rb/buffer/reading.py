@@ -5,10 +5,8 @@ A backend binds each of these to itself, as those of `api`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest
 from functional_rb.buffer import checks, functions
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.state import Counts, State
@@ -19,7 +17,7 @@ from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.structures.ring import INT32_MAX
 
 
-def get(backend: Backend, state: State, indices: Any) -> Any:
+def get(backend: Backend, state: State, indices: BackendArray) -> Nest:
     """Read items by handle.
 
     Args:
@@ -42,7 +40,7 @@ def get(backend: Backend, state: State, indices: Any) -> Any:
     return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
 
 
-def items(backend: Backend, state: State) -> Any:
+def items(backend: Backend, state: State) -> Nest:
     """All of the storage, unpacked.
 
     Args:

@@ -23,7 +23,7 @@ from functional_rb.core.counters import REFUSED
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.episodes import NEWEST_ID, NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
 from functional_rb.core.plan import Plan
-from functional_rb.core.strategy import Carried
+from functional_rb.core.strategy import Carried, Transform
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.samplers.importance import raised
@@ -77,7 +77,7 @@ def _shown(kind: tuple[tuple[int, ...], str] | None) -> str:
     return "none" if kind is None else f"{kind[1]} of shape {kind[0]}"
 
 
-def _lasting(spec: BufferSpec) -> list[Any]:
+def _lasting(spec: BufferSpec) -> list[Transform]:
     """The transforms that have a part in what is stored."""
     return [x for x in spec.transforms if x.columns(spec.plan) or x.auxiliary(spec.plan)]
 
@@ -126,7 +126,7 @@ def _alpha(spec: BufferSpec) -> float | None:
     return getattr(spec.sampler, "alpha", None) if spec.sampler.has_priorities else None
 
 
-def check_room(old: BufferSpec, new: BufferSpec, sizes: Any) -> None:
+def check_room(old: BufferSpec, new: BufferSpec, sizes: Array) -> None:
     """Refuse to lose items of a buffer that never overwrites any: sizes int [lanes], where they are known."""
     most, length = int(sizes.max()), new.plan.ring.length
     if not new.writer.overwrites and most > length:

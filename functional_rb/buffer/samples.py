@@ -6,7 +6,6 @@ A backend binds each of these to itself, as those of `api`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
@@ -28,7 +27,7 @@ ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
 
 def epochs(
     backend: Backend, state: State, key: PRNGKey, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
+) -> Generator[tuple[State, AnySample[Nest]], State | None, None]:
     """Go through the buffer n times, batch by batch, the last batch of an epoch without its padding.
 
     Args:
@@ -62,7 +61,7 @@ def epochs(
         key, now = backend.split(key)
 
 
-def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[object]) -> AnySample[Any]:
+def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[object]) -> AnySample[Nest]:
     """A sample without the rows behind the last real one."""
     mask = sample.mask
     assert mask is not None
@@ -83,7 +82,7 @@ def map_spec(
     item: object,
     keyed: bool = False,
     masked: bool = False,
-) -> Any:
+) -> Nest:
     """The spec of the items that a function of items gives, found by an abstract evaluation: no array is made.
 
     Args:
@@ -109,7 +108,7 @@ def map_spec(
     return mapping.item_spec(backend, transform.bound(item, Outline.of(item, "map_spec"), 1))
 
 
-def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | None = None) -> Any:
+def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | None = None) -> Nest:
     """The spec of the items of a whole sample, its leading axes included.
 
     Args:
@@ -138,7 +137,7 @@ def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | Non
     return with_lead(one, lambda shape: (*lead, *shape))
 
 
-def random_crop(backend: Backend, items: Nest, key: PRNGKey, length: int, lengths: ArrayLike = None) -> Crop[Any]:
+def random_crop(backend: Backend, items: Nest, key: PRNGKey, length: int, lengths: ArrayLike = None) -> Crop[Nest]:
     """Cut a random piece out of each of a batch of trajectories, for buffers whose items are whole trajectories.
 
     Args:

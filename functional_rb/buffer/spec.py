@@ -7,6 +7,7 @@ import functools
 import math
 from typing import Any
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.buffer.frame_dedup import Compact
@@ -65,7 +66,7 @@ class BufferSpec(Description):
         ((3,), Uniform(max_times_sampled=None), 16)
     """
 
-    item: Any
+    item: Nest
     capacity: int
     sampler: SamplerBase = dataclasses.field(default_factory=Uniform)
     writer: WriterBase = _BY_SAMPLER
@@ -75,7 +76,7 @@ class BufferSpec(Description):
     compact: Compact | None = None
     storage: Storage = dataclasses.field(default_factory=Device)
 
-    stored: Any = dataclasses.field(init=False, repr=False)
+    stored: Nest = dataclasses.field(init=False, repr=False)
     added: Outline = dataclasses.field(init=False, repr=False)
     on_add: MapItems | None = dataclasses.field(init=False, repr=False)
     on_sample: MapItems | None = dataclasses.field(init=False, repr=False)
@@ -190,7 +191,7 @@ class BufferSpec(Description):
         return next(iter(asked.values()), None)
 
     @property
-    def strategies(self) -> tuple[Any, ...]:
+    def strategies(self) -> tuple[SamplerBase | WriterBase | Transform, ...]:
         """Sampler, writer and transforms, in the order in which what they keep lies."""
         return self.sampler, self.writer, *self.transforms
 

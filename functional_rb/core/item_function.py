@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import BackendArray, NumpyArray
+from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
 from functional_rb.base.dtypes import kind_of, shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.ops.protocol import Array, ItemOps
@@ -106,14 +106,14 @@ class HostFunction(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def gives(self) -> Any:
+    def gives(self) -> Nest:
         """The spec of one of the items that it gives.
 
         None if shapes depend on values: then it is called outside of compiled programs alone.
         """
 
     @abc.abstractmethod
-    def read(self, leaves: Mapping[str, NumpyArray], as_array: Callable[[NumpyArray], Any]) -> Any:
+    def read(self, leaves: Mapping[str, NumpyArray], as_array: Callable[[NumpyArray], BackendArray]) -> Nest:
         """What it gives of a batch of items: a nest of arrays with the same first axis, [B, ...].
 
         Args:
@@ -133,7 +133,7 @@ def item_after(function: ItemFunction, item: object, lead: int = 1) -> object:
     return regrouped(item, function.spec(leaves_of(item), lead))
 
 
-def check_leaves(who: str, expected: Mapping[Path, Any], found: Mapping[Path, Any], lead: tuple[int, ...]) -> None:
+def check_leaves(who: str, expected: Specs, found: Leaves, lead: tuple[int, ...]) -> None:
     """Refuse leaves that a function gives and that are not those of its spec, each [*lead, *shape].
 
     Raises:

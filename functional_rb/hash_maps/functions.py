@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest
 from functional_rb.base.containers import add_rule, register_record
 from functional_rb.base.description import Described
 from functional_rb.base.dtypes import shown
@@ -55,7 +55,7 @@ class HashMap(Described):
 MAP_FIELDS: Final = HashTable._fields
 
 
-def problem(map: Any) -> str | None:
+def problem(map: Nest) -> str | None:
     """Why a map, or a stack of them, of NumPy's arrays cannot be one; or None."""
     if not isinstance(map.spec, HashMapSpec):
         return f"its spec is that of no map but {map.spec!r:.60}"
@@ -260,7 +260,7 @@ def refused(lib: Lib[A], map: HashMap) -> A:
     return map.counters[..., REFUSED]
 
 
-def items(lib: Lib[A], map: HashMap) -> Any:
+def items(lib: Lib[A], map: HashMap) -> Nest:
     """All keys of a map by number: a nest like `HashMapSpec.key`, leaves [capacity, *shape]; zeros behind the last.
 
     Example:
@@ -335,7 +335,7 @@ def _packed(ops: Ops, keys: KeyRows, owned: object, leaves: list[Array]) -> Arra
     return key_rows.pack(ops, keys, leaves, like)
 
 
-def unpacked(lib: Lib[A], outline: Outline, keys: KeyRows, rows: Array) -> Any:
+def unpacked(lib: Lib[A], outline: Outline, keys: KeyRows, rows: Array) -> Nest:
     """The values of rows, leaves [N, *shape]."""
     leaves = lib.carry_out(_unpacked, keys, (), rows)
     return built(lib, outline, dict(enumerate(leaves)), (rows.shape[0],))

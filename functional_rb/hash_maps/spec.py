@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.description import Description
 from functional_rb.base.dtypes import checked_count
 from functional_rb.specs import NonTensor, freeze
@@ -40,7 +40,7 @@ class HashMapSpec(Description):
         2048
     """
 
-    key: Any
+    key: Nest
     capacity: int
     seed: int = 0
     hash_bits: int = hash_map.HASH_BITS

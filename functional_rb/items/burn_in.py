@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
@@ -77,5 +77,4 @@ def burn_in(
         >>> items.burn_in(40).out
         'burn_in'
     """
-    given: Any = end_keys
-    return BurnIn(n, out, end_keys=given, trajectory_key=trajectory_key)
+    return BurnIn(n, out, end_keys=nest.checked_keys(end_keys, "end_keys", "burn_in"), trajectory_key=trajectory_key)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from functional_rb.base import dtypes
+from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction, plain
 from functional_rb.items.leafwise import NUMBERS, By, Leafwise, LeafwiseBack
@@ -34,7 +34,7 @@ class Cast(Leafwise):
         """The other dtype."""
         return plain(spec.shape, self.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """Convert values."""
         return ops.cast(x, self.dtype)
 
@@ -76,5 +76,4 @@ def cast(dtype: object, keys: Key | Sequence[Key] | None = None) -> Cast:
         >>> items.cast(np.float32, keys=["obs"])
         Cast(dtype='float32', keys=['obs'])
     """
-    given: tuple[Any, Any] = dtype, keys  # brought into their form by `Cast`
-    return Cast(*given)
+    return Cast(dtypes.name_of(dtype), nest.checked_keys(keys, "keys", "cast"))

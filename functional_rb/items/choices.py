@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction
 from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack, needed_keys
@@ -46,7 +47,7 @@ class OneHotted(Leafwise):
         mask = spec.mask if isinstance(spec, Categorical) and spec.n == self.n else None
         return OneHot(self.n, mask, (*spec.shape, self.n), self.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """Compare with every number; a number that is none of them has no one."""
         dtype = dtypes.shown(x.dtype)
         if dtypes.ITEMSIZE[dtype] < 4:  # which need not hold all n numbers
@@ -117,7 +118,7 @@ class ActionDiscretize(Leafwise):
             return Categorical(int(np.asarray(self.bins)))
         return MultiCategorical(self.bins, shape=spec.shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """`floor((x - low) bins / (high - low))`, between 0 and bins - 1."""
         low, width, count = (ops.table(values, self.space.dtype, x) for values in self._tables())
         place = (x - low) / width * count
@@ -130,7 +131,7 @@ class ActionDiscretize(Leafwise):
         low, width, count = (ops.table(values, self.space.dtype, place) for values in self._tables())
         return low + (place + {"center": 0.5, "low": 0.0, "high": 1.0}[self.within]) * width / count
 
-    def _tables(self) -> tuple[Any, Any, Any]:
+    def _tables(self) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
         """The lower bounds, how far the upper ones are from them, and how many bins there are; equal ones as one."""
         low, high = np.asarray(self.space.low, np.float64), np.asarray(self.space.high, np.float64)
         return low, high - low, np.asarray(self.bins, np.float64)
@@ -174,8 +175,7 @@ def one_hot(n: int, keys: Key | Sequence[Key], dtype: object = "bool") -> OneHot
         >>> item_after(items.one_hot(4, "action"), {"action": Categorical(4)})
         Composite({'action': OneHot(4)})
     """
-    given: tuple[Any, Any] = needed_keys(keys, "one_hot"), dtype
-    return OneHotted(n, *given)
+    return OneHotted(n, needed_keys(keys, "one_hot"), dtypes.name_of(dtype))
 
 
 def action_discretize(

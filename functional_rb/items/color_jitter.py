@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.items.grayscale import check_colours, luma
 from functional_rb.items.images import (
@@ -158,5 +159,6 @@ def color_jitter(
         >>> items.color_jitter(0.4, 0.4, 0.4, 0.1).words
         4
     """
-    given: Any = keys
-    return ColorJitter(given, channels, brightness, contrast, saturation, hue, per)
+    return ColorJitter(
+        nest.checked_keys(keys, "keys", "color_jitter"), channels, brightness, contrast, saturation, hue, per
+    )

@@ -6,9 +6,9 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from functional_rb.base import dtypes
+from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
 from functional_rb.items.images import Channels, ImageFunction, Per, check_per, drawn_per, pair, repeated
 from functional_rb.items.leafwise import within
@@ -215,8 +215,7 @@ def center_crop(
         >>> item_after(items.center_crop(64), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (64, 64, 3), 'uint8')})
     """
-    given: tuple[Any, Any] = keys, size
-    return CenterCrop(given[0], channels, given[1])
+    return CenterCrop(nest.checked_keys(keys, "keys", "center_crop"), channels, pair(size, "center_crop"))
 
 
 def random_crop(
@@ -246,8 +245,8 @@ def random_crop(
         >>> item_after(items.random_crop(64), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (64, 64, 3), 'uint8')})
     """
-    given: tuple[Any, Any] = keys, size
-    return RandomCrop(keys=given[0], channels=channels, size=given[1], per=per)
+    whole = nest.checked_keys(keys, "keys", "random_crop")
+    return RandomCrop(keys=whole, channels=channels, size=pair(size, "random_crop"), per=per)
 
 
 def random_shift(
@@ -275,5 +274,4 @@ def random_shift(
         >>> items.random_shift(4).words
         2
     """
-    given: Any = keys
-    return RandomShift(given, channels, per, pad)
+    return RandomShift(nest.checked_keys(keys, "keys", "random_shift"), channels, per, pad)

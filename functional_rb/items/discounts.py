@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
@@ -109,8 +108,8 @@ def discount_cumsum(
         >>> items.discount_cumsum(0.99, "cost").gamma
         0.99
     """
-    given: tuple[Any, Any] = needed_keys(keys, "discount_cumsum"), end_keys
-    return Discounted(gamma, given[0], end_keys=given[1], trajectory_key=trajectory_key)
+    ends = nest.checked_keys(end_keys, "end_keys", "discount_cumsum")
+    return Discounted(gamma, needed_keys(keys, "discount_cumsum"), end_keys=ends, trajectory_key=trajectory_key)
 
 
 def reward_to_go(
@@ -142,5 +141,6 @@ def reward_to_go(
         >>> items.reward_to_go(out="return").out
         'return'
     """
-    given: tuple[Any, Any] = None if reward_key is None else [reward_key], end_keys
-    return Discounted(gamma, given[0], out, end_keys=given[1], trajectory_key=trajectory_key)
+    rewards = None if reward_key is None else nest.checked_keys([reward_key], "keys", "reward_to_go")
+    ends = nest.checked_keys(end_keys, "end_keys", "reward_to_go")
+    return Discounted(gamma, rewards, out, end_keys=ends, trajectory_key=trajectory_key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -152,5 +152,5 @@ def frame_stack(
         >>> items.frame_stack(4, "pixels").n
         4
     """
-    given: tuple[Any, Any] = needed_keys(keys, "frame_stack"), end_keys
-    return FrameStack(n, given[0], axis, padding, end_keys=given[1], trajectory_key=trajectory_key)
+    ends = nest.checked_keys(end_keys, "end_keys", "frame_stack")
+    return FrameStack(n, needed_keys(keys, "frame_stack"), axis, padding, end_keys=ends, trajectory_key=trajectory_key)

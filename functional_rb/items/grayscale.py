@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first
 from functional_rb.items.leafwise import within
@@ -48,7 +49,7 @@ class Grayscale(ImageFunction):
         check_colours(self.who, name, count)
         return within(spec, self.shape(rows, columns, count // 3, spec.shape))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """Weigh red, green and blue."""
         where = self.where(tuple(x.shape[len(lead) :]))
         return channels_back(ops, luma(ops, channels_first(ops, x, where)), where)
@@ -73,5 +74,4 @@ def grayscale(keys: Key | Sequence[Key] | None = None, channels: Channels | None
         >>> item_after(items.grayscale(), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (84, 84, 1), 'uint8')})
     """
-    given: Any = keys
-    return Grayscale(given, channels)
+    return Grayscale(nest.checked_keys(keys, "keys", "grayscale"), channels)

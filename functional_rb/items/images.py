@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import Leaves, Specs, chosen
 from functional_rb.items.leafwise import Leafwise
 from functional_rb.ops.protocol import Array, ItemOps, Ops
+from functional_rb.specs import ArraySpec, NonTensor
 
 # Where an image has its channels: [C, H, W] or [H, W, C].
 Channels = Literal["first", "last"]
@@ -78,7 +80,7 @@ class ImageFunction(Leafwise):
                 raise ValueError(f"{self.who}: leaf {nest.show(path)!r}: {problem}")
         return paths
 
-    def _problem(self, leaf: Any, lead: int) -> str | None:
+    def _problem(self, leaf: ArraySpec | NonTensor | BackendArray, lead: int) -> str | None:
         """Why a spec is not that of an image, or an array none."""
         shape = _shape(leaf, lead)
         if shown(leaf.dtype) not in self.dtypes:
@@ -105,7 +107,7 @@ class ImageFunction(Leafwise):
         return (count, rows, columns) if self.where(like) == "first" else (rows, columns, count)
 
 
-def _shape(leaf: Any, lead: int) -> tuple[int, ...]:
+def _shape(leaf: ArraySpec | NonTensor | BackendArray, lead: int) -> tuple[int, ...]:
     """The shape of an item's leaf; of arrays, which are no specs, behind the axes in front."""
     return tuple(leaf.shape) if hasattr(leaf, "domain") else tuple(leaf.shape[lead:])
 

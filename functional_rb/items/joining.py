@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key
+from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
 from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack, array_spec, name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
@@ -18,6 +18,10 @@ from functional_rb.specs import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.regrouped import leaves_of
 
 ANY = ("float", "int", "bool", "complex")
+
+
+# Specs or arrays.
+X = TypeVar("X")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Split(ItemFunction):
     out: Key
     axis: int = -1
     # The paths of all leaves, in their order.
-    order: tuple[Any, ...] = ()
+    order: tuple[Path, ...] = ()
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         """Several leaves in place of one."""
@@ -111,7 +115,7 @@ class Split(ItemFunction):
             made[path], start = part.reshape(*lead, *spec.shape), start + size
         return self._ordered(made)
 
-    def _ordered(self, leaves: dict[Any, Any]) -> dict[Any, Any]:
+    def _ordered(self, leaves: dict[Path, X]) -> dict[Path, X]:
         return {path: leaves[path] for path in (*self.order, *leaves) if path in leaves}
 
 
@@ -131,7 +135,7 @@ class Flatten(Leafwise):
             return flat
         return plain((spec.size,), spec.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """All axes but those in front as one."""
         return x.reshape(*lead, math.prod(x.shape[len(lead) :]))
 
@@ -177,8 +181,7 @@ def cat(keys: Key | Sequence[Key], out: Key, axis: int = -1) -> Cat:
         >>> item_after(items.cat(["pos", "vel"], "obs"), {"pos": Unbounded((3,)), "vel": Unbounded((2,))})
         Composite({'obs': Unbounded((5,))})
     """
-    given: Any = keys
-    return Cat(given, out, axis)
+    return Cat(nest.checked_keys(keys, "keys", "cat") or nest.Keys(), out, axis)
 
 
 def flatten(keys: Key | Sequence[Key] | None = None) -> Flatten:
@@ -196,5 +199,4 @@ def flatten(keys: Key | Sequence[Key] | None = None) -> Flatten:
         >>> item_after(items.flatten(), {"x": Unbounded((3, 4))})
         Composite({'x': Unbounded((12,))})
     """
-    given: Any = keys
-    return Flatten(given)
+    return Flatten(nest.checked_keys(keys, "keys", "flatten"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from functional_rb.base import nest
-from functional_rb.base.nest import Key, Path
+from functional_rb.base.nest import Key, Keys, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, NonTensor
@@ -102,7 +102,7 @@ def within(spec: ArraySpec, shape: tuple[int, ...]) -> ArraySpec:
     return plain(shape, spec.dtype)
 
 
-def name_of(key: Any, field: str, who: str) -> Key:
+def name_of(key: Key, field: str, who: str) -> Key:
     """The key of one leaf, as it was given.
 
     Raises:
@@ -120,7 +120,7 @@ def path_of(key: Key) -> Path:
     return tuple(key.split("/")) if isinstance(key, str) else key
 
 
-def needed_keys(keys: object, who: str) -> object:
+def needed_keys(keys: object, who: str) -> Keys:
     """Keys, which must be given.
 
     Raises:
@@ -128,4 +128,4 @@ def needed_keys(keys: object, who: str) -> object:
     """
     if keys is None:
         raise ValueError(f"{who}: expected the names of leaves by keys, got None; name them")
-    return keys
+    return nest.checked_keys(keys, "keys", who) or Keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,9 @@ class Moments(NamedTuple):
         m2: float32 [*shape], the sum of `(x - mean)^2`.
     """
 
-    count: Any
-    mean: Any
-    m2: Any
+    count: BackendArray
+    mean: BackendArray
+    m2: BackendArray
 
 
 def problem(moments: Moments) -> str | None:

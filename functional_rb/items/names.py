@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
@@ -93,7 +93,7 @@ class Select(ItemFunction):
         return self._kept(leaves)
 
 
-def rename(names: Mapping[Any, Key]) -> Rename:
+def rename(names: Mapping[Key, Key]) -> Rename:
     """Leaves, or containers of leaves, under other names, for `frb.map_items`. The inverse gives the old names again.
 
     Args:
@@ -124,8 +124,7 @@ def select(keys: Key | Sequence[Key]) -> Select:
         >>> item_after(items.select("x"), {"x": Unbounded(()), "y": Unbounded(())})
         Composite({'x': Unbounded()})
     """
-    given: Any = keys
-    return Select(given)
+    return Select(nest.checked_keys(keys, "keys", "select") or nest.Keys())
 
 
 def exclude(keys: Key | Sequence[Key]) -> Select:
@@ -140,5 +139,4 @@ def exclude(keys: Key | Sequence[Key]) -> Select:
         >>> item_after(items.exclude("x"), {"x": Unbounded(()), "y": Unbounded(())})
         Composite({'y': Unbounded()})
     """
-    given: Any = keys
-    return Select(given, left_out=True)
+    return Select(nest.checked_keys(keys, "keys", "exclude") or nest.Keys(), left_out=True)

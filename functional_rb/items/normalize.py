@@ -67,7 +67,7 @@ class Normalize(Leafwise):
         )
         return Bounded(low - margin, high + margin, spec.shape, spec.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """Shift and scale."""
         return (x - _table(ops, self.loc, x)) / _table(ops, self.scale, x)
 

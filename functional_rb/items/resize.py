@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import numpy as np
 
+from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import plain
 from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, pair, to_bytes
@@ -100,7 +101,7 @@ class Resize(ImageFunction):
                 weights(before, after, self.method, self.antialias)
         return plain(shape, spec.dtype) if self.method == "cubic" else within(spec, shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """Multiply the columns by one matrix, and the rows by another."""
         shape = tuple(x.shape[len(lead) :])
         where, (rows, columns, _) = self.where(shape), self.sizes(shape)
@@ -153,5 +154,4 @@ def resize(
         >>> item_after(items.resize(84), {"pixels": Bounded(0, 255, (210, 160, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (84, 84, 3), 'uint8')})
     """
-    given: tuple[Any, Any] = keys, size
-    return Resize(given[0], channels, given[1], method, antialias)
+    return Resize(nest.checked_keys(keys, "keys", "resize"), channels, pair(size, "resize"), method, antialias)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction
 from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, channels_of, to_bytes
@@ -27,7 +28,7 @@ class ToImage(ImageFunction):
         rows, columns, count = self.sizes(spec.shape)
         return Bounded(0, 1, (count, rows, columns))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         """Divide by 255."""
         where = self.where(tuple(x.shape[len(lead) :]))
         return ops.cast(channels_first(ops, x, where), "float32") / 255.0
@@ -75,5 +76,4 @@ def to_image(keys: Key | Sequence[Key] | None = None, channels: Channels | None 
         >>> item_after(items.to_image(), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0.0, 1.0, (3, 84, 84))})
     """
-    given: Any = keys
-    return ToImage(given, channels)
+    return ToImage(nest.checked_keys(keys, "keys", "to_image"), channels)

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from functional_rb.base.arrays import DeviceLike, PRNGKey
+from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import AnySample, State
 from functional_rb.iteration.cell import Cell, parted
@@ -132,7 +132,7 @@ def iterate(
     return Batches(drawing, state, key, wanted, (ahead, late, workers))
 
 
-class Batches(Iterator[AnySample[Any]]):
+class Batches(Iterator[AnySample[Nest]]):
     """Samples in their order, drawn ahead; made by `iterate`.
 
     Threads may use one together: each batch goes to one of those that ask for the next; `apply`, `state` and `close`
@@ -140,7 +140,7 @@ class Batches(Iterator[AnySample[Any]]):
     """
 
     def __init__(
-        self, drawing: Drawing, state: Any, key: PRNGKey, n: int | None, numbers: tuple[int, int, int]
+        self, drawing: Drawing, state: Nest, key: PRNGKey, n: int | None, numbers: tuple[int, int, int]
     ) -> None:
         self._drawing, self._key, self._n = drawing, key, n
         self._prefetch, self._lag, threads = numbers
@@ -154,7 +154,7 @@ class Batches(Iterator[AnySample[Any]]):
         # States, and the number of the first batch that is drawn from each.
         self._from: deque[tuple[int, State]] = deque([(0, state)] if drawing.cell is None else [])
         # Of batches that were taken back.
-        self._keys: deque[Any] = deque()
+        self._keys: deque[PRNGKey] = deque()
         # What was asked for and not yielded yet, in order.
         self._ahead: deque[Batch] = deque()
         self._yielded = 0
@@ -411,7 +411,7 @@ class Batches(Iterator[AnySample[Any]]):
         self._seen.exchanges = self._exchanges
 
     def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
-        def checked(state: State) -> tuple[State, tuple[State, Any]]:
+        def checked(state: State) -> tuple[State, tuple[State, object]]:
             following, result = parted(function(state, *args, **kwargs), "iterate, apply")
             self._check(following)
             return following, (following, result)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from functional_rb.base import forks
+from functional_rb.base.arrays import Nest
 from functional_rb.buffer.state import State, StateHolder
 from functional_rb.iteration.turns import Turns
 from functional_rb.mixture.value import Mixture
@@ -201,12 +202,12 @@ class Cell(StateHolder):
         """Refuse what would wait for a function that the cell has called in this thread."""
         self._turns.refuse_nested()
 
-    def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Nest:
         following, result = self._call(lambda state: parted(function(state, *args, **kwargs), "Cell.apply"))
         self._exchange(following)
         return result
 
-    def _read(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    def _read(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Nest:
         result = self._call(lambda state: function(state, *args, **kwargs))
         self._note_if_consumed("was only to read it")
         return result
@@ -246,7 +247,7 @@ class Cell(StateHolder):
         self._changed = threading.Condition()
 
 
-def parted(returned: object, who: str) -> tuple[Any, Any]:
+def parted(returned: object, who: str) -> tuple[Nest, Nest]:
     """What a function returned that was to be applied: the state, and the result if there is one.
 
     Raises:
@@ -263,7 +264,7 @@ def parted(returned: object, who: str) -> tuple[Any, Any]:
     return state, result
 
 
-def _checked(state: object) -> Any:
+def _checked(state: object) -> Nest:
     if not isinstance(state, State | Mixture):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
         raise TypeError(f"Cell: expected a State, got {type(state).__name__}{hint}")

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
 from functional_rb.base.nest import BuildMapping
 from functional_rb.buffer import mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -30,7 +30,7 @@ class Transfer(Protocol):
     def send(self, leaves: Sequence[object]) -> object:
         """Begin to move arrays, in the thread that has drawn them."""
 
-    def receive(self, sent: Any) -> list[Any]:
+    def receive(self, sent: Nest) -> list[BackendArray]:
         """The moved arrays, in the thread that uses them."""
 
 
@@ -50,7 +50,7 @@ class Batch:
     def __init__(self, number: int, key: PRNGKey, source: State | None) -> None:
         self.number, self.key, self.source = number, key, source
         self.drawn: Future[State | None] = Future()
-        self.sent: Future[Any] = Future()
+        self.sent: Future[Nest] = Future()
 
     def fail(self, error: BaseException) -> None:
         """Pass the error on to those who wait for the batch."""
@@ -117,7 +117,7 @@ class Drawing:
         finally:
             del batch  # the error's traceback has this frame, and the batch has the error
 
-    def _draw(self, number: int, key: PRNGKey, source: State | None) -> tuple[AnySample[Any], Any, Form]:
+    def _draw(self, number: int, key: PRNGKey, source: State | None) -> tuple[AnySample[Nest], State | None, Form]:
         """A sample, the state afterwards if a later draw begins with it, and the spec of what was drawn from."""
         beta = self._beta(number) if callable(self._beta) else self._beta
         if self.cell is not None:
@@ -129,11 +129,11 @@ class Drawing:
 
     def _sample(
         self, state: State | Mixture, key: PRNGKey, beta: float | None
-    ) -> tuple[Any, tuple[AnySample[Any], Form]]:
+    ) -> tuple[Nest, tuple[AnySample[Nest], Form]]:
         after, sample = self._rb.sample(state, key, self._batch_size, beta)
         return after, (sample, form_of(state))
 
-    def _send(self, sample: AnySample[object], spec: Form) -> Any:
+    def _send(self, sample: AnySample[object], spec: Form) -> Nest:
         if self._transfer is None:
             return sample
         info = sample._asdict()
@@ -146,7 +146,7 @@ class Drawing:
         arrays = [*leaves, *extras.values(), *info.values()]
         return sample, self._transfer.send(arrays), tuple(extras), structure, spec
 
-    def receive(self, sent: Any) -> AnySample[Any]:
+    def receive(self, sent: Nest) -> AnySample[Nest]:
         """The sample, in the thread that uses it."""
         if self._transfer is None:
             drawn = sent

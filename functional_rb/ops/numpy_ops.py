@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike, NumpyArray
+from functional_rb.base.arrays import BackendArray, DeviceLike, NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import Carry, ItemOps, ItemOpsOf, T
@@ -159,7 +159,7 @@ def cummax(x: Vector) -> Vector:
     return np.maximum.accumulate(x, -1)
 
 
-def count(mask: Vector) -> Any:
+def count(mask: Vector) -> BackendArray:
     return np.sum(mask, dtype=np.int32)
 
 

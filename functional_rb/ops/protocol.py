@@ -17,7 +17,7 @@ from functional_rb.base.arrays import DeviceLike, NumpyArray
 A = TypeVar("A", bound=Array)
 T = TypeVar("T")
 # What goes from one turn of a loop to the next.
-Carry = TypeVar("Carry", bound=tuple[Any, ...])
+Carry = TypeVar("Carry", bound=tuple[object, ...])
 
 
 class CommonOpsOf(Protocol[A]):

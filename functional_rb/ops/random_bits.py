@@ -7,7 +7,7 @@ same on every device, and takes ten integer operations for any number of outputs
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from functional_rb.ops.fixed_point import MASK, mul_high
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, CommonOps, Ops
 
-T = TypeVar("T", int, "np.ndarray[Any, Any]")
+T = TypeVar("T", int, NumpyArray)
 ALL: Final = 2**64 - 1
 GAMMA: Final = 0x9E3779B97F4A7C15
 FACTORS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

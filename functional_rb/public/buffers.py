@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.base.description import Described, Description
 from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
@@ -139,7 +139,7 @@ def add_(
     return _add(lib, "add_", state, items, mask, priorities, key, validate, time_major, to)
 
 
-def _add(lib: Lib[Any], function: str, state: Any, items: Any, *given: Any) -> Any:
+def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *given: Any) -> Any:
     """The plain way of both."""
     if isinstance(state, Described):
         own = called_on(state, function)
@@ -165,13 +165,13 @@ def sample(
     state: AnyState,
     key: A,
     batch_size: int | None = None,
-    beta: Any = None,
-    p: Any = None,
+    beta: ArrayLike = None,
+    p: object = None,
     *,
-    axis_name: Any = None,
-    group: Any = None,
+    axis_name: object = None,
+    group: object = None,
     draw: Literal["global", "local"] = "global",
-) -> tuple[AnyState, AnySample[Any]]:
+) -> tuple[AnyState, AnySample[Nest]]:
     if axis_name is not None or group is not None or draw != "global":
         lib.sharded.check_asked(state, axis_name, group, draw, "sample")
     chain = lib.chain(state)
@@ -194,7 +194,7 @@ def sample_(
     axis_name: object = None,
     group: object = None,
     draw: Literal["global", "local"] = "global",
-) -> tuple[AnyState, AnySample[Any]]:
+) -> tuple[AnyState, AnySample[Nest]]:
     if axis_name is not None or group is not None or draw != "global":
         lib.sharded.check_asked(state, axis_name, group, draw, "sample_")
     chain = lib.chain(state)
@@ -205,7 +205,9 @@ def sample_(
     return _sample(lib, "sample_", state, key, batch_size, beta, p, axis_name, draw)
 
 
-def _sample(lib: Lib[Any], function: str, state: Any, key: Any, size: Any, beta: Any, p: Any, *shared: object) -> Any:
+def _sample(
+    lib: Lib[A], function: str, state: Nest, key: PRNGKey, size: int | None, beta: ArrayLike, p: object, *shared: object
+) -> Any:
     """The plain way of both."""
     if isinstance(state, Mixture):
         return sampling.sample(lib.mixtures, state, key, size, beta, p, function)
@@ -241,7 +243,7 @@ def update_(
     return _update(lib, "update_", state, indices, priorities, items)
 
 
-def _update(lib: Lib[Any], function: str, state: Any, indices: Any, priorities: Any, items: Any) -> Any:
+def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorities: ArrayLike, items: Nest) -> Any:
     """The plain way of both."""
     if isinstance(state, Mixture):
         return mixed.update(lib.mixtures, state, indices, priorities, items, function)
@@ -278,12 +280,12 @@ def with_spec(lib: Lib[A], state: AnyState, spec: Description | Sequence[object]
 
 
 @documented_by(reading.get)
-def get(lib: Lib[A], state: State | Mixture, indices: Any) -> Any:
+def get(lib: Lib[A], state: State | Mixture, indices: ArrayLike) -> Nest:
     return _read(lib, reading.get, mixed.get, state, indices)
 
 
 @documented_by(reading.items)
-def items(lib: Lib[A], state: State | Described) -> Any:
+def items(lib: Lib[A], state: State | Described) -> Nest:
     if isinstance(state, Described):
         return called_on(state, "items")(lib, state)
     return reading.items(lib.engine(state), state)
@@ -337,7 +339,7 @@ def counts(lib: Lib[A], state: State | Mixture | Described) -> Counts:
 
 
 def _read(
-    lib: Lib[Any],
+    lib: Lib[A],
     single: Callable[..., object],
     of_mixture: Callable[..., object],
     state: object,
@@ -356,7 +358,7 @@ def _read(
 @documented_by(samples.epochs)
 def epochs(
     lib: Lib[A], state: State, key: A, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, AnySample[Any]], State | None, None]:
+) -> Generator[tuple[State, AnySample[Nest]], State | None, None]:
     return lib.steps(samples.epochs(lib.engine(state), state, key, batch_size, n))
 
 
@@ -368,10 +370,10 @@ def map_spec(
 
 
 @documented_by(samples.sample_spec)
-def sample_spec(lib: Lib[A], spec: BufferSpec, batch_size: int | None = None) -> Any:
+def sample_spec(lib: Lib[A], spec: BufferSpec, batch_size: int | None = None) -> Nest:
     return samples.sample_spec(lib.mapper, spec, batch_size)
 
 
 @documented_by(samples.random_crop)
-def random_crop(lib: Lib[A], items: object, key: A, length: int, lengths: ArrayLike = None) -> Crop[Any]:
+def random_crop(lib: Lib[A], items: object, key: A, length: int, lengths: ArrayLike = None) -> Crop[Nest]:
     return samples.random_crop(lib.host, items, key, length, lengths)

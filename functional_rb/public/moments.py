@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def _is_shape(shape: object) -> bool:
     return isinstance(shape, Sequence) and all(isinstance(n, WHOLE) for n in shape)
 
 
-def _array(lib: Lib[A], x: Any, like: A | None, who: str, name: str, kinds: Sequence[str]) -> A:
+def _array(lib: Lib[A], x: ArrayLike, like: A | None, who: str, name: str, kinds: Sequence[str]) -> A:
     """Numbers of the backend, of NumPy or Python's own, as an array of the backend.
 
     Raises:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.description import Described
 from functional_rb.base.errors import consumed
 from functional_rb.base.nest import Structure
@@ -27,7 +28,7 @@ NAMES: Final = ("at", "batch_shape", "cat", "stack", "unbind")
 """The public functions."""
 
 
-def batch_shape(data: Any) -> tuple[int, ...]:
+def batch_shape(data: Nest) -> tuple[int, ...]:
     """The leading axes that all leaves share.
 
     Args:
@@ -156,7 +157,7 @@ def is_record(data: object) -> bool:
     return not isinstance(data, State | Mixture | BufferSpec | StateHolder) and nest.parts_of(data) is not None
 
 
-def state_dict(lib: Lib[A], data: object) -> dict[str, Any]:
+def state_dict(lib: Lib[A], data: object) -> dict[str, BackendArray]:
     """What `rb.state_dict` makes of a record: its arrays by their paths, not copied."""
     for part in _described(data):
         called_on(part, "check")(lib, part, "state_dict")
@@ -255,7 +256,7 @@ def _converted(lib: Lib[A], leaves: Iterable[object], name: str) -> list[Array]:
     return [lib.convert(leaf, _spec(leaf), name) for leaf in leaves]
 
 
-def _spec(leaf: Any) -> Unbounded:
+def _spec(leaf: BackendArray) -> Unbounded:
     return Unbounded(tuple(leaf.shape), dtypes.shown(leaf.dtype))
 
 
@@ -265,5 +266,5 @@ def _shared(leaves: Sequence[Array]) -> tuple[int, ...]:
     return tuple(int(sizes[0]) for sizes in itertools.takewhile(lambda sizes: len(set(sizes)) == 1, together))
 
 
-def _together(lib: Lib[A], structure: Structure, leaves: Sequence[Array]) -> Any:
+def _together(lib: Lib[A], structure: Structure, leaves: Sequence[Array]) -> Nest:
     return nest.unflatten(structure, leaves, lib.build_mapping, _shared(leaves))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TIMES = "times"
 
 
-def check(sampler: Any, limit: Any) -> None:
+def check(sampler: object, limit: Any) -> None:
     """Refuse a limit that is no positive integer."""
     if limit is None:
         return

@@ -13,10 +13,10 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from functional_rb.base import files, nest
 from functional_rb.base.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError, StorageLayoutError
+from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures import frame_ring, stored_arrays
 from functional_rb.structures.stored_arrays import Shapes
@@ -49,7 +49,7 @@ def file_name(name: str) -> str:
     return f"{name}.bin"
 
 
-def described(spec: BufferSpec) -> dict[str, Any]:
+def described(spec: BufferSpec) -> Json:
     """The content of `storage.json`: the arrays' names, shapes and dtypes."""
     arrays = {file_name(name): {"shape": list(shape), "dtype": dtype} for name, (shape, dtype) in shapes(spec).items()}
     packed = {
@@ -187,7 +187,7 @@ def check_layout(path: str, wanted: Mapping[str, object]) -> None:
             )
 
 
-def read_description(path: str) -> dict[str, Any]:
+def read_description(path: str) -> Json:
     """What a file says in JSON of the buffer beside it.
 
     Raises:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.ops import numpy_ops as ops
+from functional_rb.ops.protocol import ItemOps
 from functional_rb.versions import memory
 
 
@@ -15,26 +17,26 @@ class Memory(memory.Memory):
 
     __slots__ = ()
 
-    ops: ClassVar[Any] = ops
+    ops: ClassVar[ItemOps] = ops.OPS
 
     @staticmethod
-    def taken(array: ops.Vector) -> ops.Vector:
+    def taken(array: BackendArray) -> NumpyArray:
         """The array itself, as NumPy's arrays need no copy here."""
         return array
 
     @staticmethod
-    def as_numpy(array: ops.Vector) -> ops.Vector:
+    def as_numpy(array: NumpyArray) -> NumpyArray:
         """The array itself, as it is NumPy's already."""
         return array
 
     @staticmethod
-    def numpy_dtype(array: ops.Vector) -> np.dtype[np.generic]:
+    def numpy_dtype(array: NumpyArray) -> np.dtype[np.generic]:
         """Its own."""
         dtype: np.dtype[np.generic] = array.dtype
         return dtype
 
     @staticmethod
-    def clone(array: ops.Vector) -> ops.Vector:
+    def clone(array: NumpyArray) -> NumpyArray:
         """A copy of an array, in memory of its own."""
         return ops.copy(array)
 

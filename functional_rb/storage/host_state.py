@@ -21,6 +21,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.numpy_ops import Vector
+from functional_rb.ops.protocol import Ops
 from functional_rb.storage.host_memory import Memory
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.storage.placement import Placement
@@ -52,7 +53,7 @@ class NumPy(Library):
     memory_type = Memory
     table_type = Table
 
-    def __init__(self, ops: Any = numpy_ops) -> None:
+    def __init__(self, ops: Ops = numpy_ops.OPS) -> None:
         self.ops = ops
 
     @functools.cached_property
@@ -106,7 +107,7 @@ class NumPy(Library):
         """The exponent beta as a NumPy scalar, float32."""
         return np.float32(beta)
 
-    def items(self, state: Any) -> list[Vector]:
+    def items(self, state: VersionedState) -> list[Vector]:
         """Copies of the items of all slots, unpacked from the storage."""
         memory, spec = readable(state).own(), state.spec
         if spec.plan.frames is not None:
@@ -128,11 +129,11 @@ class HostState(VersionedState):
     library = ENGINE.library
 
     @property
-    def device(self) -> Any:
+    def device(self) -> DeviceLike:
         """Where a backend brings what is sampled; None for where it has its arrays by default."""
         return self._target
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> HostState:
+    def __deepcopy__(self, memo: dict[int, object]) -> HostState:
         copied, counters = self.copied_memory(), self._counters.copy()
         held = copy.deepcopy(held_objects(copied), memo)
         table = None if held is None else Table(self.spec, held)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
@@ -84,7 +84,7 @@ class MappedFiles:
         self._room = first, min([array.chunk_end(first + n) for array in stored])
         self._note_complete()
 
-    def reserve_slots(self, slots: ArrayLike) -> None:
+    def reserve_slots(self, slots: NumpyArray) -> None:
         """Have room for items in slots integers [n], where the file may have holes, or raise `StorageFullError`."""
         if not self.complete:
             for name, array in self._arrays.items():
@@ -110,7 +110,7 @@ class MappedFiles:
         if self.undo is not None and n > 0:
             self.undo.before_items(np.arange(first, first + n))
 
-    def prepare_slots(self, slots: ArrayLike) -> None:
+    def prepare_slots(self, slots: BackendArray) -> None:
         """Before items are written to slots integers [n]: have room, and keep what checkpoints need of them."""
         self.reserve_slots(slots)
         if self.undo is not None:
@@ -165,13 +165,13 @@ class MappedFiles:
         """Have room on the disk for rows [first, first + n) of one array, or raise `StorageFullError`."""
         self._arrays[name].reserve(first, n)
 
-    def prepare_places(self, places: object) -> None:
+    def prepare_places(self, places: BackendArray) -> None:
         """Before frames at places integers [n] are written: have room, and keep what checkpoints need of them."""
         self.reserve_places(places)
         if self.undo is not None:
             self.undo.before_frames(np.asarray(places))
 
-    def reserve_places(self, places: object) -> None:
+    def reserve_places(self, places: BackendArray) -> None:
         """Have room on the disk for frames at some places, integers [n]."""
         for name in self.auxiliary:
             self._arrays[name].reserve_rows(places)
@@ -184,7 +184,7 @@ class MappedFiles:
         """Rows of an array outside of which nothing was ever written, as (first, stop)."""
         return self._arrays[name].written() if self._arrays[name].array.nbytes else iter(())
 
-    def replace(self, arrays: Mapping[str, object]) -> None:
+    def replace(self, arrays: Mapping[str, BackendArray]) -> None:
         """Other content, by name (arrays without bytes may be left out); checkpoints keep what they need of the old."""
         if self.undo is not None:
             self.undo.before_all()
@@ -352,7 +352,7 @@ def inherited(spec: BufferSpec, descriptors: dict[str, int]) -> MappedFiles:
     return MappedFiles(spec, {name: MappedArray(fd, *of[name], where) for name, fd in descriptors.items()}, None)
 
 
-def filled(spec: BufferSpec, arrays: Mapping[str, object], directory: str | None = None) -> MappedFiles:
+def filled(spec: BufferSpec, arrays: Mapping[str, NumpyArray], directory: str | None = None) -> MappedFiles:
     """New files without a name, filled with some content.
 
     Args:
@@ -363,7 +363,9 @@ def filled(spec: BufferSpec, arrays: Mapping[str, object], directory: str | None
     return pieced(spec, {name: [(0, values)] for name, values in arrays.items()}, directory)
 
 
-def pieced(spec: BufferSpec, pieces: dict[str, list[tuple[int, object]]], directory: str | None = None) -> MappedFiles:
+def pieced(
+    spec: BufferSpec, pieces: dict[str, list[tuple[int, NumpyArray]]], directory: str | None = None
+) -> MappedFiles:
     """Such files as `filled` makes; of each array some pieces are given: the first row of each, and its content."""
     files = scratch(spec, directory)
     for name, some in pieces.items():

@@ -12,10 +12,10 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import FULL, StorageLayoutError
 from functional_rb.storage import holes
 from functional_rb.storage.directory import explained, full
@@ -88,7 +88,7 @@ class MappedArray:
         rows = len(self.array)
         return min(rows, -(-end * self.item // CHUNK) * CHUNK // self.item) if self.item else rows
 
-    def reserve_rows(self, rows: Any) -> None:
+    def reserve_rows(self, rows: NumpyArray) -> None:
         """Have room for some rows, integers [n]."""
         if self.complete or not len(rows):
             return
@@ -150,7 +150,7 @@ class MappedArray:
             self.complete = False
             self._hide_holes(mmap.PROT_READ)
 
-    def fill(self, values: Any, start: int = 0) -> None:
+    def fill(self, values: NumpyArray, start: int = 0) -> None:
         """Write rows from one on, leaving out what is zero where the file is so already."""
         step = max(1, CHUNK // max(self.item, 1))
         for k in range(0, len(values), step):
@@ -161,7 +161,7 @@ class MappedArray:
                 self.array[first:stop] = part
 
 
-def _any(part: Any) -> bool:
+def _any(part: NumpyArray) -> bool:
     return bool(part.size and part.view(np.uint8).any())
 
 

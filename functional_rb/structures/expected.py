@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import shown
 
 
@@ -25,7 +25,7 @@ class Expected(NamedTuple):
 
 
 def problem_of_stack(
-    expected: Sequence[Expected], arrays: Sequence[Any], of_one: Callable[[list[NumpyArray]], str | None]
+    expected: Sequence[Expected], arrays: Sequence[BackendArray], of_one: Callable[[list[NumpyArray]], str | None]
 ) -> str | None:
     """Why arrays are not those of a stack of records, or of a single one; or None.
 
@@ -47,5 +47,5 @@ def problem_of_stack(
     return next((problem for k in range(count) if (problem := of_one([array[k] for array in flat]))), None)
 
 
-def _kind_of(array: Any) -> str:
+def _kind_of(array: BackendArray) -> str:
     return f"{shown(array.dtype)} {list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__

@@ -9,11 +9,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 
 from functional_rb.base import dtypes, functions, nest
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Keys
 from functional_rb.core import counters
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from functional_rb.core.plan import Plan
 
 Strategy = Literal["future", "final", "episode", "random"]
-Reward = Callable[[Any, Any], Any]
+Reward = Callable[[BackendArray, BackendArray], Nest]
 LARGEST_K = 2**20
 
 
@@ -70,7 +71,7 @@ class Hindsight(Transform):
         for name in ("goal_keys", "end_keys"):
             object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "her"))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         """Pickle as dataclasses are, or say what cannot be."""
         functions.check_picklable(self.reward, "BufferSpec.transforms: her(reward=...)")
         return super().__reduce_ex__(protocol)
@@ -218,7 +219,7 @@ class Hindsight(Transform):
         return [nest.position(plan.names, key, "her") for key in self.goal_keys or ()]
 
 
-def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: object) -> dict[int, Any]:
+def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Nest) -> dict[int, BackendArray]:
     """What a function of rewards gives for one key, by position: an array, or for a nest a nest with the same keys."""
     name = nest.show_key(key)
     if plan.names[positions[0]] == name:
@@ -237,7 +238,7 @@ def _is_array(x: object) -> bool:
     return hasattr(x, "dtype") and not hasattr(x, "keys")
 
 
-def _exchanged(ops: Ops, new: Any, mask: Array, old: Array) -> Array:
+def _exchanged(ops: Ops, new: BackendArray, mask: Array, old: Array) -> Array:
     """Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old."""
     if not (hasattr(new, "shape") and hasattr(new, "dtype")):
         raise TypeError(f"her: expected reward(achieved, goal) as an array, got {type(new).__name__}")
@@ -307,8 +308,9 @@ def her(
         >>> BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
         [('obs', 'desired_goal')]
     """
-    given: tuple[Any, Any, Any] = goal_keys, reward_key, end_keys  # checked, and made hashable, by `Hindsight`
-    return Hindsight(strategy, k, reward, achieved_key, *given, trajectory_key)
+    goals, ends = nest.checked_keys(goal_keys, "goal_keys", "her"), nest.checked_keys(end_keys, "end_keys", "her")
+    rewards = reward_leaves.checked(reward_key, "her")
+    return Hindsight(strategy, k, reward, achieved_key, goals, rewards, ends, trajectory_key)
 
 
 def _achieved(plan: Plan) -> Key:

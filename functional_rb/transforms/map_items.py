@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, SupportsIndex
 
 from functional_rb.base import functions
 from functional_rb.base.nest import Path
@@ -78,7 +78,7 @@ class MapItems(Transform):
         object.__setattr__(self, "item_words", words)
         object.__setattr__(self, "draws", self.keyed or words > 0)
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         """Pickle by the arguments, or say what cannot be pickled."""
         functions.check_picklable(self.function, "BufferSpec.transforms: map_items")
         return type(self), (self.function, self.keyed, self.masked, self.gives)
