@@ -22,7 +22,7 @@ DIGITS = 5  # of a prompt
 END, COLON, VOCABULARY = 10, 11, 12  # the tokens before are the digits
 PROMPT, REPLY = DIGITS + 1, DIGITS + 1  # how many tokens: with the colon, with the end
 ROW = PROMPT + REPLY
-CONTROLLER = frb.text.AdaptiveKL(initial=0.05, target=4.0, horizon=1_000)
+CONTROLLER = frb.text.KLController(initial=0.05, target=4.0, horizon=1_000)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Config:
     lesson_rate: float = 2e-3
     learning_rate: float = 5e-4
     clip: float = 0.2  # how far a token's probability may move for gain
-    controller: frb.text.AdaptiveKL = CONTROLLER
+    controller: frb.text.KLController = CONTROLLER
     report_every: int = 10
 
 

@@ -43,7 +43,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "functional_rb.items.rewards": "ClipReward SignReward",
     "functional_rb.items.to_image": "FromImage ToImage",
     "functional_rb.hash_maps.spec": "HashMapSpec",
-    "functional_rb.text": "Padded",
+    "functional_rb.text.padding": "Padded",
     "functional_rb.trees.forest_spec": "ForestSpec",
     "functional_rb.trees.spec": "TreeSpec",
 }

@@ -1,19 +1,16 @@
 """Text: the data of reinforcement learning from human feedback, as records and pure functions on both backends."""
 
 from functional_rb.text.decoding import Decoding, Reward
-from functional_rb.text.kl import AdaptiveKL, ConstantKL
-from functional_rb.text.packing import pack, unpack
-from functional_rb.text.padding import Padded
+from functional_rb.text.kl import KLController
+from functional_rb.text.packing import pack
 from functional_rb.text.pipeline import Tokenization
 from functional_rb.text.preparation import preference, prompts
 from functional_rb.text.prepared import Prepared
 from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
 
 __all__ = [
-    "AdaptiveKL",
-    "ConstantKL",
     "Decoding",
-    "Padded",
+    "KLController",
     "PairwiseDataset",
     "Prepared",
     "PromptData",
@@ -23,6 +20,5 @@ __all__ = [
     "pack",
     "preference",
     "prompts",
-    "unpack",
 ]
 __dir__ = __all__.copy

@@ -53,7 +53,7 @@ class Reward:
         score: the reward model, `score(ids, mask, reply)` of the rows of `join`, each [N, L + n]: float32 [N]. It is
             called once.
         reference: the parameters of the model that the policy is to stay near; None for no penalty.
-        kl: the coefficient of the penalty, a number such as `frb.text.AdaptiveKL` has. May be traced.
+        kl: the coefficient of the penalty, a number such as `frb.text.KLController` has. May be traced.
         reference_step: the reference's function, if that is not the policy's.
 
     Raises:

@@ -32,6 +32,22 @@ class Packed(NamedTuple):
     positions: Ints
     sequence: Ints
 
+    def unpack(self) -> list[Ints]:
+        """The sequences that were packed, int32 [T_i] in their order; those that were split are whole again.
+
+        The rows may be in another order, `packed._replace(...)`, if no piece is missing.
+
+        Example:
+            >>> [x.tolist() for x in pack([[1, 2, 3], [], [4]], length=2, too_long="split").unpack()]
+            [[1, 2, 3], [], [4]]
+        """
+        there = self.segments >= 0
+        piece, place = self.segments[there], self.positions[there]
+        tokens = self.ids[there][np.lexsort((place, piece))]
+        count = int(self.sequence[-1]) + 1 if len(self.sequence) else 0
+        lengths = np.bincount(self.sequence[piece], minlength=count)
+        return np.split(tokens, np.cumsum(lengths)[:-1]) if count else []
+
 
 def pack(
     sequences: Iterable[object], length: int, *, too_long: Literal["error", "split"] = "error", pad: int = 0
@@ -49,7 +65,7 @@ def pack(
         pad: what stands where there is no token.
 
     Returns:
-        The rows; `unpack` gives the sequences back.
+        The rows, of which `unpack()` gives the sequences back.
 
     Raises:
         TypeError: for what is no sequence of integers, naming it.
@@ -99,27 +115,6 @@ def pack(
         at = slice(first, first + len(tokens))
         ids[at], segments[at], positions[at] = tokens, i, places[: len(tokens)]
     return made
-
-
-def unpack(packed: Packed) -> list[Ints]:
-    """The sequences that were packed, in their order; those that were split are whole again.
-
-    Args:
-        packed: what `pack` gave; or rows of it in another order, of which no piece is missing.
-
-    Returns:
-        Arrays int32 [T_i].
-
-    Example:
-        >>> [x.tolist() for x in unpack(pack([[1, 2, 3], [], [4]], length=2, too_long="split"))]
-        [[1, 2, 3], [], [4]]
-    """
-    there = packed.segments >= 0
-    piece, place = packed.segments[there], packed.positions[there]
-    tokens = packed.ids[there][np.lexsort((place, piece))]
-    count = int(packed.sequence[-1]) + 1 if len(packed.sequence) else 0
-    lengths = np.bincount(packed.sequence[piece], minlength=count)
-    return np.split(tokens, np.cumsum(lengths)[:-1]) if count else []
 
 
 def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:

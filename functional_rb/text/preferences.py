@@ -219,7 +219,7 @@ def update_kl(
     """The next coefficient of the KL divergence, after some replies.
 
     Args:
-        controller: `frb.text.ConstantKL` or `frb.text.AdaptiveKL`, static.
+        controller: static.
         coefficient: float32 [] as this function gave it; at first `controller.initial`.
         kl: float [N], the KL divergence of each whole reply: the sum over its own tokens, padding left out, such as
             `rollout(...).kl`. NaN and infinities do not count.
@@ -234,14 +234,12 @@ def update_kl(
         TypeError: for `kl` that is no float, a coefficient that is no number, or another controller.
 
     Example:
-        >>> controller = frb.text.AdaptiveKL(0.2, target=6.0, horizon=1000)
+        >>> controller = frb.text.KLController(0.2, target=6.0, horizon=1000)
         >>> round(float(rb.text.update_kl(controller, controller.initial, np.full(100, 12, np.float32))), 4)
         0.204
     """
     if not isinstance(controller, KLController):
-        raise TypeError(
-            f"update_kl: expected frb.text.ConstantKL or frb.text.AdaptiveKL, got {type(controller).__name__}"
-        )
+        raise TypeError(f"update_kl: expected a frb.text.KLController, got {type(controller).__name__}")
     values = lib.converted(kl, "float32", "kl")
     if values.ndim != 1:
         raise ValueError(

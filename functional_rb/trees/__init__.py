@@ -12,7 +12,6 @@ from functional_rb.trees.policies import GumbelMuZero, MuZero
 from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ, UCB1Tuned
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import Expansion, Tree
-from functional_rb.trees.view import view
 
 _structures.register(
     {
@@ -43,6 +42,5 @@ __all__ = [
     "Tree",
     "TreeSpec",
     "UCB1Tuned",
-    "view",
 ]
 __dir__ = __all__.copy

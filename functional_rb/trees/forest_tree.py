@@ -12,26 +12,27 @@ from functional_rb.structures import key_rows
 from functional_rb.structures.hash_map import SIZE
 from functional_rb.trees.forest import Forest, check_forest, lookup, problem_of_links
 from functional_rb.trees.nodes_in_order import NONE, Bools, Floats, Ints, Steps
-from functional_rb.trees.view import TreeView
+from functional_rb.trees.state import Tree
+from functional_rb.trees.view import TreeView, of_search
 from functional_rb.trees.ways import Ways
 
 
 def view(
     lib: Lib[A],
-    forest: Forest,
-    observation: Nest,
+    forest: Forest | Tree,
+    observation: Nest = None,
     max_depth: int | None = None,
     max_nodes: int = 100_000,
     compact: bool = False,
 ) -> TreeView:
-    """The tree of what was seen after an observation, read on the host.
+    """The tree of what was seen after an observation, or a search tree, read on the host.
 
-    A node's children are the results of its edges, in the order in which those came first. A vertex that is reached in
-    several ways is a node for each; one that lies on the way to itself is a leaf there (`repeats`), so that a forest
-    with circles has a finite tree.
+    Of a forest, a node's children are the results of its edges, in the order in which those came first. A vertex that
+    is reached in several ways is a node for each. One that lies on the way to itself is a leaf there (`repeats`), so
+    that a forest with circles has a finite tree.
 
     Args:
-        forest: to read from.
+        forest: to read from; or one search tree, `tree.at(0)` of a batch, which takes none of the other arguments.
         observation: of the root, one nest like `ForestSpec.observation`, without axes in front.
         max_depth: how many steps to go down; None for all.
         max_nodes: how many nodes to make at most, level by level; the others are cut off (`cut`).
@@ -42,7 +43,9 @@ def view(
 
     Raises:
         KeyError: if the forest does not have the observation.
-        ValueError: for axes in front of the observation, or numbers out of range.
+        TypeError: for what is neither a forest nor a search tree, a forest without an observation, or a search tree
+            with other arguments.
+        ValueError: for axes in front of the observation, numbers out of range, or a batch of search trees.
 
     Example:
         >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=100, children=2)
@@ -52,8 +55,19 @@ def view(
         >>> tree = rb.trees.view(forest, np.int32(0))
         >>> tree.edges().tolist(), list(tree.valid_paths())
         ([[0, 1], [0, 2], [1, 0]], [(0, 0), (1,)])
+        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+        >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
+        >>> tree = rb.trees.init(spec, frb.trees.Expansion((value + 5,), prior, value))
+        >>> rb.trees.view(tree.at(0)).node_observation()[0].item()
+        5.0
     """
+    if isinstance(forest, Tree):
+        if observation is not None or max_depth is not None or compact:
+            raise TypeError("trees.view: expected a search tree alone, got arguments that are for forests")
+        return of_search(forest)
     check_forest(lib, forest, "trees.view")
+    if observation is None:
+        raise TypeError("trees.view: expected the observation of the root, rb.trees.view(forest, observation)")
     if max_nodes < 1 or (max_depth is not None and max_depth < 0):
         raise ValueError(f"trees.view: expected max_nodes >= 1 and max_depth >= 0, got {max_nodes} and {max_depth}")
     found = np.asarray(lib.to_numpy(lookup(lib, forest, observation)))

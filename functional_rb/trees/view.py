@@ -23,7 +23,7 @@ from functional_rb.trees.state import Tree
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TreeView(Nodes):
-    """A tree that can be read: of `rb.trees.view`, or of a search tree, by `frb.trees.view`.
+    """A forest's tree, or a search tree, as it is read on the host: what `rb.trees.view` gives.
 
     A node is named by its number: nodes are numbered level by level, the root is 0, and siblings follow on each other.
     An *id* is the number of a node's vertex in its forest, or of a search tree's node in storage; several nodes may
@@ -194,43 +194,17 @@ class TreeView(Nodes):
         return drawing.plot(self, path, labels, max_nodes)
 
 
-def view(tree: Tree) -> TreeView:
-    """A search tree as it is read on the host, its nodes level by level.
-
-    Args:
-        tree: one tree, `tree.at(0)` of a batch. (`rb.trees.view` gives a `TreeView` already.)
+def of_search(tree: Tree) -> TreeView:
+    """The nodes of one search tree level by level; in storage a parent stands before its children.
 
     Raises:
-        TypeError: for what is no tree of `rb.trees`.
-        ValueError: for a batch of trees.
-
-    Example:
-        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
-        >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
-        >>> tree = rb.trees.init(spec, frb.trees.Expansion((value + 5,), prior, value))
-        >>> frb.trees.view(tree.at(0)).node_observation()[0].item()
-        5.0
+        ValueError: for a batch of trees, and for one whose nodes do not hang together, as a forged file may have it.
     """
-    given: object = tree  # users give anything
-    if not isinstance(given, Tree):
-        raise TypeError(
-            f"trees.view: expected a tree of rb.trees, got {type(given).__name__}; "
-            f"of a forest, read one by rb.trees.view(forest, observation)"
-        )
     if tree.batch:
         raise ValueError(f"trees.view: expected one tree, got a batch {tree.batch}; give tree.at(0), and so on")
-    return _of_search(tree)
-
-
-def _of_search(tree: Tree) -> TreeView:
-    """The nodes of a search tree level by level; in storage a parent stands before its children.
-
-    Raises:
-        ValueError: for a tree that nobody has made so.
-    """
     found = {name: host(getattr(tree, name)) for name in soundness.LINKS}
     if problem := soundness.problem_of_links(tree.spec, found):
-        raise ValueError(f"frb.trees: {problem}; the tree was not made by rb.trees")
+        raise ValueError(f"trees.view: {problem}; the tree was not made by rb.trees")
     n = max(int(host(tree.size)), 1)
     parent, slot, depth = (host(x)[:n].astype(np.int64) for x in (tree.parent, tree.slot, tree.depth))
     # Level by level, as the order of a level follows from that of the one above.

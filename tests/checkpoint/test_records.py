@@ -149,7 +149,7 @@ def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
     frb.save(tree, tmp_path)
     found = frb.load(tmp_path, rb)
     assert found.spec == spec
-    assert frb.trees.view(found.at(0)).node_observation().tolist() == [1.0, 1.0]
+    assert rb.trees.view(found.at(0)).node_observation().tolist() == [1.0, 1.0]
 
 
 def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:

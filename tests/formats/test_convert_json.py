@@ -20,6 +20,7 @@ from tensordict import TensorDict, tensorclass
 import functional_rb as frb
 from functional_rb.convert import json as module
 from functional_rb.convert.json_names import CLASSES, class_named
+from functional_rb.text.padding import Padded
 from tests.support import grammar
 from tests.support.children import ROOT, program
 from tests.support.grammar import Box, Data, Pair
@@ -110,7 +111,7 @@ BUFFERS = {
     ),
     "items added": frb.BufferSpec(STEP, 5, transforms=frb.map_items(frb.items.cast("float32", "action"), at="add")),
     "items sampled": frb.BufferSpec(STEP, 5, transforms=frb.map_items(reward, keyed=True)),
-    "texts": frb.BufferSpec(STEP, 5, transforms=frb.map_items(frb.text.Padded("tokens.bin", "uint16", 2, bucket=64))),
+    "texts": frb.BufferSpec(STEP, 5, transforms=frb.map_items(Padded("tokens.bin", "uint16", 2, bucket=64))),
     "device": frb.BufferSpec(STEP, 5, storage=frb.Device("cpu")),
     "host": frb.BufferSpec(STEP, 5, storage=frb.Host()),
     "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),

@@ -50,7 +50,7 @@ def test_join(library: Backend, change: Any, kind: type[Exception], text: str) -
     assert rb.text.join(PROMPTS, made).ids.shape == (2, 4)
 
 
-CONTROLLERS = [frb.text.ConstantKL(0.1), frb.text.AdaptiveKL(0.1, 6.0, 100.0)]
+CONTROLLERS = [frb.text.KLController(0.1), frb.text.KLController(0.1, 6.0, 100.0)]
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)

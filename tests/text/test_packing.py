@@ -24,7 +24,7 @@ def test_nothing_is_lost(sequences: list[list[int]], length: int, random: Any) -
     random.shuffle(rows)
     shuffled = packed._replace(ids=packed.ids[rows], segments=packed.segments[rows], positions=packed.positions[rows])
     for given in (packed, shuffled):
-        assert [x.tolist() for x in frb.text.unpack(given)] == sequences
+        assert [x.tolist() for x in given.unpack()] == sequences
     assert all(x.dtype == np.int32 for x in packed)
     empty = packed.segments < 0
     assert ((packed.positions < 0) == empty).all()

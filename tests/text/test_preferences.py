@@ -163,7 +163,7 @@ REFUSED = {
         "rewards: expected dtype float32",
     ),
     "KL of tokens": (
-        lambda t, p: t.update_kl(frb.text.ConstantKL(0.1), 0.1, p.chosen_data.rewards),
+        lambda t, p: t.update_kl(frb.text.KLController(0.1), 0.1, p.chosen_data.rewards),
         ValueError,
         r"expected kl \[N\], one number for each reply, got shape \(1, 4\); sum over the tokens of each reply",
     ),
@@ -177,7 +177,7 @@ def test_errors(library: Backend, call: Any, kind: type[Exception], message: str
         call(library.rb.text, dataset(library.array, [[[1, 2], [1, 0]]]))
 
 
-CONTROLLER = frb.text.AdaptiveKL(0.2, target=6.0, horizon=100)
+CONTROLLER = frb.text.KLController(0.2, target=6.0, horizon=100)
 
 
 def test_the_coefficient_follows_ziegler_by_the_number_of_replies(library: Backend) -> None:
@@ -198,7 +198,7 @@ def test_the_coefficient_follows_ziegler_by_the_number_of_replies(library: Backe
     assert float(update(CONTROLLER, 0.2, many)) == pytest.approx(0.16)
     bad = library.array(np.float32([np.nan, np.inf, -np.inf]))
     assert float(update(CONTROLLER, 0.2, bad)) == pytest.approx(0.2)
-    assert float(update(frb.text.ConstantKL(0.3), 0.3, many)) == pytest.approx(0.3)
+    assert float(update(frb.text.KLController(0.3), 0.3, many)) == pytest.approx(0.3)
 
 
 def test_the_coefficient_is_state_under_jit(library: Backend) -> None:
@@ -222,7 +222,9 @@ NAN = float("nan")
 @pytest.mark.parametrize("numbers", [(0.0, 6.0, 10), (0.1, -1.0, 10), (0.1, 6.0, 0), (0.1, NAN, 10), (True, 6.0, 10)])
 def test_numbers_that_make_no_controller(numbers: Any) -> None:
     with pytest.raises(ValueError, match=r"expected .* as a positive number, got"):
-        frb.text.AdaptiveKL(*numbers)
+        frb.text.KLController(*numbers)
     with pytest.raises(ValueError, match="expected initial as a number that is not negative"):
-        frb.text.ConstantKL(-0.1)
-    assert frb.text.ConstantKL(0).initial == 0
+        frb.text.KLController(-0.1)
+    assert frb.text.KLController(0).initial == 0
+    with pytest.raises(ValueError, match="expected target and horizon together"):
+        frb.text.KLController(0.1, target=6.0)

@@ -311,7 +311,7 @@ def search_tree(parents: list[int], capacity: int = 12, slots: int = 4) -> Any:
 @hypothesis.given(st.lists(st.integers(0, 11), max_size=11))
 def test_search_trees_are_read_level_by_level(parents: list[int]) -> None:
     tree = search_tree(parents)
-    seen, size = frb.trees.view(tree), int(tree.size)
+    seen, size = rb.trees.view(tree), int(tree.size)
     assert sorted(seen.vertex.tolist()) == list(range(size))
     assert (np.diff(seen.depth) >= 0).all()
     for node in range(size):
@@ -330,7 +330,7 @@ def test_search_trees_are_read_level_by_level(parents: list[int]) -> None:
 
 def test_a_tree_that_was_read_does_not_outlive_its_last_user() -> None:
     tree = search_tree([0, 0, 1])
-    alive, seen = weakref.ref(tree), frb.trees.view(tree)
+    alive, seen = weakref.ref(tree), rb.trees.view(tree)
     del tree
     gc.collect()
     assert alive() is None
@@ -338,14 +338,20 @@ def test_a_tree_that_was_read_does_not_outlive_its_last_user() -> None:
 
 
 def test_what_is_no_tree_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"trees\.view: expected a tree of rb\.trees, got Forest"):
-        frb.trees.view(forest_of([(0, 0, 1)]))
+    with pytest.raises(TypeError, match=r"trees\.view: expected a Forest made by rb\.init, got list"):
+        rb.trees.view([])
+    with pytest.raises(
+        TypeError, match=r"trees\.view: expected the observation of the root"
+    ):
+        rb.trees.view(forest_of([(0, 0, 1)]))
+    with pytest.raises(TypeError, match=r"trees\.view: expected a search tree alone"):
+        rb.trees.view(search_tree([0, 1]), max_depth=1)
     tree = search_tree([0, 1])
     batch = frb.trees.Tree(
         *(jax.tree.map(lambda x: np.stack([x] * 2), getattr(tree, name)) for name in FIELDS), tree.spec
     )
     with pytest.raises(ValueError, match=r"got a batch \(2,\); give tree\.at\(0\)"):
-        frb.trees.view(batch)
+        rb.trees.view(batch)
 
 
 # --- text and pictures ----------------------------------------------------------------------------------------------
