@@ -340,9 +340,7 @@ def test_a_tree_that_was_read_does_not_outlive_its_last_user() -> None:
 def test_what_is_no_tree_is_refused() -> None:
     with pytest.raises(TypeError, match=r"trees\.view: expected a Forest made by rb\.init, got list"):
         rb.trees.view([])
-    with pytest.raises(
-        TypeError, match=r"trees\.view: expected the observation of the root"
-    ):
+    with pytest.raises(TypeError, match=r"trees\.view: expected the observation of the root"):
         rb.trees.view(forest_of([(0, 0, 1)]))
     with pytest.raises(TypeError, match=r"trees\.view: expected a search tree alone"):
         rb.trees.view(search_tree([0, 1]), max_depth=1)
