@@ -28,12 +28,14 @@ def _program(function: compile.F) -> compile.F:
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
 @_program
-def _traced(owned: object, given: tuple[object, ...], function: Callable[..., object], static: object) -> Nest:
-    return function(ops, static, owned, *given)
+def _traced(given: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Nest:
+    return function(ops, *given, *static)
 
 
-def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Nest:
-    return _traced(owned, given, function=function, static=static)
+def _run(
+    function: Callable[..., object], *given: object, static: tuple[object, ...] = (), writes: bool = False
+) -> Nest:
+    return _traced(given, function=function, static=static)
 
 
 def _draws(key: jax.Array, rows: int, words: int, like: object) -> jax.Array:
@@ -99,7 +101,7 @@ _search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "
 
 LIB: Final[TreesLib[jax.Array]] = TreesLib.of(
     lib.LIB.within("trees"),
-    carry_out=_carry_out,
+    run=_run,
     check_key=execute.check_key,
     draws=_draws,
     device_of=lambda x: None,

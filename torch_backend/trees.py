@@ -22,9 +22,9 @@ from torch_backend.arrays import modes, ops, random
 from torch_backend.compiling import tree_loops
 
 
-def _carry_out(function: Callable[..., object], static: object, owned: object, *given: object) -> Nest:
+def _run(function: Callable[..., object], *given: Nest, static: tuple[object, ...] = (), writes: bool = False) -> Nest:
     with _loops():
-        return function(ops, static, _copied(owned) if isinstance(owned, Tree) else owned, *given)
+        return function(ops, *((_copied(given[0]), *given[1:]) if writes else given), *static)
 
 
 def _loops() -> part_kernels.using:
@@ -72,7 +72,7 @@ def _searching(
 
 LIB: Final[TreesLib[torch.Tensor]] = TreesLib.of(
     lib.LIB.within("trees"),
-    carry_out=_carry_out,
+    run=_run,
     check_key=random.check_key,
     draws=_draws,
     device_of=lambda x: x.device,

@@ -11,7 +11,7 @@ from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest,
 from functional_rb.lib import A
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import ArraySpec, Unbounded
-from functional_rb.trees import nodes, reuse
+from functional_rb.trees import reuse
 from functional_rb.trees import search as core
 from functional_rb.trees.lib import AskedStep, TreesLib
 from functional_rb.trees.policies import MostVisited, MuZero, Policy
@@ -96,8 +96,7 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
         raise TypeError(f"trees.init: expected a frb.trees.TreeSpec, got {type(spec).__name__}")
     given = evaluated(lib, spec, root, None, "trees.init")
     given = lib.put(given, lib.device_of(given.prior) if device is None else device)
-    made: Tree = lib.carry_out(_init, (spec, lib.device_of(given.prior)), (), given)
-    return made
+    return lib.run(core.init, given, static=(spec, lib.device_of(given.prior)))
 
 
 def select(
@@ -127,8 +126,7 @@ def select(
     _check_tree(lib, tree, "trees.select")
     score = _score(tree, PUCT() if score is None else score, "trees.select")
     lib.check_key(key)
-    leaf: Leaf = lib.carry_out(_select, (score, _depth(max_depth, "trees.select"), lib.draws), (), tree, key)
-    return leaf
+    return lib.run(_select, tree, key, static=(score, _depth(max_depth, "trees.select"), lib.draws))
 
 
 def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
@@ -163,8 +161,7 @@ def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
     _check_tree(lib, tree, "trees.expand")
     leaf = _leaf(lib, tree, leaf, "trees.expand")
     found = evaluated(lib, tree.spec, expansion, tree.batch, "trees.expand")
-    made: tuple[Tree, Leaf] = lib.carry_out(_expand, None, tree, leaf, found)
-    return made
+    return lib.run(_expand, tree, leaf, found, writes=True)
 
 
 def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
@@ -184,8 +181,7 @@ def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None)
     _check_tree(lib, tree, "trees.backup")
     leaf = _leaf(lib, tree, leaf, "trees.backup")
     score = _score(tree, PUCT() if score is None else score, "trees.backup")
-    made: Tree = lib.carry_out(_backup, score, tree, leaf)
-    return made
+    return lib.run(_backup, tree, leaf, static=(score,), writes=True)
 
 
 def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Nest, Nest]:
@@ -208,7 +204,7 @@ def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Nest, Nest]:
         [5.0]
     """
     _check_tree(lib, tree, "trees.content")
-    found = lib.carry_out(_content, None, (), tree, _leaf(lib, tree, leaf, "trees.content"))
+    found = lib.run(_content, tree, _leaf(lib, tree, leaf, "trees.content"))
     return _nests(lib, tree, *found)
 
 
@@ -327,7 +323,7 @@ def summary(lib: TreesLib[A], tree: Tree) -> Summary:
         [3.0]
     """
     _check_tree(lib, tree, "trees.summary")
-    return Summary(*lib.carry_out(_summary, None, (), tree))
+    return Summary(*lib.run(core.summary, tree))
 
 
 def subtree(lib: TreesLib[A], tree: Tree, slot: object) -> Tree:
@@ -353,8 +349,7 @@ def subtree(lib: TreesLib[A], tree: Tree, slot: object) -> Tree:
     """
     _check_tree(lib, tree, "trees.subtree")
     chosen = _array(lib, slot, INDEX, tree.batch, "trees.subtree", "slot")
-    made: Tree = lib.carry_out(_subtree, lib.device_of(tree.size), (), tree, chosen)
-    return made
+    return lib.run(reuse.subtree, tree, chosen, static=(lib.device_of(tree.size),))
 
 
 def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tree:
@@ -382,45 +377,23 @@ def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tre
     found = evaluated(lib, tree.spec, root, tree.batch, "trees.reset")
     where = lib.device_of(tree.size)
     mask, found = lib.put((mask, found), where)
-    made: Tree = lib.carry_out(_reset, where, (), tree, mask, found)
-    return made
+    return lib.run(reuse.reset, tree, mask, found, static=(where,))
 
 
-def _init(ops: TreeOps, static: tuple[TreeSpec, DeviceLike], owned: object, root: Evaluated) -> Tree:
-    return core.init(ops, static[0], root, static[1])
-
-
-def _select(
-    ops: TreeOps, static: tuple[Score, int, Callable[..., Array]], owned: object, tree: Tree, key: PRNGKey
-) -> Leaf:
-    score, max_depth, draws = static
+def _select(ops: TreeOps, tree: Tree, key: PRNGKey, score: Score, max_depth: int, draws: Callable[..., Array]) -> Leaf:
     return core.select_by(ops, tree, score, draws(key, tree.batch[0], 1, tree.size)[:, 0], max_depth)
 
 
-def _expand(ops: TreeOps, static: None, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+def _expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
     return core.expand(ops, tree, core.within(ops, tree, leaf), found)
 
 
-def _backup(ops: TreeOps, score: Score, tree: Tree, leaf: Leaf) -> Tree:
+def _backup(ops: TreeOps, tree: Tree, leaf: Leaf, score: Score) -> Tree:
     return core.backup(ops, *core.valued(ops, tree, core.within(ops, tree, leaf)), score)
 
 
-def _content(
-    ops: TreeOps, static: None, owned: object, tree: Tree, leaf: Leaf
-) -> tuple[list[Array], list[Array] | Array]:
+def _content(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:
     return core.content_of(ops, tree, core.within(ops, tree, leaf))
-
-
-def _summary(ops: TreeOps, static: None, owned: object, tree: Tree) -> tuple[Array, Array, Array, Array]:
-    return core.summary(ops, tree)
-
-
-def _subtree(ops: TreeOps, device: DeviceLike, owned: object, tree: Tree, slot: Array) -> Tree:
-    return reuse.subtree(ops, tree, nodes.empty(ops, tree.spec, tree.batch[0], device), slot)
-
-
-def _reset(ops: TreeOps, device: DeviceLike, owned: object, tree: Tree, mask: Array, root: Evaluated) -> Tree:
-    return reuse.reset(ops, tree, core.init(ops, tree.spec, root, device), mask)
 
 
 def evaluated(

@@ -22,9 +22,12 @@ Searching = Callable[
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreesLib(Lib[A]):
-    """The `Lib` that the functions of trees are bound to; its `carry_out` knows trees.
+    """The `Lib` that the functions of trees are bound to.
 
     Attributes:
+        run: `run(function, *given, static=(), writes=False)` is `function(ops, *given, *static)`, of nests of arrays
+            and of what is hashable, compiled if that is the backend's way. With `writes`, the function writes to the
+            tree that is given first, which is copied before where arrays can be written to.
         check_key: refuses what is no key.
         draws: uniform int32 [rows, words] in [0, 2^31), of `(key, rows, words, like)`, on the device of an array.
         device_of: the device of an array, as `ops` take it; None where an array follows those that it is made of.
@@ -32,6 +35,7 @@ class TreesLib(Lib[A]):
         searching: what carries out a search, which asks the caller's functions.
     """
 
+    run: Callable[..., Any]
     check_key: Callable[[object], object]
     draws: Callable[[PRNGKey, int, int, Array], Array]
     device_of: Callable[[Array], DeviceLike]

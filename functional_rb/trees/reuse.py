@@ -6,14 +6,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from functional_rb.base.arrays import Nest
+from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
+from functional_rb.trees import nodes, search
 from functional_rb.trees.nodes import BATCH, get_edge
+from functional_rb.trees.search import Evaluated
 from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
 
 
-def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
+def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
     """The trees below one slot int32 [B] of each root; an empty tree where nothing is stored behind it.
 
     The nodes that stay keep their order, so that a child still has a larger number than its parent.
@@ -21,11 +23,11 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
     Args:
         ops: the backend.
         tree: the batch of trees.
-        blank: empty trees of the same spec and batch.
         slot: int32 [B]; one that is not there (-1) names nothing.
+        device: where the tree is.
     """
     spec, batch = tree.spec, tree.size.shape[0]
-    count = spec.capacity
+    count, blank = spec.capacity, nodes.empty(ops, spec, batch, device)
     inside = (slot >= 0) & (slot < spec.children)
     root = ops.full_like(slot, ROOT)
     first = get_edge(ops, tree.children, ops.where(inside, slot, root))  # the root is node 0, so its slots come first
@@ -38,10 +40,10 @@ def subtree(ops: TreeOps, tree: Tree, blank: Tree, slot: Array) -> Tree:
     size = ops.total(kept)
     live = ops.arange(count, like=slot)[None] < size[:, None]
 
-    def renumbered(nodes: Array) -> Array:
-        flat = nodes.reshape(batch, math.prod(nodes.shape[1:]))
-        known = ops.take_each(number, ops.maximum(flat, ops.full_like(flat, ROOT))).reshape(nodes.shape)
-        return ops.where(nodes >= 0, known, ops.full_like(nodes, NONE))
+    def renumbered(old: Array) -> Array:
+        flat = old.reshape(batch, math.prod(old.shape[1:]))
+        known = ops.take_each(number, ops.maximum(flat, ops.full_like(flat, ROOT))).reshape(old.shape)
+        return ops.where(old >= 0, known, ops.full_like(old, NONE))
 
     def moved(old: Array, new: Array) -> Array:
         mask = live.reshape(batch, count, *[1] * (old.ndim - 2))
@@ -84,8 +86,9 @@ def _range(ops: TreeOps, tree: Tree) -> tuple[Array, Array]:
     return -ops.largest(ops.where(taken, -q, -unknown)), ops.largest(ops.where(taken, q, -unknown))
 
 
-def reset(ops: TreeOps, tree: Tree, fresh: Tree, mask: Array) -> Tree:
-    """The trees, with those of a mask bool [B] exchanged for fresh ones."""
+def reset(ops: TreeOps, tree: Tree, mask: Array, root: Evaluated, device: DeviceLike) -> Tree:
+    """The trees, with those of a mask bool [B] begun anew from roots."""
+    fresh = search.init(ops, root, tree.spec, device)
     return _each(lambda old, new: ops.where(along(mask, old), new, old), tree, fresh, FIELDS)
 
 

@@ -89,7 +89,7 @@ Step = Callable[[list[Array], list[Array] | Array, PRNGKey], Evaluated]
 """A model: the leaves of a batch of nodes, the leaves of their actions or the slots, and a key to what lies behind."""
 
 
-def init(ops: TreeOps, spec: TreeSpec, root: Evaluated, device: DeviceLike) -> Tree:
+def init(ops: TreeOps, root: Evaluated, spec: TreeSpec, device: DeviceLike) -> Tree:
     """Trees of one node each, the root."""
     batch = root.value.shape[0]
     tree = nodes.empty(ops, spec, batch, device)

@@ -47,9 +47,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "usual": (1, lambda: None),
     "tuned": (2, lambda: frb.trees.MuZero(frb.trees.UCB1Tuned())),
     "gumbel": (3, lambda: frb.trees.GumbelMuZero()),
-    "gumbel, once": (1, lambda: frb.trees.GumbelMuZero()),
     "chance": (2, lambda: frb.trees.MuZero(), step),
-    "chance, once": (1, lambda: frb.trees.MuZero(), step),
+    "gumbel with chance, once": (1, lambda: frb.trees.GumbelMuZero(), step),
 }
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ import functional_rb as frb
 from functional_rb import _native
 from functional_rb.storage import host_kernels
 from functional_rb.structures import ragged
-from functional_rb.text import Padded, padding
+from functional_rb.text import padding
+from functional_rb.text.padding import Padded
 from functional_rb.text.prepared import halves, row_dtype
 from tests.support.backends import Backend
 from tests.support.effort import effort

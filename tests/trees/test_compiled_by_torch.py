@@ -8,7 +8,7 @@ import sys
 from tests.support.effort import effort
 
 # Each simulation is traced anew, which takes seconds; what is usual and `UCB1Tuned` are in `test_search_games` too.
-CASES = effort(("gumbel, once", "chance, once"), ("usual", "tuned", "gumbel", "chance"))
+CASES = effort(("gumbel with chance, once",), ("usual", "tuned", "gumbel", "chance"))
 
 
 def test_a_compiled_search_is_called_three_times_in_a_fresh_process() -> None:
