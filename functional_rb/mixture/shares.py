@@ -75,7 +75,7 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
         batch: B.
         draws: uniform int32 [n] in [0, 2^31), as many as `rows_of_draws` tells.
     """
-    count, draws = shares.shape[0], draws >> 1
+    count, draws = shares.shape[0], draws >> 1  # 30 bits, as fractions are rounded by
     place = ops.arange(batch, like=wanted)
     if spec.how == "exact":
         ends = by_random_rounding(ops, shares, wanted, draws[0])
@@ -141,6 +141,7 @@ def by_random_rounding(ops: Ops, shares: Array, wanted: Array, draw: Array) -> l
         wanted: int32 scalar, how many rows there are.
         draw: int32 scalar, uniform in [0, 2^30).
     """
+    # Exact in int32: sums of float32 would round, and with them the last buffer's end.
     whole, rest = quotas(ops, shares, wanted)
     ends, end, over = [], ops.full_like(draw, 0), draw
     for k in range(shares.shape[0]):

@@ -24,6 +24,7 @@ def gae(
     done, value, following = terminated | truncated, values[:, :-1], values[:, 1:]
     step = nothing + gamma * lam
     if mask is not None:
+        # The value after a step is that of the next step that the mask has; after the last one, the next place's.
         followed = ops.total(mask)[:, None] > ops.cumsum(ops.cast(mask, "int32"))
         following = ops.where(followed & ~truncated, _next_of(ops, value, mask), following)
         # What is passed over hands on what it is given.

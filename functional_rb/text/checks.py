@@ -79,6 +79,7 @@ def law_of(lib: TextLib[A], like: Array, decoding: Decoding, who: str) -> Law:
         ("top_p", decoding.top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),
     )
     numbers: list[Any] = []
+    # Plain numbers are checked before they are rounded to float32, by which 1 + 1e-9 would become a top_p of 1.
     for name, value, dtype, expected, fits in bounds:
         if value is None and name == "temperature":
             raise TypeError(f"{who}: expected {name} as {expected}, got None")

@@ -133,6 +133,7 @@ def without_cache(ops: TextOps, model: Model, room: int) -> Model:
         room: how many tokens of a row are remembered.
     """
 
+    # seen: all tokens so far; places: their positions; size: how many columns of both are used.
     def prefill(memory: tuple[Array, Array, Array], ids: Array, positions: Array) -> tuple[Array, Array, Array]:
         seen, places, size = memory
         rows, width = ids.shape
@@ -193,6 +194,7 @@ def generate(
     """
     batch, width = prompts.shape
     n, k = settings.n, settings.at_once
+    # The last token of each prompt, and the others, which the model only has to remember.
     turns = settings.replies // k
     places = ops.arange(width, like=prompts)[None] + _filled(ops, mask, 0)
     last = ops.largest(ops.where(mask, places, _filled(ops, mask, 0)))
@@ -202,6 +204,7 @@ def generate(
         ids = ops.where(before, prompts, _filled(ops, mask, settings.pad))
         cache = model.prefill(cache, ids, ops.where(before, positions_of(ops, mask), _filled(ops, mask, PADDING)))
 
+    # Replies go on from there, k of each prompt at a time.
     rows = ops.arange(batch * k, like=prompts) // k
     token, position = ops.take(first, rows), ops.take(ops.total(mask), rows) - 1
     # [B, r, n, 2] to [turns, n, B * k, 2]: what is needed at a time side by side.
@@ -220,6 +223,7 @@ def generate(
     tokens, live, log_probs, law_log_probs = (
         ops.moveaxis(ops.moveaxis(x.reshape(turns, n, batch, k), 1, 3), 0, 1).reshape(-1, n) for x in told
     )
+    # A reply that neither ended nor has all n tokens stopped where its logits were no law to draw by.
     terminated = ops.total(live & _is_any(ops, tokens, settings.eos)) > 0
     lengths = ops.total(live)
     rejected = ~terminated & (lengths < n)
@@ -245,6 +249,7 @@ def _decoded(
     ) -> tuple[Array, Cache, Array, Array, Array, tuple[Array, ...]]:
         logits, cache = model.step(cache, token[:, None], position[:, None])
         chosen = choose(ops, logits[:, 0], bits[i], law)
+        # Rows that have ended go through the model too, as shapes are fixed; what it says of them is left out.
         live, nothing = ~ended & chosen.drawn, ops.full_like(chosen.log_prob, 0)
         token = ops.where(live, chosen.token, pad)
         new = token, live, *(ops.where(live, x, nothing) for x in (chosen.log_prob, chosen.law_log_prob))
@@ -252,6 +257,7 @@ def _decoded(
         return i + 1, cache, token, position + 1, ~live | _is_any(ops, token, settings.eos), told
 
     carry = (cache, token, position, token != token, _untold(ops, bits, settings.pad))
+    # torch.compile cannot trace a loop that ends by what was computed, so it makes all n steps.
     if settings.stops:
         return ops.while_loop(unfinished, further, (ops.arange(1, like=token)[0], *carry))[5]
     return ops.repeat(n, lambda i, carry: further(i, *carry)[1:], carry)[4]
@@ -297,10 +303,11 @@ def log_probs(
         cache: makes the cache that this needs.
     """
     rows, width = ids.shape
+    # For each place, where the token before it stands; between the two there may be padding.
     place = ops.arange(width, like=ids)[None] + _filled(ops, mask, 0)
     none = _filled(ops, mask[:, :1], -1)
     newest = ops.cummax(ops.where(mask, place, _filled(ops, mask, -1)))
-    before = ops.concat([none, newest[:, :-1]], 1)  # where the token before each place stands
+    before = ops.concat([none, newest[:, :-1]], 1)
     known = mask & (before >= 0)
     # Of each place the token that follows; a column more is for those that follow none.
     row = ops.arange(rows, like=ids)[:, None] * (width + 1)

@@ -69,6 +69,7 @@ def log_probs_of(ops: TextOps, logits: Array, tokens: Array) -> Array:
     logits = ops.cast(logits, "float32")
     picked = _pick(ops, logits, tokens)
     total = _log_total(ops, logits)
+    # Where all logits are minus infinity, so is their total, and the difference would be NaN.
     never = (picked == -math.inf) & (total == total)
     return ops.where(never, ops.full_like(picked, -math.inf), picked - total)
 
@@ -98,12 +99,14 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
     law, is_law = _usable(ops, law)
     top = ops.largest(logits)
     may = (top > -math.inf) & (top < math.inf) & is_law
+    # From the most likely token on, if the law cuts the less likely ones off; else sorting would be for nothing.
     count = logits.shape[1]
     place = ops.arange(count, like=bits)[None] + ops.full_like(bits[:, :1], 0)
     order, ranked = place, logits
     if law.top_k is not None or law.top_p is not None:
         order = ops.argsort(-logits)
         ranked = ops.take_along(logits, order)
+    # Running sums of exact weights: the draw is a share of the last sum, and falls behind the tokens that it exceeds.
     kept = place >= 0 if law.top_k is None else place < law.top_k
     temperature = ops.maximum(law.temperature, ops.full_like(law.temperature, _COLDEST))
     weights = _weights(ops, ranked, may[:, None] & (ranked > -math.inf), temperature)
@@ -116,6 +119,7 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
     chosen, _ = _share(ops, Fixed(bits[:, 0], bits[:, 1]), total)
     drawn = ops.minimum(ops.total(~_less(_column(chosen), sums)), place[:, -1])
 
+    # At temperature 0 the most likely token is certain, whatever was drawn.
     scaled = (ranked - _finite_top(ops, ranked)[:, None]) / temperature
     scaled = ops.where(kept, scaled, ops.full_like(scaled, -math.inf))
     by_law = _pick(ops, scaled, drawn) - _log_total(ops, scaled)
@@ -210,6 +214,7 @@ def _within(ops: TextOps, sums: Fixed, total: Fixed, top_p: Array) -> Array:
     Those are the tokens before which there is less than top_p.
     """
     zero = ops.full_like(total.whole, 0)
+    # The largest float32 below 1, so that the whole part is an int32; a top_p of 1 keeps all in the end.
     scaled = ops.minimum(top_p, ops.full_like(top_p, 1 - 2.0**-24)) * 2.0**FRACTION
     whole = ops.cast(scaled, "int32")
     fraction = ops.cast((scaled - ops.cast(whole, "float32")) * 2.0**FRACTION, "int32")

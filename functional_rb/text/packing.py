@@ -102,6 +102,7 @@ def pack(
         pieces += parts
         sequence += [i] * len(parts)
     row, column, count = _places([len(tokens) for tokens in pieces], size)
+    # Rows lie behind each other in memory, so a piece is one slice of each flat array.
     made = Packed(
         np.full((count, size), fill, np.int32),
         np.full((count, size), PADDING, np.int32),
@@ -125,6 +126,7 @@ def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not lengths[i]:
             break  # empty ones, which come last, need no place
+        # The row with the least room that is enough; a new one where none has enough.
         found = bisect.bisect_left(rooms, lengths[i])
         if found == len(rooms):
             room, at = size, count

@@ -63,7 +63,9 @@ class Padded(HostFunction):
 
     def __post_init__(self) -> None:
         # NumPy before 2 makes another token of a pad that is no int32, with no more than a warning.
-        if not _is_int32(self.pad):
+        pad: object = self.pad
+        is_int = isinstance(pad, int | np.integer) and not isinstance(pad, bool)
+        if not is_int or not -(2**31) <= int(self.pad) < 2**31:
             raise ValueError(f"Padded: pad: expected an int32, got {self.pad!r}")
 
     @property
@@ -118,10 +120,6 @@ class Padded(HostFunction):
 
     def _others(self, what: str) -> ValueError:
         return ValueError(f"{what}; the rows are not those that were prepared")
-
-
-def _is_int32(x: object) -> bool:
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool) and -(2**31) <= int(x) < 2**31
 
 
 class _File:

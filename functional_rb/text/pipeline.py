@@ -10,7 +10,7 @@ import itertools
 import json
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -117,12 +117,12 @@ def prepare(
     with writing.explained(where):
         os.makedirs(where, exist_ok=True)
     if source is not None:
-        return _written(options, source, tokenizing, where, rows_at_once, progress)
+        return _Preparation(options, source, tokenizing).written(where, rows_at_once, progress)
     with contextlib.ExitStack() as stack:
         with writing.explained(where):
             scratch = stack.enter_context(files.aside(where))
         spooled = _spooled(given, options.columns.names, os.path.join(scratch, "rows.jsonl"))
-        return _written(options, spooled, tokenizing, where, rows_at_once, progress)
+        return _Preparation(options, spooled, tokenizing).written(where, rows_at_once, progress)
 
 
 def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source:
@@ -136,189 +136,182 @@ def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source
     return sources.Spooled(path, count)
 
 
-def _written(
-    options: Options, source: Source, tokenizing: Tokenizing, where: str, rows_at_once: int, shown: bool | None
-) -> Prepared:
-    who = f"text.{options.kind}"
-    key = hashlib.blake2b(digest_size=16)
-    for part in (json.dumps([FORMAT, options]).encode(), tokenizing.identity(), source.digest(options.columns.names)):
-        key.update(part)
-    path = os.path.join(where, f"{options.kind}-{key.hexdigest()}")
-    with writing.growing(path) as growing:
-        if growing is not None:
-            with Bar(source.count, who, shown, unit="rows") as bar:
-                _grow(options, source, tokenizing, growing, rows_at_once, bar)
-            done = growing.progress
-            growing.finish(
-                {
-                    "format": FORMAT,
-                    "kind": options.kind,
-                    "examples": done.examples,
-                    "tokens": done.tokens,
-                    "text_tokens": done.text_tokens,
-                    "longest": done.longest,
-                    "dropped": done.dropped,
-                    "merged": done.merged,
-                    "pad": tokenizing.pad,
-                    "eos": _eos(options, tokenizing),
-                    "dtype": _dtype(options, tokenizing),
-                    "labelled": options.kind == "prompts" and bool(options.columns.replies),
-                    "scored": bool(options.columns.scores),
-                }
-            )
-    return Prepared.open(path)
+class _Preparation:
+    """One preparation: what each of its steps knows.
 
+    Attributes:
+        eos: the token that replies end with, if there is one.
+        dtype: of the tokens in the file, the smallest that has all of them.
+    """
 
-def _dtype(options: Options, tokenizing: Tokenizing) -> str:
-    return "uint16" if max(tokenizing.vocabulary - 1, _eos(options, tokenizing) or 0) < 2**16 else "int32"
+    def __init__(self, options: Options, source: Source, tokenizing: Tokenizing) -> None:
+        self._options, self._source, self._tokenizing = options, source, tokenizing
+        self.eos = tokenizing.eos if isinstance(options.eos, bool) else options.eos
+        self.dtype = "uint16" if max(tokenizing.vocabulary - 1, self.eos or 0) < 2**16 else "int32"
 
+    def written(self, where: str, rows_at_once: int, shown: bool | None) -> Prepared:
+        """Write what is not there yet, in a directory that is named by all that the files depend on, and open it."""
+        options, source, tokenizing = self._options, self._source, self._tokenizing
+        key = hashlib.blake2b(digest_size=16)
+        key.update(json.dumps([FORMAT, options]).encode())
+        key.update(tokenizing.identity())
+        key.update(source.digest(options.columns.names))
+        path = os.path.join(where, f"{options.kind}-{key.hexdigest()}")
+        with writing.growing(path) as growing:
+            if growing is not None:
+                with Bar(source.count, f"text.{options.kind}", shown, unit="rows") as bar:
+                    self._grow(growing, rows_at_once, bar)
+                counted = ("examples", "tokens", "text_tokens", "longest", "dropped", "merged")
+                growing.finish(
+                    {
+                        "format": FORMAT,
+                        "kind": options.kind,
+                        **{name: getattr(growing.progress, name) for name in counted},
+                        "pad": tokenizing.pad,
+                        "eos": self.eos,
+                        "dtype": self.dtype,
+                        "labelled": options.kind == "prompts" and bool(options.columns.replies),
+                        "scored": bool(options.columns.scores),
+                    }
+                )
+        return Prepared.open(path)
 
-def _grow(
-    options: Options, source: Source, tokenizing: Tokenizing, growing: writing.Growing, at_once: int, bar: Bar
-) -> None:
-    progress = growing.progress
-    given = source.rows(options.columns.names, progress.read)
-    bar.advance(progress.read)
-    table_dtype = prepared.row_dtype(2 if options.kind == "preference" else 1, bool(options.columns.scores))
-    while piece := list(itertools.islice(given, at_once)):
-        tokens, table = array.array("H" if _dtype(options, tokenizing) == "uint16" else "i"), []
-        for example in _examples(options, source, tokenizing, progress, piece):
-            row, size = _row(example, progress.tokens, tokens)
-            table.append(row)
-            progress.examples += 1
-            progress.tokens += size
-            progress.text_tokens += sum(map(len, example.ids))
-            progress.longest = max(progress.longest, *map(len, example.ids))
-            progress.merged += example.merged
-        progress.read += len(piece)
-        growing.append({TOKENS: tokens, ROWS: np.array(table, table_dtype).tobytes()})
-        bar.advance(len(piece))
-    if not progress.read:
-        growing.append({TOKENS: b"", ROWS: b""})
+    def _grow(self, growing: writing.Growing, at_once: int, bar: Bar) -> None:
+        progress, columns = growing.progress, self._options.columns
+        given = self._source.rows(columns.names, progress.read)
+        bar.advance(progress.read)  # by an earlier call that was cut short
+        table_dtype = prepared.row_dtype(2 if self._options.kind == "preference" else 1, bool(columns.scores))
+        while piece := list(itertools.islice(given, at_once)):
+            tokens, table = array.array("H" if self.dtype == "uint16" else "i"), []
+            for example in self._examples(progress, piece):
+                row, size = _row(example, progress.tokens, tokens)
+                table.append(row)
+                progress.examples += 1
+                progress.tokens += size
+                progress.text_tokens += sum(map(len, example.ids))
+                progress.longest = max(progress.longest, *map(len, example.ids))
+                progress.merged += example.merged
+            progress.read += len(piece)
+            growing.append({TOKENS: tokens, ROWS: np.array(table, table_dtype).tobytes()})
+            bar.advance(len(piece))
+        if not progress.read:
+            growing.append({TOKENS: b"", ROWS: b""})
 
+    def _examples(self, progress: writing.Progress, piece: Sequence[object]) -> list[Example]:
+        options, source = self._options, self._source
+        usable: list[tuple[int, Texts]] = []
+        failed: list[tuple[int, UnusableRow]] = []
+        for number, row in enumerate(piece, progress.read):
+            try:
+                texts = rows.texts_of(row, options.columns, options.separator, self._tokenizing.render)
+                usable.append((number, texts))
+            except UnusableRow as unusable:
+                failed.append((number, unusable))
+        tokens_of_all = self._tokens_together([texts for _, texts in usable])
+        examples: list[Example] = []
+        for k, (number, texts) in enumerate(usable):
+            try:
+                tokens = self._tokens_alone(texts) if tokens_of_all is None else tokens_of_all[k]
+                examples.append(self._fitted(texts, tokens))
+            except UnusableRow as unusable:
+                failed.append((number, unusable))
+        # An error names the first row that cannot be used, whichever step refused it.
+        for number, error in sorted(failed, key=operator.itemgetter(0)):
+            if (options.too_long if error.reason == "too_long" else options.bad) == "error":
+                column = "" if error.column is None else f", column {error.column!r}"
+                remedy = "too_long='drop' or 'truncate_prompt'" if error.reason == "too_long" else "bad='drop'"
+                raise ValueError(
+                    f"text.{options.kind}: {source.where(number)}{column}: {error.what}; correct it, or give {remedy}"
+                ) from error.__cause__
+            progress.drop(error.reason)
+        return examples
 
-def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[object, ...], int]:
-    # Also how many tokens are written: what the two texts of a pair begin with is kept once.
-    first = example.ids[0]
-    tokens.extend(first)
-    size, lengths = len(first), [len(ids) for ids in example.ids]
-    row: tuple[object, ...] = (prepared.halves(start),)
-    if len(example.ids) > 1:
-        shared = common(first, example.ids[1])
-        tokens.extend(example.ids[1][shared:])
-        size += lengths[1] - shared
-        row = (*row, shared)
-    row = (*row, tuple(example.prompts), tuple(lengths))
-    return ((*row, example.scores) if example.scores else row), size
-
-
-def _examples(
-    options: Options, source: Source, tokenizing: Tokenizing, progress: writing.Progress, piece: Sequence[object]
-) -> list[Example]:
-    usable: list[tuple[int, Texts]] = []
-    failed: list[tuple[int, UnusableRow]] = []
-    for number, row in enumerate(piece, progress.read):
+    def _tokens_together(self, texts: Sequence[Texts]) -> list[list[Tokens]] | None:
+        # Tokenizers are fastest with many texts at once. None if this one fails: then each is tried alone.
         try:
-            usable.append((number, rows.texts_of(row, options.columns, options.separator, tokenizing.render)))
-        except UnusableRow as unusable:
-            failed.append((number, unusable))
-    examples: list[Example] = []
-    made = _tokens_of(options, tokenizing, [texts for _, texts in usable])
-    for (number, texts), tokens in zip(usable, made, strict=True):
-        example = tokens if isinstance(tokens, UnusableRow) else _fitted(options, tokenizing, texts, tokens)
-        if isinstance(example, Example):
-            examples.append(example)
-        else:
-            failed.append((number, example))
-    for number, error in sorted(failed, key=operator.itemgetter(0)):
-        if (options.too_long if error.reason == "too_long" else options.bad) == "error":
-            column = "" if error.column is None else f", column {error.column!r}"
-            remedy = "too_long='drop' or 'truncate_prompt'" if error.reason == "too_long" else "bad='drop'"
-            raise ValueError(
-                f"text.{options.kind}: {source.where(number)}{column}: {error.what}; correct it, or give {remedy}"
-            ) from error.__cause__
-        progress.drop(error.reason)
-    return examples
-
-
-def _tokens_of(options: Options, tokenizing: Tokenizing, rows: Sequence[Texts]) -> list[list[Tokens] | UnusableRow]:
-    # All texts at once; only if the tokenizer fails each alone, to see which one it fails at.
-    try:
-        made = _tokenized(options, tokenizing, [pair for texts in rows for pair in texts.pairs])
-    except BaseException as error:
-        if not is_of_text(error):
-            raise
-        return [_tokens_alone(options, tokenizing, texts) for texts in rows]
-    return [list(itertools.islice(made, len(texts.pairs))) for texts in rows]
-
-
-def _tokens_alone(options: Options, tokenizing: Tokenizing, texts: Texts) -> list[Tokens] | UnusableRow:
-    columns = options.columns
-    made: list[Tokens] = []
-    for reply, pair in zip(columns.replies or (columns.prompt,), texts.pairs, strict=True):
-        name = columns.prompt or reply
-        try:
-            tokenizing.apart(pair[:1])
-            name = reply
-            made += _tokenized(options, tokenizing, [pair])
+            tokens = iter(self._tokenized([pair for one in texts for pair in one.pairs]))
         except BaseException as error:
             if not is_of_text(error):
                 raise
-            failure = UnusableRow("tokenizer", name, f"the tokenizer failed by {shown(error)}")
-            failure.__cause__ = error
-            return failure
-    return made
+            return None
+        return [list(itertools.islice(tokens, len(one.pairs))) for one in texts]
 
+    def _tokens_alone(self, texts: Texts) -> list[Tokens]:
+        columns, tokens = self._options.columns, list[Tokens]()
+        for reply, pair in zip(columns.replies or (columns.prompt,), texts.pairs, strict=True):
+            name = columns.prompt or reply
+            try:
+                self._tokenizing.apart(pair[:1])  # to see whether it is the prompt at which the tokenizer fails
+                name = reply
+                tokens += self._tokenized([pair])
+            except BaseException as error:
+                if not is_of_text(error):
+                    raise
+                raise UnusableRow("tokenizer", name, f"the tokenizer failed by {shown(error)}") from error
+        return tokens
 
-def _tokenized(options: Options, tokenizing: Tokenizing, pairs: Sequence[tuple[str, str]]) -> Iterator[Tokens]:
-    if options.jointly:
-        return iter(tokenizing.together(pairs))
-    prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # those of a pair are most often one
-    begun = dict(zip(prompts, tokenizing.apart(prompts), strict=True))
-    replies = tokenizing.apart([reply for _, reply in pairs])
-    both = zip(pairs, replies, strict=True)
-    return (Tokens(begun[prompt] + ids, len(begun[prompt]), False) for (prompt, _), ids in both)
+    def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens]:
+        if self._options.jointly:
+            return self._tokenizing.together(pairs)
+        prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # those of a pair are most often one
+        begun = dict(zip(prompts, self._tokenizing.apart(prompts), strict=True))
+        replies = self._tokenizing.apart([reply for _, reply in pairs])
+        return [
+            Tokens(begun[prompt] + ids, len(begun[prompt]), False)
+            for (prompt, _), ids in zip(pairs, replies, strict=True)
+        ]
 
-
-def _fitted(options: Options, tokenizing: Tokenizing, texts: Texts, tokens: Sequence[Tokens]) -> Example | UnusableRow:
-    """An example with its special tokens, no longer than it may be; or why not: no token, or too many."""
-    columns = options.columns
-    replies = columns.replies or (columns.prompt,)
-    prefix = [] if texts.templated else tokenizing.prefix
-    suffix = [] if texts.templated or not columns.replies else _end(options, tokenizing)
-    ids, prompts = [], []
-    for name, one in zip(replies, tokens, strict=True):
-        if columns.replies and one.prompt == len(one.ids):
-            return UnusableRow("empty_reply", name, "expected a reply, got one without a token")
+    def _fitted(self, texts: Texts, tokens: Sequence[Tokens]) -> Example:
+        """An example with its special tokens, no longer than it may be."""
+        options, columns = self._options, self._options.columns
+        replies = columns.replies or (columns.prompt,)
+        prefix = [] if texts.templated else self._tokenizing.prefix
+        suffix = [] if texts.templated or not columns.replies else self._end()
         needs_prompt = options.kind == "prompts" and not (columns.whole and columns.replies)
-        if needs_prompt and not prefix and not one.prompt:
-            return UnusableRow("empty_prompt", columns.prompt, MERGED if one.merged else EMPTY)
-        end = suffix[1:] if suffix[:1] == one.ids[-1:] else suffix  # a reply that ends itself does so once
-        ids.append(prefix + one.ids + end)
-        prompts.append(len(prefix) + one.prompt)
-    longest = max(map(len, ids))
-    beyond = 0 if options.max_length is None else max(longest - options.max_length, 0)
-    if beyond:
-        room = min(prompts) - max(len(prefix), 1)  # something is to be left of it
-        if options.too_long != "truncate_prompt" or beyond > room:
-            name = replies[[len(x) for x in ids].index(longest)]
-            return UnusableRow("too_long", name, f"{longest} tokens with the prompt, more than {options.max_length}")
-        ids = [x[: len(prefix)] + x[len(prefix) + beyond :] for x in ids]
-        prompts = [size - beyond for size in prompts]
-    return Example(ids, prompts, texts.scores, sum(one.merged for one in tokens))
+        ids, prompts = [], []
+        for name, one in zip(replies, tokens, strict=True):
+            if columns.replies and one.prompt == len(one.ids):
+                raise UnusableRow("empty_reply", name, "expected a reply, got one without a token")
+            if needs_prompt and not prefix and not one.prompt:
+                raise UnusableRow("empty_prompt", columns.prompt, MERGED if one.merged else EMPTY)
+            end = suffix[1:] if suffix[:1] == one.ids[-1:] else suffix  # a reply that ends itself does so once
+            ids.append(prefix + one.ids + end)
+            prompts.append(len(prefix) + one.prompt)
+        longest = max(map(len, ids))
+        beyond = 0 if options.max_length is None else max(longest - options.max_length, 0)
+        if beyond:
+            room = min(prompts) - max(len(prefix), 1)  # something is to be left of it
+            if options.too_long != "truncate_prompt" or beyond > room:
+                name = replies[[len(x) for x in ids].index(longest)]
+                what = f"{longest} tokens with the prompt, more than {options.max_length}"
+                raise UnusableRow("too_long", name, what)
+            # Both texts of a pair lose the same tokens, so that their prompts stay the same.
+            ids = [x[: len(prefix)] + x[len(prefix) + beyond :] for x in ids]
+            prompts = [size - beyond for size in prompts]
+        return Example(ids, prompts, texts.scores, sum(one.merged for one in tokens))
+
+    def _end(self) -> list[int]:
+        suffix, given = self._tokenizing.suffix, self._options.eos
+        if given is True and self.eos is None:
+            raise ValueError(
+                f"text.{self._options.kind}: the tokenizer has no eos_token_id, with which replies are to end; give "
+                f"eos= an id, or eos=False"
+            )
+        if given is False or self.eos is None or suffix[-1:] == [self.eos]:
+            return suffix
+        return [*suffix, self.eos]
 
 
-def _end(options: Options, tokenizing: Tokenizing) -> list[int]:
-    eos = _eos(options, tokenizing)
-    if options.eos is True and eos is None:
-        raise ValueError(
-            f"text.{options.kind}: the tokenizer has no eos_token_id, with which replies are to end; give eos= an id, "
-            f"or eos=False"
-        )
-    if options.eos is False or eos is None or tokenizing.suffix[-1:] == [eos]:
-        return tokenizing.suffix
-    return [*tokenizing.suffix, eos]
-
-
-def _eos(options: Options, tokenizing: Tokenizing) -> int | None:
-    return tokenizing.eos if isinstance(options.eos, bool) else options.eos
+def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[object, ...], int]:
+    # The row of an example, and how many tokens are appended: what the two texts of a pair begin with is kept once.
+    first, *others = example.ids
+    tokens.extend(first)
+    row: tuple[object, ...] = (prepared.halves(start),)
+    size = len(first)
+    for second in others:
+        shared = common(first, second)
+        tokens.extend(second[shared:])
+        size += len(second) - shared
+        row = (*row, shared)
+    row = (*row, tuple(example.prompts), tuple(map(len, example.ids)))
+    return ((*row, example.scores) if example.scores else row), size

@@ -299,6 +299,7 @@ def _diverging(
     rejected_mask: Array,
     rejected_rewards: Array,
 ) -> Array:
+    # A place counts from the first difference on, as long as one of the two texts goes on.
     either = chosen_mask | rejected_mask
     differ = either & ((chosen != rejected) | (chosen_mask != rejected_mask))
     counted = either & (ops.cummax(ops.cast(differ, "int32")) > 0)
@@ -317,6 +318,7 @@ def _extremes(
 ) -> tuple[list[Array], list[Array], Array]:
     groups, size = scores.shape
     real = scores == scores if real is None else real & (scores == scores)
+    # NaN is in no order, and would be the largest or the smallest by chance.
     lowest = ops.full_like(scores, -math.inf)
     high, low = (ops.where(real, x, lowest) for x in (scores, -scores))
     first = ops.arange(groups, like=scores) * size

@@ -18,7 +18,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap, Storage
 from functional_rb.samplers import WithoutReplacement
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.specs import ArraySpec, Unbounded
+from functional_rb.specs import Unbounded
 from functional_rb.structures.ragged import HALF, Ints
 from functional_rb.text import whole
 from functional_rb.text.padding import KERNELS_KNOW, Padded, Side, map_anew
@@ -186,15 +186,8 @@ class Prepared:
         if not self.examples:
             raise ValueError(f"{self.path}: there are no examples to sample, {dict(self.dropped)} were dropped")
         function = self._padded(bucket, length, pad, side)
-        texts = function.texts
-        item: dict[str, ArraySpec] = {"start": Unbounded((2,), "int32")}
-        if texts > 1:
-            item["shared"] = Unbounded((), "int32")
-        item |= {"prompts": Unbounded((texts,), "int32"), "lengths": Unbounded((texts,), "int32")}
-        if self.scored:
-            item["scores"] = Unbounded((texts,))
         return BufferSpec(
-            item,
+            {name: Unbounded(leaf.shape, leaf.base.name) for name, (leaf, *_) in (self._row.fields or {}).items()},
             self.examples,
             WithoutReplacement() if sampler is None else sampler,
             Immutable(),

@@ -154,7 +154,7 @@ def _read(row: Mapping[str, object], name: str) -> Said:
 def _message(given: object, number: int, name: str) -> Message:
     message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
     for key, usual in (("from", "role"), ("value", "content")):
-        if key in message:
+        if key in message:  # ShareGPT's names
             message.setdefault(usual, message.pop(key))
     if "role" not in message or len(message) == 1:  # tool calls may stand for a content
         raise UnusableRow("no_text", name, f"message {number}: expected role and content, got {given!r:.80}")
@@ -223,6 +223,7 @@ def _rendered(
         begun = write(first, prompt, "more" if prompt[-1]["role"] == "assistant" else "reply")
     if not replies:
         return ((begun, ""),)
+    # Templates may end a prompt otherwise where a reply follows, so the border is where the texts begin to differ.
     made = [write(name, [*prompt, *reply], "end") for name, reply in zip(columns.replies, replies, strict=True)]
     size = min(common(begun, whole) for whole in made)
     return tuple((whole[:size], whole[size:]) for whole in made)

@@ -75,6 +75,7 @@ class Tokenizing:
 
     def identity(self) -> bytes:
         """A checksum of all that tokens and conversations depend on, but not of how the tokenizer pads and cuts."""
+        # A slow tokenizer has no one text that says what it is, so the files that it saves are read.
         found = hashlib.blake2b(digest_size=16)
         told = [type(self._tokenizer).__name__, self.prefix, self.suffix, self.eos, self.pad, self.vocabulary]
         told.append(getattr(self._tokenizer, "chat_template", None))
@@ -157,6 +158,7 @@ class Tokenizing:
     def _frame(self) -> tuple[list[int], list[int]]:
         if self._fast is not None and not self._fast.num_special_tokens_to_add(False):
             return [], []
+        # What stands around the bare tokens in the tokenizer's own output.
         bare = self.apart([FRAMED])[0]
         if self._fast is not None:
             whole: list[int] = self._fast.encode(FRAMED).ids
@@ -184,6 +186,7 @@ def shown(error: BaseException) -> str:
 
 def common(a: Sequence[object], b: Sequence[object]) -> int:
     """How long the longest common beginning of two texts or lists is."""
+    # By halves: comparing slices is done in C, a loop over tokens is not.
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

@@ -79,11 +79,12 @@ class Growing:
         for name, content in contents.items():
             path = os.path.join(self._directory, name)
             with explained(path), open(path, "ab") as file:
-                file.truncate(self.progress.bytes[name])
+                file.truncate(self.progress.bytes[name])  # a piece that was cut short lies behind
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             self.progress.bytes[name] += memoryview(content).nbytes
+        # Only now: whoever goes on cuts off what no progress tells of.
         self._say(PROGRESS, dataclasses.asdict(self.progress))
 
     def finish(self, description: dict[str, object]) -> None:
@@ -98,7 +99,7 @@ class Growing:
                 json.dump(content, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(f"{path}.new", path)
+            os.replace(f"{path}.new", path)  # whole or not at all
 
 
 @contextlib.contextmanager
@@ -137,6 +138,7 @@ def _taken(path: str) -> int | None:
             lock = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # it is whole by now, or was given up
             continue
+        # Whoever held it may have finished or given up meanwhile: then it is the lock of a directory that is gone.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if files.is_at(lock, part) and not os.path.isdir(path):
             return lock

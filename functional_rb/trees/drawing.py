@@ -94,7 +94,7 @@ def folded(seen: Nodes, most: int) -> Bools:
     shown = np.zeros(len(seen), bool)
     deepest = int(np.searchsorted(seen.levels[1:], most, "right"))
     end = int(seen.levels[max(deepest, 0)])
-    shown[:end] = True
+    shown[:end] = True  # nodes are numbered level by level
     if end < min(most, len(seen)):
         rest = np.arange(end, int(seen.levels[deepest + 1]))
         shown[rest[np.argsort(-seen.visits[rest], kind="stable")[: most - end]]] = True
@@ -120,6 +120,7 @@ def figure(seen: Nodes, labels: Describe | None = None, max_nodes: int = MOST) -
     x, y = layout(seen, shown), -seen.depth.astype(np.float64)
     nodes = np.flatnonzero(shown)
     below = nodes[1:]
+    # One trace for all edges, in which NaN lifts the pen between two of them.
     up, gap = seen.parent[below], np.full(len(below), np.nan)
     ends = [np.stack([at[up], at[below], gap], 1).reshape(-1) for at in (x, y)]
     lines = {"x": ends[0], "y": ends[1], "mode": "lines", "line": {"color": LINE, "width": 1}, "hoverinfo": "skip"}

@@ -275,6 +275,7 @@ def _extended(
     terminated: Array,
     mask: Array | None,
 ) -> ForestArrays:
+    # A result needs its edge, and an edge its two nodes: each map is only asked to hold what the one before has.
     steps = ops.cast(terminated, "int32")
     count, words = steps.shape[0], spec.node_rows.words
     pairs = [key_rows.pack(ops, spec.node_rows, leaves, steps) for leaves in (before, after)]
@@ -294,6 +295,7 @@ def _extended(
         nothing = ops.full_like(places, 0)
         return ops.add_at(array, ops.maximum(places, nothing), ops.where(whole, amounts, ops.full_like(amounts, 0)))
 
+    # What is summed counts whole steps alone, whose result has found room.
     one, rewards = ops.full_like(steps, 1), ops.cast(reward, "float32")
     return ForestArrays(
         nodes,

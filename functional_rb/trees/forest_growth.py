@@ -103,6 +103,7 @@ def _merged(ops: Ops, spec: ForestSpec, arrays: ForestArrays, other: ForestArray
         nothing = ops.full_like(places, 0)
         return ops.add_at(array, ops.maximum(places, nothing), ops.where(places < 0, amounts * 0, amounts))
 
+    # Nodes first: the keys of edges and results name them by their numbers, which are others in the merged forest.
     is_node = hash_map.live(ops, other.nodes)
     nodes, node = hash_map.taken_in(ops, spec.nodes, arrays.nodes, other.nodes.keys, other.nodes.counts, is_node)
     keys = other.edges.keys

@@ -98,7 +98,7 @@ class _Graph:
             raise ValueError(f"trees.view: {problem}; the forest was not made by rb.init and rb.add")
         self.actions, keys = self.actions[:edges], keys[:results].astype(np.int64)
         start = self.actions[keys[:, 0], 0].astype(np.int64)
-        order = np.lexsort((keys[:, 0], start))  # of one edge they stay in the order of their coming
+        order = np.lexsort((keys[:, 0], start))  # stable: results of one edge stay in the order in which they came
         self.edge, self.end, self.start = keys[order, 0], keys[order, 1], start[order]
         self.count = host(arrays.results.counts)[order].astype(np.int64)
         self.reward: NumpyArray = host(arrays.result_rewards)[order] / np.maximum(self.count, 1).astype(np.float32)
@@ -114,18 +114,21 @@ class _Graph:
         met = np.zeros(len(self.degree), bool)
         met[root] = True
         ways, above = Ways(len(self.degree)), np.array([Ways.EMPTY])
+        # A level at a time: [begin, end) are the nodes of the newest one, whose children make the next.
         begin, end = 0, 1
         while begin < end:
             own = vertex[-1]
             degree = np.where(repeats[-1], 0, self.degree[own])
             if max_depth is not None and len(vertex) > max_depth:
                 degree[:] = 0
+            # Of nodes from left to right as many children as there is room for in all.
             room = np.clip(max_nodes - end - (np.cumsum(degree) - degree), 0, degree)
             cut[-1] = (room < self.degree[own]) & ~repeats[-1]
             total = int(room.sum())
             up = np.repeat(np.arange(begin, end), room)
             which = np.arange(total) + np.repeat(self.first[own] - (np.cumsum(room) - room), room)
             below = self.end[which]
+            # Which vertices lie on the way to each child: only of those met before can that be.
             led, on_the_way = above.copy(), np.zeros(total, bool)
             led[room > 0] = ways.extended(above[room > 0], own[room > 0])
             above = np.repeat(led, room)
@@ -201,6 +204,7 @@ def _compacted(tree: TreeView) -> TreeView:
     for _ in range(int(tree.depth[-1]).bit_length()):  # pointer doubling
         above = np.where(kept[above], above, above[above])
         down = down[down]
+    # The kept nodes, by their new depth, and within a level from left to right.
     nodes = np.flatnonzero(kept)
     number = np.cumsum(kept) - 1
     up = number[above[nodes]]
@@ -214,6 +218,7 @@ def _compacted(tree: TreeView) -> TreeView:
     parent = rank[up[order]]
     parent[0] = NONE
     old = nodes[order]
+    # The steps of those that are left out belong to the next kept node below, in the order of the way.
     owner = rank[number[down[1:]]]
     sequence = np.lexsort((tree.depth[1:], owner))
     steps = Steps(*(getattr(tree.steps, name)[sequence] for name in ("start", "end", "edge", "reward", "terminated")))

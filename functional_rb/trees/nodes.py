@@ -143,6 +143,7 @@ def store(
         live: bool [B], where it is written.
         leaves: [B, *shape] of nodes, [B, A, *shape] of edges.
     """
+    # Rows are packed as one batch, of all trees, or of all trees' edges.
     lead = (rows.shape[0], *rows.shape[2:-1])
     flat = [leaf.reshape(math.prod(lead), *leaf.shape[len(lead) :]) for leaf in leaves]
     like = ops.arange(math.prod(lead), like=node)

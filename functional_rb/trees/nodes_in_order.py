@@ -106,7 +106,7 @@ class Nodes:
                 shape = list(have.shape[1:])
                 raise ValueError(f"trees: observation: leaf {name!r}: expected shape {shape}, got {list(one.shape)}")
             same = have == one
-            if have.dtype.kind in "fc":
+            if have.dtype.kind in "fc":  # NaN is itself here, as it is in the map of observations
                 same |= (have != have) & (one != one)
             found &= same.reshape(len(which), -1).all(1)
         return bool(found.any())
@@ -169,6 +169,7 @@ class Nodes:
 
     def paths(self, leaves_alone: bool = False) -> Iterator[Path]:
         """The ways to nodes, from left to right, a node before those below it."""
+        # In preorder a node's way shares all but its last slots with that of the node before, so one list serves all.
         way = [0] * (self.max_length + 1)
         for begin in range(0, len(self), CHUNK):
             at = self.in_preorder[begin : begin + CHUNK]

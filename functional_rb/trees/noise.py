@@ -34,12 +34,14 @@ def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:
     Marsaglia, Tsang: A simple method for generating gamma variables (2000). A number for alpha is one for alpha + 1,
     times a uniform one to the power 1 / alpha (section 6).
     """
+    # All tries are made, as the number of random bits is fixed; the first that is accepted counts.
     u = fractions(ops, bits)
     d = alpha + 1 - 1 / 3
     c = 1 / math.sqrt(9 * d)
     chosen: Array | None = None
     found: Array | None = None
     for k in range(TRIES):
+        # Box and Muller's transform of two uniform numbers.
         normal = (-2.0 * ops.log(u[..., 3 * k])) ** 0.5 * ops.cos(u[..., 3 * k + 1] * (2 * math.pi))
         root = 1.0 + c * normal
         v = ops.maximum(root, ops.full_like(root, 1e-6)) ** 3

@@ -127,6 +127,7 @@ class MuZero:
         if not self.temperature:
             return best(ops, shares, edges.valid, bits), shares
         logits = ops.log(shares) / self.temperature
+        # The largest of logits with Gumbel noise is a draw from their softmax.
         drawn = logits + gumbel(ops, slot_bits(ops, bits, edges.valid))
         return best(ops, drawn, edges.valid, bits), shares
 
@@ -256,6 +257,7 @@ def visits_wanted(considered: int, simulations: int) -> NumpyArray:
 def _wanted_of(slots: int, simulations: int) -> list[int]:
     if slots <= 1:
         return list(range(simulations))
+    # In each phase all slots that are left get equally many visits, one after the other.
     wanted: list[int] = []  # torch.compile does not trace list[int]()
     phases, visits, left = math.ceil(math.log2(slots)), 0, slots
     while len(wanted) < simulations:

@@ -28,6 +28,7 @@ def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
     """
     spec, batch = tree.spec, tree.size.shape[0]
     count, blank = spec.capacity, nodes.empty(ops, spec, batch, device)
+    # The node that becomes the root, and all that is below it.
     inside = (slot >= 0) & (slot < spec.children)
     root = ops.full_like(slot, ROOT)
     first = get_edge(ops, tree.children, ops.where(inside, slot, root))  # the root is node 0, so its slots come first
@@ -40,6 +41,7 @@ def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
     size = ops.total(kept)
     live = ops.arange(count, like=slot)[None] < size[:, None]
 
+    # Each array is compacted by one gather: what stays comes first, in its order, and the rest is blank.
     def renumbered(old: Array) -> Array:
         flat = old.reshape(batch, math.prod(old.shape[1:]))
         known = ops.take_each(number, ops.maximum(flat, ops.full_like(flat, ROOT))).reshape(old.shape)

@@ -112,6 +112,7 @@ def best(ops: TreeOps, numbers: Array, valid: Array, bits: Array) -> Array:
 
 def slot_bits(ops: TreeOps, bits: Array, like: Array) -> Array:
     """Random bits int32 [B, A] for each slot of random bits int32 [B]; the shape is that of an array."""
+    # Each slot mixes its own constant into the bits, so that slots are drawn independently from one word a node.
     of_slots = [mix(slot + 1) & MASK for slot in range(like.shape[-1])]
     x = bits[:, None] ^ ops.table(np.array([of_slots]), "int32", bits)
     for factor in _FACTORS:
@@ -126,6 +127,7 @@ def next_bits(ops: TreeOps, bits: Array) -> Array:
 
 def fractions(ops: TreeOps, bits: Array) -> Array:
     """Random bits as float32 in (0, 1)."""
+    # float32 has 24 bits: 23 of the word, and half a step that keeps 0 out.
     return ops.cast(bits >> 8, "float32") * 2.0**-23 + 2.0**-24
 
 
@@ -146,6 +148,7 @@ def _range(ops: TreeOps, edges: Edges, scale: Scale) -> tuple[Array | float, Arr
         low, high = (ops.where(known, x, zero)[:, None] for x in (edges.low, edges.high))
         alike = high - low <= _ROUNDING * ops.maximum(high, -low)
         return low, ops.where(alike, ops.full_like(low, math.inf), high - low)
+    # The node's own value stands in for edges never taken, so that it lies in the range too.
     own = edges.node_value[:, None]
     q = ops.where((edges.visits > 0) & edges.valid, edges.q, own)
     low = ops.minimum(own, -ops.largest(-q)[:, None])
@@ -274,6 +277,7 @@ class UCB1Tuned(Score):
         _, width = _range(ops, edges, self.scale)
         zero = ops.full_like(edges.q, 0)
         variance = ops.maximum(edges.statistics[SQUARES] - edges.q**2, zero) / width**2
+        # A quarter is the largest variance that numbers in [0, 1] can have.
         limit = ops.minimum(variance + (2.0 * log_total / visits) ** 0.5, zero + 0.25)
         bound = scaled(ops, edges, self.scale) + (log_total / visits * limit) ** 0.5
         return ops.where(edges.visits > 0, bound, ops.full_like(bound, math.inf))
@@ -333,6 +337,7 @@ class EXP3(Score):
         x = (returns[:, None] - low) / width
         x = ops.minimum(ops.maximum(x, ops.full_like(x, 0)), ops.full_like(x, 1))[:, 0]
         share = of_slot(ops, self.numbers(ops, edges), slot)
+        # A slot that was drawn has a probability above 0; one that a caller took by itself may not.
         count = ops.cast(ops.total(edges.valid), "float32")
         gain = self.gamma * x / ops.maximum(share * count, ops.full_like(x, _SMALLEST))
         return {LOG_WEIGHTS: of_slot(ops, edges.statistics[LOG_WEIGHTS], slot) + gain}
@@ -430,6 +435,7 @@ def softmax(ops: TreeOps, logits: Array, valid: Array) -> Array:
 def _shifted(ops: TreeOps, logits: Array, valid: Array) -> Array:
     """Logits of which the largest is 0; minus infinity where invalid."""
     logits = ops.where(valid, logits, ops.full_like(logits, -math.inf))
+    # Where nothing is valid the largest is minus infinity, and its difference to itself would be NaN.
     top = ops.largest(logits)[:, None]
     return logits - ops.where(top > -math.inf, top, ops.full_like(top, 0))
 

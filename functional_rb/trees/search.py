@@ -118,6 +118,7 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
         bits: int32 [B], uniform in [0, 2^31).
         max_depth: how many edges are taken at most.
     """
+    # Trees that have arrived, or cannot be searched, wait for the others: the node from which they go on is -1.
     root, none = ops.full_like(tree.size, ROOT), ops.full_like(tree.size, NONE)
     alive = _searched(ops, tree)
     node, slot = ops.where(alive, root, none), ops.where(alive, slot, none)
@@ -185,6 +186,7 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
         The trees, and the leaves with the nodes, and with the values that are to be backed up.
     """
     spec = tree.spec
+    # `new`: whose model's answer counts; `live`: whose node is stored too.
     new = (leaf.node >= 0) & (leaf.child < 0)
     room = tree.size < spec.capacity
     live = new & room
@@ -222,6 +224,7 @@ def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Arr
         found: what the model says of the nodes.
         above: float32 [B], the mean values of the nodes above, which a value that is left out leaves as they are.
     """
+    # Each number that is left out is replaced by one that changes nothing, so that one NaN cannot spread to the root.
     zero = ops.full_like(above, 0)
     known = [_finite(x) for x in (found.value, found.reward, found.discount)]
     reward, discount = ops.where(known[1], found.reward, zero), ops.where(known[2], found.discount, zero)
@@ -302,6 +305,7 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
         visits, value, edge_visits, edge_value, statistics, low, high = tallies
         at, edge = edge_index(ops, tree, node, slot)
         reward, discount = (get_edge(ops, x, edge) for x in (tree.reward, tree.discount))
+        # `passed` is the value of the node behind the edge, `returns` what it means to the node above.
         returns = reward + discount * passed
         of_edges = _visited(ops, as_edges(edge_visits), as_edges(edge_value), edge, passed, going)
         edge_visits, edge_value = (x.reshape(edge_visits.shape) for x in of_edges)
@@ -315,6 +319,7 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
             learned = score.learned(ops, edges, ops.maximum(slot, ops.full_like(slot, 0)), returns)
             changed = {name: put_edge(ops, statistics[name], edge, x, going) for name, x in learned.items()}
             tallies = tallies._replace(statistics=statistics | changed)
+        # A parent has a smaller number than its child; by the minimum the way up ends even in a tree that was forged.
         return ops.minimum(ops.take_each(tree.parent, at), node - 1), ops.take_each(tree.slot, at), returns, tallies
 
     carry = (leaf.node, leaf.slot, leaf.value, Tallies.of(tree))
@@ -367,6 +372,7 @@ def search(
 
     tree = ops.repeat(simulations, simulate, tree)
     slot, weights = policy.propose(ops, root_edges(tree), root, draws.propose)
+    # At a chance node nobody acts, so nothing is proposed.
     decides = _searched(ops, tree) & ~tree.chance[:, ROOT]
     return tree, ops.where(decides, slot, ops.full_like(slot, NONE)), weights
 

@@ -46,6 +46,7 @@ class Ways:
             self._masks = np.concatenate([self._masks, np.zeros(room, np.uint64)])
         made = self._count + np.arange(len(sets))
         self._count += len(sets)
+        # Down the trie: copy the row of each digit, with the entry on the way exchanged for the new set.
         for place, digit in enumerate(self._digits_of(numbers)):
             rows = self._rows[sets, place]
             sets = rows[np.arange(len(rows)), digit]
