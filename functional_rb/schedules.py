@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+# A Python number, or a scalar of any library: one of its type comes out for what goes in.
+Number: TypeAlias = Any
 # The cosine's power series: up to pi / 2 within 1e-10.
 _COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(8))
 
@@ -33,7 +35,6 @@ class Schedule:
     after: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not self.steps > 0:
             raise ValueError(f"{self.kind}: expected steps as a positive number, got {self.steps!r}")
         for name in ("first", "last"):
@@ -42,7 +43,7 @@ class Schedule:
                 expected = "positive" if self.kind == "exponential" else "finite"
                 raise ValueError(f"{self.kind}: expected {name} as a {expected} number, got {value!r}")
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: Number) -> Number:
         """The number at a step, a Python number or an array."""
         part = (step - self.after) / self.steps
         part = part * (part > 0)
@@ -50,16 +51,12 @@ class Schedule:
         if self.kind == "exponential":
             return self.first * (self.last / self.first) ** part
         if self.kind == "cosine":
-            part = 1 - _cosine(part * (math.pi / 2)) ** 2
+            # By arithmetic alone, as there is no cosine that all libraries' arrays take: Horner's rule in the square.
+            square, cosine = (part * (math.pi / 2)) ** 2, 0.0
+            for factor in reversed(_COSINE):
+                cosine = cosine * square + factor
+            part = 1 - cosine**2
         return self.first + (self.last - self.first) * part
-
-
-def _cosine(x: Any) -> float:
-    """The cosine of a number from 0 to pi / 2."""
-    square, found = x * x, 0.0
-    for factor in reversed(_COSINE):
-        found = found * square + factor
-    return found
 
 
 def linear(first: float, last: float, steps: int, after: int = 0) -> Schedule:

@@ -59,7 +59,7 @@ class CorruptCheckpointError(CheckpointError):
     def __init__(self, file: str, reason: str) -> None:
         """Name the file."""
         super().__init__(
-            f"{file}: {reason}; give frb.load(..., frb.checkpoint.Reading(fall_back=True)) for the "
+            f"{file}: {reason}; give frb.load(..., frb.checkpoint.LoadOptions(fall_back=True)) for the "
             f"newest checkpoint there that is whole"
         )
         self.file, self.reason = file, reason
@@ -80,6 +80,7 @@ class CheckpointWriteError(CheckpointError, OSError):
     remedy = "give a directory that can be written; the checkpoints there are as they were"
 
 
+# Users catch it as one of the two.
 class CheckpointFullError(CheckpointWriteError, StorageFullError):
     """There is no room left for a checkpoint on the device, within the quota, or under the limit on a file's size."""
 
@@ -88,7 +89,6 @@ class CheckpointFullError(CheckpointWriteError, StorageFullError):
 
 __all__ = [
     "CheckpointError",
-    "CheckpointFullError",
     "CheckpointWriteError",
     "CorruptCheckpointError",
     "LargeCopyWarning",

@@ -1,12 +1,15 @@
-"""What processes that share a buffer tell each other while they save and load it: what one cannot do, none has done."""
+"""Agreement of processes that save or load a buffer together: what fails in one of them fails in all."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from functional_rb.base.errors import CheckpointError
+from functional_rb.base.strict_json import Json
+
+Answer = TypeVar("Answer")
 
 
 class Group(Protocol):
@@ -32,25 +35,26 @@ class Group(Protocol):
         """What each process tells, in their order: all of them call it."""
 
 
-def agreed(group: Group, who: str, work: Callable[[], object]) -> list[Any]:
-    """What a piece of work gives in each process, as JSON has it.
+def agreed(group: Group, who: str, work: Callable[[], Answer]) -> list[Answer]:
+    """The result of a piece of work in each process, as JSON has it.
 
     Raises:
         BaseException: what it raises in this process.
         CheckpointError: if it fails in another one, naming that and why.
     """
-    error, told = None, {}
+    error: BaseException | None = None
+    message: Json
     try:
-        told = {"done": work()}
+        message = {"result": work()}
     except BaseException as raised:  # others wait for an answer, whatever it is
-        error, told = raised, {"failed": f"{type(raised).__name__}: {raised}"}
-    everyones = [json.loads(text) for text in group.tell(json.dumps(told))]
+        error, message = raised, {"failure": f"{type(raised).__name__}: {raised}"}
+    answers = [json.loads(text) for text in group.tell(json.dumps(message))]
     if error is not None:
         raise error
-    for number, one in enumerate(everyones):
-        if "failed" in one:
+    for number, answer in enumerate(answers):
+        if "failure" in answer:
             raise CheckpointError(
                 f"{who}: process {number} of {group.count} has failed, and so this one (process {group.number}) gives "
-                f"up too; there: {one['failed']}"
+                f"up too; there: {answer['failure']}"
             )
-    return [one["done"] for one in everyones]
+    return [answer["result"] for answer in answers]

@@ -8,19 +8,19 @@ import threading
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.checkpoint import queue
-from functional_rb.checkpoint.moment import How, Moment, hold
-from functional_rb.checkpoint.saving import Saved
+from functional_rb.checkpoint.manifest import Checkpoint
+from functional_rb.checkpoint.moment import Moment, hold
+from functional_rb.checkpoint.saving import SaveOptions
 
 _log = logging.getLogger("functional_rb")
 
 
-class Saving:
+class SaveFuture:
     """A save that goes on in the background. The process's end waits for it."""
 
     def __init__(self, moment: Moment) -> None:
-        """Take what is to be written; a thread begins with the save at once, see `save_async`."""
         self._moment = moment
-        self._saved: Saved | None = None
+        self._saved: Checkpoint | None = None
         self._error: BaseException | None = None
         self._told = False
         self._finished = threading.Event()
@@ -42,7 +42,7 @@ class Saving:
         """Whether the save has ended, well or not."""
         return self._finished.is_set()
 
-    def result(self, timeout: float | None = None) -> Saved:
+    def result(self, timeout: float | None = None) -> Checkpoint:
         """Wait for its end.
 
         Args:
@@ -98,7 +98,6 @@ class Saving:
         self._finished.set()
 
     def __del__(self) -> None:
-        """An error that nobody asked for is not passed over."""
         if getattr(self, "_error", None) is not None and not self._told:
             _log.error("save_async to %s failed, and nobody called result(): %r", self._moment.directory, self._error)
 
@@ -110,7 +109,7 @@ def save_async(
     incremental: bool = False,
     keep: int = 2,
     progress: bool | None = None,
-) -> Saving:
+) -> SaveFuture:
     """`save` in the background: training goes on at once, in place as ever.
 
     On torch the state is read piece by piece, and what is overwritten meanwhile is kept until it has been read. On JAX
@@ -140,4 +139,4 @@ def save_async(
         ...     saving.result().items
         0
     """
-    return Saving(hold(state, path, How(incremental, keep, progress, "save_async", lasting=True)))
+    return SaveFuture(hold(state, path, SaveOptions(incremental, keep, progress, "save_async", lasting=True)))

@@ -79,7 +79,7 @@ class Stored:
         """The blocks that have any of rows [start, stop)."""
         return slice(start // self.rows_of_block, -(-stop // self.rows_of_block))
 
-    def digests(self, content: Any) -> bytes:
+    def digests(self, content: bytes | memoryview) -> bytes:
         """The checksums of whole blocks that follow each other."""
         size, make = self.rows_of_block * self.row_bytes, hasher()
         view = memoryview(content).cast("B")
@@ -120,7 +120,7 @@ def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
 
 def bytes_of(array: NumpyArray) -> memoryview:
     """The memory of a contiguous array."""
-    content: Any = array.reshape(-1).view(np.uint8)
+    content: Any = array.reshape(-1).view(np.uint8)  # NumPy 2.2's types do not say that arrays are buffers
     return memoryview(content)
 
 

@@ -44,7 +44,7 @@ def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
 
 
 def _written(reader: Reader, vector: Vector) -> list[Run] | None:
-    """The slots outside of which no row was ever written; None if that is not known."""
+    # Outside of these slots no row was ever written; None if that is not known.
     spec = reader.spec
     if spec.plan.frames is not None or isinstance(spec.sampler, Queue):  # these take items out, and leave their rows
         return None
@@ -60,7 +60,7 @@ def _written(reader: Reader, vector: Vector) -> list[Run] | None:
 
 
 def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
-    """The slots written since a checkpoint; None if nothing proves that the state comes after it."""
+    # None if nothing proves that the state comes after the checkpoint.
     spec = reader.spec
     most = reader.save_history.since(base.manifest.stamp)
     if most is None or not spec.writer.in_order:
@@ -93,7 +93,7 @@ def _blocks(stored: Stored, slots: list[Run]) -> Mask:
 
 
 def _differing(reader: Reader, stored: Stored, base: Opened | None, there: Mask) -> Mask:
-    """The blocks whose checksums differ. Only those that may have been written, here or in the checkpoint, are read."""
+    # Only blocks that may have been written, here or in the checkpoint, are read.
     if base is None:
         table = stored.blank()
     else:

@@ -194,7 +194,6 @@ def _next(files: MappedFiles) -> int:
 
 
 def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = NOT_GOING_ON) -> Logs:
-    """Logs from which all rows of some blocks come back, and those of older checkpoints."""
     older = {} if files.undo is None else {undo_log.ITEMS: files.undo.items, undo_log.FRAMES: files.undo.frames}
     made = {}
     for prefix, group in _groups(files.spec).items():
@@ -206,7 +205,7 @@ def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = N
 
 
 def _needed(files: MappedFiles) -> dict[int, Blocks]:
-    """Of each checkpoint in these files the number of its log, and the blocks that it has."""
+    # For each checkpoint in these files the number of its log, and its blocks.
     directory, found = _directory(files), {}
     for generation in generations(directory):
         # One that is damaged is given up, as saving does it.
@@ -233,7 +232,7 @@ def _united(parts: Iterable[Blocks]) -> Blocks:
 
 
 def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
-    """The logs of the newest checkpoint, after each has got but one; new ones where none can be appended to."""
+    # Existing logs are folded into one for each checkpoint; those of the newest are appended to where that is safe.
     directory, fresh, found = _directory(files), _next(files), {}
     for prefix, group in _groups(files.spec).items():
         arrays = _arrays(files, group)
@@ -252,7 +251,7 @@ def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
 
 
 def _fold_failed(files: MappedFiles) -> None:
-    """Join the logs of saves that have failed to those before: else a disk that is full would get fuller by each."""
+    # Logs of failed saves are joined to those before: else each failed save would make a full disk fuller.
     directory, groups = _directory(files), _groups(files.spec)
     there = {number for prefix in groups for number in undo_log.numbers(directory, prefix)}
     if there <= files.pending | files.committed:
@@ -264,7 +263,7 @@ def _fold_failed(files: MappedFiles) -> None:
 
 
 def _groups(spec: BufferSpec) -> dict[str, list[str]]:
-    """The mapped arrays whose rows are logged together, by the prefix of the logs: of items, and of frames."""
+    # Rows of items are logged together, and those of frames.
     found = list(shapes(spec))
     groups = {undo_log.ITEMS: [name for name in found if is_items(name)]}
     frames = [name for name in found if not is_items(name)]
@@ -277,7 +276,6 @@ def _arrays(files: MappedFiles, group: list[str]) -> list[NumpyArray]:
 
 
 def _all_present(files: MappedFiles) -> Blocks:
-    """Of each array that lies in files the blocks outside of which nothing was ever written."""
     arrays, present = stored_arrays(files.spec), {}
     for name, there in names(files.spec).items():
         present[name] = np.zeros(arrays[name].count, bool)
@@ -287,7 +285,6 @@ def _all_present(files: MappedFiles) -> Blocks:
 
 
 def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
-    """Of each mapped array of a group which rows are in some blocks; of arrays without any byte none."""
     arrays, found = stored_arrays(spec), []
     for name in group:
         rows = np.zeros(shapes(spec)[name][0][0], bool)
@@ -355,7 +352,6 @@ def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Cal
 def _lead_back(
     opened: Opened, spec: BufferSpec, arrays: Arrays, advance: Callable[[int], None], files: MappedFiles | None
 ) -> None:
-    """Undo what was written since the checkpoint, in arrays by their mapped names, and verify."""
     manifest = opened.manifest
     owned = {name: opened.owners(name) >= 0 for name in names(spec)}
     torn: dict[str, Torn] = {}
@@ -378,7 +374,6 @@ def _lead_back(
 
 
 def _damage(mapped: str, torn: Torn | None) -> CorruptCheckpointError:
-    """The error for a mapped file whose rows, rolled back, are not those of the checkpoint."""
     if torn is None:
         return CorruptCheckpointError(mapped, "its content, led back by the undo logs, is not what was saved")
     # What a kill leaves of a record keeps rows that were not yet overwritten: so the record was whole once.

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import places
+from functional_rb.checkpoint.manifest import Checkpoint
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that is there.
-
-    Attributes:
-        path: the manifest.
-        generation: its number.
-        items: how many items it holds.
-        nbytes: of its files; checkpoints share some.
-        time: when it was written, seconds since 1970.
-        problem: what is wrong with a damaged one, None if files and sizes are as they should be; the content is read,
-            and verified, by `load` alone.
-    """
-
-    path: str
-    generation: int
-    items: int
-    nbytes: int
-    time: float
-    problem: str | None
 
 
 def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
@@ -58,19 +36,31 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
             name, problem = os.path.join(directory, manifests.name_of(generation)), None
             try:
                 manifest = read_manifest(directory, generation)
-                nbytes = manifest.nbytes
             except CheckpointError as error:
-                found.append(Checkpoint(name, generation, 0, 0, 0.0, str(error)))
+                found.append(Checkpoint(name, generation, 0, 0.0, 0, 0, False, str(error)))
                 continue
+            parts, written = [manifest], os.path.getsize(name)
             try:
                 Opened(directory, manifest, stack)
                 of_shards = 0 if manifest.shards is None else len(manifest.shards.parts)
                 for place, part in places.manifests_of(directory, manifest, range(of_shards)).values():
                     Opened(place, part, stack)
-                    nbytes += part.nbytes
+                    parts.append(part)
+                    written += os.path.getsize(os.path.join(place, manifests.name_of(part.generation)))
             except CheckpointError as error:
                 problem = str(error)
-            found.append(Checkpoint(name, generation, manifest.items, nbytes, manifest.time, problem))
+            found.append(
+                Checkpoint(
+                    path=name,
+                    generation=generation,
+                    items=manifest.items,
+                    time=manifest.time,
+                    nbytes=sum(part.nbytes for part in parts),
+                    written=written + sum(part.written for part in parts),
+                    full=all(part.full for part in parts),
+                    problem=problem,
+                )
+            )
     return found
 
 

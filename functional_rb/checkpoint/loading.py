@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     spec: BufferSpec
     arrays: Arrays
-    objects: dict[int, Any]
+    objects: dict[int, object]
     stamp: str
     files: MappedFiles | None
     generation: int
@@ -70,7 +70,7 @@ class Content(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class LoadOptions:
     """How a checkpoint is read, for `frb.load`.
 
     Attributes:
@@ -82,12 +82,12 @@ class Reading:
         progress: whether to show a bar once it takes more than a second; None for: on a terminal.
 
     Example:
-        >>> Reading(fall_back=True).mmap
+        >>> LoadOptions(fall_back=True).mmap
         False
     """
 
     mmap: bool = False
-    known: Iterable[Any] = ()
+    known: Iterable[object] = ()
     fall_back: bool = False
     progress: bool | None = None
 
@@ -95,12 +95,12 @@ class Reading:
         object.__setattr__(self, "known", tuple(self.known))  # which several parts are read by
 
 
-USUAL = Reading()
+USUAL = LoadOptions()
 
 
 def read(
     path: str | os.PathLike[str],
-    how: Reading = USUAL,
+    how: LoadOptions = USUAL,
     storage: Storage | None = None,
     here: bool = False,
     wanted: BufferSpec | None = None,
@@ -133,7 +133,7 @@ class _Loading:
     """A directory that is read from."""
 
     directory: str
-    known: tuple[Any, ...]
+    known: tuple[object, ...]
     mmap: bool
     progress: bool | None
     stack: contextlib.ExitStack
@@ -178,7 +178,7 @@ class _Loading:
         raise damaged[0]
 
     def check_there(self, generation: int) -> None:
-        """Tell a file that is missing from a checkpoint that was removed as a whole: a FileNotFoundError."""
+        # A missing file is damage, unless the checkpoint was removed as a whole: then this is a FileNotFoundError.
         os.stat(os.path.join(self.directory, manifests.name_of(generation)))
 
     def content(self, manifest: Manifest) -> Content:
@@ -187,7 +187,6 @@ class _Loading:
         return self.of_shards(manifest, manifest.shards, self.dealer)
 
     def of_shards(self, manifest: Manifest, told: Shards, dealer: Dealer) -> Content:
-        """Of a buffer that is dealt: put together, or dealt anew, of those parts alone that are needed."""
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
         spec = self.spec_in(told.spec, path)
         try:
@@ -214,7 +213,6 @@ class _Loading:
         return Content(spec, whole, objects, index.stamp, None, manifest.generation, True)
 
     def beside(self, directory: str, manifest: Manifest) -> Content:
-        """What a part of a buffer that is dealt holds, or its index."""
         return _Loading(directory, self.known, self.mmap, self.progress, self.stack, None, False).of_one(manifest)
 
     def spec_in(self, text: str, path: str) -> BufferSpec:
@@ -262,11 +260,8 @@ class _Loading:
         return Content(spec, arrays, objects, manifest.stamp, self.files, manifest.generation)
 
     def on_the_way(self, spec: BufferSpec, vector: NumpyArray, here: bool) -> BufferSpec:
-        """The spec of what is read, if it is to get another one afterwards.
-
-        In the place of that, if the items can stay in their slots; else they are moved there from memory, or, where
-        there may be too many of them, from files that nobody else sees.
-        """
+        # The items go to the new spec in their slots if they can. Else they are moved there from memory, or, where
+        # there may be too many of them, from files that nobody else sees.
         wanted = self.wanted
         if wanted is None:
             return spec
@@ -286,7 +281,6 @@ class _Loading:
         return dataclasses.replace(spec, storage=Host())
 
     def open_files(self, spec: BufferSpec) -> BufferSpec:
-        """Take the files in this directory, if they are to be gone on with; the spec of what the state will be."""
         storage = spec.storage
         if not self.here or not isinstance(storage, Memmap) or storage.shared or storage.path is None:
             return spec
@@ -305,7 +299,6 @@ class _Loading:
         return spec
 
     def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, NumpyArray]:
-        """The arrays that lie in mapped files: in these, or in copies."""
         if self.files is None:
             found = in_place.read(opened, spec, progress.advance, self.room)
         else:
@@ -314,7 +307,6 @@ class _Loading:
         return {name: found[there] for name, there in in_place.names(spec).items()}
 
     def array(self, opened: Opened, stored: Stored, progress: Progress) -> NumpyArray:
-        """An array, each block from the last segment that has it."""
         name = stored.name
         owners = opened.owners(name)
         whole = self.mappable(opened, stored) if self.mmap and is_items(name) else None
@@ -331,7 +323,6 @@ class _Loading:
         return array
 
     def blank(self, opened: Opened, stored: Stored) -> NumpyArray:
-        """An array that the content is read into: the one of the buffer's mapped files, if it has one, or a new one."""
         name = None if self.room is None else in_place.names(self.room.spec).get(stored.name)
         if self.room is None or name is None:
             return stored.blank_array()
@@ -341,7 +332,7 @@ class _Loading:
         return self.room.arrays()[name]
 
     def mappable(self, opened: Opened, stored: Stored) -> int | None:
-        """The segment that has the whole of an array, in one piece."""
+        # Only a segment that has the whole array in one piece can be mapped.
         for k, part in enumerate(opened.manifest.segments):
             if stored.name in part.arrays and part.arrays[stored.name].runs == [(0, stored.count)]:
                 return k
@@ -349,7 +340,6 @@ class _Loading:
 
 
 def _arranged(spec: BufferSpec, read: dict[str, NumpyArray], vector: NumpyArray) -> Arrays:
-    """The arrays of a state; those without any byte are not stored."""
     for name, (shape, dtype) in shapes_of(spec.plan).items():
         if name not in read:
             read[name] = np.zeros(shape, dtype)

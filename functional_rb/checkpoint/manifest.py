@@ -10,13 +10,13 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from functional_rb.base import strict_json
 from functional_rb.base.checksum import DIGEST, digest
+from functional_rb.base.strict_json import Json
 from functional_rb.checkpoint.blocks import Run, Stored, Table, as_array
 from functional_rb.checkpoint.segment import NAMES
 from functional_rb.structures import frame_ring
@@ -43,6 +43,33 @@ class Unreadable(Exception):
 
 class OtherFormat(Exception):
     """It is whole, but of a format that this version of the library does not know."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint: what a save has written, or what is there to load.
+
+    Attributes:
+        path: the manifest.
+        generation: its number; each save has the next one.
+        items: how many items it holds.
+        time: when it was written, seconds since 1970.
+        nbytes: bytes of its files, some of which it may share with other checkpoints; those that the rows of a `Memmap`
+            buffer lie in are not counted.
+        written: bytes that were written for it.
+        full: whether it needs no file of an earlier save.
+        problem: what is wrong with a damaged one, None if files and sizes are as they should be; the content is read,
+            and verified, by `load` alone.
+    """
+
+    path: str
+    generation: int
+    items: int
+    time: float
+    nbytes: int
+    written: int
+    full: bool
+    problem: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +158,16 @@ class Manifest:
     def nbytes(self) -> int:
         return sum(segment.size for segment in self.segments)
 
+    @property
+    def written(self) -> int:
+        """Bytes of the files that were written for it, without the manifest."""
+        return sum(segment.size for segment in self.segments if segment.file == segment_name(self.generation))
+
+    @property
+    def full(self) -> bool:
+        """Whether it needs no file of an earlier save."""
+        return all(segment.file == segment_name(self.generation) for segment in self.segments)
+
 
 def name_of(generation: int) -> str:
     """The name of the manifest's file: its generation, as ten digits."""
@@ -190,12 +227,12 @@ def content_of(
         tables: of each array the checksums of all of its blocks, those that no segment has among them.
     """
     described = {name: [stored.shape, stored.dtype, stored.fill] for name, stored in arrays.items()}
-    told = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
-    return digest(b"".join([digest(told), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
+    text = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
+    return digest(b"".join([digest(text), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
 
 
-def runs_told(content: bytes) -> int:
-    """How many runs of blocks a file tells of at most, without parsing it."""
+def most_runs(content: bytes) -> int:
+    """At most so many runs of blocks are in a file, which is not parsed for it."""
     return content.count(b"],[", max(content.rfind(_SEGMENTS), 0)) + 1
 
 
@@ -226,14 +263,26 @@ def decode(content: bytes, generation: int) -> Manifest:
     return manifest
 
 
-def _manifest(info: dict[str, Any]) -> Manifest:
+def _manifest(info: Json) -> Manifest:
     arrays = {name: _stored(name, part) for name, part in info["arrays"].items()}
     _expect(len(info["segments"]) <= MOST_SEGMENTS, f"{len(info['segments'])} segments are too many")
-    undo, in_place = _in_place(info["in_place"], arrays) if "in_place" in info else (0, ())
+    seconds = info["time"]
+    _expect(type(seconds) in (int, float) and math.isfinite(seconds), f"expected a time, got {seconds!r:.40}")
+    undo, in_place = 0, tuple[str, ...]()
+    if "in_place" in info:
+        undo, in_place = _count(info["in_place"]["undo"]), tuple(map(_text, info["in_place"]["arrays"]))
+        _expect(undo > 0, "no undo log")
+        for name in in_place:
+            _expect(name in arrays and IN_PLACE.fullmatch(name) is not None, f"{name!r} in mapped files")
+    shards = None
+    if "shards" in info:
+        parts = tuple((_count(number), _text(content)) for number, content in info["shards"]["parts"])
+        _expect(len(parts) > 0, "no shards")
+        shards = Shards(json.dumps(info["shards"]["spec"]), parts)
     return Manifest(
         generation=_count(info["generation"]),
         stamp=_text(info["stamp"]),
-        time=_time(info["time"]),
+        time=float(seconds),
         items=_count(info["items"]),
         spec=json.dumps(info["spec"]),
         arrays=arrays,
@@ -243,35 +292,21 @@ def _manifest(info: dict[str, Any]) -> Manifest:
         in_place=in_place,
         undo=undo,
         here=bool(undo) or info.get("here") is True,
-        shards=_shards(info["shards"]) if "shards" in info else None,
+        shards=shards,
     )
 
 
-def _shards(info: dict[str, Any]) -> Shards:
-    parts = tuple((_count(number), _text(content)) for number, content in info["parts"])
-    _expect(len(parts) > 0, "no shards")
-    return Shards(json.dumps(info["spec"]), parts)
-
-
-def _in_place(info: dict[str, Any], arrays: dict[str, Stored]) -> tuple[int, tuple[str, ...]]:
-    names = tuple(_text(name) for name in info["arrays"])
-    for name in names:
-        _expect(name in arrays and IN_PLACE.fullmatch(name) is not None, f"{name!r} in mapped files")
-    _expect(_count(info["undo"]) > 0, "no undo log")
-    return info["undo"], names
-
-
-def _kind(arrays: dict[str, Any], in_place: tuple[str, ...]) -> str:
+def _kind(arrays: Collection[str], in_place: tuple[str, ...]) -> str:
     return "in place" if any(name in in_place for name in arrays) else "safetensors"
 
 
-def _stored(name: str, info: dict[str, Any]) -> Stored:
+def _stored(name: str, info: Json) -> Stored:
     shape, dtype = tuple(_count(n) for n in info["shape"]), _text(info["dtype"])
     _expect(len(shape) > 0 and 0 not in shape and dtype in NAMES, f"{name!r} of {dtype} {list(shape)}")
     return Stored(name, shape, dtype, _number(info["fill"]))
 
 
-def _segment(info: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[str, ...]) -> Segment:
+def _segment(info: Json, arrays: dict[str, Stored], in_place: tuple[str, ...]) -> Segment:
     _expect(info["kind"] == _kind(info["arrays"], in_place), f"a segment of kind {info['kind']!r}")
     _expect(SEGMENT.fullmatch(_text(info["file"])) is not None, f"a segment's file is called {info['file']!r}")
     nbytes, checksum = info["objects"]
@@ -280,7 +315,7 @@ def _segment(info: dict[str, Any], arrays: dict[str, Stored], in_place: tuple[st
     return Segment(info["file"], ordered, (_count(nbytes), _text(checksum)), _count(info["size"]))
 
 
-def _blocks(info: dict[str, Any], stored: Stored) -> Blocks:
+def _blocks(info: Json, stored: Stored) -> Blocks:
     runs = info["runs"]
     _expect(isinstance(runs, list), "no blocks")
     # Runs do not touch, so that at most every other block begins one.
@@ -293,24 +328,22 @@ def _blocks(info: dict[str, Any], stored: Stored) -> Blocks:
     return Blocks([(start, stop) for start, stop in pairs.tolist()], _text(info["checksum"]))
 
 
-def _time(value: Any) -> float:
-    _expect(type(value) in (int, float) and math.isfinite(value), f"expected a time, got {value!r:.40}")
-    return float(value)
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
+        raise Unreadable(f"expected a number, got {value!r:.40}")
+    return value
 
 
-def _number(value: Any) -> int:
-    _expect(type(value) is int and -(2**31) <= value < 2**31, f"expected a number, got {value!r:.40}")
-    return int(value)
-
-
-def _count(value: Any) -> int:
-    _expect(type(value) is int and 0 <= value < 2**62, f"expected a count, got {value!r:.40}")
-    return int(value)
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise Unreadable(f"expected a count, got {value!r:.40}")
+    return value
 
 
 def _text(value: object) -> str:
-    _expect(isinstance(value, str), f"expected a text, got {value!r:.40}")
-    return str(value)
+    if not isinstance(value, str):
+        raise Unreadable(f"expected a text, got {value!r:.40}")
+    return value
 
 
 def _expect(fits: bool, reason: str) -> None:

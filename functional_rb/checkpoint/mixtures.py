@@ -18,16 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest
 from functional_rb.base.errors import CorruptCheckpointError
+from functional_rb.base.strict_json import Json
 from functional_rb.checkpoint import places
 from functional_rb.checkpoint.listing import there
 from functional_rb.mixture.value import Mixture, MixtureSpec, specs_of_buffers
+from functional_rb.specs.base import SpecNest
 
 # The only name in the nest that is saved of a mixture.
 NAME = "functional_rb.Mixture"
+# The leaf of it that holds JSON: the numbers of checkpoints, and how the buffers are mixed. Part of the format.
+TEXT = "told"
 BUFFERS = "buffers"
-# What is told of how buffers are mixed.
+# The fields of what is said of how buffers are mixed.
 NAMES = {field.name for field in dataclasses.fields(MixtureSpec)}
 _log = logging.getLogger("functional_rb")
 
@@ -41,9 +45,9 @@ def place_of(directory: str, k: int) -> str:
     return places.inside(directory, BUFFERS, k)
 
 
-def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, int], Any]) -> list[int]:
+def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, int], Nest]) -> list[int]:
     """How many checkpoints of each buffer have to stay beside a new one: those that the newest `keep` have named."""
-    named = [_told(record_at(directory, number)) for number in there(directory)[:keep]]
+    named = [_parsed(record_at(directory, number)) for number in there(directory)[:keep]]
     counts = []
     for k in range(buffers):
         oldest = min((one["checkpoints"][k] for one in named if one and k < len(one["checkpoints"])), default=None)
@@ -53,27 +57,24 @@ def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, in
 
 def record_of(numbers: Sequence[int], spec: MixtureSpec, p: object) -> dict[str, object]:
     """The nest that is saved of a mixture: the numbers of its buffers' checkpoints, what is static, and the shares."""
-    told = {"checkpoints": list(numbers), "spec": dataclasses.asdict(spec)}
-    record = {"told": np.frombuffer(json.dumps(told).encode(), np.uint8)}
+    text = json.dumps({"checkpoints": list(numbers), "spec": dataclasses.asdict(spec)})
+    record = {TEXT: np.frombuffer(text.encode(), np.uint8)}
     return {NAME: record if p is None else record | {"p": p}}
 
 
-def _told(record: Any) -> dict[str, Any] | None:
-    """What a nest that was loaded tells of a mixture; None if it stands for none, or cannot be read."""
+def _parsed(record: Nest) -> Json | None:
+    # None if the nest stands for no mixture, or cannot be read.
     if not is_record(record):
         return None
     try:
-        told = json.loads(_on_host(record[NAME]["told"]).tobytes())
-        numbers, static = told["checkpoints"], told["spec"]
+        text = record[NAME][TEXT]
+        # A loaded tensor of torch may lie on a GPU, where NumPy cannot read it.
+        content: Json = json.loads(np.asarray(text.cpu() if hasattr(text, "cpu") else text).tobytes())
+        numbers, static = content["checkpoints"], content["spec"]
         whole = isinstance(numbers, list) and numbers and all(type(number) is int for number in numbers)
-        return told if whole and isinstance(static, dict) and set(static) == NAMES else None
+        return content if whole and isinstance(static, dict) and set(static) == NAMES else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _on_host(array: object) -> NumpyArray:
-    """An array that was loaded: a tensor of torch goes where samples go, and NumPy reads the host's memory only."""
-    return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
 def is_record(found: object) -> bool:
@@ -85,11 +86,11 @@ def is_there(directory: str) -> bool:
     return os.path.isdir(os.path.join(directory, BUFFERS))
 
 
-# Loads the newest checkpoint in a directory, or one by its number, with another spec or None: and tells the number.
-Load = Callable[[str, int | None, Any], tuple[Any, int]]
+# Loads the newest checkpoint in a directory, or one by its number, with another spec or None: gives also its number.
+Load = Callable[[str, int | None, Any], tuple[Nest, int]]
 
 
-def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: int | None = None) -> Any:
+def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: int | None = None) -> Nest:
     """What a directory holds: of a mixture all of its buffers, as they were at one save.
 
     Args:
@@ -123,15 +124,13 @@ def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: i
             wanted = older
 
 
-def _together(record: Any, directory: str, load: Load, specs: object) -> Mixture:
-    told = _told(record)
-    if told is None:
-        raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
-    numbers = told["checkpoints"]
-    given = [None] * len(numbers) if specs is None else specs_of_buffers(len(numbers), specs, "load")
+def _together(record: Nest, directory: str, load: Load, specs: object) -> Mixture:
+    content = _content(record, directory)
+    numbers = content["checkpoints"]
+    wanted = [None] * len(numbers) if specs is None else specs_of_buffers(len(numbers), specs, "load")
     found = _places(directory, numbers)
-    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(found, given, strict=True)]
-    mixture = Mixture(tuple(states), record[NAME].get("p"), spec=_spec(told))
+    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(found, wanted, strict=True)]
+    mixture = Mixture(tuple(states), record[NAME].get("p"), spec=_spec(content))
     try:
         mixture.check()
     except (TypeError, ValueError) as error:
@@ -139,13 +138,18 @@ def _together(record: Any, directory: str, load: Load, specs: object) -> Mixture
     return mixture
 
 
-def specs(described: Any, record: Any, directory: str, spec_at: Callable[[str, int], Any]) -> Mixture:
+def specs(described: SpecNest, record: Nest, directory: str, spec_at: Callable[[str, int], SpecNest]) -> Mixture:
     """A mixture with the specs of its buffers in their place, and that of its shares."""
-    told = _told(record)
-    if told is None:
+    content = _content(record, directory)
+    found = tuple(spec_at(where, number) for where, number in _places(directory, content["checkpoints"]))
+    return Mixture(found, dict(described[NAME]).get("p"), spec=_spec(content))
+
+
+def _content(record: Nest, directory: str) -> Json:
+    content = _parsed(record)
+    if content is None:
         raise CorruptCheckpointError(directory, "what it says of a mixture cannot be read")
-    found = tuple(spec_at(where, number) for where, number in _places(directory, told["checkpoints"]))
-    return Mixture(found, dict(described[NAME]).get("p"), spec=_spec(told))
+    return content
 
 
 def _places(directory: str, numbers: Sequence[int]) -> list[tuple[str, int]]:
@@ -156,6 +160,6 @@ def _places(directory: str, numbers: Sequence[int]) -> list[tuple[str, int]]:
     return found
 
 
-def _spec(told: dict[str, Any]) -> MixtureSpec:
-    fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in told["spec"].items()}
+def _spec(content: Json) -> MixtureSpec:
+    fields: Json = {name: tuple(x) if isinstance(x, list) else x for name, x in content["spec"].items()}
     return MixtureSpec(**fields)

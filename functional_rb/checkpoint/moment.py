@@ -11,8 +11,9 @@ from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
 from functional_rb.checkpoint import in_place, mixtures, queue, records, saving
+from functional_rb.checkpoint.manifest import Checkpoint
 from functional_rb.checkpoint.restoring import nest_at
-from functional_rb.checkpoint.saving import Request, Saved, check_keep, request
+from functional_rb.checkpoint.saving import Request, SaveOptions, check_keep, request
 from functional_rb.checkpoint.shards import OfShards
 from functional_rb.mixture.value import Mixture
 
@@ -24,31 +25,14 @@ class Moment(Protocol):
     def directory(self) -> str:
         """Where to."""
 
-    def write(self, keep: int | None = None) -> Saved:
+    def write(self, keep: int | None = None) -> Checkpoint:
         """Write it, and keep so many checkpoints there, or as many as was asked for."""
 
     def close(self) -> None:
         """Let it go, written or not."""
 
 
-@dataclasses.dataclass(frozen=True)
-class How:
-    """The arguments of a save that hold for all of its parts; see `save`.
-
-    Attributes:
-        incremental, keep, progress: as in `save`.
-        who: how errors name the function.
-        lasting: whether the moment lasts while what it is of goes on; else it is written at once.
-    """
-
-    incremental: bool
-    keep: int
-    progress: bool | None
-    who: str
-    lasting: bool
-
-
-def hold(value: object, path: object, how: How) -> Moment:
+def hold(value: object, path: object, how: SaveOptions) -> Moment:
     """Check what a save is given, and hold it, before anything is touched."""
     if isinstance(value, Mixture):
         return OfMixture(value, os.path.abspath(as_path(path, how.who)), how)
@@ -59,15 +43,15 @@ def hold(value: object, path: object, how: How) -> Moment:
                 f"{how.who}: expected a buffer on one device, got one that is dealt to shards, whose processes write "
                 f"together; use frb.save"
             )
-        return OfShards(dealt, path, how.incremental, how.keep, how.progress, how.who)
+        return OfShards(dealt, path, how)
     return OfState(records.as_state(value, how.who), path, how)
 
 
 class OfState:
     """A moment of a state, or of what stands for a nest."""
 
-    def __init__(self, state: State, path: object, how: How) -> None:
-        self.asked: Request = request(state, path, how.incremental, how.keep, how.progress, how.who)
+    def __init__(self, state: State, path: object, how: SaveOptions) -> None:
+        self.asked: Request = request(state, path, how)
         self._state = state
         self._reader = self._read(lasting=True) if how.lasting else None
 
@@ -75,11 +59,10 @@ class OfState:
     def directory(self) -> str:
         return self.asked.directory
 
-    def write(self, keep: int | None = None) -> Saved:
-        asked = self.asked if keep is None else dataclasses.replace(self.asked, keep=keep)
-        return saving.write(self._reader or self._read(lasting=False), asked)
+    def write(self, keep: int | None = None) -> Checkpoint:
+        return saving.write(self._reader or self._read(lasting=False), self.asked.keeping(keep))
 
-    def write_where_held(self) -> Saved:
+    def write_where_held(self) -> Checkpoint:
         """Write it to a directory that the caller holds."""
         return saving.write_where_held(self._reader or self._read(lasting=False), self.asked)
 
@@ -94,7 +77,7 @@ class OfState:
 class OfMixture:
     """A moment of a mixture: of all its buffers, and of how they are mixed."""
 
-    def __init__(self, mixture: Mixture, directory: str, how: How) -> None:
+    def __init__(self, mixture: Mixture, directory: str, how: SaveOptions) -> None:
         check_keep(how.keep, how.who)
         self.directory, self._how, self._spec = directory, how, mixture.spec
         self._p = None if mixture.p is None else records.on_host(mixture.p).copy()
@@ -105,7 +88,7 @@ class OfMixture:
                 self._parts.append(hold(state, mixtures.place_of(directory, k), how))
             stack.pop_all()
 
-    def write(self, keep: int | None = None) -> Saved:
+    def write(self, keep: int | None = None) -> Checkpoint:
         """Write the buffers, each only as far as it has changed where that was asked for, and then how they are mixed.
 
         The whole is held meanwhile: of two saves the buffers of one are written, and named, before those of the other.
@@ -113,7 +96,7 @@ class OfMixture:
         how = self._how if keep is None else dataclasses.replace(self._how, keep=keep)
         return saving.while_held(self.directory, lambda: self._write(how))
 
-    def _write(self, how: How) -> Saved:
+    def _write(self, how: SaveOptions) -> Checkpoint:
         needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
         saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
         record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)
@@ -138,7 +121,7 @@ def save(
     incremental: bool = False,
     keep: int = 2,
     progress: bool | None = None,
-) -> Saved:
+) -> Checkpoint:
     """Write the whole of a state, or of another nest of arrays, to a directory of checkpoints.
 
     All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
@@ -171,6 +154,6 @@ def save(
         ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
         1 [1.0, 0.0, 0.0, 0.0]
     """
-    moment = hold(state, path, How(incremental, keep, progress, "save", lasting=False))
+    moment = hold(state, path, SaveOptions(incremental, keep, progress, "save", lasting=False))
     queue.wait_for(moment.directory)
     return moment.write()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -49,28 +48,20 @@ def read_manifest(directory: str, generation: int) -> Manifest:
         if size > LARGEST:
             raise CorruptCheckpointError(path, f"{size} bytes are too many for a manifest")
         content = read_bytes(path, fd, size, 0, size)
-    _check_runs(directory, path, manifests.runs_told(content))
+    claimed = manifests.most_runs(content)
+    if claimed > FEW_RUNS:  # before room is made for them: of each block a segment has a checksum at least
+        with os.scandir(directory) as entries:
+            segments = [entry for entry in entries if manifests.SEGMENT.fullmatch(entry.name)]
+            nbytes = sum(entry.stat(follow_symlinks=True).st_size for entry in segments)
+        if claimed > FEW_RUNS + nbytes // DIGEST:
+            os.stat(path)  # a FileNotFoundError, if it was removed meanwhile, and its segments with it
+            raise CorruptCheckpointError(path, f"{claimed} runs of blocks are more than the files beside it can have")
     try:
         return manifests.decode(content, generation)
     except Unreadable as error:
         raise CorruptCheckpointError(path, str(error)) from None
     except OtherFormat as error:
         raise CheckpointError(f"{path}: {error}; install a newer functional_rb, or use another directory") from None
-
-
-def _check_runs(directory: str, path: str, claimed: int) -> None:
-    """Refuse more runs of blocks than the segments can have, before any room is made for them.
-
-    Of each block a segment has a checksum at least.
-    """
-    if claimed <= FEW_RUNS:
-        return
-    with os.scandir(directory) as found:
-        segments = [entry for entry in found if manifests.SEGMENT.fullmatch(entry.name)]
-        there = sum(entry.stat(follow_symlinks=True).st_size for entry in segments)
-    if claimed > FEW_RUNS + there // DIGEST:
-        os.stat(path)  # a FileNotFoundError, if it was removed meanwhile, and its segments with it
-        raise CorruptCheckpointError(path, f"{claimed} runs of blocks are more than the files beside it can have")
 
 
 def mapped_file(name: str) -> str:
@@ -119,10 +110,10 @@ class Opened:
 
     def check_content(self) -> None:
         """Look whether all that the manifest tells belongs together."""
-        told, tables = self.manifest, {name: self.whole_table(name) for name in self.manifest.arrays}
-        content = manifests.content_of(told.stamp, told.spec, told.counters, told.arrays, tables)
-        if content != told.content or told.items != told.counters[SIZE]:
-            path = self.beside(manifests.name_of(told.generation))
+        manifest, tables = self.manifest, {name: self.whole_table(name) for name in self.manifest.arrays}
+        content = manifests.content_of(manifest.stamp, manifest.spec, manifest.counters, manifest.arrays, tables)
+        if content != manifest.content or manifest.items != manifest.counters[SIZE]:
+            path = self.beside(manifests.name_of(manifest.generation))
             raise CorruptCheckpointError(path, "its spec, counters and segments are not what was saved together")
 
     def _check_in_place(self) -> None:
@@ -173,7 +164,7 @@ class Opened:
                 table[mine] = self.table(k, name)[_Positions(part.arrays[name].runs).of(mine)]
         return table
 
-    def objects(self, k: int) -> dict[int, Any]:
+    def objects(self, k: int) -> dict[int, object]:
         """The Python objects of a segment, by token."""
         nbytes, checksum = self.manifest.segments[k].objects
         content = self._read(k, self._places[k].objects, nbytes)
@@ -220,7 +211,6 @@ class Opened:
             yield chunk, content
 
     def _chunks(self, k: int, name: str, runs: list[Run]) -> Iterator[tuple[Run, int, bytes]]:
-        """Blocks of an array that a segment has, in chunks: which, where in the file they begin, their checksums."""
         stored, table = self.manifest.arrays[name], self.table(k, name)
         positions = _Positions(self.manifest.segments[k].arrays[name].runs)
         for chunk in chunks(runs):
@@ -246,6 +236,5 @@ class _Positions:
         self.before = np.cumsum(stops - self.starts) - (stops - self.starts)
 
     def of(self, blocks: Numbers) -> Numbers:
-        """The positions int64 [n] of blocks int64 [n] that are in the segment."""
         run = np.searchsorted(self.starts, blocks, "right") - 1
         return self.before[run] + blocks - self.starts[run]

@@ -18,7 +18,7 @@ def encode(by_token: Mapping[int, object]) -> bytes:
     return json.dumps(by_token, separators=(",", ":"), allow_nan=False).encode() if by_token else b""
 
 
-def decode(content: bytes) -> dict[int, Any]:
+def decode(content: bytes) -> dict[int, object]:
     """And back."""
     try:
         info = json.loads(content) if content else {}
@@ -35,7 +35,7 @@ def check(value: Any, leaf: str, depth: int = 0) -> None:
     Raises:
         TypeError: naming the leaf and what is in it.
     """
-    kind = type(value)
+    kind = type(value)  # of a class that inherits from one of these, JSON would lose what it adds
     if value is None or kind is bool or kind is str:
         return
     if kind is int and -LONGEST < value < LONGEST:

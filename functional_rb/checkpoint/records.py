@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import DeviceLike, NumpyArray
+from functional_rb.base.arrays import DeviceLike, Nest, NumpyArray
 from functional_rb.base.containers import RULES, register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
@@ -16,6 +17,7 @@ from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
 from functional_rb.specs import Composite, spec_of
+from functional_rb.specs.base import SpecNest
 from functional_rb.structures import row_layout
 
 
@@ -27,7 +29,7 @@ class Record:
         value: the nest.
     """
 
-    value: Any
+    value: Nest
 
 
 NAMES: Final = ("value",)
@@ -54,7 +56,7 @@ def as_state(value: object, who: str) -> State:
     return State(*functions.add(numpy_ops.OPS, functions.init(numpy_ops.OPS, spec), spec, leaves, 1, None, None), spec)
 
 
-def on_host(leaf: Any) -> NumpyArray:
+def on_host(leaf: Nest) -> NumpyArray:
     """An array of either library in NumPy, bfloat16 among them."""
     if not hasattr(leaf, "detach"):
         return np.asarray(leaf)
@@ -69,7 +71,7 @@ def is_record(spec: BufferSpec) -> bool:
     return isinstance(spec.item, Composite) and getattr(spec.item._like[0], "type", None) is Record
 
 
-def described(spec: BufferSpec) -> Any:
+def described(spec: BufferSpec) -> SpecNest:
     """What a checkpoint holds: the spec of its buffer, or those of a nest's arrays in the nest's containers."""
     return spec.item["value"] if is_record(spec) else spec
 
@@ -80,31 +82,34 @@ def problem(spec: BufferSpec, arrays: Arrays) -> str | None:
 
 
 def _problem_of(value: object) -> str | None:
-    """By the rule of a container, or of one in it."""
     rule, apart = RULES.get(type(value)), nest.parts_of(value)
-    if rule is not None and (told := rule(value)):
-        return f"{type(value).__name__}: {told}"
-    parts = [] if apart is None else apart[1]
-    return next((told for part in parts if (told := _problem_of(part))), None)
+    if rule is not None and (reason := rule(value)):
+        return f"{type(value).__name__}: {reason}"
+    for part in [] if apart is None else apart[1]:
+        if reason := _problem_of(part):
+            return reason
+    return None
 
 
-def _leaves(spec: BufferSpec, arrays: Arrays) -> list[Any]:
+def _leaves(spec: BufferSpec, arrays: Arrays) -> list[NumpyArray]:
     return [leaf[0] for leaf in row_layout.unpack(numpy_ops.OPS, spec.plan.layout, arrays.rows, arrays.wide)]
 
 
-def value_of(spec: BufferSpec, arrays: Arrays, backend: Any, device: DeviceLike, mapped: bool) -> object:
-    """The nest of a checkpoint.
+class Builder(Protocol):
+    """How a backend puts a nest together: its `restore` module."""
 
-    Args:
-        spec: of the buffer that stands for it.
-        arrays: of that buffer, of NumPy.
-        backend: its `restore` module.
-        device: where the arrays go; the backend's default if None.
-        mapped: whether the arrays are those of the file, and leaves stay in it where the backend can have that.
+    def placed(self, array: NumpyArray, device: DeviceLike) -> Nest:
+        """A leaf on a device; refuses dtypes that the backend lacks."""
 
-    Raises:
-        TypeError: for dtypes that the backend lacks, naming leaf and remedy.
+    @property
+    def build_mapping(self) -> Callable[..., Nest]:
+        """See `base.nest.unflatten`."""
+
+
+def value_of(spec: BufferSpec, arrays: Arrays, backend: Builder, device: DeviceLike, mapped: bool) -> Nest:
+    """The nest of a checkpoint, of the arrays of the buffer that stands for it.
+
+    With `mapped` these are the file's own, and leaves stay in it where the backend can have that.
     """
     leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in _leaves(spec, arrays)]
-    made = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping)
-    return made.value
+    return nest.unflatten(spec.plan.structure, leaves, backend.build_mapping).value

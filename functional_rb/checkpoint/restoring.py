@@ -9,11 +9,10 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
 
 from functional_rb.base import lazy, nest
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.base.description import Description
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
 from functional_rb.base.files import as_path
@@ -26,7 +25,7 @@ from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.claims import spec_of
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.loading import TRIES, USUAL, Content, Reading, read
+from functional_rb.checkpoint.loading import TRIES, USUAL, Content, LoadOptions, read
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.convert.json import KnownError
 from functional_rb.storage import elsewhere
@@ -35,13 +34,13 @@ from functional_rb.storage import elsewhere
 def load(
     path: str | os.PathLike[str],
     backend: ModuleType | str,
-    reading: Reading = USUAL,
+    options: LoadOptions = USUAL,
     *,
     device: DeviceLike = None,
     storage: Storage | None = None,
     spec: Description | Sequence[object] | None = None,
     sharding: object = None,
-) -> Any:
+) -> Nest:
     """The state, mixture or nest of the newest checkpoint in a directory. Nothing is run that the files contain.
 
     Going on from it is bit for bit as going on from the state that was saved, on either backend, unless it is given
@@ -50,7 +49,7 @@ def load(
     Args:
         path: a directory that `save` has written to.
         backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
-        reading: how it is read, as `frb.checkpoint.Reading(mmap=True)`, `Reading(fall_back=True)`.
+        options: how it is read, as `frb.checkpoint.LoadOptions(mmap=True)`, `LoadOptions(fall_back=True)`.
         device: where the state goes, as for `init`.
         storage: in place of the spec's, and needed where that is `Memmap` with the path of another directory: no path
             in a file is followed. Mapped files in this very directory are gone on with, without a copy, wherever
@@ -85,45 +84,52 @@ def load(
         1
     """
     directory = os.path.abspath(as_path(path, "load"))
-    if not isinstance(reading, Reading):
-        raise TypeError(f"load: expected reading as frb.checkpoint.Reading(...), got {reading!r:.80}")
+    if not isinstance(options, LoadOptions):
+        raise TypeError(f"load: expected options as frb.checkpoint.LoadOptions(...), got {options!r:.80}")
     if sharding is not None:
         if spec is not None and not isinstance(spec, BufferSpec):
             raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
-        return _load_dealt(directory, backend, reading, device, storage, spec, sharding)
+        return _load_dealt(directory, backend, options, device, storage, spec, sharding)
 
-    def one(where: str, number: int | None, given: Any) -> tuple[Any, int]:
-        if given is None or isinstance(given, BufferSpec):
-            return _load(where, backend, number, reading, device, storage, given)
-        if not isinstance(given, Sequence) and not isinstance(given, Description):
+    def one(where: str, number: int | None, wanted: object) -> tuple[Nest, int]:
+        if wanted is None or isinstance(wanted, BufferSpec):
+            return _load(where, backend, number, options, device, storage, wanted)
+        if not isinstance(wanted, Sequence | Description):
             raise TypeError(
                 f"load: expected a BufferSpec as spec (of a hash map a HashMapSpec, of a forest a ForestSpec), or a "
-                f"list with one for each buffer of a mixture, got {type(given).__name__}"
+                f"list with one for each buffer of a mixture, got {type(wanted).__name__}"
             )
-        value, found = _load(where, backend, number, reading, device, storage, None)
-        if isinstance(given, Description):
-            return _with_spec(value, given, backend), found
+        value, generation = _load(where, backend, number, options, device, storage, None)
+        if isinstance(wanted, Description):
+            kind = type(getattr(value, "spec", None))
+            if kind is not type(wanted):
+                raise ValueError(
+                    f"load: spec: got a {type(wanted).__name__}, and what was saved is a {type(value).__name__}; leave "
+                    f"it out, and give parts of it another spec by rb.with_spec"
+                )
+            return importlib.import_module(f"{backend_name(backend)}_backend").with_spec(value, wanted), generation
         if not mixtures.is_record(value):
             raise ValueError(
-                f"load: spec: expected one BufferSpec, as no mixture was saved, got {type(given).__name__}"
+                f"load: spec: expected one BufferSpec, as no mixture was saved, got {type(wanted).__name__}"
             )
-        return value, found
+        return value, generation
 
     if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
         raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
-    return mixtures.loaded(directory, one, spec, reading.fall_back)
+    return mixtures.loaded(directory, one, spec, options.fall_back)
 
 
 def _load_dealt(
     directory: str,
     backend: ModuleType | str,
-    reading: Reading,
+    options: LoadOptions,
     device: DeviceLike,
     storage: Storage | None,
     wanted: BufferSpec | None,
     sharding: object,
-) -> Any:
-    """What `load` gives of a buffer that is to be dealt: all processes find the same checkpoint, or none does."""
+) -> Nest:
+    # All processes have to load the same checkpoint: each reads the newest that it finds, and all go back to the oldest
+    # of these until they agree.
     module = lazy.imported(f"{backend_name(backend)}_backend.scale.files")
     group: Group = module.group_of(sharding)
     if wanted is not None:
@@ -132,18 +138,18 @@ def _load_dealt(
     own = (group.shards, group.own)
     contents: list[Content] = []
 
-    def attempt(before: int | None) -> list[Any]:
-        found = read(directory, reading, storage, wanted=wanted, dealer=module.dealer, own=own, before=before)
+    def attempt(before: int | None) -> tuple[int, str]:
+        found = read(directory, options, storage, wanted=wanted, dealer=module.dealer, own=own, before=before)
         contents[:] = [_parts_for(found, wanted, storage, module.dealer, own)]
-        return [found.generation, found.stamp]
+        return found.generation, found.stamp
 
     limit = None
     while True:
-        told = agreed(group, "load", partial(attempt, limit))
-        limit = min(number for number, _ in told)
-        if all(number == limit for number, _ in told):
+        answers = agreed(group, "load", partial(attempt, limit))
+        limit = min(number for number, _ in answers)
+        if all(number == limit for number, _ in answers):
             break
-    if len({stamp for _, stamp in told}) > 1:
+    if len({stamp for _, stamp in answers}) > 1:
         raise CheckpointError(
             f"load: {directory}: checkpoint {limit} is another one in different processes; give a directory that "
             f"all of them share"
@@ -158,9 +164,12 @@ def _load_dealt(
 
 
 def _parts_for(
-    found: Content, wanted: BufferSpec | None, storage: Storage | None, dealer: shards.Dealer, own: Any
+    found: Content,
+    wanted: BufferSpec | None,
+    storage: Storage | None,
+    dealer: shards.Dealer,
+    own: tuple[int, tuple[int, ...]],
 ) -> Content:
-    """The process's own parts of what was read."""
     if records.is_record(found.spec):
         raise ValueError("load: sharding: expected a checkpoint of a buffer, got one of a nest, or of a mixture")
     if found.parts is not None:
@@ -179,42 +188,31 @@ def _parts_for(
     return found._replace(spec=spec, arrays=index, parts=parts, stamp="")
 
 
-def _with_spec(value: object, spec: Description, backend: ModuleType | str) -> object:
-    """A map or a forest with another spec."""
-    kind = type(getattr(value, "spec", None))
-    if kind is not type(spec):
-        raise ValueError(
-            f"load: spec: got a {type(spec).__name__}, and what was saved is a {type(value).__name__}; leave it out, "
-            f"and give parts of it another spec by rb.with_spec"
-        )
-    return importlib.import_module(f"{backend_name(backend)}_backend").with_spec(value, spec)
-
-
 def _load(
     path: str,
     backend: ModuleType | str,
     number: int | None,
-    reading: Reading,
+    options: LoadOptions,
     device: DeviceLike,
     storage: Storage | None,
     spec: BufferSpec | None,
-) -> tuple[Any, int]:
+) -> tuple[Nest, int]:
     named = backend_name(backend)
     module = lazy.imported(f"{named}_backend.engines.restore")
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
     dealer = module.dealer
-    found = read(path, reading, storage, here=True, wanted=spec, number=number, dealer=dealer)
+    found = read(path, options, storage, here=True, wanted=spec, number=number, dealer=dealer)
     if found.of_shards and spec is None and storage is not None:
         spec = dataclasses.replace(found.spec, storage=storage)
     if records.is_record(found.spec):
-        return records.value_of(found.spec, found.arrays, module, device, reading.mmap), found.generation
+        return records.value_of(found.spec, found.arrays, module, device, options.mmap), found.generation
     if spec is not None and not respec.same_place(found.spec, spec):
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return module.restore(spec, arrays, device, objects=found.objects, files=files), found.generation
     try:
-        with _device_told(found, path, device, storage):
+        with _explaining_device(found, path, device, storage):
             state = module.restore(
                 found.spec,
                 found.arrays,
@@ -232,10 +230,10 @@ def _load(
 
 
 @contextlib.contextmanager
-def _device_told(found: Content, path: str, device: DeviceLike, storage: Storage | None) -> Iterator[None]:
-    """Where a checkpoint says on which device its buffer lay, and that is not here: name the manifest, and a remedy."""
-    told = found.spec.storage
-    name = told.device if isinstance(told, Device) and device is None and storage is None else None
+def _explaining_device(found: Content, path: str, device: DeviceLike, storage: Storage | None) -> Iterator[None]:
+    # A checkpoint may name a device that this machine lacks; the error then names the manifest and a remedy.
+    saved = found.spec.storage
+    name = saved.device if isinstance(saved, Device) and device is None and storage is None else None
     try:
         if name is not None and name.partition(":")[0] == "meta":
             raise ValueError("it has no values")
@@ -250,7 +248,7 @@ def _device_told(found: Content, path: str, device: DeviceLike, storage: Storage
         ) from error
 
 
-def nest_at(directory: str, number: int) -> Any:
+def nest_at(directory: str, number: int) -> Nest:
     """The nest of one checkpoint, by its number, with arrays of NumPy; None of a state's, or of one that is damaged."""
     try:
         found = read(directory, number=number)
@@ -258,20 +256,11 @@ def nest_at(directory: str, number: int) -> Any:
         return None
     if not records.is_record(found.spec):
         return None
-    return records.value_of(found.spec, found.arrays, _NumPy, None, mapped=False)
+    with_numpy = SimpleNamespace(placed=lambda array, device: array, build_mapping=nest.plain_mapping)
+    return records.value_of(found.spec, found.arrays, with_numpy, None, mapped=False)
 
 
-class _NumPy:
-    """How `records.value_of` puts a nest together with arrays of NumPy."""
-
-    @staticmethod
-    def placed(array: Any, device: DeviceLike) -> Any:
-        return array
-
-    build_mapping = staticmethod(nest.plain_mapping)
-
-
-def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Any:
+def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nest:
     """What the newest checkpoint in a directory holds: shapes and dtypes, without reading any of its arrays.
 
     Args:
@@ -311,7 +300,7 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Any
     raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
 
 
-def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Any:
+def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Nest:
     name = os.path.join(directory, manifests.name_of(number))
     try:
         described = records.described(spec_of(read_manifest(directory, number), known, name))

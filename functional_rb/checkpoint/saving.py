@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from functional_rb.checkpoint import changes, in_place, python_objects, segment
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Run, Stored, Table, chunks, runs_of, stored_arrays
 from functional_rb.checkpoint.changes import Masks
-from functional_rb.checkpoint.manifest import Blocks, Manifest, Segment
+from functional_rb.checkpoint.manifest import Blocks, Checkpoint, Manifest, Segment
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 from functional_rb.convert import to_json
 from functional_rb.core.counters import SIZE
@@ -37,25 +36,22 @@ _OURS = re.compile(r"([0-9]{10})\.(json|safetensors)(\.part)?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
-    """What a save has written.
+class SaveOptions:
+    """The arguments of a save that hold for all of its parts; see `functional_rb.checkpoint.moment.save`.
 
     Attributes:
-        path: the manifest.
-        generation: its number; each save has the next one.
-        items: how many items it holds.
-        nbytes: of the files that it consists of; those that the rows of a `Memmap` buffer lie in are not counted.
-        written: bytes that were written for it.
-        full: whether it needs no file of an earlier save.
-
+        incremental: whether unchanged blocks are taken from the checkpoint before.
+        keep: how many checkpoints stay.
+        progress: whether a progress bar is shown.
+        who: how errors name the function.
+        lasting: whether training goes on before all is written; else it is written at once.
     """
 
-    path: str
-    generation: int
-    items: int
-    nbytes: int
-    written: int
-    full: bool
+    incremental: bool
+    keep: int
+    progress: bool | None
+    who: str
+    lasting: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,30 +59,30 @@ class Request:
     """A save that has been checked.
 
     Attributes:
-        spec: of the buffer, as text.
+        spec: the JSON text of the buffer's spec.
         files: the path of its storage, if that is in files with one.
         directory: where to.
-        incremental: whether unchanged blocks are taken from the checkpoint before, as in `save`.
-        keep: how many checkpoints stay, as in `save`.
-        progress: whether a progress bar is shown, as in `save`.
+        how: the arguments of `save`.
         shards: where the parts are of the buffer whose index this is.
     """
 
     spec: str
     files: str | None
     directory: str
-    incremental: bool
-    keep: int
-    progress: bool | None
+    how: SaveOptions
     shards: manifests.Shards | None = None
 
+    def keeping(self, keep: int | None) -> Request:
+        """The same with another number of checkpoints that stay, if one is given."""
+        return self if keep is None else dataclasses.replace(self, how=dataclasses.replace(self.how, keep=keep))
 
-def request(state: State, path: object, incremental: bool, keep: int, progress: bool | None, who: str) -> Request:
+
+def request(state: State, path: object, how: SaveOptions) -> Request:
     """Check what `save` is given, before anything is touched."""
-    check_keep(keep, who)
-    hasher()
+    check_keep(how.keep, how.who)
+    hasher()  # an ImportError, if what computes checksums is not installed
     files = state.spec.storage.path if isinstance(state.spec.storage, Memmap) else None
-    return Request(to_json(state.spec), files, os.path.abspath(as_path(path, who)), incremental, keep, progress)
+    return Request(to_json(state.spec), files, os.path.abspath(as_path(path, how.who)), how)
 
 
 def check_keep(keep: int, who: str) -> None:
@@ -97,18 +93,18 @@ def check_keep(keep: int, who: str) -> None:
         raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
 
 
-def write(reader: Reader, asked: Request) -> Saved:
+def write(reader: Reader, asked: Request) -> Checkpoint:
     with contextlib.closing(reader):
         return while_held(asked.directory, lambda: _Save(reader, asked).run())
 
 
-def write_where_held(reader: Reader, asked: Request) -> Saved:
+def write_where_held(reader: Reader, asked: Request) -> Checkpoint:
     """The same in a directory that the caller holds."""
     with contextlib.closing(reader):
         return _Save(reader, asked).run()
 
 
-def while_held(directory: str, work: Callable[[], Saved]) -> Saved:
+def while_held(directory: str, work: Callable[[], Checkpoint]) -> Checkpoint:
     """Hold a directory, which is made if it is not there: other saves to it wait, those of other processes too."""
     with disk.typed(directory):
         disk.make_directory(directory)
@@ -135,7 +131,7 @@ class _Save:
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def run(self) -> Saved:
+    def run(self) -> Checkpoint:
         numbers = self.tidy()
         manifests_there = self.readable()
         generation = max(numbers, default=0) + 1
@@ -145,7 +141,7 @@ class _Save:
                 f"checkpoint; remove the files with that number if they are none of yours, or use another directory"
             )
         with contextlib.ExitStack() as stack:
-            base = self.base(manifests_there, stack) if self.asked.incremental else None
+            base = self.base(manifests_there, stack) if self.asked.how.incremental else None
             try:
                 masks = changes.changed(self.reader, self.vector, base)
             except CorruptCheckpointError:  # nothing can be built on it
@@ -163,9 +159,8 @@ class _Save:
             self.clean_up(generation)
             raise
         self.prune(manifest, manifests_there)
-        return Saved(
-            self.path(manifests.name_of(generation)), generation, manifest.items, manifest.nbytes, written, not kept
-        )
+        path = self.path(manifests.name_of(generation))
+        return Checkpoint(path, generation, manifest.items, manifest.time, manifest.nbytes, written, full=not kept)
 
     def tidy(self) -> list[int]:
         found = [match for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
@@ -182,7 +177,6 @@ class _Save:
         return found
 
     def base(self, there: dict[int, Manifest], stack: contextlib.ExitStack) -> Opened | None:
-        """The newest checkpoint, if it has the same arrays and its files are there."""
         newest = next(iter(there.values()), None)
         if newest is None or newest.arrays != self.arrays or len(newest.counters) != len(self.vector):
             return None
@@ -196,7 +190,6 @@ class _Save:
         return opened
 
     def write_segment(self, generation: int, masks: Masks, whole: Tables) -> tuple[list[Segment], int]:
-        """The new file with all that has changed; none if nothing has. Its checksums go into the whole ones."""
         runs: dict[str, tuple[Stored, list[Run]]] = {
             name: (stored, runs_of(masks[name])) for name, stored in self.arrays.items() if masks[name].any()
         }
@@ -205,7 +198,7 @@ class _Save:
         objects = python_objects.encode(self.objects(runs))
         name = manifests.segment_name(generation)
         total = sum(stored.length(has) * stored.row_bytes for stored, has in runs.values())
-        with Progress(total, "save", self.asked.progress) as progress:
+        with Progress(total, "save", self.asked.how.progress) as progress:
             tables = segment.write(self.path(name + TEMPORARY), self.reader, runs, objects, progress, self.in_place)
         disk.rename(self.path(name + TEMPORARY), self.path(name))
         size = segment.places(runs, len(objects), self.in_place).size
@@ -214,8 +207,7 @@ class _Save:
         has = {name: Blocks(runs[name][1], digest(table).hex()) for name, table in tables.items()}
         return [Segment(name, has, (len(objects), digest(objects).hex()), size)], size
 
-    def objects(self, runs: dict[str, tuple[Stored, list[Run]]]) -> dict[int, Any]:
-        """The Python objects whose tokens are in the blocks to be written."""
+    def objects(self, runs: dict[str, tuple[Stored, list[Run]]]) -> dict[int, object]:
         found: dict[int, object] = {}
         if not self.reader.spec.plan.objects:
             return found
@@ -262,7 +254,6 @@ class _Save:
         return len(content)
 
     def clean_up(self, generation: int) -> None:
-        """After a failure: leave nothing behind, unless the checkpoint may have become visible."""
         if self.committing:
             return
         for name in (manifests.segment_name(generation), manifests.name_of(generation)):
@@ -271,8 +262,8 @@ class _Save:
                     disk.unlink(path)
 
     def prune(self, newest: Manifest, there: dict[int, Manifest]) -> None:
-        """Remove older checkpoints and files that none needs; what cannot be removed is left to the next save."""
-        older = list(there.values())[: self.asked.keep - 1]
+        # What cannot be removed is left to the next save.
+        older = list(there.values())[: self.asked.how.keep - 1]
         needed = {part.file for manifest in (newest, *older) for part in manifest.segments}
         needed |= {manifests.name_of(manifest.generation) for manifest in (newest, *older)}
         found = [match[0] for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]

@@ -15,22 +15,24 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from functional_rb.base.checksum import digest
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.base.files import as_path
+from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import saving
 from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.manifest import Manifest, Shards
+from functional_rb.checkpoint.manifest import Checkpoint, Manifest, Shards
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.checkpoint.places import SHARDS, manifests_of, place_of
-from functional_rb.checkpoint.saving import Request, Saved
+from functional_rb.checkpoint.saving import Request, SaveOptions
 from functional_rb.convert import to_json
+from functional_rb.core.draft import Arrays
 from functional_rb.storage import disk
 
 
@@ -54,41 +56,48 @@ class Dealt:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
+class SavedPart(NamedTuple):
+    """What other processes have to know of a part that was written; see `Checkpoint` and `Manifest`."""
+
+    shard: int
+    generation: int
+    content: str
+    nbytes: int
+    written: int
+    full: bool
+
+
 class OfShards:
     """A moment of a buffer that is dealt to shards: of the index, and of this process's parts."""
 
-    def __init__(
-        self, dealt: Dealt, path: object, incremental: bool, keep: int, progress: bool | None, who: str
-    ) -> None:
-        self._dealt, self._who = dealt, who
+    def __init__(self, dealt: Dealt, path: object, how: SaveOptions) -> None:
+        self._dealt, self._how = dealt, how
 
-        def check() -> list[Any]:
-            directory = os.path.abspath(as_path(path, who))
-            self.directory = directory
-            self._asked = saving.request(dealt.index, directory, incremental, keep, progress, who)
+        def check() -> list[object]:
+            self.directory = os.path.abspath(as_path(path, how.who))
+            self._asked = saving.request(dealt.index, self.directory, how)
             self._spec = to_json(dealt.spec)
-            return [self._spec, dealt.group.shards, incremental, keep, self._moment()]
+            with contextlib.closing(dealt.index.reader()) as reader:
+                counters = reader.read("counters", 0, reader.shapes["counters"][0][0])
+            return [self._spec, dealt.group.shards, how.incremental, how.keep, digest(counters.tobytes()).hex()]
 
-        told = agreed(dealt.group, who, check)
-        differing = [number for number, one in enumerate(told) if one != told[0]]
+        answers = agreed(dealt.group, how.who, check)
+        differing = [number for number, answer in enumerate(answers) if answer != answers[0]]
         if differing:
             raise ValueError(
-                f"{who}: expected the same buffer, at the same moment, and the same arguments in all processes, and "
-                f"processes {differing} have others than process 0; let all call the same functions in the same order"
+                f"{how.who}: expected the same buffer, at the same moment, and the same arguments in all processes, "
+                f"and processes {differing} have others than process 0; let all call the same functions in the same "
+                f"order"
             )
 
-    def _moment(self) -> str:
-        with contextlib.closing(self._dealt.index.reader()) as reader:
-            return digest(reader.read("counters", 0, reader.shapes["counters"][0][0]).tobytes()).hex()
-
-    def write(self, keep: int | None = None) -> Saved:
+    def write(self, keep: int | None = None) -> Checkpoint:
         """Write it, in all processes; one of them holds the directory meanwhile."""
-        asked = self._asked if keep is None else dataclasses.replace(self._asked, keep=keep)
+        asked = self._asked.keeping(keep)
         if self._dealt.group.number:
             return self._write(asked)
         begun = False
 
-        def work() -> Saved:
+        def work() -> Checkpoint:
             nonlocal begun
             begun = True
             return self._write(asked)
@@ -97,46 +106,43 @@ class OfShards:
             return saving.while_held(self.directory, work)
         except BaseException as error:
             if not begun:  # the others wait for an answer
-                agreed(self._dealt.group, self._who, partial(_fail, error))
+                agreed(self._dealt.group, self._how.who, partial(_fail, error))
             raise
 
-    def _write(self, asked: Request) -> Saved:
-        group = self._dealt.group
-        agreed(group, self._who, lambda: None)  # the directory is held
-        parts = agreed(group, self._who, lambda: [self._write_part(k, asked) for k in group.own])
-        of_all = sorted(part for of_process in parts for part in of_process)
-        done = agreed(group, self._who, lambda: None if group.number else self._write_index(asked, of_all))
-        return Saved(**done[0])
+    def _write(self, asked: Request) -> Checkpoint:
+        group, who = self._dealt.group, self._how.who
+        agreed(group, who, lambda: None)  # the directory is held
+        parts = agreed(group, who, lambda: [self._write_part(k, asked) for k in group.own])
+        of_all = sorted(SavedPart(*part) for of_process in parts for part in of_process)
+        answers = agreed(group, who, lambda: {} if group.number else self._write_index(asked, of_all))
+        return Checkpoint(**answers[0])
 
-    def _write_part(self, k: int, asked: Request) -> list[Any]:
-        """One of the process's own: what the others have to know of it."""
+    def _write_part(self, k: int, asked: Request) -> SavedPart:
         part, place = self._dealt.parts[k], place_of(self.directory, k)
-        given = saving.request(part, place, asked.incremental, asked.keep, asked.progress, self._who)
         # What the whole's older checkpoints name of this part has to stay for as long as they do.
-        named = [one.parts[k][0] for one in _kept(self.directory, asked.keep) if k < len(one.parts)]
+        named = [one.parts[k][0] for one in _kept(self.directory, asked.how.keep) if k < len(one.parts)]
         needed = [number for number in there(place) if number >= min(named)] if named else []
-        saved = saving.write(part.reader(), dataclasses.replace(given, keep=len(needed) + 1))
+        of_part = saving.request(part, place, asked.how).keeping(len(needed) + 1)
+        saved = saving.write(part.reader(), of_part)
         content = read_manifest(place, saved.generation).content
-        return [k, saved.generation, content, saved.nbytes, saved.written, saved.full]
+        return SavedPart(k, saved.generation, content, saved.nbytes, saved.written, saved.full)
 
-    def _write_index(self, asked: Request, parts: list[list[Any]]) -> dict[str, Any]:
-        """The index, and by its manifest the whole."""
-        for k, number, *_ in parts:
-            path = os.path.join(place_of(self.directory, k), manifests.name_of(number))
+    def _write_index(self, asked: Request, parts: list[SavedPart]) -> Json:
+        for part in parts:
+            path = os.path.join(place_of(self.directory, part.shard), manifests.name_of(part.generation))
             if not os.path.exists(path):
                 raise CheckpointError(
                     f"{path}: expected the part that another process has just written, and it is not here; give a "
                     f"directory that all processes share"
                 )
-        named = Shards(self._spec, tuple((number, content) for _, number, content, *_ in parts))
+        named = Shards(self._spec, tuple((part.generation, part.content) for part in parts))
         last = saving.write_where_held(self._dealt.index.reader(), dataclasses.replace(asked, shards=named))
-        _tidy(self.directory, asked.keep)
-        nbytes, written = (sum(part[field] for part in parts) for field in (3, 4))
+        _tidy(self.directory, asked.how.keep)
         whole = dataclasses.replace(
             last,
-            nbytes=last.nbytes + nbytes,
-            written=last.written + written,
-            full=last.full and all(part[5] for part in parts),
+            nbytes=last.nbytes + sum(part.nbytes for part in parts),
+            written=last.written + sum(part.written for part in parts),
+            full=last.full and all(part.full for part in parts),
         )
         return dataclasses.asdict(whole)
 
@@ -149,7 +155,6 @@ def _fail(error: BaseException) -> None:
 
 
 def _kept(directory: str, keep: int) -> list[Shards]:
-    """What the newest checkpoints there name."""
     found = []
     for number in there(directory)[:keep]:
         with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
@@ -158,7 +163,7 @@ def _kept(directory: str, keep: int) -> list[Shards]:
 
 
 def _tidy(directory: str, keep: int) -> None:
-    """Remove the parts of shards that none of the newest checkpoints has any more."""
+    # A buffer that is dealt to fewer shards than before leaves directories that no checkpoint names.
     most = max((len(one.parts) for one in _kept(directory, keep)), default=0)
     with contextlib.suppress(OSError):
         for name in os.listdir(os.path.join(directory, SHARDS)):
@@ -172,26 +177,62 @@ def _tidy(directory: str, keep: int) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
+class Dealing(Protocol):
+    """How a buffer is dealt: `functional_rb.scale.deal.Dealing`."""
+
+    @property
+    def shards(self) -> int:
+        """To how many shards."""
+
+    @property
+    def index(self) -> BufferSpec:
+        """The spec of what all shards have the same of."""
+
+    @property
+    def part(self) -> BufferSpec:
+        """The spec of what one shard has alone."""
+
+
 class Dealer(Protocol):
     """What knows how buffers are dealt, which checkpoints do not: `functional_rb.scale.regroup`."""
 
-    def deal(self, spec: BufferSpec, shards: int) -> Any:
-        """How a buffer is dealt, `index` and `part` by their specs among it."""
+    def deal(self, spec: BufferSpec, shards: int) -> Dealing:
+        """How a buffer is dealt to so many shards."""
 
-    def split(self, spec: BufferSpec, whole: Any) -> tuple[Any, Any]:
+    def split(self, spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
         """The index, and the part with all items, of arrays of NumPy."""
 
-    def join(self, spec: BufferSpec, index: object, part: object) -> Any:
-        """The inverse."""
+    def join(self, spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
+        """The inverse of `split`."""
 
-    def sources(self, old: object, new: object, shard: int) -> Iterable[int]:
+    def sources(self, old: Dealing, new: Dealing, shard: int) -> Iterable[int]:
         """The shards in which a shard's lanes, or slots, lay."""
 
-    def regrouped(self, old: object, index: object, parts: Mapping[int, object], new: object, shard: int) -> Any:
+    def regrouped(self, old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dealing, shard: int) -> Arrays:
         """The part of a shard."""
 
-    def misfit(self, dealing: object, index: object, part: object, shard: int) -> str | None:
+    def misfit(self, dealing: Dealing, index: Arrays, part: Arrays, shard: int) -> str | None:
         """Why a part does not belong to an index; or None."""
+
+
+class ReadPart(Protocol):
+    """What was read of a part: `functional_rb.checkpoint.loading.Content`."""
+
+    @property
+    def spec(self) -> BufferSpec:
+        """The spec of the part's buffer."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays of it, of NumPy."""
+
+    @property
+    def objects(self) -> dict[int, object]:
+        """Python objects by token."""
+
+    @property
+    def stamp(self) -> str:
+        """See `functional_rb.core.save_history`."""
 
 
 class Part(NamedTuple):
@@ -202,19 +243,19 @@ class Part(NamedTuple):
         stamp: of the checkpoint whose whole content it is; None if it is of none.
     """
 
-    arrays: Any
+    arrays: Arrays
     stamp: str | None
 
 
 def parts_of(
     directory: str,
     manifest: Manifest,
-    dealing: Any,
-    index: Any,
+    dealing: Dealing,
+    index: Arrays,
     numbers: Iterable[int],
     dealer: Dealer,
-    read: Callable[[str, Manifest], Any],
-) -> dict[int, Any]:
+    read: Callable[[str, Manifest], ReadPart],
+) -> dict[int, ReadPart]:
     """What `read` gives of the parts of some shards, each of which belongs to the index."""
     found = {}
     for k, (place, of_part) in manifests_of(directory, manifest, numbers).items():
@@ -229,7 +270,12 @@ def parts_of(
 
 
 def regrouped(
-    dealer: Dealer, old: Any, new: Any, own: Iterable[int], index: Any, contents: Mapping[int, Any]
+    dealer: Dealer,
+    old: Dealing,
+    new: Dealing,
+    own: Iterable[int],
+    index: Arrays,
+    contents: Mapping[int, ReadPart],
 ) -> dict[int, Part]:
     """The parts of a process's own shards, of those that were read."""
     arrays = {k: content.arrays for k, content in contents.items()}
@@ -241,8 +287,8 @@ def regrouped(
 
 
 def of_whole(
-    dealer: Dealer, spec: BufferSpec, whole: object, shards: int, own: Iterable[int]
-) -> tuple[Any, dict[int, Part]]:
+    dealer: Dealer, spec: BufferSpec, whole: Arrays, shards: int, own: Iterable[int]
+) -> tuple[Arrays, dict[int, Part]]:
     """The index, and the parts of a process's own shards, of a buffer that is not dealt."""
     index, part = dealer.split(spec, whole)
     old, new = dealer.deal(spec, 1), dealer.deal(spec, shards)

@@ -166,7 +166,6 @@ class _Reading:
         self.auxiliary = {name: arrays[auxiliary_name(name)].blank_array() for name in names}
 
     def segment(self, k: int, files: Files) -> bool:
-        """Verify a segment and keep the wanted arrays of it; whether it is whole."""
         path = self.opened.paths[k]
         part = self.opened.manifest.segments[k]
         if self.spec is None and path in files.problems:  # verified for another checkpoint that shares it
@@ -189,7 +188,6 @@ class _Reading:
         return True
 
     def in_place(self, files: Files) -> bool:
-        """Verify mapped files and keep the wanted rows; whether they are whole. Without a spec nothing is verified."""
         if self.spec is None or not self.opened.manifest.undo:
             return True
         try:
@@ -201,7 +199,6 @@ class _Reading:
         return True
 
     def keep(self, name: str, start: int, stop: int, rows: Array) -> None:
-        """Keep the wanted part of some rows of an array."""
         if name == "tree" and self.tree is not None:
             self.tree[start:stop] = rows
         if name.startswith(AUXILIARY) and own_name(name) in self.auxiliary:

@@ -109,7 +109,6 @@ def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
 
 
 def _pieces(rows: dict[int, Array], leaves: EpisodeLeaves, slots: Array) -> tuple[Array, Array, Array]:
-    """Where episodes begin and end among the steps in slots [n], and whether each is over."""
     over = np.zeros(len(slots), bool)
     last_step = [rows[k][slots].reshape(len(slots), math.prod(rows[k].shape[1:])) for k in leaves.last_step]
     for of_agents in (False, True):  # an episode of several agents is over when all are done
@@ -129,7 +128,6 @@ def _any(flags: Array) -> Array:
 
 
 def _ways(flags_by_name: dict[str, Array], slots: Array) -> dict[str, int]:
-    """How many steps have each combination of the flags."""
     found = {name: flags[slots] for name, flags in flags_by_name.items()}
     if len(found) < 2:
         return {name: int(flags.sum()) for name, flags in found.items()}

@@ -36,7 +36,6 @@ def draw_dataset(reader: Stored, path: str) -> None:
 
 
 def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
-    """Of the lengths and the returns of episodes, if they are finite."""
     summaries = list(reader.description.summaries())
     found = [
         ("steps of an episode", "episodes", distribution(np.array([episode.steps for episode in summaries]))),
@@ -46,7 +45,6 @@ def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
 
 
 def _frames(reader: Stored) -> list[tuple[int, Array]]:
-    """Some images with the slots of their steps: of the first part of observations that is one."""
     outline = Outline.of(reader.spec(narrow=False).observation, WHO)
     images = [k for k, member in enumerate(outline.members) if _is_image(member.spec)]
     if not images:
@@ -67,7 +65,8 @@ def _is_image(spec: object) -> bool:
 
 
 def _shown(image: Array) -> Array:
-    """Grey [height, width], or colours [height, width, 3]: also of three or four images in one; of others the last."""
+    # Grey [height, width], or colours [height, width, 3]. Of images stacked in one the first three channels, or the
+    # last one, are shown.
     if image.ndim == 2:
         return image
     if image.shape[0] < min(image.shape[1:]):  # channels, or images, first

@@ -60,7 +60,7 @@ def _remedy(report: Report) -> str:
     how = (
         ""
         if newest
-        else f"; frb.load(..., frb.checkpoint.Reading(fall_back=True)) loads generation {report['checkpoint']}"
+        else f"; frb.load(..., frb.checkpoint.LoadOptions(fall_back=True)) loads generation {report['checkpoint']}"
     )
     return f"DAMAGED: see above{how}."
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
 from functional_rb.base.extras import imported
 from functional_rb.inspection.report import Report
+
+# Of matplotlib, which may not be installed.
+Figure: TypeAlias = Any
 
 
 def draw(report: Report, path: str | os.PathLike[str]) -> None:
@@ -19,12 +22,12 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
     figure.savefig(path, dpi=150)
 
 
-def new_figure(width: float, height: float, who: str) -> Any:
+def new_figure(width: float, height: float, who: str) -> Figure:
     """A figure of matplotlib of this size in inches."""
     return imported("matplotlib.figure", who).Figure(figsize=(width, height), layout="constrained")
 
 
-def histograms(figure: Any, shown: list[tuple[str, str, Report]]) -> None:
+def histograms(figure: Figure, shown: list[tuple[str, str, Report]]) -> None:
     for axes, (name, what, numbers) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         edges, counts = numbers["histogram"]["edges"], numbers["histogram"]["counts"]
         if numbers["histogram"]["each"]:
@@ -38,7 +41,6 @@ def histograms(figure: Any, shown: list[tuple[str, str, Report]]) -> None:
 
 
 def _distributions(report: Report) -> list[tuple[str, str, Report]]:
-    """The name of each distribution, what it counts, and its numbers."""
     found: list[tuple[str, str, Report | None]] = []
     if report.get("priorities"):
         found.append(("priority, after alpha", "items", report["priorities"]))

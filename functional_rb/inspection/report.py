@@ -13,6 +13,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.errors import NoCheckpointError
 from functional_rb.base.files import as_path
+from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest
@@ -23,7 +24,7 @@ from functional_rb.inspection.episodes import EpisodeLeaves, Episodes
 BINS = 10
 
 # See `inspect`.
-Report = dict[str, Any]
+Report = Json
 
 
 def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Report:
@@ -142,10 +143,10 @@ def shown(member: Any) -> str:
         >>> shown(frb.Prioritized(alpha=0.5)), shown(frb.Prioritized(0.6))
         ('Prioritized(alpha=0.5)', 'Prioritized()')
     """
-    given = {field.name: getattr(member, field.name) for field in dataclasses.fields(member) if field.init}
-    usual = {field.name: field.default for field in dataclasses.fields(member)}
-    shown_fields = ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual[name])
-    return f"{type(member).__name__}({shown_fields})"
+    fields = dataclasses.fields(member)
+    values = [(field.name, getattr(member, field.name), field.default) for field in fields if field.init]
+    arguments = ", ".join(f"{name}={value!r}" for name, value, default in values if value != default)
+    return f"{type(member).__name__}({arguments})"
 
 
 def _priorities(contents: Contents) -> Report | None:

@@ -16,7 +16,7 @@ from functional_rb.specs.composite import Composite as Composite
 from functional_rb.specs.composite import freeze as freeze
 from functional_rb.specs.counting import cardinality
 from functional_rb.specs.example import spec_of
-from functional_rb.specs.exclusive import consolidate, has_exclusive_keys, has_stacked
+from functional_rb.specs.exclusive import consolidate, has_stacked
 from functional_rb.specs.graph import Graph
 from functional_rb.specs.multi_categorical import MultiCategorical, MultiOneHot
 from functional_rb.specs.non_tensor import NonTensor
@@ -40,7 +40,6 @@ __all__ = [
     "Text",
     "cardinality",
     "consolidate",
-    "has_exclusive_keys",
     "has_stacked",
     "spec_of",
     "stack",

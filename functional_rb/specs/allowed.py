@@ -7,9 +7,9 @@ import functools
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import order, random_numbers
 
 # For each row of `Allowed`, and each choice, another choice: [R, n].
@@ -58,17 +58,14 @@ class Allowed:
 
     @functools.cached_property
     def _every(self) -> bool:
-        """Whether every element may take every choice."""
         return bool(self.rows.all())
 
     @functools.cached_property
     def _in_front(self) -> Lookup | None:
-        """The choices of each row with the allowed ones in front; None if that is the usual order."""
         return _unless_itself(np.argsort(~self.rows, -1, kind="stable"))
 
     @functools.cached_property
     def _nearest(self) -> Lookup | None:
-        """The nearest allowed choice for each choice of each row; None if each choice is its own."""
         return _unless_itself(nearest_true(self.rows))
 
     @property
@@ -86,7 +83,7 @@ class Allowed:
         return ops.argmax(ops.cast(rank > drawn[..., None], "int32"))
 
     def _table(self, ops: SpecOps, like: Array) -> Array:
-        """What is allowed, as an array of the backend that broadcasts to [*elements, n]."""
+        # Broadcasts to [*elements, n].
         return ops.table(self.rows[0] if len(self.rows) == 1 else self.rows[self.of], "bool", like)
 
     def only(self, ops: SpecOps, chosen: Array) -> list[Array]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.base.arrays import Array, ArrayLike, Nest, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import numpy_ops, order, random_numbers
-from functional_rb.specs.base import Change, Domain, Spec, Table, as_table, broadcast, checked_shape
+from functional_rb.specs.base import Change, Domain, SpecNest, Table, Unit, as_table, broadcast, checked_shape
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ArraySpec(Spec):
+class ArraySpec(Unit):
     """An array of fixed shape and dtype.
 
     Attributes:
@@ -49,14 +49,12 @@ class ArraySpec(Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes of the shape."""
         return self.shape
 
-    def changed(self, k: int, change: Change) -> Any:
-        """The spec after a change of shape; the values that its `tables` have for each element move with it."""
-        shape = change(np.broadcast_to(np.int8(0), self.shape)).shape
-        arguments: dict[str, Any] = {name: getattr(self, name) for name in self.arguments} | {"shape": shape}
-        for name in self.tables:
+    def changed(self, k: int, change: Change) -> SpecNest:
+        arguments = {name: getattr(self, name) for name in self.arguments}
+        arguments["shape"] = change(np.broadcast_to(np.int8(0), self.shape)).shape
+        for name in self.tables:  # their values move with the elements
             if isinstance(arguments[name], tuple):
                 arguments[name] = change(self.table(name))
         return type(self)(**arguments)
@@ -72,7 +70,6 @@ class ArraySpec(Spec):
 
     @functools.cached_property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value."""
         if dtypes.kind_of(self.dtype) in ("float", "complex"):
             parts = 2 if self.dtype == "complex64" else 1
             low, high = self._bounds
@@ -80,11 +77,6 @@ class ArraySpec(Spec):
         return self.size * random_numbers.whole_words(self._counts)
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
-        """A value for each row of random bits int32 [N, words], uniform in [0, 2^31): an array [N, *shape].
-
-        Whole numbers, and reals between two bounds, are uniform; reals with one bound are exponential away from it, and
-        those with none normal.
-        """
         count = bits.shape[0]
         if self.dtype == "complex64":
             return ops.bitcast(Unbounded((*self.shape, 2)).draw(ops, bits), "complex64").reshape(count, *self.shape)
@@ -96,9 +88,8 @@ class ArraySpec(Spec):
         return drawn != 0 if self.dtype == "bool" else drawn
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        """Whether values [N, *shape] of the dtype lie in the domain, bool [N]. NaN lies in none."""
         if dtypes.kind_of(self.dtype) in ("bool", "complex"):
-            return rows_of(ops, x == x, self.size)
+            return rows_of(ops, x == x, self.size)  # false for NaN
         (low, high), (least, largest) = self._bounds, self._limits
         y = order.comparable(ops, x, self.dtype)
         # Bounds that the dtype has anyway are not compared with; NaN fails every comparison.
@@ -109,7 +100,6 @@ class ArraySpec(Spec):
         return rows_of(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """The values of the domain nearest to values [N, *shape]; in place of NaN, those nearest to 0."""
         kind = dtypes.kind_of(self.dtype)
         if kind == "bool":
             return x
@@ -122,7 +112,7 @@ class ArraySpec(Spec):
             y = ops.clamp(y, *(order.limit(ops, bound, self.dtype, x) for bound in self._bounds))
         return order.back(ops, y, self.dtype)
 
-    def encoded(self, ops: SpecOps, value: Array) -> Array:
+    def encoded(self, ops: SpecOps, value: Array) -> Nest:
         """What is stored, [*batch, *shape], for numbers of an environment: for most specs, these numbers."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
         # NumPy lacks bfloat16, and has its numbers as float32.
@@ -132,44 +122,42 @@ class ArraySpec(Spec):
             raise ValueError(f"expected shape {('...', *self.shape)}, got {shape}; reshape it")
         return value
 
-    def decoded(self, ops: SpecOps, x: Array) -> Array:
+    def decoded(self, ops: SpecOps, x: Array) -> Nest:
         """The numbers of an environment for stored values: the inverse of `encoded`."""
         return x
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
-        """What is stored, as a NumPy array, for a value of an environment; `batch` are its leading axes, if given."""
         array = np.asarray(self.encoded(numpy_ops.OPS, self._read(value)))
         if batch and array.shape[: array.ndim - len(self.shape)] != batch:
             raise ValueError(f"expected shape {(*batch, *self.shape)}, got {array.shape}; reshape it")
         return array
 
-    def to_host(self, x: NumpyArray) -> Any:
-        """What an environment has for stored values [*batch, *shape] in NumPy: the inverse of `from_host`."""
+    def to_host(self, x: NumpyArray) -> object:
         return self.decoded(numpy_ops.OPS, x)
 
     def _read(self, value: object) -> NumpyArray:
         return dtypes.as_dtype(value, self.dtype)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
+        # Without what is cached, which may be large.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def _bounds(self) -> tuple[NumpyArray, NumpyArray]:
-        """The domain as arrays that broadcast to the shape, in the dtype; bfloat16, which NumPy lacks, as float32."""
+        # They broadcast to the shape. NumPy lacks bfloat16: bounds in it are float32.
         dtype = "float32" if self.dtype == "complex64" else self.dtype
         low, high = (dtypes.as_numpy(dtype, bound) for bound in self.domain[:2])
         return low, high
 
     @functools.cached_property
     def _limits(self) -> tuple[bool, bool]:
-        """Whether the domain has a lower bound, and an upper bound, that lies inside the range of the dtype."""
+        # Whether the domain is narrower than the dtype below, and above.
         low, high = self._bounds
         least, largest = (np.asarray(bound, low.dtype) for bound in whole_domain(self.dtype)[:2])
         return bool((low > least).any()), bool((high < largest).any())
 
     @functools.cached_property
     def _distribution(self) -> random_numbers.Real | random_numbers.Whole:
-        """The distribution that `draw` draws from; truth values are drawn as numbers."""
         if dtypes.kind_of(self.dtype) == "float":
             return random_numbers.Real(*self._bounds, self.dtype)
         low = np.asarray(self.domain.low, object)
@@ -177,7 +165,7 @@ class ArraySpec(Spec):
 
     @functools.cached_property
     def _counts(self) -> NumpyArray:
-        """How many whole numbers the domain has for each element, as Python ints, which do not overflow."""
+        # Python ints, as the number of all uint64 does not fit into any dtype.
         low, high = (np.asarray(bound, object) for bound in self.domain[:2])
         return np.asarray(high - low + 1, object)
 
@@ -219,8 +207,7 @@ class Bounded(ArraySpec):
     low: Table = 0
     high: Table = 0
 
-    def __init__(self, low: Any, high: Any, shape: tuple[int, ...] = (), dtype: object = "float32") -> None:
-        """Bounds come first, as one writes them: `Bounded(-1.0, 1.0, (6,))`."""
+    def __init__(self, low: ArrayLike, high: ArrayLike, shape: tuple[int, ...] = (), dtype: object = "float32") -> None:
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         super().__post_init__()
@@ -276,21 +263,18 @@ class Binary(ArraySpec):
 
     @property
     def domain(self) -> Domain:
-        """The values zero and one."""
+        """The values zero and one; numbers above one half are nearest to one."""
         return Domain(0, 1, True)
 
     @property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value: one for each element."""
         return self.size
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
-        """False and True, or 0 and 1, each with probability one half."""
         ones = bits.reshape(bits.shape[0], *self.shape) >> 30
         return ones != 0 if self.dtype == "bool" else ops.cast(ones, self.dtype)
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        """Whether values [N, *shape] are zeros and ones alone, bool [N]."""
         if self.dtype == "bool":
             return super().inside(ops, x)
         y = order.comparable(ops, x, self.dtype)
@@ -298,7 +282,6 @@ class Binary(ArraySpec):
         return rows_of(ops, (y == zero) | (y == one), self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """One in place of numbers above one half, zero in place of the others."""
         if self.dtype == "bool":
             return x
         half = 0 if dtypes.kind_of(self.dtype) == "int" else 0.5

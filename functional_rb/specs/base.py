@@ -1,4 +1,4 @@
-"""What all specs have in common: how they change shape, and how they are shown."""
+"""What all specs have in common: how they change shape, how they are shown, and what a single unit does with values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Array, Nest, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import text_form
 
 Number = bool | int | float
 # A number for every element, or nested tuples that broadcast to a shape: arrays cannot be hashed.
-Table = Number | tuple[Any, ...]
-# A spec, or specs in nested dicts, tuples, dataclasses and whatever container is registered: looked at before use.
-SpecNest: TypeAlias = object
+Table: TypeAlias = Number | tuple["Table", ...]
+# A spec, or specs in nested dicts, tuples, dataclasses and whatever container is registered.
+#
+# Dynamic, as Python has no type for that, and as of a part, of an index or of a squeezed spec only the values of the
+# arguments say of which kind it is.
+SpecNest: TypeAlias = Any
 # A change of shape: it acts on the leading axes of an array and leaves those behind them as they are.
 Change = Callable[[NumpyArray], NumpyArray]
 
@@ -59,7 +63,7 @@ class Spec(abc.ABC):
         return self.axes
 
     @abc.abstractmethod
-    def changed(self, k: int, change: Change) -> Any:
+    def changed(self, k: int, change: Change) -> SpecNest:
         """The spec of a value after a change of its first k axes."""
 
     def expand(self, *shape: object) -> Self:
@@ -78,15 +82,15 @@ class Spec(abc.ABC):
             >>> Composite(obs=Bounded(-1, 1, (2,))).expand(3).obs.shape
             (3, 2)
         """
-        given, axes = sizes_of(shape), self.axes
-        new = len(given) - len(axes)
-        wanted = tuple(axes[i - new] if n == -1 and i >= new else n for i, n in enumerate(given))
+        sizes, axes = sizes_of(shape), self.axes
+        new = len(sizes) - len(axes)
+        wanted = tuple(axes[i - new] if n == -1 and i >= new else n for i, n in enumerate(sizes))
         fits = new >= 0 and all(have in (1, want) for have, want in zip(axes, wanted[max(new, 0) :], strict=new >= 0))
         if not fits or any(n < 0 for n in wanted):
-            raise ValueError(f"expand: {axes} does not broadcast to {given}; only axes of size 1, and new ones, grow")
+            raise ValueError(f"expand: {axes} does not broadcast to {sizes}; only axes of size 1, and new ones, grow")
         return self.changed(len(axes), lambda x: np.broadcast_to(x, (*wanted, *x.shape[len(axes) :])))
 
-    def squeeze(self, axis: int | None = None) -> Any:
+    def squeeze(self, axis: int | None = None) -> SpecNest:
         """The spec without one axis of size 1, or without all axes of size 1.
 
         Raises:
@@ -98,13 +102,15 @@ class Spec(abc.ABC):
             (Unbounded((3,)), Unbounded((1, 3)))
         """
         axes = self.axes
-        gone = {i for i, n in enumerate(axes) if n == 1} if axis is None else {_axis(axis, len(axes), "squeeze")}
-        if any(axes[i] != 1 for i in gone):
+        squeezed = {i for i, n in enumerate(axes) if n == 1}
+        if axis is not None:
+            squeezed = {axis_of(axis, len(axes), "squeeze")}
+        if any(axes[i] != 1 for i in squeezed):
             raise ValueError(f"squeeze: axis {axis} of {axes} has another size than 1")
-        kept = tuple(n for i, n in enumerate(axes) if i not in gone)
+        kept = tuple(n for i, n in enumerate(axes) if i not in squeezed)
         return self.changed(len(axes), lambda x: x.reshape((*kept, *x.shape[len(axes) :])))
 
-    def unsqueeze(self, axis: int) -> Any:
+    def unsqueeze(self, axis: int) -> SpecNest:
         """The spec with a new axis of size 1.
 
         Example:
@@ -112,11 +118,10 @@ class Spec(abc.ABC):
             >>> Unbounded((3,)).unsqueeze(-1)
             Unbounded((3, 1))
         """
-        axes = self.axes
-        place = _axis(axis, len(axes) + 1, "unsqueeze")
-        return self.changed(len(axes), lambda x: np.expand_dims(x, place))
+        place = axis_of(axis, len(self.axes) + 1, "unsqueeze")
+        return self.changed(len(self.axes), lambda x: np.expand_dims(x, place))
 
-    def reshape(self, *shape: Any) -> Any:
+    def reshape(self, *shape: object) -> SpecNest:
         """The same elements in other axes.
 
         Args:
@@ -136,7 +141,7 @@ class Spec(abc.ABC):
             raise ValueError(f"reshape: {axes} has {math.prod(axes)} elements, which do not fill {sizes_of(shape)}")
         return self.changed(len(axes), lambda x: x.reshape((*wanted, *x.shape[len(axes) :])))
 
-    def __getitem__(self, index: object) -> Any:
+    def __getitem__(self, index: object) -> SpecNest:
         """The spec of `value[index]`; the index is one of NumPy's, for the first of the axes.
 
         Where a number and a list stand apart, as in `spec[0, :, [0, 1]]`, NumPy and JAX put the list's axes in front:
@@ -166,7 +171,7 @@ class Spec(abc.ABC):
                 f"other, spec[0][:, [0, 1]]"
             ) from None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[SpecNest]:
         """The specs along the first axis.
 
         Raises:
@@ -180,7 +185,7 @@ class Spec(abc.ABC):
         """Refuse: what holds arrays of a backend is asked of the backend."""
         raise TypeError("a spec does not look at values: write rb.contains(spec, value)")
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, object]:
         """The defaults of the constructor's arguments, by name; in place of None what follows from the others."""
         parameters = inspect.signature(type(self)).parameters.values()
         return {each.name: each.default for each in parameters if each.default is not each.empty}
@@ -207,21 +212,63 @@ class Spec(abc.ABC):
         return f"{type(self).__name__}(", shown, ")"
 
 
-def sizes_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """Sizes that were given one by one, or as one tuple."""
-    given = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
-    return tuple(operator.index(n) for n in given)
+class Unit(Spec):
+    """A spec whose values are dealt with as a whole: arrays, or several arrays that vary together.
+
+    Its methods take values of N items at once, as arrays of the backend [N, *shape].
+    """
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+
+    @abc.abstractmethod
+    def draw(self, ops: SpecOps, bits: Array) -> Nest:
+        """A value for each row of random bits int32 [N, words], uniform in [0, 2^31): uniform over what is allowed.
+
+        Reals with one bound are exponential away from it, and those with none normal. Padding is zero.
+        """
+
+    @abc.abstractmethod
+    def inside(self, ops: SpecOps, x: Nest) -> Array:
+        """Whether values of the dtype lie in the domain, bool [N]. NaN lies in none. Padding is not looked at."""
+
+    @abc.abstractmethod
+    def nearest(self, ops: SpecOps, x: Nest) -> Nest:
+        """The values of the domain nearest to these; in place of NaN, those nearest to 0. Padding becomes zero."""
+
+    @abc.abstractmethod
+    def from_host(self, value: object, batch: tuple[int, ...]) -> Nest:
+        """What is stored, in NumPy, for a value of an environment, or for nested sequences of values.
+
+        Args:
+            value: as Gymnasium has it.
+            batch: the leading axes, if there are any.
+        """
+
+    @abc.abstractmethod
+    def to_host(self, x: Nest) -> object:
+        """What an environment has for stored values [*batch, *shape] in NumPy: the inverse of `from_host`."""
+
+
+def sizes_of(shape: tuple[object, ...]) -> tuple[int, ...]:
+    """Sizes that were passed one by one, or as one tuple."""
+    whole: Any = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
+    return tuple(operator.index(n) for n in whole)
 
 
 def filled(sizes: tuple[int, ...], count: int) -> tuple[int, ...] | None:
     """Sizes of `count` elements, where one -1 follows from the others; None if they have another number of elements."""
-    given = math.prod(n for n in sizes if n != -1)
-    if sizes.count(-1) == 1 and given and count % given == 0:
-        sizes = tuple(count // given if n == -1 else n for n in sizes)
+    known = math.prod(n for n in sizes if n != -1)
+    if sizes.count(-1) == 1 and known and count % known == 0:
+        sizes = tuple(count // known if n == -1 else n for n in sizes)
     return sizes if math.prod(sizes) == count and all(n >= 0 for n in sizes) else None
 
 
-def checked_shape(shape: Any) -> tuple[int, ...]:
+def checked_shape(shape: object) -> tuple[int, ...]:
     """A shape as a tuple of Python ints.
 
     Raises:
@@ -231,7 +278,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     if isinstance(shape, int | np.integer):
         raise TypeError(f"expected a shape as a tuple, got {shape!r}; write ({shape},)")
     try:
-        sizes = tuple(operator.index(n) for n in shape)
+        sizes = tuple(operator.index(n) for n in shape)  # type: ignore[attr-defined]  # whatever cannot is refused
     except TypeError:
         raise TypeError(f"expected a shape as a tuple of ints, got {shape!r}; write (3, 4), say") from None
     if any(n < 0 for n in sizes):
@@ -280,7 +327,7 @@ def numbers(value: object, who: str, name: str) -> NumpyArray:
     return array
 
 
-def as_table(array: object) -> Any:
+def as_table(array: object) -> Table:
     """The hashable form of an array: a number if all elements are equal, else nested tuples.
 
     Leading axes along which nothing changes are left out. So equal constraints compare equal whatever array they came
@@ -298,17 +345,19 @@ def as_table(array: object) -> Any:
         array = array[0, ...]
     first = array.flat[0]
     if (array == first).all():
-        return first.item() if isinstance(first, np.generic) else first
+        number: Number = first.item() if isinstance(first, np.generic) else first
+        return number
     return _nested_tuple(array.tolist())
 
 
-def _nested_tuple(value: object) -> object:
+def _nested_tuple(value: Number | list[Any]) -> Table:
     return tuple(_nested_tuple(v) for v in value) if isinstance(value, list) else value
 
 
-def _axis(axis: int, count: int, function: str) -> int:
+def axis_of(axis: int, count: int, who: str) -> int:
+    """An axis counted from the front."""
     if not -count <= axis < count:
-        raise ValueError(f"{function}: there is no axis {axis} among {count}")
+        raise ValueError(f"{who}: there is no axis {axis} among {count}")
     return axis % count
 
 
@@ -319,7 +368,13 @@ def index_parts(spec: Spec, index: object) -> tuple[tuple[Any, ...], int]:
         IndexError: if it is for more axes than there are, or has two ellipses.
     """
     parts = index if isinstance(index, tuple) else (index,)
-    left = len(spec.axes) - sum(_axes_taken(part) for part in parts)
+    left = len(spec.axes)
+    for part in parts:
+        if isinstance(part, slice):
+            left -= 1
+        elif part is not None and part is not Ellipsis:
+            array = np.asarray(part)
+            left -= array.ndim if array.dtype == bool else 1
     if left < 0:
         raise IndexError(f"{type(spec).__name__} has {len(spec.axes)} axes to index, {spec.axes}, got {index!r}")
     if sum(part is Ellipsis for part in parts) > 1:
@@ -331,13 +386,3 @@ def without_ellipsis(parts: tuple[object, ...], left: int) -> tuple[Any, ...]:
     """The parts of an index with a slice for each of the `left` axes that an Ellipsis stands for."""
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
     return parts if at is None else (*parts[:at], *[slice(None)] * left, *parts[at + 1 :])
-
-
-def _axes_taken(part: object) -> int:
-    """How many axes a part of an index takes."""
-    if part is None or part is Ellipsis:
-        return 0
-    if isinstance(part, slice):
-        return 1
-    array = np.asarray(part)
-    return array.ndim if array.dtype == bool else 1

@@ -39,7 +39,6 @@ class Categorical(Numbers):
     def __init__(
         self, n: int, mask: ArrayLike = None, shape: tuple[int, ...] = (), dtype: object = "int32", start: int = 0
     ) -> None:
-        """The number of choices comes first: `Categorical(5)`."""
         self._begin(shape, dtype)
         for name, value in (("n", n), ("start", start)):
             object.__setattr__(self, name, whole_number(value, f"Categorical: {name}"))
@@ -62,7 +61,6 @@ class Categorical(Numbers):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of values of the single choice."""
         return (self.n,)
 
 
@@ -89,7 +87,6 @@ class OneHot(Vectors):
     def __init__(
         self, n: int, mask: ArrayLike = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
     ) -> None:
-        """The number of choices comes first: `OneHot(5)`."""
         object.__setattr__(self, "n", whole_number(n, "OneHot: n"))
         check_range("OneHot", "int32", [self.n], [0])
         self._begin((self.n,) if shape is None else shape, dtype)
@@ -99,7 +96,6 @@ class OneHot(Vectors):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of values of the single choice."""
         return (self.n,)
 
     def to_categorical(self, dtype: object = "int32", start: int = 0) -> Categorical:
@@ -112,5 +108,4 @@ class OneHot(Vectors):
         return Categorical(self.n, self.mask, self.axes, dtype, start)
 
     def defaults(self) -> dict[str, object]:
-        """The defaults: all choices allowed, one vector of bools."""
         return super().defaults() | {"shape": (self.n,)}

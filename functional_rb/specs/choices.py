@@ -8,20 +8,20 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import ArrayLike, NumpyArray
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.base.arrays import Array, ArrayLike, Nest, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import allowed, numpy_ops, order, random_numbers
 from functional_rb.specs.allowed import Allowed
 from functional_rb.specs.array import ArraySpec, rows_of
-from functional_rb.specs.base import Domain, as_table, broadcast
+from functional_rb.specs.base import Domain, Table, as_table, broadcast
 
 # Which choices are allowed: nested tuples of truth values that broadcast to `[*axes, n]`; None if all are.
-Mask = None | tuple[Any, ...]
+Mask = None | tuple[Table, ...]
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -99,7 +99,7 @@ class Choices(ArraySpec):
         return [Allowed(part, of) for part in np.split(rows, np.cumsum(self.counts)[:-1], -1)]
 
     def _drawn(self, ops: SpecOps, bits: Array) -> Array:
-        """Random allowed choices int32 [N, *choice_axes], of several side by side [N, *choice_axes, len(counts)]."""
+        # int32 [N, *choice_axes]; of several choices side by side [N, *choice_axes, len(counts)].
         parts, start = [], 0
         for one in self.allowed:
             parts.append(one.draw(ops, bits[:, start : start + one.words]))
@@ -107,7 +107,6 @@ class Choices(ArraySpec):
         return self._together(ops, parts)
 
     def _allowed_nearest(self, ops: SpecOps, index: Array) -> Array:
-        """The allowed choices nearest to given ones, in the shape of `_drawn`."""
         parts = zip(self.allowed, self._apart(index), strict=True)
         return self._together(ops, [one.nearest(ops, part) for one, part in parts])
 
@@ -134,7 +133,6 @@ class Choices(ArraySpec):
         return [index[..., i] for i in range(len(self.allowed))] if self.several else [index]
 
     def _same(self, ops: SpecOps, x: Array, near: Array) -> Array:
-        """Whether values [N, *shape] equal the nearest values `near` of the domain, bool [N]."""
         equal = order.comparable(ops, x, self.dtype) == order.comparable(ops, near, self.dtype)
         return ops.all_rows(equal.reshape(equal.shape[0], self.size))
 
@@ -145,7 +143,7 @@ class Numbers(Choices):
 
     @property
     def _between(self) -> bool:
-        """Whether every number of the dtype between the bounds is allowed: floats have others than whole numbers."""
+        # Floats have other values than whole numbers between the bounds.
         return self.mask is None and not self._float
 
     @property
@@ -154,19 +152,16 @@ class Numbers(Choices):
 
     @functools.cached_property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value."""
         return super().words if self._between else sum(one.words for one in self.allowed)
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
-        """A value for each row of random bits int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
         return super().draw(ops, bits) if self._between else self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        """Whether values [N, *shape] are allowed, bool [N]."""
         return super().inside(ops, x) if self._between else self._same(ops, x, self.nearest(ops, x))
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """The allowed numbers nearest to numbers [N, *shape], of two the lower."""
+        # Of two allowed numbers that are equally near it is the lower.
         x = super().nearest(ops, x)
         if self._between:
             return x
@@ -176,11 +171,7 @@ class Numbers(Choices):
         return self._made(ops, self._allowed_nearest(ops, index))
 
     def _nearest_float(self, ops: SpecOps, x: Array) -> Array:
-        """The allowed choices nearest to floats that lie between the first choice and the last.
-
-        One of two choices is the nearest: that nearest to the whole number below the float, and that nearest to the
-        whole number above.
-        """
+        # One of two choices is the nearest: that nearest to the whole number below, or that nearest to the one above.
         work = order.WORK.get(self.dtype, self.dtype)
         past = order.comparable(ops, x, self.dtype) - order.limit(ops, self._float_starts, self.dtype, x)
         whole = ops.cast(past, "int32")
@@ -204,7 +195,7 @@ class Numbers(Choices):
         return random_numbers.Low(self._starts(), self.dtype)
 
     def _starts(self) -> NumpyArray:
-        """The number of the first choice of each element, as Python ints that broadcast to the shape."""
+        # Python ints that broadcast to the shape.
         return np.asarray(self.domain.low, object)
 
 
@@ -224,15 +215,13 @@ class Vectors(Choices):
 
     @functools.cached_property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value."""
         return sum(one.words for one in self.allowed)
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
-        """A value for each row of random bits int32 [N, words]: an array [N, *shape], uniform over what is allowed."""
         return self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        """Whether values [N, *shape] have a single one, where it is allowed, and zeros else, bool [N]."""
+        # A single one, where it is allowed, and zeros elsewhere.
         ones, found = x, []
         if self.dtype != "bool":
             y = order.comparable(ops, x, self.dtype)
@@ -246,19 +235,15 @@ class Vectors(Choices):
         return functools.reduce(operator.and_, together)
 
     def _pieces(self, x: Array) -> list[Array]:
-        """The parts of vectors that stand for one choice each."""
         if not self.several:
             return [x]
         return [x[..., start:end] for start, end in itertools.pairwise(itertools.accumulate(self.counts, initial=0))]
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """The one-hot vectors nearest to vectors [N, *shape].
-
-        The nearest has its one where the largest allowed element is, of equal ones the first. NaN counts as -inf.
-        """
+        # The one stands where the largest allowed element is, of equal ones the first. NaN counts as -inf.
         return self._made(ops, self.decoded(ops, x))
 
-    def encoded(self, ops: SpecOps, value: Array) -> Array:
+    def encoded(self, ops: SpecOps, value: Array) -> Nest:
         """Vectors [*batch, *shape] for choices of any integer dtype; those that are not allowed become the nearest."""
         shape, dtype = tuple(value.shape), dtypes.shown(value.dtype)
         expected = (*self.axes, len(self.counts)) if self.several else self.axes
@@ -270,13 +255,12 @@ class Vectors(Choices):
         index = allowed.clamped_index(ops, value, dtype, counts)
         return self._made(ops, self._allowed_nearest(ops, index))
 
-    def decoded(self, ops: SpecOps, x: Array) -> Array:
+    def decoded(self, ops: SpecOps, x: Array) -> Nest:
         """The choices int32 of vectors [*batch, *shape]: where the largest allowed element is."""
         found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, self._pieces(x), strict=True)]
         return self._together(ops, found)
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
-        """Vectors for choices on the host; those that are not allowed are refused."""
         choices = self._read(value)
         made = super().from_host(choices, batch)
         wrong = np.asarray(self.decoded(numpy_ops.OPS, made) != choices)
@@ -291,7 +275,7 @@ class Vectors(Choices):
         return dtypes.as_dtype(value, "int64")
 
     def _made(self, ops: SpecOps, index: Array) -> Array:
-        """Vectors [..., *shape] with ones at int32 [..., *choice_axes]."""
+        # [..., *shape] for choices int32 [..., *choice_axes].
         ones = [
             i[..., None] == ops.table(np.arange(n, dtype=np.int32), "int32", index)
             for i, n in zip(self._apart(index), self.counts, strict=True)

@@ -6,13 +6,17 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias, TypeGuard
 
 import numpy as np
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered, apart, check_depth, of_fields
-from functional_rb.base.nest import Structure
+from functional_rb.base.nest import Path, Structure
 from functional_rb.specs.base import Change, Spec, SpecNest, checked_shape
+
+# What each part has of a field, such as its shape, by name: nested as the parts are.
+PartFields: TypeAlias = dict[str, Nest]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Container:
     named_below: bool
 
 
-class Composite(Mapping[str, Any], Spec):
+class Composite(Mapping[str, SpecNest], Spec):
     """Named parts, each a spec or again a nest of them; immutable and hashable.
 
     A plain dict in `BufferSpec(item=...)` becomes one of these. Parts are reached by name, by attribute, or by a
@@ -62,9 +66,9 @@ class Composite(Mapping[str, Any], Spec):
     arguments: ClassVar[tuple[str, ...]] = ("parts", "batch_shape")
 
     def __init__(
-        self, parts: Mapping[str, Any] | None = None, /, batch_shape: tuple[int, ...] = (), **named: Any
+        self, parts: Mapping[str, SpecNest] | None = None, /, batch_shape: tuple[int, ...] = (), **named: SpecNest
     ) -> None:
-        """Copy the parts, so that a later change of the given mapping changes nothing here."""
+        # A copy, so that a later change of the mapping changes nothing here.
         object.__setattr__(self, "_container", None)
         object.__setattr__(self, "_batch_shape", checked_shape(batch_shape))
         merged = {**(parts or {}), **named}
@@ -83,7 +87,7 @@ class Composite(Mapping[str, Any], Spec):
 
     _container: type | Container | Registered | None
     _batch_shape: tuple[int, ...]
-    _parts: dict[str, Any]
+    _parts: dict[str, SpecNest]
 
     @classmethod
     def like(
@@ -134,7 +138,6 @@ class Composite(Mapping[str, Any], Spec):
 
     @property
     def _is_named(self) -> bool:
-        """Whether axes have names, here or below."""
         mine = self._container
         return isinstance(mine, Container) and (bool(mine.names) or mine.named_below)
 
@@ -145,11 +148,11 @@ class Composite(Mapping[str, Any], Spec):
             return self._container.type, self._batch_shape, self._container.names, self._container.device
         return self._container, self._batch_shape, (), False
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> SpecNest:
         """The part of a name, or at a path of names; for an index, the spec of that piece of the batch."""
         if isinstance(key, str):
             return self._parts[key]
-        return functools.reduce(operator.getitem, key, self) if is_path(key) else Spec.__getitem__(self, key)
+        return at_path(self, key) if is_path(key) else Spec.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
         if not (isinstance(key, str) or is_path(key)):
@@ -166,7 +169,7 @@ class Composite(Mapping[str, Any], Spec):
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> SpecNest:
         try:
             return object.__getattribute__(self, "_parts")[name]
         except KeyError:
@@ -194,7 +197,6 @@ class Composite(Mapping[str, Any], Spec):
         return Composite.like, (kind, dict(self._parts), *rest)
 
     def _nest_parts(self) -> tuple[Structure, list[object]]:
-        """The parts, for `base.nest.parts_of`."""
         names = tuple(self._parts)
         return Structure("mapping", self._container, names, (), self._batch_shape), list(self._parts.values())
 
@@ -207,7 +209,7 @@ class Composite(Mapping[str, Any], Spec):
         return f"{head}{{", [f"{name!r}: {show(part)}" for name, part in self._parts.items()], f"}}{rest})"
 
     @property
-    def parts(self) -> Mapping[str, Any]:
+    def parts(self) -> Mapping[str, SpecNest]:
         """The parts by name."""
         return dict(self._parts)
 
@@ -218,42 +220,45 @@ class Composite(Mapping[str, Any], Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The batch axes."""
         return self._batch_shape
 
     def changed(self, k: int, change: Change) -> Composite:
-        """The spec after the same change of every part."""
         shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
         return self.with_parts({name: changed(part, k, change) for name, part in self._parts.items()}, shape)
 
-    def _nest_of(self, field: str) -> dict[str, object]:
+    def _nest_of(self, field: str) -> PartFields:
         return {name: map_members(part, lambda leaf: getattr(leaf, field)) for name, part in self._parts.items()}
 
     @property
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> PartFields:
         """The shapes of the parts, by name."""
         return self._nest_of("shape")
 
     @property
-    def dtype(self) -> dict[str, Any]:
+    def dtype(self) -> PartFields:
         """The dtypes of the parts, by name."""
         return self._nest_of("dtype")
 
     @property
-    def domain(self) -> dict[str, Any]:
+    def domain(self) -> PartFields:
         """The domains of the parts, by name."""
         return self._nest_of("domain")
 
 
-def is_path(key: object) -> bool:
+def is_path(key: object) -> TypeGuard[tuple[str, ...]]:
     """Whether a key is a path of names, not an index."""
     return isinstance(key, tuple) and bool(key) and isinstance(key[0], str)
 
 
-def freeze(nest: SpecNest, batch_shape: tuple[int, ...] = ()) -> Any:
+def at_path(spec: SpecNest, path: tuple[str, ...]) -> SpecNest:
+    """The part of a spec that a path of names leads to."""
+    return functools.reduce(operator.getitem, path, spec)
+
+
+def freeze(nest: SpecNest, batch_shape: tuple[int, ...] = ()) -> SpecNest:
     """A nest of specs with a `Composite` in place of every dict and of every registered container."""
 
-    def frozen(leaf: SpecNest) -> Any:
+    def frozen(leaf: SpecNest) -> SpecNest:
         if isinstance(leaf, Spec):  # asking the libraries about it would break torch.compile
             return leaf
         taken = apart(leaf)
@@ -264,7 +269,7 @@ def freeze(nest: SpecNest, batch_shape: tuple[int, ...] = ()) -> Any:
     return map_members(nest, frozen)
 
 
-def checked(nest: SpecNest, who: str, path: tuple[str | int, ...] = (), batch_shape: tuple[int, ...] = ()) -> Any:
+def checked(nest: SpecNest, who: str, path: Path = (), batch_shape: tuple[int, ...] = ()) -> SpecNest:
     """A nest of specs, frozen, after a check that all its leaves are specs.
 
     Raises:
@@ -281,11 +286,11 @@ def checked(nest: SpecNest, who: str, path: tuple[str | int, ...] = (), batch_sh
     return freeze(nest, batch_shape)
 
 
-def _shown(path: tuple[str | int, ...]) -> str:
+def _shown(path: Path) -> str:
     return repr("/".join(map(str, path)) or "the item")
 
 
-def map_members(nest: SpecNest, function: Callable[[Any], object]) -> Any:
+def map_members(nest: SpecNest, function: Callable[[SpecNest], object]) -> SpecNest:
     """A nest in which a function replaces every spec, those in tuples, lists and dataclasses included."""
     if nest is None:
         return None
@@ -301,7 +306,7 @@ def map_members(nest: SpecNest, function: Callable[[Any], object]) -> Any:
     return function(nest)
 
 
-def members(nest: SpecNest, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def members(nest: SpecNest, path: Path = ()) -> Iterator[tuple[Path, SpecNest]]:
     """The specs of a nest with their paths; what is inside of a spec is not listed."""
     check_depth(len(path))
     if isinstance(nest, Spec):
@@ -322,6 +327,6 @@ def members(nest: SpecNest, path: tuple[str | int, ...] = ()) -> Iterator[tuple[
         yield path, nest
 
 
-def changed(nest: SpecNest, k: int, change: Change) -> Any:
+def changed(nest: SpecNest, k: int, change: Change) -> SpecNest:
     """A nest of specs after a change of the first k axes of each."""
     return map_members(nest, lambda leaf: leaf.changed(k, change))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import SpecNest
+from functional_rb.specs.base import SpecNest, Unit
 from functional_rb.specs.choices import Choices
 from functional_rb.specs.composite import checked
 from functional_rb.specs.graph import Graph
@@ -50,13 +49,14 @@ def cardinality(spec: SpecNest) -> int | float:
     return math.inf if math.inf in counts else math.prod(counts)
 
 
-def of_unit(unit: Any) -> int | float:
+def of_unit(unit: Unit | NonTensor) -> int | float:
     """`cardinality` of a single unit."""
     if isinstance(unit, NonTensor):
         return math.inf if math.prod(unit.shape) else 1
     if isinstance(unit, Varying):
         many, one = math.prod(unit.batch_shape), _of_varying(unit)
         return one**many if many else 1
+    assert isinstance(unit, ArraySpec)
     if not unit.size:
         return 1
     if not isinstance(unit, Choices | Text) and not unit.domain.discrete:
@@ -66,15 +66,13 @@ def of_unit(unit: Any) -> int | float:
 
 
 def _of_varying(unit: Varying) -> int | float:
-    """The cardinality of one value without batch axes.
-
-    A graph of n nodes with m edges has n^2 places for each edge: `sum_n node^n sum_m (edge n^2)^m` values.
-    """
+    # Of one value without batch axes.
     if isinstance(unit, OneOf):
         return sum(map(cardinality, unit.options))
     if isinstance(unit, Sequence):
         return _sequences(cardinality(unit.element), 0, unit.max_length)
     assert isinstance(unit, Graph)
+    # Each of m edges has n^2 places between n nodes: sum_n node^n sum_m (edge n^2)^m values.
     node = cardinality(unit.node)
     if unit.edge is None:
         return _sequences(node, 1, unit.max_nodes)
@@ -83,12 +81,12 @@ def _of_varying(unit: Varying) -> int | float:
 
 
 def _sequences(letters: int | float, shortest: int, longest: int) -> int | float:
-    """The number of sequences of letters, `sum_n letters^n` over the lengths n from `shortest` to `longest`."""
+    # sum_n letters^n over the lengths n.
     return math.inf if letters == math.inf else sum(letters**n for n in range(shortest, longest + 1))
 
 
 def _counts(unit: ArraySpec) -> Vector:
-    """The number of values of each element, as Python ints."""
+    # Python ints [*axes], which do not overflow.
     if isinstance(unit, Text):
         one = _sequences(len(unit.charset), unit.min_length, unit.max_length)
         return np.full(unit.axes, one, object)
@@ -108,7 +106,7 @@ def values_at(unit: ArraySpec, index: Vector) -> Vector:
     flat = np.zeros((len(index), counts.size), np.int32)
     for k in reversed(np.flatnonzero(counts.reshape(-1) > 1)):
         rest, flat[:, k] = np.divmod(rest, int(counts.flat[k]))
-    digits = flat.reshape(len(index), *counts.shape)
+    digits: Vector = flat.reshape(len(index), *counts.shape)
     if isinstance(unit, Text):
         texts = [_text(unit, int(digit)) for digit in digits.flat]
         return unit.from_host(np.array(texts, object).reshape(digits.shape), index.shape)
@@ -123,7 +121,7 @@ def values_at(unit: ArraySpec, index: Vector) -> Vector:
 
 
 def _text(unit: Text, number: int) -> str:
-    """The text at a position in the list of all texts: shorter ones first, each length in the order of the charset."""
+    # Shorter texts come first, and those of one length in the order of the charset.
     letters, length = len(unit.charset), unit.min_length
     while number >= letters**length:
         number -= letters**length

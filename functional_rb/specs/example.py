@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered, apart, check_depth
 from functional_rb.base.object_arrays import is_non_tensor
 from functional_rb.specs.array import ArraySpec, Binary, Unbounded
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import Composite
 from functional_rb.specs.non_tensor import NonTensor
 
 
-def spec_of(example: object) -> Any:
+def spec_of(example: object) -> SpecNest:
     """Derive the item spec from one item of arrays.
 
     Args:
@@ -38,7 +39,7 @@ def spec_of(example: object) -> Any:
     return _spec_of(example, ())
 
 
-def _spec_of(example: Any, path: nest.Path) -> object:
+def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
     check_depth(len(path))
     if is_non_tensor(example):
         return NonTensor(tuple(example.batch_size))
@@ -53,7 +54,7 @@ def _spec_of(example: Any, path: nest.Path) -> object:
     structure.check_names("spec_of")
     made = [_spec_of(value, (*path, key)) for key, value in zip(structure.keys, values, strict=True)]
 
-    def mapping(container: Any, parts: dict[str, Any], _: tuple[int, ...]) -> Composite:
+    def mapping(container: type | Registered | None, parts: dict[str, SpecNest], _: tuple[int, ...]) -> Composite:
         if container is None:
             return Composite(parts)
         if isinstance(container, Registered):

@@ -1,11 +1,9 @@
-"""Stacked members that have different keys: whether there are any, and giving all of them the same keys."""
+"""Stacked members that have different keys: finding them, and giving all of them the same keys."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import SpecNest
@@ -23,40 +21,15 @@ def has_stacked(spec: SpecNest) -> bool:
         >>> has_stacked({"agents": Stacked([Unbounded((3,)), Unbounded((5,))])}), has_stacked(Unbounded())
         (True, False)
     """
-    return any(isinstance(found, Stacked) for found in _specs_in(freeze(spec)))
+    for _, leaf in members(freeze(spec)):
+        inner = leaf.parts if isinstance(leaf, Varying) else leaf
+        parts = inner.values() if isinstance(inner, Composite) else ()
+        if isinstance(leaf, Stacked) or any(map(has_stacked, parts)):
+            return True
+    return False
 
 
-def _specs_in(nest: SpecNest) -> Iterator[Any]:
-    for _, leaf in members(nest):
-        yield leaf
-        if isinstance(leaf, Composite | Varying):
-            yield from _specs_in(leaf.parts)
-        if isinstance(leaf, Stacked):
-            yield from _specs_in(leaf.members)
-
-
-def has_exclusive_keys(spec: SpecNest) -> bool:
-    """Whether some members side by side have a part that others lack.
-
-    Example:
-        >>> from functional_rb import Composite, Unbounded
-        >>> has_exclusive_keys(Stacked([Composite(a=Unbounded()), Composite()]))
-        True
-    """
-    return any(isinstance(found, Stacked) and _exclusive(found.members) for found in _specs_in(freeze(spec)))
-
-
-def _exclusive(side_by_side: Sequence[Any]) -> bool:
-    if all(isinstance(one, Stacked) for one in side_by_side):
-        return _exclusive([member for one in side_by_side for member in one.members])
-    if not all(isinstance(one, Composite) for one in side_by_side):
-        return False
-    first = side_by_side[0]
-    same = all(set(one) == set(first) for one in side_by_side)
-    return not same or any(_exclusive([one[name] for one in side_by_side]) for name in first)
-
-
-def consolidate(spec: SpecNest) -> Any:
+def consolidate(spec: SpecNest) -> SpecNest:
     """Give members side by side the same names: what one lacks becomes a leaf of its dtype with size 0.
 
     Args:
@@ -64,19 +37,19 @@ def consolidate(spec: SpecNest) -> Any:
 
     Returns:
         The same nest. In a member that lacks a part, that part has the batch axes of the member and no elements: each
-        axis behind those has size 0, and a scalar gets one axis of size 0.
+        axis behind those has size 0, and a scalar gets one axis of size 0. Where no member lacks a part, the same spec.
 
     Example:
         >>> from functional_rb import Composite, Unbounded
         >>> agents = Stacked([Composite(obs=Unbounded((3,))), Composite(obs=Unbounded((5,)), gps=Unbounded((2,)))])
         >>> whole = consolidate(agents)
-        >>> whole[0].gps.shape, whole["gps"].shape, has_exclusive_keys(whole)
-        ((0,), (2, -1), False)
+        >>> whole[0].gps.shape, whole["gps"].shape, whole == agents, consolidate(whole) == whole
+        ((0,), (2, -1), False, True)
     """
     return map_members(freeze(spec), _consolidated)
 
 
-def _consolidated(leaf: SpecNest) -> Any:
+def _consolidated(leaf: SpecNest) -> SpecNest:
     if isinstance(leaf, Composite):
         return leaf.with_parts({name: consolidate(part) for name, part in leaf.items()})
     if isinstance(leaf, Varying):
@@ -87,14 +60,14 @@ def _consolidated(leaf: SpecNest) -> Any:
     return leaf
 
 
-def _alike(side_by_side: list[Any]) -> list[Any]:
-    """Composites with the names that any of them has; what is a composite only in some members is left as it is."""
+def _alike(side_by_side: list[SpecNest]) -> list[SpecNest]:
+    # Gives composites the names that any of them has. What is a composite only in some members stays as it is.
     if all(isinstance(one, Stacked) for one in side_by_side):
         made = iter(_alike([member for one in side_by_side for member in one.members]))
         return [Stacked(tuple(itertools.islice(made, len(one.members))), one.axis) for one in side_by_side]
     if not all(isinstance(one, Composite) for one in side_by_side):
         return side_by_side
-    examples: dict[str, tuple[Any, int]] = {}
+    examples: dict[str, tuple[SpecNest, int]] = {}
     for one in side_by_side:
         for name, part in one.items():
             examples.setdefault(name, (part, len(one.batch_shape)))
@@ -105,10 +78,9 @@ def _alike(side_by_side: list[Any]) -> list[Any]:
     return [one.with_parts({name: columns[name][i] for name in columns}) for i, one in enumerate(side_by_side)]
 
 
-def _empty(part: object, k: int, batch_shape: tuple[int, ...]) -> Any:
-    """A part without elements, modelled on one that has k batch axes."""
-
-    def emptied(leaf: Any) -> Any:
+# A part that others have, without elements: `k` is how many batch axes the example has in front.
+def _empty(part: SpecNest, k: int, batch_shape: tuple[int, ...]) -> SpecNest:
+    def emptied(leaf: SpecNest) -> SpecNest:
         if isinstance(leaf, Varying):
             leaf = leaf.parts
         if isinstance(leaf, Composite):

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import Array, ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.lib import A, Lib
-from functional_rb.ops.protocol import Array
 from functional_rb.specs import counting
 from functional_rb.specs.array import ArraySpec, Binary
 from functional_rb.specs.base import SpecNest, checked_shape
 from functional_rb.specs.categorical import Categorical, OneHot
 from functional_rb.specs.non_tensor import NonTensor
-from functional_rb.specs.values import Outline
+from functional_rb.specs.values import Member, Outline
 from functional_rb.specs.varying import Varying
 
 # The most values that `enumerate` lists.
@@ -33,7 +32,7 @@ def rand(
     batch: int | Sequence[int] = (),
     device: DeviceLike = None,
     mask: ArrayLike = None,
-) -> Any:
+) -> Nest:
     """Random values of a spec.
 
     Whole numbers, choices and reals between two bounds are uniform over what the spec allows, masks included; reals
@@ -66,24 +65,23 @@ def rand(
         2
     """
     outline, lead = outline_of(lib, spec, "rand"), _lead(batch)
-    masks = None if mask is None else _masks(lib, outline, mask, lead)
+    masks: Array | None = None
+    if mask is not None:
+        leaf = outline.leaves[0]
+        if outline.shape_of_units != nest.LEAF or not isinstance(leaf, Categorical | OneHot):
+            raise TypeError(
+                "rand: expected a single Categorical or OneHot for a mask; draw the other parts on their own"
+            )
+        of_one = Binary((*leaf.axes, leaf.n))
+        whole = lib.convert(mask, of_one, "mask")
+        if tuple(whole.shape) != (*lead, *of_one.shape):
+            raise ValueError(f"rand: expected a mask of shape {(*lead, *of_one.shape)}, got {tuple(whole.shape)}")
+        masks = whole.reshape(math.prod(lead), *of_one.shape)
     drawn = lib.draw(outline, key, math.prod(lead), device, masks)
     return built(lib, outline, _apart(drawn, lead), lead)
 
 
-def _masks(lib: Lib[A], outline: Outline, mask: ArrayLike, lead: tuple[int, ...]) -> Array:
-    """The mask of each value, bool [N, *axes, n]."""
-    spec = outline.leaves[0]
-    if outline.shape_of_units != nest.LEAF or not isinstance(spec, Categorical | OneHot):
-        raise TypeError("rand: expected a single Categorical or OneHot for a mask; draw the other parts on their own")
-    each = Binary((*spec.axes, spec.n))
-    made = lib.convert(mask, each, "mask")
-    if tuple(made.shape) != (*lead, *each.shape):
-        raise ValueError(f"rand: expected a mask of shape {(*lead, *each.shape)}, got {tuple(made.shape)}")
-    return made.reshape(math.prod(lead), *each.shape)
-
-
-def zeros(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Any:
+def zeros(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Nest:
     """Zeros in the structure of a spec, whether or not zero lies in its domain.
 
     Args:
@@ -106,7 +104,7 @@ def zeros(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: 
     return built(lib, outline, made, lead)
 
 
-def ones(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Any:
+def ones(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Nest:
     """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
 
     Args:
@@ -130,7 +128,7 @@ def ones(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: D
     return built(lib, outline, made, lead)
 
 
-def enumerate_values(lib: Lib[A], spec: SpecNest) -> Any:
+def enumerate_values(lib: Lib[A], spec: SpecNest) -> Nest:
     """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
 
     Args:
@@ -163,11 +161,12 @@ def enumerate_values(lib: Lib[A], spec: SpecNest) -> Any:
                 f"at most {MOST_VALUES} are listed; draw some by rb.rand"
             )
     sizes = [int(count) for count in counts]
-    number, made = np.arange(math.prod(sizes)), {}
+    # The number of a value, in the mixed radix of the counts, has the position of each leaf's value as a digit.
+    number, leaves = np.arange(math.prod(sizes)), {}
     for member, size in reversed(list(zip(outline.members, sizes, strict=True))):
         number, index = np.divmod(number, size)
-        made[member.first] = _from_host(lib, counting.values_at(member.spec, index), member.spec, member.name)
-    return built(lib, outline, made, (math.prod(sizes),))
+        leaves[member.first] = _from_host(lib, counting.values_at(member.spec, index), member.spec, member.name)
+    return built(lib, outline, leaves, (math.prod(sizes),))
 
 
 def contains(lib: Lib[A], spec: SpecNest, x: Nest) -> A:
@@ -204,7 +203,7 @@ def contains(lib: Lib[A], spec: SpecNest, x: Nest) -> A:
     return functools.reduce(operator.and_, found).reshape(lead)
 
 
-def project(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
+def project(lib: Lib[A], spec: SpecNest, x: Nest) -> Nest:
     """The nearest values that a spec allows; what is inside stays as it is.
 
     Numbers are clamped to their bounds, choices that a mask forbids become the nearest allowed one, a vector that is
@@ -233,7 +232,7 @@ def project(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
     return built(lib, outline, made | kept, lead)
 
 
-def encode(lib: Lib[A], spec: SpecNest, value: object, batch: int | Sequence[int] = ()) -> Any:
+def encode(lib: Lib[A], spec: SpecNest, value: object, batch: int | Sequence[int] = ()) -> Nest:
     """What is stored for a value that an environment gives.
 
     Indices become one-hot vectors for `OneHot` and `MultiOneHot`, texts code points, what varies in length padded
@@ -261,18 +260,18 @@ def encode(lib: Lib[A], spec: SpecNest, value: object, batch: int | Sequence[int
     """
     outline, lead = outline_of(lib, spec, "encode"), _lead(batch)
     values = nest.flatten_as(outline.shape_of_units, value)
-    made: dict[int, Any] = {}
-    for member, given in zip(outline.members, values, strict=True):
+    encoded: dict[int, object] = {}
+    for member, one in zip(outline.members, values, strict=True):
         try:
-            leaves = _encoded(lib, member, given, lead)
+            leaves = _encoded(lib, member, one, lead)
         except (TypeError, ValueError) as error:
             message = str(error)
             raise type(error)(message if message.startswith("leaf") else f"leaf {member.name!r}: {message}") from None
-        made |= dict(enumerate(leaves, member.first))
-    return built(lib, outline, made, lead)
+        encoded |= dict(enumerate(leaves, member.first))
+    return built(lib, outline, encoded, lead)
 
 
-def decode(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
+def decode(lib: Lib[A], spec: SpecNest, x: Nest) -> Nest:
     """What an environment takes for stored values: the inverse of `encode`.
 
     Args:
@@ -302,7 +301,13 @@ def decode(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
         if isinstance(member.spec, NonTensor):
             values.append(leaves[member.first])
         elif traced:
-            values.append(_decoded_traced(lib, member, arrays, lead))
+            if isinstance(member.spec, Varying) or member.spec.host_only:
+                raise TypeError(
+                    f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot "
+                    f"be traced; call it outside of what is compiled"
+                )
+            decoded = lib.decoded(member.spec, arrays[member.first])
+            values.append(decoded.reshape((*lead, *decoded.shape[1:])))
         else:
             host = [lib.to_numpy(a).reshape((*lead, *a.shape[1:])) for a in arrays[member.first :][: member.count]]
             at_member = nest.unflatten(member.structure, host, lambda container, parts, batch: parts)
@@ -313,17 +318,7 @@ def decode(lib: Lib[A], spec: SpecNest, x: Nest) -> Any:
     return nest.unflatten(outline.shape_of_units, values, lambda container, parts, batch: parts)
 
 
-def _decoded_traced(lib: Lib[A], member: Any, arrays: Sequence[object], lead: tuple[int, ...]) -> Array:
-    if isinstance(member.spec, Varying) or member.spec.host_only:
-        raise TypeError(
-            f"decode: leaf {member.name!r}: {type(member.spec).__name__} becomes Python objects, which cannot be "
-            f"traced; call it outside of what is compiled"
-        )
-    made = lib.decoded(member.spec, arrays[member.first])
-    return made.reshape((*lead, *made.shape[1:]))
-
-
-def _encoded(lib: Lib[A], member: Any, value: Any, lead: tuple[int, ...]) -> list[Any]:
+def _encoded(lib: Lib[A], member: Member, value: Nest, lead: tuple[int, ...]) -> list[object]:
     unit = member.spec
     if isinstance(unit, NonTensor):
         return [value]
@@ -336,8 +331,8 @@ def _encoded(lib: Lib[A], member: Any, value: Any, lead: tuple[int, ...]) -> lis
     return [_from_host(lib, leaf, spec, member.name) for leaf, spec in zip(leaves, specs, strict=True)]
 
 
-def _from_host(lib: Lib[A], leaf: NumpyArray, spec: ArraySpec, name: str) -> Array:
-    """A NumPy leaf as an array of the backend; numbers of bfloat16 may come as float32."""
+def _from_host(lib: Lib[A], leaf: NumpyArray, spec: ArraySpec, name: str) -> A:
+    # Numbers of bfloat16 may come as float32, as NumPy lacks it.
     if spec.dtype == "bfloat16" and leaf.dtype == np.float32:
         return lib.ops.cast(lib.convert(leaf, ArraySpec(spec.shape), name), spec.dtype)
     return lib.convert(leaf, spec, name)
@@ -361,8 +356,8 @@ def _lead(batch: int | Sequence[int]) -> tuple[int, ...]:
     return checked_shape((batch,) if isinstance(batch, int | np.integer) else batch)
 
 
-def _misfit(leaf: Any, spec: Any) -> bool:
-    """Whether the dtype or shape of a leaf cannot be that of a spec, whatever the batch axes."""
+def _misfit(leaf: Nest, spec: ArraySpec | NonTensor) -> bool:
+    # Whether dtype or shape fit the spec for no batch axes at all.
     if isinstance(spec, NonTensor):
         return isinstance(leaf, np.ndarray) and leaf.dtype == object and not _ends_with(leaf.shape, spec.shape)
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
@@ -383,29 +378,28 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
 def as_batch(lib: Lib[A], outline: Outline, leaves: Sequence[object]) -> tuple[list[Any], tuple[int, ...]]:
     """Leaves as arrays [N, *shape] of the backend, None for objects, and the batch axes whose product N is."""
     lead: tuple[int, ...] | None = None
-    made: list[Any] = [None] * len(leaves)
+    arrays: list[Any] = [None] * len(leaves)
     for k in outline.arrays:
         spec, name = outline.leaves[k], outline.names[k]
-        made[k] = lib.convert(leaves[k], spec, name)
-        shape = tuple(map(int, made[k].shape))
+        arrays[k] = lib.convert(leaves[k], spec, name)
+        shape = tuple(map(int, arrays[k].shape))
         if not _ends_with(shape, spec.shape):
             raise ValueError(f"leaf {name!r}: expected shape {('...', *spec.shape)}, got {shape}; reshape it")
-        own = shape[: len(shape) - len(spec.shape)]
-        if lead is not None and own != lead:
+        in_front = shape[: len(shape) - len(spec.shape)]
+        if lead is not None and in_front != lead:
             raise ValueError(
-                f"leaf {name!r}: expected the batch axes {lead}, as other leaves have, got {own}; give all the same"
+                f"leaf {name!r}: expected the batch axes {lead}, as other leaves have, got {in_front}; give all the "
+                f"same"
             )
-        lead = own
+        lead = in_front
     lead = lead or ()
-    count = math.prod(lead)
-    if len(lead) != 1:
+    if len(lead) != 1:  # a reshape costs time on JAX
         for k in outline.arrays:
-            made[k] = made[k].reshape(count, *outline.leaves[k].shape)
-    return made, lead
+            arrays[k] = arrays[k].reshape(math.prod(lead), *outline.leaves[k].shape)
+    return arrays, lead
 
 
 def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Array]:
-    """Leaves [N, ...] reshaped to [*lead, ...]."""
     if len(lead) == 1:
         return dict(leaves)
     return {k: leaf.reshape((*lead, *leaf.shape[1:])) for k, leaf in leaves.items()}
@@ -413,9 +407,8 @@ def _apart(leaves: Mapping[int, Array], lead: tuple[int, ...]) -> dict[int, Arra
 
 def built(lib: Lib[A], outline: Outline, leaves: Mapping[int, object], lead: tuple[int, ...]) -> object:
     """The nest of leaves [*lead, *shape] by position; those that are missing are of objects, and None."""
-    whole = [leaves[k] if k in leaves else _no_objects((*lead, *spec.shape)) for k, spec in enumerate(outline.leaves)]
+    whole: list[object] = []
+    for k, spec in enumerate(outline.leaves):
+        shape = (*lead, *spec.shape)
+        whole.append(leaves[k] if k in leaves else np.full(shape, None, object) if shape else None)
     return nest.unflatten(outline.structure, whole, lib.build_mapping, lead)
-
-
-def _no_objects(shape: tuple[int, ...]) -> NumpyArray | None:
-    return np.full(shape, None, object) if shape else None

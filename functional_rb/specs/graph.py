@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, NamedTuple
+import importlib
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from functional_rb.base import dtypes
-from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.base.arrays import Array, Nest, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.array import Bounded
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite
-from functional_rb.specs.padded import (
-    Cut,
-    all_last,
-    all_of,
-    draw_length,
-    draw_padded,
-    first,
-    in_front,
-    inside_padded,
-    length_words,
-    nearest_padded,
-    read_lengths,
-    read_padded,
-    real_rows,
-)
+from functional_rb.specs.padded import Cut, Padded, all_last, all_of, in_front
 from functional_rb.specs.varying import Varying
 
 
@@ -57,8 +46,8 @@ class Graph(Varying):
     arguments: ClassVar[tuple[str, ...]] = ("node", "edge", "max_nodes", "max_edges", "batch_shape")
     __hash__ = Varying.__hash__
 
-    node: Any
-    edge: Any
+    node: SpecNest
+    edge: SpecNest
     max_nodes: int
     max_edges: int = 1
     batch_shape: tuple[int, ...] = ()
@@ -68,11 +57,9 @@ class Graph(Varying):
 
     @property
     def nests(self) -> tuple[str, ...]:
-        """The attributes `node` and, with edges, `edge`."""
         return ("node",) if self.edge is None else ("node", "edge")
 
     def _parts(self) -> Composite:
-        """The parts `nodes`, `n_nodes` and, with edges, `edges`, `edge_links`, `n_edges`."""
         lead = self.batch_shape
         parts = {
             "nodes": in_front(self.node, (*lead, self.max_nodes)),
@@ -87,109 +74,90 @@ class Graph(Varying):
         return Composite(parts, batch_shape=lead)
 
     @property
-    def words(self) -> int:
-        """Random words of 31 bits that `draw` takes: for the numbers, nodes, edges, and two for each linked node."""
-        count = length_words(1, self.max_nodes) + self.max_nodes * rows.words(self.node)
-        if self.edge is not None:
-            count += length_words(0, self.max_edges) + self.max_edges * (4 + rows.words(self.edge))
-        return self._many * count
+    def _nodes(self) -> Padded:
+        return Padded(self.node, 1, self.max_nodes, "nodes", "max_nodes")
 
-    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
-        """Graphs whose numbers of nodes and edges, and the nodes that each edge links, are uniform."""
-        lead, many = self.batch_shape, self._many
-        cut = Cut(bits)
-        n_nodes = draw_length(ops, cut(many * length_words(1, self.max_nodes)), lead, 1, self.max_nodes)
-        nodes = draw_padded(ops, self.node, cut(many * self.max_nodes * rows.words(self.node)), lead, self.max_nodes)
-        nodes = rows.cleared(ops, self.node, nodes, real_rows(ops, n_nodes, self.max_nodes))
+    @property
+    def _edges(self) -> Padded:
+        return Padded(self.edge, 0, self.max_edges, "edges", "max_edges")
+
+    @property
+    def words(self) -> int:
+        # Two for each of the two nodes that an edge links.
+        of_edges = 0 if self.edge is None else self._edges.words + 4 * self.max_edges
+        return self._many * (self._nodes.words + of_edges)
+
+    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Nest]:
+        # The numbers of nodes and edges are uniform, and so are the nodes that each edge links.
+        cut, lead = Cut(bits), self.batch_shape
+        nodes, n_nodes = self._nodes.draw(ops, cut, lead)
         if self.edge is None:
             return {"nodes": nodes, "n_nodes": n_nodes}
-        n_edges = draw_length(ops, cut(many * length_words(0, self.max_edges)), lead, 0, self.max_edges)
-        edges = draw_padded(ops, self.edge, cut(many * self.max_edges * rows.words(self.edge)), lead, self.max_edges)
-        of_links = cut(many * self.max_edges * 4).reshape(bits.shape[0], *lead, self.max_edges, 2, 2)
-        real = real_rows(ops, n_edges, self.max_edges)
+        edges, n_edges = self._edges.draw(ops, cut, lead)
+        of_links = cut(self._many * self.max_edges * 4).reshape(bits.shape[0], *lead, self.max_edges, 2, 2)
         links = random_numbers.below(ops, of_links, n_nodes[..., None, None])
+        links = ops.where(self._edges.real(ops, n_edges)[..., None], links, links * 0)
+        return {"nodes": nodes, "n_nodes": n_nodes, "edges": edges, "edge_links": links, "n_edges": n_edges}
+
+    def inside(self, ops: SpecOps, x: Nest) -> Array:
+        good = self._nodes.inside(ops, x["nodes"], x["n_nodes"])
+        if self.edge is not None:
+            links = x["edge_links"]
+            linked = (links >= 0) & (links < x["n_nodes"][..., None, None])
+            linked = (linked[..., 0] & linked[..., 1]) | ~self._edges.real(ops, x["n_edges"])
+            good = good & self._edges.inside(ops, x["edges"], x["n_edges"]) & all_last(ops, linked, self.max_edges)
+        return all_of(ops, good, self._many)
+
+    def nearest(self, ops: SpecOps, x: Nest) -> dict[str, Nest]:
+        nodes, n_nodes = self._nodes.nearest(ops, x["nodes"], x["n_nodes"])
+        if self.edge is None:
+            return {"nodes": nodes, "n_nodes": n_nodes}
+        edges, n_edges = self._edges.nearest(ops, x["edges"], x["n_edges"])
+        links = ops.clamp(x["edge_links"], 0, n_nodes[..., None, None] - 1)
+        links = ops.where(self._edges.real(ops, n_edges)[..., None], links, links * 0)
+        return {"nodes": nodes, "n_nodes": n_nodes, "edges": edges, "edge_links": links, "n_edges": n_edges}
+
+    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Nest]:
+        lead = (*batch, *self.batch_shape)
+        graphs = rows.listed(value, lead)
+        for graph in graphs:
+            if not all(hasattr(graph, name) for name in GraphInstance._fields):
+                raise TypeError(f"expected a value with {GraphInstance._fields}, got {type(graph).__name__}")
+        nodes, n_nodes = self._nodes.from_stacked([graph.nodes for graph in graphs], lead)
+        if self.edge is None:
+            return {"nodes": nodes, "n_nodes": n_nodes}
+        # A graph without edges may have None in place of them.
+        has_edges = np.asarray([graph.edges is not None for graph in graphs], bool)
+        linked = [graph for graph in graphs if graph.edges is not None]
+        edges, n_edges = self._edges.from_stacked([graph.edges for graph in linked], (len(linked),))
+        links = [np.zeros((0, 2), np.int32)]
+        for graph, n in zip(linked, n_edges.tolist(), strict=True):
+            of_graph = np.zeros((0, 2), int) if graph.edge_links is None else graph.edge_links
+            of_graph = dtypes.as_dtype(of_graph, "int32")
+            if of_graph.shape != (n, 2):
+                raise ValueError(f"expected edge_links of {n} edges, of shape {(n, 2)}, got shape {of_graph.shape}")
+            links.append(of_graph)
+        real = np.arange(self.max_edges) < n_edges[:, None]
+        linked_rows = rows.placed(np.concatenate(links), real)
         return {
             "nodes": nodes,
             "n_nodes": n_nodes,
-            "edges": rows.cleared(ops, self.edge, edges, real),
-            "edge_links": ops.where(real[..., None], links, links * 0),
-            "n_edges": n_edges,
+            "edges": rows.regrouped(self.edge, rows.scattered(self.edge, edges, has_edges), 1, lead),
+            "edge_links": rows.placed(linked_rows, has_edges).reshape(*lead, self.max_edges, 2),
+            "n_edges": rows.placed(n_edges, has_edges).reshape(lead),
         }
 
-    def inside(self, ops: SpecOps, x: Any) -> Array:
-        """Whether the numbers are in range, and the nodes, edges and links up to them in their domains, bool [N]."""
-        n_nodes = x["n_nodes"]
-        found = inside_padded(ops, self.node, x["nodes"], n_nodes, self.max_nodes)
-        found = found & (n_nodes >= 1) & (n_nodes <= self.max_nodes)
-        if self.edge is not None:
-            n_edges, links = x["n_edges"], x["edge_links"]
-            linked = (links >= 0) & (links < n_nodes[..., None, None])
-            linked = (linked[..., 0] & linked[..., 1]) | ~real_rows(ops, n_edges, self.max_edges)
-            found = found & (n_edges >= 0) & (n_edges <= self.max_edges)
-            found = found & inside_padded(ops, self.edge, x["edges"], n_edges, self.max_edges)
-            found = found & all_last(ops, linked, self.max_edges)
-        return all_of(ops, found, self._many)
-
-    def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
-        """The numbers and links clamped, nodes and edges projected; zeros behind the numbers."""
-        n_nodes = ops.clamp(x["n_nodes"], 1, self.max_nodes)
-        made = {"nodes": nearest_padded(ops, self.node, x["nodes"], n_nodes, self.max_nodes), "n_nodes": n_nodes}
-        if self.edge is not None:
-            n_edges, links = ops.clamp(x["n_edges"], 0, self.max_edges), x["edge_links"]
-            links = ops.clamp(links, 0, n_nodes[..., None, None] - 1)
-            real = real_rows(ops, n_edges, self.max_edges)
-            made |= {
-                "edges": nearest_padded(ops, self.edge, x["edges"], n_edges, self.max_edges),
-                "edge_links": ops.where(real[..., None], links, links * 0),
-                "n_edges": n_edges,
-            }
-        return made
-
-    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
-        """The parts of graphs: objects with `nodes`, `edges` and `edge_links`, as Gymnasium's `GraphInstance`."""
-        lead = (*batch, *self.batch_shape)
-        values = rows.listed(value, lead)
-        for one in values:
-            if not all(hasattr(one, name) for name in GraphInstance._fields):
-                raise TypeError(f"expected a value with {GraphInstance._fields}, got {type(one).__name__}")
-        nodes, n_nodes = read_padded(self.node, [g.nodes for g in values], 1, self.max_nodes, "nodes", lead)
-        made = {"nodes": nodes, "n_nodes": n_nodes}
-        if self.edge is None:
-            return made
-        linked = [g for g in values if g.edges is not None]
-        # A graph without edges may have None in place of them.
-        own = np.asarray([g.edges is not None for g in values], bool)
-        edges, n_edges = read_padded(self.edge, [g.edges for g in linked], 0, self.max_edges, "edges", (len(linked),))
-        links = [_links(g, int(n)) for g, n in zip(linked, n_edges, strict=True)]
-        real = np.arange(self.max_edges) < n_edges[:, None]
-        linked_rows = rows.placed(np.concatenate([np.zeros((0, 2), np.int32), *links]), real)
-        edges = rows.scattered(self.edge, edges, own)
-        made |= {
-            "edges": rows.regrouped(self.edge, edges, 1, lead),
-            "edge_links": rows.placed(linked_rows, own).reshape(*lead, self.max_edges, 2),
-            "n_edges": rows.placed(n_edges, own).reshape(lead),
-        }
-        return made
-
-    def to_host(self, x: Any) -> Any:
-        """`gymnasium.spaces.GraphInstance`s where Gymnasium is installed, else NamedTuples with the same fields.
-
-        A slot of a buffer that was never written has no node; it is decoded too, so that the others can be read.
-        """
-        lead = x["n_nodes"].shape
-        count = x["n_nodes"].size
+    def to_host(self, x: Nest) -> object:
+        # Gymnasium's `GraphInstance`s where it is installed, else NamedTuples with the same fields.
         make = graph_instance()
-        nodes = rows.regrouped(self.node, x["nodes"], len(lead) + 1, (count, self.max_nodes))
-        n_nodes = read_lengths(x["n_nodes"].reshape(-1), 0, self.max_nodes, "nodes", "max_nodes")[0].tolist()
-        made = [make(rows.to_host(self.node, first(self.node, nodes, i, n)), None, None) for i, n in enumerate(n_nodes)]
+        nodes = self._nodes.real_rows(x["nodes"], x["n_nodes"])
+        graphs = [make(rows.to_host(self.node, own), None, None) for own in nodes]
         if self.edge is not None:
-            edges = rows.regrouped(self.edge, x["edges"], len(lead) + 1, (count, self.max_edges))
-            links = x["edge_links"].reshape(count, self.max_edges, 2)
-            n_edges, _ = read_lengths(x["n_edges"].reshape(-1), 0, self.max_edges, "edges", "max_edges")
-            for i, n in enumerate(n_edges.tolist()):
-                own = rows.to_host(self.edge, first(self.edge, edges, i, n))
-                made[i] = made[i]._replace(edges=own, edge_links=links[i, :n])
-        return rows.nested(made, lead)
+            edges = self._edges.real_rows(x["edges"], x["n_edges"])
+            links = x["edge_links"].reshape(len(graphs), self.max_edges, 2)
+            for i, n in enumerate(x["n_edges"].reshape(-1).tolist()):
+                graphs[i] = graphs[i]._replace(edges=rows.to_host(self.edge, edges[i]), edge_links=links[i, :n])
+        return rows.nested(graphs, x["n_nodes"].shape)
 
 
 class GraphInstance(NamedTuple):
@@ -201,24 +169,16 @@ class GraphInstance(NamedTuple):
         edge_links: int32 [n_edges, 2], or None.
     """
 
-    nodes: Any
-    edges: Any
-    edge_links: Any
+    nodes: Nest
+    edges: Nest
+    edge_links: NumpyArray | None
 
 
 @functools.cache
-def graph_instance() -> Any:
+def graph_instance() -> Callable[..., GraphInstance]:
     """Gymnasium's class, as its spaces accept no other; `GraphInstance` of this module where it is not installed."""
     try:
-        from gymnasium.spaces import GraphInstance as Theirs
+        spaces = importlib.import_module("gymnasium.spaces")
     except ImportError:
         return GraphInstance
-    return Theirs
-
-
-def _links(graph: Any, count: int) -> NumpyArray:
-    """The nodes that a graph's edges link, int32 [count, 2]."""
-    links = dtypes.as_dtype(np.zeros((0, 2), int) if graph.edge_links is None else graph.edge_links, "int32")
-    if links.shape != (count, 2):
-        raise ValueError(f"expected edge_links of {count} edges, of shape {(count, 2)}, got shape {links.shape}")
-    return links
+    return spaces.GraphInstance

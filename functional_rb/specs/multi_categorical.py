@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.base.dtypes import kind_of, whole_number
 from functional_rb.specs.allowed import Allowed
-from functional_rb.specs.base import Change, Domain, Table, as_table, broadcast, numbers
+from functional_rb.specs.base import Change, Domain, SpecNest, Table, as_table, broadcast, numbers
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
 
@@ -48,13 +49,12 @@ class MultiCategorical(Numbers):
 
     def __init__(
         self,
-        nvec: Any,
+        nvec: ArrayLike,
         mask: ArrayLike = None,
         shape: tuple[int, ...] | None = None,
         dtype: object = "int32",
-        start: Any = 0,
+        start: ArrayLike = 0,
     ) -> None:
-        """The numbers of choices come first: `MultiCategorical([3, 5])`."""
         self._begin(numbers(nvec, "MultiCategorical", "nvec").shape if shape is None else shape, dtype)
         if not self.shape:
             raise ValueError(f"MultiCategorical: expected at least one axis, got shape (); write Categorical({nvec!r})")
@@ -68,7 +68,7 @@ class MultiCategorical(Numbers):
         check_range("MultiCategorical", self.dtype, self.table("nvec"), starts)
         if mask is not None and np.ndim(self.nvec) > 1:
             raise ValueError(
-                f"MultiCategorical: a mask needs one vector of numbers of choices, got nvec of shape {np.shape(nvec)}; "
+                f"MultiCategorical: a mask needs one vector of numbers of choices, got nvec {nvec!r:.80}; "
                 f"use a part of an item for each row"
             )
         self._set_mask(mask)
@@ -120,7 +120,6 @@ class MultiCategorical(Numbers):
 
     @property
     def choice_axes(self) -> tuple[int, ...]:
-        """The shape without the last axis."""
         return self.shape[:-1]
 
     def to_one_hot(self, dtype: object = "bool") -> MultiOneHot:
@@ -136,8 +135,8 @@ class MultiCategorical(Numbers):
         counts = self._counts_of_rows("to_one_hot", "use a part of an item for each row")
         return MultiOneHot(counts, self.mask, (*self.shape[:-1], sum(counts)), dtype)
 
-    def changed(self, k: int, change: Change) -> Any:
-        """The spec after a change of shape: each element keeps its choices; a single element becomes `Categorical`."""
+    def changed(self, k: int, change: Change) -> SpecNest:
+        # Each element keeps its choices, and a single one becomes a `Categorical`.
         probe = change(np.broadcast_to(np.int8(0), self.shape))
         nvec, start = (change(self.table(name)) for name in self.tables)
         mask = None if self.mask is None or not nvec.size else self._changed_mask(change)
@@ -146,7 +145,7 @@ class MultiCategorical(Numbers):
         return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
 
     def _changed_mask(self, change: Change) -> NumpyArray:
-        """The mask after a change of shape: padded to one row for each element, so that it moves with the element."""
+        # Padded to one row for each element, so that the mask moves with the element.
         widest = max(self.counts)
         pieces = np.split(self.mask_table(), np.cumsum(self.counts)[:-1], -1)
         blank = np.zeros((*self.shape[:-1], 1, widest), bool)
@@ -163,7 +162,6 @@ class MultiCategorical(Numbers):
         return np.concatenate([table[..., i, :n] for i, n in enumerate(row[0])], -1)
 
     def defaults(self) -> dict[str, object]:
-        """The defaults: all choices allowed, as many elements as `nvec` has numbers, numbered from zero."""
         return super().defaults() | {"shape": np.shape(self.nvec) or None}
 
 
@@ -189,9 +187,8 @@ class MultiOneHot(Vectors):
     nvec: tuple[int, ...] = ()
 
     def __init__(
-        self, nvec: Any, mask: ArrayLike = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
+        self, nvec: Sequence[int], mask: ArrayLike = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
     ) -> None:
-        """The numbers of choices come first: `MultiOneHot([3, 5])`."""
         if not np.ndim(nvec) == 1 or not len(nvec):
             raise ValueError(f"MultiOneHot: expected nvec as a sequence of numbers of choices, got {nvec!r:.80}")
         counts = tuple(whole_number(n, "MultiOneHot: nvec") for n in nvec)
@@ -204,7 +201,6 @@ class MultiOneHot(Vectors):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of values of each choice."""
         return self.nvec
 
     def to_categorical(self, dtype: object = "int32", start: object = 0) -> MultiCategorical:
@@ -217,5 +213,4 @@ class MultiOneHot(Vectors):
         return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
 
     def defaults(self) -> dict[str, object]:
-        """The defaults: all choices allowed, one vector of bools."""
         return super().defaults() | {"shape": (sum(self.nvec),)}

@@ -40,9 +40,7 @@ class NonTensor(Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes of the shape."""
         return self.shape
 
     def changed(self, k: int, change: Change) -> NonTensor:
-        """The spec after a change of shape."""
         return NonTensor(change(np.broadcast_to(np.int8(0), self.shape)).shape)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.base.arrays import Array, Nest, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import rows
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite
 from functional_rb.specs.padded import Cut, all_of, draw_length, in_front, in_rows, length_words
@@ -36,7 +38,7 @@ class OneOf(Varying):
     arguments: ClassVar[tuple[str, ...]] = ("options", "batch_shape")
     __hash__ = Varying.__hash__
 
-    options: tuple[Any, ...]
+    options: tuple[SpecNest, ...]
     batch_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -49,7 +51,6 @@ class OneOf(Varying):
 
     @property
     def nests(self) -> tuple[str, ...]:
-        """The attribute `options`."""
         return ("options",)
 
     def _parts(self) -> Composite:
@@ -59,10 +60,9 @@ class OneOf(Varying):
 
     @property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes: for the choice, and for every option."""
         return self._many * (length_words(1, len(self.options)) + sum(rows.words(option) for option in self.options))
 
-    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
+    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Nest]:
         """Values of options that are uniform."""
         cut = Cut(bits)
         some = cut(self._many * length_words(1, len(self.options)))
@@ -74,7 +74,7 @@ class OneOf(Varying):
             options.append(rows.cleared(ops, option, made, choice == i))
         return {"choice": choice, "options": tuple(options)}
 
-    def inside(self, ops: SpecOps, x: Any) -> Array:
+    def inside(self, ops: SpecOps, x: Nest) -> Array:
         """Whether the choice names an option, and the value lies in its domain, bool [N]."""
         choice = x["choice"]
         found = (choice >= 0) & (choice < len(self.options))
@@ -85,16 +85,16 @@ class OneOf(Varying):
             found = found & (own.reshape(choice.shape) | (choice != i))
         return all_of(ops, found, self._many)
 
-    def nearest(self, ops: SpecOps, x: Any) -> dict[str, Any]:
+    def nearest(self, ops: SpecOps, x: Nest) -> dict[str, Nest]:
         """The choice clamped and its value projected; zeros for the other options."""
         choice = ops.clamp(x["choice"], 0, len(self.options) - 1)
         options = []
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
-            near = in_rows(lambda flat, option=option: rows.nearest(ops, option, flat), option, value, choice.shape)
+            near = in_rows(functools.partial(rows.nearest, ops, option), option, value, choice.shape)
             options.append(rows.cleared(ops, option, near, choice == i))
         return {"choice": choice, "options": tuple(options)}
 
-    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
+    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Nest]:
         """The parts of pairs: the number of the option, and its value."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
@@ -109,12 +109,12 @@ class OneOf(Varying):
             options.append(rows.regrouped(option, rows.scattered(option, made, choice == i), 1, lead))
         return {"choice": choice.reshape(lead), "options": tuple(options)}
 
-    def to_host(self, x: Any) -> Any:
+    def to_host(self, x: Nest) -> object:
         """Pairs of the number of the option and its value, in nested lists [*batch, *batch_shape]."""
         lead = x["choice"].shape
         choice = x["choice"].reshape(-1)
         self._check_choice(choice)
-        made: list[Any] = [None] * len(choice)
+        made: list[object] = [None] * len(choice)
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
             own = np.flatnonzero(choice == i)
             flat = rows.regrouped(option, value, len(lead), (len(choice),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 
 # The dtypes that are compared as another: a wider one, or a signed one of the same width after a sign-bit flip.
 WORK = {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.base.arrays import Array, Nest, NumpyArray
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import random_numbers, rows
+from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import changed
 
@@ -22,7 +24,6 @@ class Cut:
         self.bits, self.start = bits, 0
 
     def __call__(self, count: int) -> Array:
-        """The next `count` words of each value."""
         self.start += count
         return self.bits[:, self.start - count : self.start]
 
@@ -39,34 +40,90 @@ def draw_length(ops: SpecOps, bits: Array, lead: tuple[int, ...], low: int, high
     return random_numbers.Whole(np.asarray(low, object), counts, "int32").draw(ops, of_each)
 
 
-def draw_padded(ops: SpecOps, nest: SpecNest, bits: Array, lead: tuple[int, ...], size: int) -> Any:
-    """Random values [N, *lead, size, ...] of a nest of specs."""
-    count = bits.shape[0] * math.prod(lead) * size
-    made = rows.draw(ops, nest, bits.reshape(count, rows.words(nest)))
-    return rows.regrouped(nest, made, 1, (bits.shape[0], *lead, size))
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """Rows of which `least` to `size` are real; behind these lies padding, which is zero.
+
+    Attributes:
+        nest: the spec of a row, or a nest of them.
+        least: the smallest length.
+        size: the largest length, for which there is always room.
+        what: what the rows are, as errors name them.
+        limit: the name of the spec's argument that `size` is.
+    """
+
+    nest: SpecNest
+    least: int
+    size: int
+    what: str
+    limit: str
+
+    @property
+    def words(self) -> int:
+        """Random words of 31 bits that `draw` takes for a value."""
+        return length_words(self.least, self.size) + self.size * rows.words(self.nest)
+
+    def draw(self, ops: SpecOps, cut: Cut, lead: tuple[int, ...]) -> tuple[Nest, Array]:
+        """Random rows [N, *lead, size, ...], and their lengths int32 [N, *lead], which are uniform."""
+        many, words = math.prod(lead), rows.words(self.nest)
+        length = draw_length(ops, cut(many * length_words(self.least, self.size)), lead, self.least, self.size)
+        bits = cut(many * self.size * words)
+        drawn = rows.draw(ops, self.nest, bits.reshape(bits.shape[0] * many * self.size, words))
+        padded = rows.regrouped(self.nest, drawn, 1, (bits.shape[0], *lead, self.size))
+        return rows.cleared(ops, self.nest, padded, self.real(ops, length)), length
+
+    def real(self, ops: SpecOps, length: Array) -> Array:
+        """Which rows are no padding, bool [*lead, size]."""
+        return ops.table(np.arange(self.size, dtype=np.int32), "int32", length) < length[..., None]
+
+    def inside(self, ops: SpecOps, value: Nest, length: Array) -> Array:
+        """Whether lengths are in range, and the rows [*lead, size, ...] up to them in their domain, bool [*lead]."""
+        padding = ~self.real(ops, length)
+        flat = rows.regrouped(self.nest, value, len(padding.shape), (math.prod(padding.shape),))
+        # `padding == padding` is true everywhere, in an array of the values' own library.
+        good = rows.inside(ops, self.nest, flat, (padding == padding).reshape(math.prod(padding.shape)))
+        good = all_last(ops, good.reshape(padding.shape) | padding, self.size)
+        return good & (length >= self.least) & (length <= self.size)
+
+    def nearest(self, ops: SpecOps, value: Nest, length: Array) -> tuple[Nest, Array]:
+        """The nearest rows of the domain, zeros behind the nearest lengths, and these."""
+        length = ops.clamp(length, self.least, self.size)
+        near = in_rows(partial(rows.nearest, ops, self.nest), self.nest, value, (*length.shape, self.size))
+        return rows.cleared(ops, self.nest, near, self.real(ops, length)), length
+
+    def from_stacked(self, values: Sequence[Nest], lead: tuple[int, ...]) -> tuple[Nest, NumpyArray]:
+        """Stacked values as rows [*lead, size, ...], and their lengths int32 [*lead]."""
+        length = self.checked([rows.count(self.nest, value) for value in values], self.least)
+        return self.from_flat(rows.from_host(self.nest, values, stacked=True), length, lead)
+
+    def from_flat(self, flat: Nest, length: NumpyArray, lead: tuple[int, ...]) -> tuple[Nest, NumpyArray]:
+        """Rows one after the other, of values of these lengths int32 [M], as `from_stacked` has them."""
+        padded = rows.scattered(self.nest, flat, np.arange(self.size) < length[:, None])
+        return rows.regrouped(self.nest, padded, 2, (*lead, self.size)), length.reshape(lead)
+
+    def checked(self, lengths: NumpyArray | Sequence[int], least: int) -> NumpyArray:
+        """Lengths int32 [M], after a check that they are in range."""
+        length = np.asarray(lengths, np.int32)
+        wrong = length[(length < least) | (length > self.size)]
+        if wrong.size:
+            raise ValueError(
+                f"expected {least} to {self.size} {self.what}, got {wrong[0]}; give the spec another {self.limit}"
+            )
+        return length
+
+    def real_rows(self, value: Nest, length: NumpyArray) -> list[Nest]:
+        """The real rows of each of the values [*lead, size, ...] in NumPy, stacked."""
+        flat = rows.regrouped(self.nest, value, length.ndim + 1, (length.size, self.size))
+        # A slot of a buffer that was never written has length 0, whatever the least; others are to be readable.
+        counts = self.checked(length.reshape(-1), 0).tolist()
+        return [rows.each_array(partial(_first, i, n), self.nest, flat) for i, n in enumerate(counts)]
 
 
-def real_rows(ops: SpecOps, length: Array, size: int) -> Array:
-    """Which of `size` places are no padding, bool [*lead, size]."""
-    return ops.table(np.arange(size, dtype=np.int32), "int32", length) < length[..., None]
+def _first(i: int, n: int, leaf: ArraySpec, x: NumpyArray) -> NumpyArray:
+    return x[i, :n]
 
 
-def inside_padded(ops: SpecOps, nest: SpecNest, value: Nest, length: Array, size: int) -> Array:
-    """Whether the first `length` rows of values [*lead, size, ...] lie in their domain, bool [*lead]."""
-    padding = ~real_rows(ops, length, size)
-    flat = rows.regrouped(nest, value, len(padding.shape), (math.prod(padding.shape),))
-    # `padding == padding` is true everywhere, in an array of the values' own library.
-    found = rows.inside(ops, nest, flat, (padding == padding).reshape(math.prod(padding.shape)))
-    return all_last(ops, found.reshape(padding.shape) | padding, size)
-
-
-def nearest_padded(ops: SpecOps, nest: SpecNest, value: Nest, length: Array, size: int) -> Any:
-    """The nearest values of the domain for the first `length` rows, and zeros behind."""
-    near = in_rows(lambda flat: rows.nearest(ops, nest, flat), nest, value, (*length.shape, size))
-    return rows.cleared(ops, nest, near, real_rows(ops, length, size))
-
-
-def in_rows(function: Any, nest: Any, value: Any, lead: tuple[int, ...]) -> Any:
+def in_rows(function: Callable[[Nest], Nest], nest: SpecNest, value: Nest, lead: tuple[int, ...]) -> Nest:
     """Values [*lead, ...] after a function of rows [R, ...]."""
     made = function(rows.regrouped(nest, value, len(lead), (math.prod(lead),)))
     return rows.regrouped(nest, made, 1, lead)
@@ -83,29 +140,6 @@ def all_of(ops: SpecOps, found: Array, many: int) -> Array:
     return ops.all_rows(found.reshape(found.shape[0], many))
 
 
-def read_lengths(lengths: ArrayLike, low: int, high: int, what: str, remedy: str) -> tuple[NumpyArray, NumpyArray]:
-    """Lengths int32 [M], checked against their range, and which rows they make real, bool [M, high]."""
-    length = np.asarray(lengths, np.int32)
-    wrong = length[(length < low) | (length > high)]
-    if wrong.size:
-        raise ValueError(f"expected {low} to {high} {what}, got {wrong[0]}; give the spec another {remedy}")
-    return length, np.arange(high) < length[:, None]
-
-
-def read_padded(
-    nest: SpecNest, values: Sequence[object], low: int, high: int, what: str, lead: tuple[int, ...]
-) -> tuple[Any, NumpyArray]:
-    """Stacked values as [*lead, high, ...], with zeros behind each, and how many rows each has, int32 [*lead]."""
-    length, real = read_lengths([rows.count(nest, one) for one in values], low, high, what, f"max_{what}")
-    padded = rows.scattered(nest, rows.from_host(nest, values, stacked=True), real)
-    return rows.regrouped(nest, padded, 2, (*lead, high)), length.reshape(lead)
-
-
-def first(nest: SpecNest, value: Nest, i: int, n: int) -> Any:
-    """The first n rows of value i of values [M, size, ...]."""
-    return rows.each_array(lambda leaf, x: x[i, :n], nest, value)
-
-
-def in_front(nest: SpecNest, lead: tuple[int, ...]) -> Any:
+def in_front(nest: SpecNest, lead: tuple[int, ...]) -> SpecNest:
     """A nest of specs, each with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any  # of NumPy's dtypes
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import MASK
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.ops.random_bits import fraction
 
 BITS = 31
@@ -97,7 +97,7 @@ def below(ops: SpecOps, bits: Array, counts: Array) -> Array:
 
 
 def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]:
-    """`floor(n * 0.u)` in base 2^31; u begins with its highest word, n and the result with their lowest digit."""
+    # `floor(n * 0.u)` in base 2^31: u begins with its highest word, n and the result with their lowest digit.
     columns: list[list[Array]] = [[] for _ in range(len(u) + len(n))]
     for i, word in enumerate(reversed(u)):
         for j, digit in enumerate(n):
@@ -118,7 +118,6 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
 
 
 def _wrapped(low: NumpyArray, bits: int, dtype: Any) -> NumpyArray:
-    """Numbers modulo 2^bits, as a signed dtype has them."""
     half = 2 ** (bits - 1)
     return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)
 
@@ -168,7 +167,6 @@ class Real:
         return value if work == self._dtype else ops.cast(value, self._dtype)
 
     def _between(self, ops: SpecOps, u: Array) -> Array:
-        """Numbers uniform between finite bounds."""
         bottom, top = self._bounds(ops, u)
         if self._narrow:
             return ops.clamp(u * ops.table(self._width, self._work, u) + bottom, bottom, top)
@@ -176,7 +174,6 @@ class Real:
         return ops.clamp(bottom * (1 - u) + top * u, bottom, top)
 
     def _mixed(self, ops: SpecOps, u: Sequence[Array]) -> Array:
-        """Numbers for elements some of which lack a bound, in whose place 0 stands."""
         below, above = self._below, self._above
         bottom, top = self._bounds(ops, u[0])
         away = -ops.log(1 - u[0])
@@ -195,8 +192,5 @@ class Real:
 
 
 def _normal(ops: SpecOps, u: Sequence[Array]) -> Array:
-    """Normal numbers `sqrt(-2 log(1 - u0)) cos(2 pi u1)` of two uniform ones.
-
-    Box, Muller: A note on the generation of random normal deviates (1958).
-    """
+    # Box, Muller: A note on the generation of random normal deviates (1958).
     return (-2 * ops.log(1 - u[0])) ** 0.5 * ops.cos(u[1] * (2 * math.pi))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.containers import of_fields
+from functional_rb.base.containers import Registered, of_fields
 from functional_rb.base.nest import Path
 from functional_rb.specs.array import ArraySpec, Binary, Unbounded
 from functional_rb.specs.base import SpecNest
@@ -15,13 +14,13 @@ from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.values import is_leaf
 
 
-def leaves_of(spec: SpecNest) -> dict[Path, Any]:
+def leaves_of(spec: SpecNest) -> dict[Path, SpecNest]:
     """The `ArraySpec`s and `NonTensor`s of a nest of specs by their paths, in the order in which they were given."""
     leaves, structure = nest.flatten(spec, is_leaf)
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> Any:
+def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> SpecNest:
     """A nest of the given leaves, in the containers of another nest.
 
     A container stays what it is as long as it can hold what is in it: dicts and TensorDicts take any names, tuples and
@@ -70,7 +69,7 @@ def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> Any:
 
 
 def _like(spec: Composite, parts: Mapping[str, object], same: bool) -> Composite:
-    """Parts in the container of another composite, if it can hold them: batch axes go where a part lacks them."""
+    # Batch axes are given up where a part lacks them.
     kind, batch, names, device = spec._like
     if not same and not (isinstance(kind, type) and not hasattr(kind, "_is_tensorclass")):
         kind, names, device = None, (), False
@@ -79,7 +78,7 @@ def _like(spec: Composite, parts: Mapping[str, object], same: bool) -> Composite
     return Composite.like(kind, parts, batch, names, device)
 
 
-def with_lead(spec: object, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> object:
+def with_lead(spec: SpecNest, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> SpecNest:
     """A nest of specs whose leaves are arrays of other shapes, with nothing said about their values.
 
     Args:
@@ -92,7 +91,9 @@ def with_lead(spec: object, change: Callable[[tuple[int, ...]], tuple[int, ...]]
         Composite({'x': Unbounded((8, 3))})
     """
 
-    def made(container: Any, parts: dict[str, Any], batch: tuple[int, ...]) -> Composite:
+    def like(
+        container: type | Container | Registered | None, parts: dict[str, SpecNest], batch: tuple[int, ...]
+    ) -> Composite:
         kind = container.type if isinstance(container, Container) else container
         batch = change(batch) if batch or isinstance(kind, type) else batch
         return Composite.like(kind, parts, batch, (), getattr(container, "device", False))
@@ -103,7 +104,7 @@ def with_lead(spec: object, change: Callable[[tuple[int, ...]], tuple[int, ...]]
         NonTensor(shape) if isinstance(leaf, NonTensor) else plain(shape, leaf.dtype)
         for leaf, shape in zip(leaves, shapes, strict=True)
     ]
-    return nest.unflatten(structure, changed, made)
+    return nest.unflatten(structure, changed, like)
 
 
 def plain(shape: Sequence[int], dtype: str) -> ArraySpec:

@@ -9,35 +9,32 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
+from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.base.containers import of_fields
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import numpy_ops
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Spec, SpecNest
+from functional_rb.specs.base import SpecNest, Unit
 from functional_rb.specs.composite import Composite
+from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.stacked import Stacked
+
+Row = TypeVar("Row")
 
 
 def is_unit(spec: object) -> bool:
-    """Whether a spec is a unit, which is dealt with as a whole: an array, objects, or parts that vary together."""
-    return isinstance(spec, Spec) and not isinstance(spec, (Composite, Stacked))
+    """Whether a spec is dealt with as a whole: an array, objects, or parts that vary together."""
+    return isinstance(spec, (Unit, NonTensor))  # no union, which torch.compile of torch 2.8 does not trace
 
 
-def each(function: Callable[..., Any], spec: SpecNest, *values: Any) -> Any:
-    """Apply a function to every unit of a nest of specs, and to what values have in its place.
+def each(function: Callable[..., object], spec: SpecNest, *values: Nest) -> Nest:
+    """Apply a function to every unit of a nest of specs, with what values of the same keys have in its place.
 
-    Args:
-        function: called with a unit and one part of each value.
-        spec: a nest of specs.
-        *values: nests with the same keys.
-
-    Returns:
-        The nest of results: dicts for composites, tuples for stacked members, the same containers else.
+    The results come in dicts for composites, in tuples for stacked members, else in the same containers.
     """
     if is_unit(spec):
         return function(spec, *values)
@@ -57,9 +54,9 @@ def each(function: Callable[..., Any], spec: SpecNest, *values: Any) -> Any:
     raise TypeError(f"expected a spec such as frb.Unbounded(shape), or a nest of them, got {spec!r:.80}")
 
 
-def units(nest: SpecNest) -> list[Any]:
+def units(nest: SpecNest) -> list[Unit]:
     """The units of a nest."""
-    found: list[object] = []
+    found: list[Unit] = []
     each(found.append, nest)
     return found
 
@@ -69,11 +66,11 @@ def words(nest: SpecNest) -> int:
     return sum(unit.words for unit in units(nest))
 
 
-def draw(ops: SpecOps, nest: SpecNest, bits: Array) -> Any:
+def draw(ops: SpecOps, nest: SpecNest, bits: Array) -> Nest:
     """A random row for each row of random bits int32 [R, words]."""
     start = 0
 
-    def drawn(unit: Any) -> Any:
+    def drawn(unit: Unit) -> Nest:
         nonlocal start
         start += unit.words
         return unit.draw(ops, bits[:, start - unit.words : start])
@@ -83,36 +80,36 @@ def draw(ops: SpecOps, nest: SpecNest, bits: Array) -> Any:
 
 def inside(ops: SpecOps, nest: SpecNest, value: Nest, all_true: Array) -> Array:
     """Whether rows lie in the domain, bool [R]; `all_true` bool [R] is the answer for a nest without units."""
-    found = all_true
+    good = all_true
 
-    def look(unit: Any, part: Nest) -> None:
-        nonlocal found
-        found = found & unit.inside(ops, part)
+    def look(unit: Unit, part: Nest) -> None:
+        nonlocal good
+        good = good & unit.inside(ops, part)
 
     each(look, nest, value)
-    return found
+    return good
 
 
-def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Any:
+def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Nest:
     """The nearest rows of the domain."""
     return each(lambda unit, part: unit.nearest(ops, part), nest, value)
 
 
-def each_array(function: Callable[..., object], nest: SpecNest, *values: ArrayLike) -> object:
+def each_array(function: Callable[..., object], nest: SpecNest, *values: Nest) -> Nest:
     """`each`, down to the arrays that units are stored as."""
 
-    def below(unit: Any, *parts: Any) -> Any:
+    def below(unit: SpecNest, *parts: Nest) -> object:
         return function(unit, *parts) if isinstance(unit, ArraySpec) else each_array(function, unit.parts, *parts)
 
     return each(below, nest, *values)
 
 
-def regrouped(nest: SpecNest, value: Nest, axes: int, lead: tuple[int, ...]) -> Any:
+def regrouped(nest: SpecNest, value: Nest, axes: int, lead: tuple[int, ...]) -> Nest:
     """A value whose first `axes` axes are reshaped to `lead`."""
     return each_array(lambda leaf, x: x.reshape((*lead, *x.shape[axes:])), nest, value)
 
 
-def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> object:
+def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> Nest:
     """A value [*lead, ...] with zeros where bool [*lead] is False."""
 
     def clear(leaf: ArraySpec, x: Array) -> Array:
@@ -122,10 +119,10 @@ def cleared(ops: SpecOps, nest: SpecNest, value: Nest, real: Array) -> object:
     return each_array(clear, nest, value)
 
 
-def from_host(nest: SpecNest, values: Rows[object], stacked: bool = False) -> Any:
+def from_host(nest: SpecNest, values: Rows[Nest], stacked: bool = False) -> Nest:
     """Rows in NumPy for values of an environment: one row for each value; of stacked values, all rows of each."""
 
-    def read(unit: Any, *parts: Any) -> Any:
+    def read(unit: Unit, *parts: Nest) -> Nest:
         rows = [row for part in parts for row in part] if stacked else list(parts)
         if not rows and isinstance(unit, ArraySpec):
             return numpy_ops.zeros((0, *unit.shape), unit.dtype)
@@ -137,7 +134,7 @@ def from_host(nest: SpecNest, values: Rows[object], stacked: bool = False) -> An
         raise ValueError(f"expected values with the keys of {nest!r:.80}, got one without {error}") from None
 
 
-def count(nest: SpecNest, stacked: Any) -> int:
+def count(nest: SpecNest, stacked: Nest) -> int:
     """The number of rows of a stacked value."""
     try:
         counts: set[int] = set()
@@ -149,22 +146,22 @@ def count(nest: SpecNest, stacked: Any) -> int:
     return counts.pop()
 
 
-def to_host(nest: SpecNest, rows: object) -> Any:
+def to_host(nest: SpecNest, rows: Nest) -> Nest:
     """Rows as an environment has them, in one stacked value."""
     return each(lambda unit, part: unit.to_host(part), nest, rows)
 
 
-def to_values(nest: SpecNest, rows: object, count: int) -> list[object]:
+def to_values(nest: SpecNest, rows: Nest, count: int) -> list[Nest]:
     """Rows as an environment has them, in one value for each row."""
     stacked = to_host(nest, rows)
 
-    def at(i: int) -> Any:
+    def at(i: int) -> Nest:
         return each(lambda unit, part: part[i, ...] if isinstance(part, np.ndarray) else part[i], nest, stacked)
 
     return [at(i) for i in range(count)]
 
 
-def scattered(nest: SpecNest, rows: object, real: NumpyArray) -> Any:
+def scattered(nest: SpecNest, rows: Nest, real: NumpyArray) -> Nest:
     """Rows [R, ...] put one after the other where bool [*lead] is True, and zeros elsewhere."""
     return each_array(lambda leaf, x: placed(x, real), nest, rows)
 
@@ -176,7 +173,7 @@ def placed(x: NumpyArray, real: NumpyArray) -> NumpyArray:
     return made
 
 
-def listed(value: object, lead: tuple[int, ...]) -> list[Any]:
+def listed(value: Nest, lead: tuple[int, ...]) -> list[Nest]:
     """The values in nested sequences, whose lengths are `lead`."""
     if not lead:
         return [value]
@@ -186,9 +183,9 @@ def listed(value: object, lead: tuple[int, ...]) -> list[Any]:
     return [one for part in value for one in listed(part, lead[1:])]
 
 
-def nested(values: Rows[Any], lead: tuple[int, ...]) -> Any:
+def nested(values: Rows[object], lead: tuple[int, ...]) -> object:
     """Values in nested lists of lengths `lead`, or the single value if there are none: the inverse of `listed`."""
     made = np.empty(len(values), object)
-    for i, value in enumerate(values):
+    for i, value in enumerate(values):  # one by one, as NumPy would take sequences among them apart
         made[i] = value
     return made.reshape(lead).tolist() if lead else made[0]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs.array import ArraySpec
-from functional_rb.specs.base import Change, Spec, SpecNest, filled, index_parts, sizes_of, without_ellipsis
-from functional_rb.specs.composite import Composite, checked, is_path
+from functional_rb.specs.base import Change, Spec, SpecNest, axis_of, filled, index_parts, sizes_of, without_ellipsis
+from functional_rb.specs.composite import Composite, at_path, checked, is_path
 from functional_rb.specs.non_tensor import NonTensor
 
 
@@ -42,11 +41,10 @@ class Stacked(Spec):
 
     arguments: ClassVar[tuple[str, ...]] = ("members", "axis")
 
-    members: tuple[Any, ...]
+    members: tuple[SpecNest, ...]
     axis: int = 0
 
     def __post_init__(self) -> None:
-        """Freeze the members and count the axis from the front."""
         if not isinstance(self.members, tuple | list):
             raise TypeError(f"Stacked: expected members as a sequence of specs, got {self.members!r:.80}")
         frozen = tuple(checked(member, f"Stacked: member {i}") for i, member in enumerate(self.members))
@@ -65,10 +63,7 @@ class Stacked(Spec):
                 f"Stacked: expected members with the same number of axes, got {[m.axes for m in self.members]}; "
                 f"write member.unsqueeze(0), say"
             )
-        count = counts.pop() + 1
-        if not -count <= self.axis < count:
-            raise ValueError(f"Stacked: there is no axis {self.axis} among {count}")
-        object.__setattr__(self, "axis", self.axis % count)
+        object.__setattr__(self, "axis", axis_of(self.axis, counts.pop() + 1, "Stacked"))
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -85,7 +80,7 @@ class Stacked(Spec):
         return (*common[: self.axis], len(self.members), *common[self.axis :])
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> Nest:
         """The members' shape, -1 where they differ, with their number; of composites a dict by common name."""
         if all(isinstance(member, ArraySpec | NonTensor) for member in self.members):
             shapes = [member.shape for member in self.members]
@@ -93,23 +88,22 @@ class Stacked(Spec):
         return self._by_name("shape")
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> Nest:
         """The dtype if all members have the same, else one for each; of composites a dict by common name."""
         return self._by_name("dtype")
 
     @property
-    def domain(self) -> Any:
+    def domain(self) -> Nest:
         """The domain if all members have the same, else one for each; of composites a dict by common name."""
         return self._by_name("domain")
 
     def _by_name(self, field: str) -> object:
         if all(isinstance(member, Composite) for member in self.members):
             return {name: getattr(self[name], field) for name in self.common}
-        found = tuple(getattr(member, field) for member in self.members)
-        return found[0] if all(one == found[0] for one in found) else found
+        values = tuple(getattr(member, field) for member in self.members)
+        return values[0] if all(value == values[0] for value in values) else values
 
     def _nest_parts(self) -> tuple[Structure, list[object]]:
-        """The members, for `base.nest.parts_of`."""
         return Structure("sequence", tuple, tuple(range(len(self.members)))), list(self.members)
 
     @property
@@ -118,7 +112,7 @@ class Stacked(Spec):
         names = [_names(member) for member in self.members]
         return tuple(name for name in names[0] if all(name in other for other in names[1:]))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> SpecNest:
         """The parts of that name, or path of names, of all members; for an index, the spec that it chooses."""
         if isinstance(key, str):
             lacking = [i for i, member in enumerate(self.members) if key not in _names(member)]
@@ -128,7 +122,7 @@ class Stacked(Spec):
                 )
             return stack([member[key] for member in self.members], self.axis)
         if is_path(key):
-            return functools.reduce(operator.getitem, key, self)
+            return at_path(self, key)
         parts = without_ellipsis(*index_parts(self, key))
         if any(not isinstance(part, int | np.integer | slice) or isinstance(part, bool) for part in parts):
             raise IndexError(
@@ -141,65 +135,60 @@ class Stacked(Spec):
         axis = self.axis - sum(not isinstance(part, slice) for part in before)
         return Stacked(tuple(member[(*before, *after)] if before or after else member for member in chosen), axis)
 
-    def changed(self, k: int, change: Change) -> Any:
-        """The same change to every member: k is at most the number of axes in front of them, the `leading` ones."""
-        made = tuple(member.changed(k, change) for member in self.members)
-        return Stacked(made, self.axis + len(made[0].axes) - len(self.members[0].axes))
+    def changed(self, k: int, change: Change) -> SpecNest:
+        # k is at most the number of the axes in front of the members, the `leading` ones.
+        members = tuple(member.changed(k, change) for member in self.members)
+        return Stacked(members, self.axis + len(members[0].axes) - len(self.members[0].axes))
 
     def expand(self, *shape: object) -> Stacked:
-        """Repeat along new leading axes, and along the axes of size 1; -1 keeps one."""
-        given, axes = sizes_of(shape), self.axes
-        axis = self.axis + len(given) - len(axes)
-        if axis < self.axis or given[axis] not in (-1, len(self.members)):
-            raise ValueError(f"expand: {axes} does not broadcast to {given}; there are {len(self.members)} members")
-        inner = (*given[:axis], *given[axis + 1 :])
+        sizes, axes = sizes_of(shape), self.axes
+        axis = self.axis + len(sizes) - len(axes)
+        if axis < self.axis or sizes[axis] not in (-1, len(self.members)):
+            raise ValueError(f"expand: {axes} does not broadcast to {sizes}; there are {len(self.members)} members")
+        inner = (*sizes[:axis], *sizes[axis + 1 :])
         return Stacked(tuple(member.expand(*inner) for member in self.members), axis)
 
-    def squeeze(self, axis: int | None = None) -> Any:
-        """The spec without one axis of size 1, or without all; without the members' axis it is the only member."""
+    def squeeze(self, axis: int | None = None) -> SpecNest:
+        # Without the members' axis the only member is left.
         axes = self.axes
         if axis is None:
-            made: Any = self
+            squeezed: SpecNest = self
             for i in reversed([i for i, n in enumerate(axes) if n == 1]):
-                made = made.squeeze(i)
-            return made
-        place = axis % len(axes) if -len(axes) <= axis < len(axes) else None
-        if place is None or axes[place] != 1:
-            raise ValueError(f"squeeze: axis {axis} of {axes} is none of size 1")
+                squeezed = squeezed.squeeze(i)
+            return squeezed
+        place = axis_of(axis, len(axes), "squeeze")
+        if axes[place] != 1:
+            raise ValueError(f"squeeze: axis {axis} of {axes} has another size than 1")
         if place == self.axis:
             return self.members[0]
         inner = place - (place > self.axis)
         return Stacked(tuple(member.squeeze(inner) for member in self.members), self.axis - (place < self.axis))
 
     def unsqueeze(self, axis: int) -> Stacked:
-        """The spec with a new axis of size 1."""
-        count = len(self.axes) + 1
-        if not -count <= axis < count:
-            raise ValueError(f"unsqueeze: there is no axis {axis} among {count}")
-        place = axis % count
+        place = axis_of(axis, len(self.axes) + 1, "unsqueeze")
         inner = place - (place > self.axis)
         return Stacked(tuple(member.unsqueeze(inner) for member in self.members), self.axis + (place <= self.axis))
 
-    def reshape(self, *shape: Any) -> Stacked:
+    def reshape(self, *shape: object) -> Stacked:
         """The axes before the members', and those behind, in other sizes; the members stay apart.
 
         Raises:
             ValueError: if the members' axis would not stay between them.
         """
-        given, axes = sizes_of(shape), self.axes
-        for axis, n in enumerate(given):
-            front, back = given[:axis], given[axis + 1 :]
+        sizes, axes = sizes_of(shape), self.axes
+        for axis, n in enumerate(sizes):
+            front, back = sizes[:axis], sizes[axis + 1 :]
             ahead = filled(front, math.prod(axes[: self.axis])) is not None
             behind = all(filled(back, math.prod(member.axes[self.axis :])) is not None for member in self.members)
             if n == len(self.members) and ahead and behind:
                 return Stacked(tuple(member.reshape(*front, *back) for member in self.members), axis)
         raise ValueError(
             f"reshape: {axes} has {len(self.members)} different members along axis {self.axis}, which has to stay one "
-            f"axis of {given}"
+            f"axis of {sizes}"
         )
 
 
-def stack(specs: Sequence[object], axis: int = 0) -> Stacked:
+def stack(specs: Sequence[SpecNest], axis: int = 0) -> Spec:
     """Specs side by side: one spec with a further axis if they are all the same, else `Stacked`.
 
     Example:
@@ -214,7 +203,8 @@ def stack(specs: Sequence[object], axis: int = 0) -> Stacked:
     longer = first.unsqueeze(stacked.axis)
     sizes = list(longer.axes)
     sizes[stacked.axis] = len(stacked.members)
-    return longer.expand(*sizes)
+    expanded: Spec = longer.expand(*sizes)
+    return expanded
 
 
 def _names(spec: SpecNest) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ import dataclasses
 import math
 import string
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.base.dtypes import whole_number
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import allowed, random_numbers
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Domain
@@ -50,9 +50,12 @@ class Text(ArraySpec):
     charset: str = ALPHANUMERIC
 
     def __init__(
-        self, max_length: int, min_length: int = 1, charset: Any = ALPHANUMERIC, shape: tuple[int, ...] | None = None
+        self,
+        max_length: int,
+        min_length: int = 1,
+        charset: Iterable[str] = ALPHANUMERIC,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
-        """The greatest length comes first: `Text(20)`."""
         for name, value in (("max_length", max_length), ("min_length", min_length)):
             object.__setattr__(self, name, whole_number(value, f"Text: {name}"))
         if not 0 <= self.min_length <= self.max_length or self.max_length < 1:
@@ -60,7 +63,8 @@ class Text(ArraySpec):
                 f"Text: expected 0 <= min_length <= max_length and max_length >= 1, "
                 f"got {self.min_length} and {self.max_length}"
             )
-        if not isinstance(charset, Iterable) or not all(isinstance(c, str) and len(c) == 1 for c in charset):
+        letters: object = charset  # users pass anything
+        if not isinstance(letters, Iterable) or not all(isinstance(c, str) and len(c) == 1 for c in letters):
             raise TypeError(f"Text: expected charset as characters, got {charset!r:.80}; write 'abc', say")
         characters = "".join(sorted(set(charset)))
         if not characters or chr(PADDING) in characters:
@@ -78,24 +82,22 @@ class Text(ArraySpec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape without the last axis, which is one text."""
         return self.shape[:-1]
 
     def defaults(self) -> dict[str, object]:
-        """The defaults: one text of letters and digits."""
         return super().defaults() | {"shape": (self.max_length,)}
 
     @property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes: for the lengths and the characters."""
         lengths, characters = (np.asarray(n, object) for n in self._numbers)
-        return self._texts * random_numbers.whole_words(lengths) + self.size * random_numbers.whole_words(characters)
+        of_lengths = math.prod(self.axes) * random_numbers.whole_words(lengths)
+        return of_lengths + self.size * random_numbers.whole_words(characters)
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
-        """Texts int32 [N, *shape] whose lengths and characters are uniform, from random bits int32 [N, words]."""
+        # Lengths are uniform, and so are characters: not the texts, of which nearly all have the greatest length.
         lengths, characters = (np.asarray(n, object) for n in self._numbers)
         count, none = bits.shape[0], np.zeros((), object)
-        split = self._texts * random_numbers.whole_words(lengths)
+        split = math.prod(self.axes) * random_numbers.whole_words(lengths)
         of_length = bits[:, :split].reshape(count, *self.axes, random_numbers.whole_words(lengths))
         length = random_numbers.Whole(none + self.min_length, lengths, "int32").draw(ops, of_length)
         of_characters = bits[:, split:].reshape(count, *self.shape, random_numbers.whole_words(characters))
@@ -104,11 +106,10 @@ class Text(ArraySpec):
         return ops.where(self._positions(ops, bits) < length[..., None], points, which * PADDING)
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        """Whether values [N, *shape] are texts of the charset, long enough, with nothing but zeros behind the end."""
         return ops.all_rows((x == self.nearest(ops, x)).reshape(x.shape[0], self.size))
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
-        """Texts [N, *shape] of the nearest characters up to the first zero, filled up to `min_length`."""
+        # The nearest characters up to the first zero, filled up to `min_length`.
         in_charset = np.zeros(self._points[-1] + 1, bool)
         in_charset[self._points] = True
         characters = ops.where(x < 1, x * 0 + 1, x)
@@ -121,7 +122,6 @@ class Text(ArraySpec):
         return ops.where(ended, filled, characters)
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
-        """Code points int32 [*batch, *shape] of texts: one `str`, or nested sequences or arrays of them."""
         texts = np.asarray(value, object)
         lead = texts.shape[: texts.ndim - len(self.axes)]
         if texts.shape != ((*batch, *self.axes) if batch else (*lead, *self.axes)):
@@ -129,8 +129,7 @@ class Text(ArraySpec):
         points = [self._encoded_text(text) for text in texts.reshape(-1)]
         return np.asarray(points, np.int32).reshape(*texts.shape, self.max_length)
 
-    def to_host(self, x: NumpyArray) -> Any:
-        """A `str`, or nested lists of them, for code points [*batch, *shape]; of each text up to its first zero."""
+    def to_host(self, x: NumpyArray) -> object:
         points = x.astype(np.uint32).astype("<u4").reshape(-1, self.max_length)
         texts = np.empty(len(points), object)
         for i, row in enumerate(points):
@@ -154,11 +153,8 @@ class Text(ArraySpec):
         return points
 
     @property
-    def _texts(self) -> int:
-        return math.prod(self.axes)
-
-    @property
     def _numbers(self) -> tuple[int, int]:
+        # Of the lengths and of the characters that there may be.
         return self.max_length - self.min_length + 1, len(self.charset)
 
     @property

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 
 # The most characters of a text in one line; longer ones go over several lines.
 WIDTH = 100
@@ -15,7 +14,7 @@ WIDTH = 100
 LONG = 24
 
 
-def shown(value: Any, full: bool) -> str:
+def shown(value: Nest, full: bool) -> str:
     """The text of a spec, a nest of specs, or an argument of a spec.
 
     Args:
@@ -36,7 +35,10 @@ def shown(value: Any, full: bool) -> str:
         return laid_out(f"{type(value).__name__}(", parts, ")")
     if not (isinstance(value, tuple | list) and value):
         return repr(value)
-    if _is_table(value):
+    first: object = value
+    while isinstance(first, tuple) and first:
+        first = first[0]
+    if isinstance(first, bool | int | float):  # a table of numbers
         return repr(value) if full or np.size(value) <= LONG else _in_short(np.asarray(value))
     opening, closing = "()" if isinstance(value, tuple) else "[]"
     return laid_out(opening, [show(part) for part in value], ",)" if len(value) == 1 and closing == ")" else closing)
@@ -49,12 +51,6 @@ def laid_out(opening: str, parts: list[str], closing: str) -> str:
         return line
     lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
     return f"{opening}{lines}\n{closing.removeprefix(',')}"
-
-
-def _is_table(value: object) -> bool:
-    while isinstance(value, tuple) and value:
-        value = value[0]
-    return isinstance(value, bool | int | float)
 
 
 def _in_short(table: NumpyArray) -> str:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import BackendArray, Nest
+from functional_rb.base.arrays import Array, BackendArray, Nest
 from functional_rb.base.containers import check_depth
 from functional_rb.base.nest import Structure
-from functional_rb.ops.protocol import Array, SpecOps
+from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Spec, SpecNest
 from functional_rb.specs.composite import checked
@@ -42,7 +41,7 @@ class Member:
         count: the number of its leaves.
     """
 
-    spec: Any
+    spec: SpecNest
     name: str
     structure: Structure
     first: int
@@ -52,10 +51,9 @@ class Member:
         """The value of the unit, from the leaves of the nest."""
         if self.structure == nest.LEAF:
             return leaves[self.first]
-        own = leaves[self.first : self.first + self.count]
-        return nest.unflatten(self.structure, own)
+        return nest.unflatten(self.structure, leaves[self.first : self.first + self.count])
 
-    def scatter(self, value: Nest) -> list[Array]:
+    def scatter(self, value: Nest) -> list[BackendArray]:
         """The leaves of a value of the unit."""
         return nest.flatten_as(self.structure, value)
 
@@ -76,7 +74,7 @@ class Outline:
     """
 
     structure: Structure
-    leaves: tuple[Any, ...]
+    leaves: tuple[SpecNest, ...]
     names: tuple[str, ...]
     members: tuple[Member, ...]
     shape_of_units: Structure
@@ -104,7 +102,7 @@ class Outline:
         """
         frozen = checked(spec, who)
 
-        def taken_apart(part: SpecNest, whole: Callable[[object], bool]) -> tuple[list[Any], Structure]:
+        def taken_apart(part: SpecNest, whole: Callable[[object], bool]) -> tuple[list[SpecNest], Structure]:
             structure = nest.flatten(part, whole)[1].sorted()
             return nest.flatten_as(structure, part), structure
 
@@ -113,9 +111,9 @@ class Outline:
         members = []
         first = 0
         for unit, path in zip(units, outer.paths, strict=True):
-            own, inner = taken_apart(unit, is_leaf)
-            members.append(Member(unit, nest.show(path), inner, first, len(own)))
-            first += len(own)
+            of_unit, inner = taken_apart(unit, is_leaf)
+            members.append(Member(unit, nest.show(path), inner, first, len(of_unit)))
+            first += len(of_unit)
         names = tuple(nest.show(path) for path in structure.paths)
         return cls(structure, tuple(leaves), names, tuple(members), outer)
 
@@ -142,8 +140,8 @@ def cached_outline(spec: SpecNest, who: str) -> Outline:
     return found[1]
 
 
-def _ids(specs: Any, found: list[object], depth: int = 0) -> int | tuple[object, ...]:
-    """The containers of a nest of specs, and the id of each spec; the specs are appended to `found`."""
+def _ids(specs: SpecNest, found: list[object], depth: int = 0) -> int | tuple[object, ...]:
+    # The containers of a nest with the ids of its specs, which are appended to `found`.
     check_depth(depth)
     parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
     if parts is None:
@@ -164,7 +162,7 @@ def draw(ops: SpecOps, outline: Outline, bits: Array, mask: Array | None = None)
     """
     if mask is not None:
         return {0: outline.members[0].spec.draw_among(ops, bits, mask)}
-    drawn: dict[int, Array] = {}
+    drawn: dict[int, BackendArray] = {}
     start = 0
     for member in outline.in_arrays:
         end = start + member.spec.words
@@ -180,11 +178,11 @@ def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Back
 
 def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, BackendArray]:
     """The nearest values of the domain, by position among the leaves."""
-    made: dict[int, Array] = {}
+    made: dict[int, BackendArray] = {}
     for member in outline.in_arrays:
         _put(made, member, member.spec.nearest(ops, member.gather(leaves)))
     return made
 
 
-def _put(made: dict[int, Array], member: Member, value: Nest) -> None:
+def _put(made: dict[int, BackendArray], member: Member, value: Nest) -> None:
     made.update(enumerate(member.scatter(value), member.first))

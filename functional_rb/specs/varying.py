@@ -5,21 +5,18 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import Nest
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
-from functional_rb.ops.protocol import Array, SpecOps
 from functional_rb.specs import rows
-from functional_rb.specs.base import Change, Spec, checked_shape
-from functional_rb.specs.composite import Composite, checked
+from functional_rb.specs.base import Change, SpecNest, Unit, checked_shape
+from functional_rb.specs.composite import Composite, PartFields, checked
 from functional_rb.specs.non_tensor import NonTensor
 
 
-class Varying(Spec):
+class Varying(Unit):
     """A spec whose values vary in length or kind, and are stored as several parts that belong together.
 
     Attributes:
@@ -41,11 +38,10 @@ class Varying(Spec):
         """The names of the attributes that are nests of specs."""
 
     def __hash__(self) -> int:
-        """The hash of the parts, as the containers of nests (a list) may have none."""
+        # The containers of nests (a list) may have no hash.
         return hash((type(self), self.parts))
 
     def _check(self, **counts: object) -> None:
-        """Check the nests, the shape and some counts, freeze them, and make the parts."""
         who = type(self).__name__
         for name in self.nests:
             nest = checked(getattr(self, name), f"{who}.{name}")
@@ -65,57 +61,29 @@ class Varying(Spec):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The batch axes."""
         return self.batch_shape
 
-    def changed(self, k: int, change: Change) -> Any:
-        """The spec after a change of its batch axes."""
+    def changed(self, k: int, change: Change) -> SpecNest:
         shape = change(np.broadcast_to(np.int8(0), self.batch_shape)).shape
         return dataclasses.replace(self, batch_shape=shape)  # type: ignore[type-var]  # each kind is a dataclass
 
     def _nest_parts(self) -> tuple[Structure, list[object]]:
-        """The parts, for `base.nest.parts_of`."""
         return self.parts._nest_parts()
 
     @property
-    def shape(self) -> dict[str, Any]:
+    def shape(self) -> PartFields:
         """The shapes of the parts, by name."""
         return self.parts.shape
 
     @property
-    def dtype(self) -> dict[str, Any]:
+    def dtype(self) -> PartFields:
         """The dtypes of the parts, by name."""
         return self.parts.dtype
 
     @property
-    def domain(self) -> dict[str, Any]:
+    def domain(self) -> PartFields:
         """The domains of the parts, by name."""
         return self.parts.domain
-
-    @property
-    @abc.abstractmethod
-    def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value."""
-
-    @abc.abstractmethod
-    def draw(self, ops: SpecOps, bits: Array) -> dict[str, Any]:
-        """A value for each row of random bits int32 [N, words]: the parts, with zeros in padding."""
-
-    @abc.abstractmethod
-    def inside(self, ops: SpecOps, x: Nest) -> Array:
-        """Whether values, apart from padding, lie in their domain, bool [N]."""
-
-    @abc.abstractmethod
-    def nearest(self, ops: SpecOps, x: Nest) -> dict[str, Any]:
-        """The nearest values of the domain, with zeros in padding."""
-
-    @abc.abstractmethod
-    def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Any]:
-        """The parts in NumPy for a value of Gymnasium, or for nested sequences [*batch, *batch_shape] of values."""
-
-    @abc.abstractmethod
-    def to_host(self, x: Nest) -> Any:
-        """A value, or nested lists [*batch, *batch_shape] of values, of parts in NumPy: the inverse of `from_host`."""
 
     @property
     def _many(self) -> int:

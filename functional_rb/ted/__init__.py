@@ -11,14 +11,13 @@ from functional_rb.ted.buffers import from_form, to_form
 from functional_rb.ted.check import check
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.files import load, save
-from functional_rb.ted.forms import Flat, Lanes, Nested
+from functional_rb.ted.forms import Flat, Nested
 from functional_rb.ted.items import item_from_env
 from functional_rb.ted.recording import begin, from_gymnasium, to_gymnasium
 from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
 
 __all__ = [
     "Flat",
-    "Lanes",
     "Nested",
     "Transition",
     "begin",

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.base.nest import Key, Path
 from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
@@ -96,7 +96,7 @@ def from_form(
     spec: BufferSpec | None = None,
     device: DeviceLike = None,
     order: Literal["slots", "time"] = "slots",
-) -> Any:
+) -> Nest:
     """The steps of the flat or the nested form in TED: as arrays, or in a buffer of either backend.
 
     Args:
@@ -123,7 +123,13 @@ def from_form(
     steps = flat_to_steps(flat)
     if backend is not None:
         return _state(flat, steps, backend, _spec_for(flat, spec), device)
-    return as_nest(steps if order == "time" else {path: _in_slots(x, flat.lanes) for path, x in steps.items()})
+    if order == "time":
+        return as_nest(steps)
+    lanes, slots = flat.lanes, flat.lanes.slots()
+    whole = {path: np.zeros((lanes.length * len(lanes.sizes), *x.shape[1:]), x.dtype) for path, x in steps.items()}
+    for path, x in steps.items():
+        whole[path][slots] = x
+    return as_nest(whole)
 
 
 def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
@@ -155,7 +161,6 @@ def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
 
 
 def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
-    """Refuse a buffer whose items are not in TED, or not in order."""
     for k in spec.plan.objects:
         raise TypeError(f"{who}: leaf {spec.plan.names[k]!r} holds Python objects, which are no arrays; leave it out")
     if not spec.writer.in_order:
@@ -184,15 +189,15 @@ def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
             )
 
 
-def _host(backend: Any, array: Any) -> Array:
-    """An array of a backend in NumPy; bfloat16 as uint16 with the same bits."""
+def _host(backend: Any, array: Nest) -> Array:
+    # NumPy lacks bfloat16: it becomes uint16 with the same bits.
     if str(array.dtype).removeprefix("torch.") in STORED_AS:
         array = array.view("uint16") if isinstance(array, np.ndarray) else backend.lib.LIB.ops.bitcast(array, "uint16")
     return array if isinstance(array, np.ndarray) else np.asarray(backend.lib.LIB.to_numpy(array))
 
 
 def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
-    """The handles of n items of a lane, from the sequence number `first` on; see `structures.ring`."""
+    # See `structures.ring` for how handles follow from sequence numbers.
     ring = spec.plan.ring
     sequence_numbers = (first + np.arange(n)) % ring.limit
     turns = sequence_numbers // ring.length
@@ -213,12 +218,6 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     return made
 
 
-def _in_slots(rows: Array, lanes: Lanes) -> Array:
-    made = np.zeros((lanes.length * len(lanes.sizes), *rows.shape[1:]), rows.dtype)
-    made[lanes.slots()] = rows
-    return made
-
-
 def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
     spec = flat.spec if spec is None else spec
     if spec is None:
@@ -234,10 +233,7 @@ def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
 
 
 def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: DeviceLike) -> State:
-    """A buffer of these steps.
-
-    A full lane is first filled up to the slot of its oldest step, with steps that the newest ones then overwrite.
-    """
+    # A full lane is first filled up to the slot of its oldest step, with steps that the newest ones then overwrite.
     state: State = backend.init(spec, device)
     lanes = flat.lanes
     ahead = [start if n == lanes.length else 0 for start, n in zip(lanes.starts, lanes.sizes, strict=True)]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, Nest, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.base.steps import FLAGS, NEXT
@@ -16,7 +15,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import ArraySpec, Stacked, Varying
 
 # The leaves of a step by their path.
-Leaves = dict[Path, Any]
+Leaves = dict[Path, Nest]
 
 
 def check(
@@ -184,19 +183,26 @@ def _check_place(leaves: Leaves, right: Path, wrong: Path, where: str, who: str)
 def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: ArrayLike) -> None:
     following = tuple(leaves[(NEXT, "done")].shape)
     if time_axis is not None:
-        _check_time(leaves, time_axis)
-    compared = True
+        lead = tuple(leaves["done",].shape)[: time_axis + 1]
+        for path, leaf in leaves.items():
+            if time_axis < 0 or len(lead) <= time_axis or tuple(leaf.shape)[: time_axis + 1] != lead:
+                raise ValueError(
+                    f"ted.check: leaf {nest.show(path)!r}: expected shape {(*lead, '...')} with time as axis "
+                    f"{time_axis}, got {tuple(leaf.shape)}; give time_axis=0 for [T, ...], 1 for [B, T, ...], None if "
+                    f"there is none"
+                )
+    compared = np.ones((), bool)
     if mask is not None:
-        compared = values_of(mask)
-        if compared is None:
+        marks = values_of(mask)
+        if marks is None:
             return
         less = following[:-1] if following[-1:] == (1,) else following
-        if compared.dtype != bool or compared.shape not in (following, less):
+        if marks.dtype != bool or marks.shape not in (following, less):
             raise ValueError(
-                f"ted.check: mask: expected bool {following} as the flags, got {compared.dtype} {compared.shape}; "
+                f"ted.check: mask: expected bool {following} as the flags, got {marks.dtype} {marks.shape}; "
                 f"give one mark for each step"
             )
-        compared = compared.reshape(compared.shape + (1,) * (len(following) - compared.ndim))
+        compared = marks.reshape(marks.shape + (1,) * (len(following) - marks.ndim))
     for prefix in ((), (NEXT,)):
         done, terminated, truncated = (values_of(leaves[(*prefix, flag)]) for flag in FLAGS)
         if done is not None and terminated is not None and truncated is not None:
@@ -210,17 +216,7 @@ def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: Arr
         _check_succession(leaves, reward, time_axis, np.broadcast_to(compared, following))
 
 
-def _check_time(leaves: Leaves, time_axis: int) -> None:
-    lead = tuple(leaves["done",].shape)[: time_axis + 1]
-    for path, leaf in leaves.items():
-        if time_axis < 0 or len(lead) <= time_axis or tuple(leaf.shape)[: time_axis + 1] != lead:
-            raise ValueError(
-                f"ted.check: leaf {nest.show(path)!r}: expected shape {(*lead, '...')} with time as axis {time_axis}, "
-                f"got {tuple(leaf.shape)}; give time_axis=0 for [T, ...], 1 for [B, T, ...], None if there is none"
-            )
-
-
-def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: Any) -> None:
+def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: NumpyArray) -> None:
     done = values_of(leaves[(NEXT, "done")])
     if done is None:
         return
@@ -250,16 +246,16 @@ def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: Any) ->
             )
 
 
-def bytes_of(array: Any) -> Any:
+def bytes_of(array: NumpyArray) -> NumpyArray:
     """The bytes of each element, on a last axis of their own: equal NaNs compare equal, and -0 differs from 0."""
     return np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
 
 
-def _first(wrong: Any) -> tuple[int, ...]:
+def _first(wrong: NumpyArray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.argwhere(wrong)[0])
 
 
-def values_of(leaf: Any) -> Any:
+def values_of(leaf: Nest) -> NumpyArray | None:
     """An array's values in NumPy; None where it has none, under jit, vmap or torch.compile."""
     torch = sys.modules.get("torch")  # without importing it
     if torch is not None and torch.compiler.is_compiling():

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.dtypes import shown, whole_number
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.specs import (
     ArraySpec,
@@ -29,6 +30,7 @@ from functional_rb.specs import (
     freeze,
     numpy_ops,
 )
+from functional_rb.specs.base import SpecNest
 from functional_rb.ted.check import named_parts
 from functional_rb.ted.host import item_of, observation_parts
 from functional_rb.ted.recording import DISABLED
@@ -39,7 +41,7 @@ ANY = 1
 OBSERVATION = "observation"
 
 
-def check_env(env: Any, steps: int = 100, seed: int = 0, item: Any = None) -> None:
+def check_env(env: Any, steps: int = 100, seed: int = 0, item: SpecNest | BufferSpec | None = None) -> None:
     """Roll an environment with random actions, and check all that it gives; return if everything matches.
 
     Observations (those in `infos["final_obs"]` too) are compared with the observation space: names, shapes, dtypes, and
@@ -124,7 +126,7 @@ class _Roll:
         # Of a vector environment; with others of its class it may share the mode in its metadata.
         mode = (getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")) if lead else None
         self.by_hand = not lead or getattr(mode, "value", mode) == DISABLED
-        self.item: object = None if item is None else freeze(item_of(item))
+        self.item: SpecNest = None if item is None else freeze(item_of(item))
         self.strict = item is None
         self.observation: object = None
         self.action: object = None
@@ -145,7 +147,6 @@ class _Roll:
         return True
 
     def step(self) -> bool:
-        """Step the environment, and reset what has ended; whether it can be rolled on."""
         self.findings.step += 1
         action = self.env.action_space.sample()
         if self.action is not None:
@@ -177,7 +178,6 @@ class _Roll:
         self._compare(specs[alone] if alone else Composite(specs), value, (name,), lead)
 
     def _final(self, infos: object) -> None:
-        """The last observations of environments that were reset within the step."""
         final = infos.get("final_obs") if isinstance(infos, dict) else None
         if final is None:
             return
@@ -238,7 +238,7 @@ class _Comparison:
             if key not in outline.keys:
                 self.findings.add((*path, key), "extra", f"not expected, got {_shown(values[key])}")
 
-    def _array(self, spec: ArraySpec, value: Any, path: Path, lead: tuple[int, ...]) -> None:
+    def _array(self, spec: ArraySpec, value: object, path: Path, lead: tuple[int, ...]) -> None:
         number = isinstance(value, bool | int | float) and not isinstance(value, np.generic)
         if not number and not isinstance(value, np.ndarray | np.generic):
             self.findings.add(path, "kind", f"expected an array, got {_shown(value)}")
@@ -266,8 +266,7 @@ class _Comparison:
             found = np.array2string(rows[outside[0]], threshold=8, separator=", ")
             self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {found}{where}")
 
-    def _encoded(self, spec: Any, value: Any, path: Path, lead: tuple[int, ...]) -> None:
-        """Compare values that are stored in another form by encoding them."""
+    def _encoded(self, spec: ArraySpec, value: object, path: Path, lead: tuple[int, ...]) -> None:
         try:
             array = spec.from_host(value, lead)
         except (TypeError, ValueError) as error:
@@ -293,7 +292,7 @@ class _Comparison:
             return
         self._count(length, 0, spec.max_length, "elements", path)
 
-    def _graph(self, spec: Graph, value: Any, path: Path) -> None:
+    def _graph(self, spec: Graph, value: Nest, path: Path) -> None:
         if not all(hasattr(value, name) for name in ("nodes", "edges", "edge_links")):
             self.findings.add(path, "kind", f"expected nodes, edges and edge_links, got {_shown(value)}")
             return
@@ -312,7 +311,7 @@ class _Comparison:
             message = f"expected whole numbers [{edges}, 2] below the number of nodes, {nodes}, got {_shown(links)}"
             self.findings.add((*path, "edge_links"), "domain", message)
 
-    def _one_of(self, spec: OneOf, value: Any, path: Path) -> None:
+    def _one_of(self, spec: OneOf, value: Nest, path: Path) -> None:
         pair = isinstance(value, tuple | list) and len(value) == 2
         if not (pair and isinstance(value[0], int | np.integer) and 0 <= value[0] < len(spec.options)):
             message = f"expected a pair (option, value) with an option below {len(spec.options)}, got {_shown(value)}"
@@ -326,7 +325,7 @@ class _Comparison:
             self.findings.add(path, "count", f"expected {wanted} {what}, got {count}")
 
 
-def _arrays(value: Any) -> Iterator[NumpyArray]:
+def _arrays(value: Nest) -> Iterator[NumpyArray]:
     leaves, _ = nest.flatten(value, lambda x: hasattr(x, "dtype"))
     return (leaf for leaf in leaves if isinstance(leaf, np.ndarray))
 

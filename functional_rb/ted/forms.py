@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import FLAGS, NEXT
@@ -90,7 +90,7 @@ class Flat(Form):
             [N, *shape] of all other leaves.
     """
 
-    data: dict[str, Any]
+    data: dict[str, Nest]
 
     @property
     def ends(self) -> Array:
@@ -117,7 +117,7 @@ class Nested(Form):
     """
 
     trajectories: tuple[dict[str, object], ...]
-    empty: dict[str, Any]
+    empty: dict[str, Nest]
 
     def __repr__(self) -> str:
         return f"Nested({len(self)} steps in {len(self.trajectories)} trajectories, {_shown(self.empty)})"
@@ -221,15 +221,15 @@ def leaves_of_form(data: Mapping[str, object]) -> Leaves:
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def as_nest(leaves: Mapping[Path, object]) -> dict[str, Any]:
+def as_nest(leaves: Mapping[Path, object]) -> dict[str, Nest]:
     """Nested dicts of leaves by path."""
-    made: dict[Any, Any] = {}
+    whole: dict[str, Nest] = {}
     for path, leaf in leaves.items():
-        inner = made
+        inner: Nest = whole
         for key in path[:-1]:
             inner = inner.setdefault(key, {})
         inner[path[-1]] = leaf
-    return made
+    return whole
 
 
 def kept_dtype(name: str) -> np.dtype[Any]:
@@ -238,13 +238,13 @@ def kept_dtype(name: str) -> np.dtype[Any]:
 
 
 def _rows(ends: Array) -> Array:
-    """The row of each step in leaves that are shared, which have one row more after every last step, int64 [N]."""
+    # Shared leaves have one row more after every last step.
     n = len(ends)
     return np.arange(n) + np.cumsum(ends) - ends
 
 
 def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, who: str) -> Array:
-    """Observations [N + K, *shape] made of those before and after each step, [N, *shape] each."""
+    # [N, *shape] before and after each step become [N + K, *shape] for K trajectories.
     goes_on = np.flatnonzero(~ends)
     different = (bytes_of(after[goes_on]) != bytes_of(before[goes_on + 1])).any(tuple(range(1, after.ndim + 1)))
     if different.any():
@@ -263,7 +263,6 @@ def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, 
 
 
 def _place(row: int, lanes: Lanes) -> tuple[int, int]:
-    """The lane of a row, and which of its steps it is."""
     lane = int(np.searchsorted(np.cumsum(lanes.sizes), row, "right"))
     return lane, row - sum(lanes.sizes[:lane])
 

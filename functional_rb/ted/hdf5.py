@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -47,7 +48,7 @@ def save(form: Flat | Nested, path: str, compression: str | None) -> None:
         os.replace(made, target)
 
 
-def load(path: str, reward_key: Key, known: Iterable[Any]) -> Nested:
+def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
     """Read the trajectories of a file, see `ted.files.load`."""
     h5py, reward = imported("h5py", "ted.load"), path_of(reward_key)
     with reading.naming(path):
@@ -62,7 +63,10 @@ def load(path: str, reward_key: Key, known: Iterable[Any]) -> Nested:
 def _write(flat: Flat, file: Any, compression: str | None) -> None:
     header, file_leaves = padded.file_leaves(flat)
     pieces = list(padded.pieces(header, padded.done_of(file_leaves["done",])))
-    _write_extra(file.attrs, padded.extra_of(flat))
+    text = padded.extra_of(flat)
+    names = [padded.EXTRA] if len(text) <= LONGEST else _names_of_pieces()
+    for name, start in zip(names, range(0, len(text), LONGEST), strict=False):
+        file.attrs[name] = text[start : start + LONGEST]
     numbers = {"is_full": header.is_full, "shift": header.shift, "_len": header.stored}
     for name, number in (numbers | {"_storage_shape": list(header.storage_shape)}).items():
         file[name] = np.asarray(number)
@@ -80,35 +84,24 @@ def _write(flat: Flat, file: Any, compression: str | None) -> None:
                 leaf[block.start : block.start + len(block.rows)] = block.rows
 
 
-def _write_extra(attributes: Any, text: str) -> None:
-    """Write the JSON text beside the leaves, which is ASCII."""
-    if len(text) <= LONGEST:
-        attributes[padded.EXTRA] = text
-        return
-    for k, start in enumerate(range(0, len(text), LONGEST)):
-        attributes[f"{padded.EXTRA}.{k}"] = text[start : start + LONGEST]
+def _names_of_pieces() -> Iterator[str]:
+    # Of the attributes that one text takes together.
+    return (f"{padded.EXTRA}.{k}" for k in itertools.count())
 
 
-def _read_extra(attributes: Any) -> str | None:
-    if padded.EXTRA in attributes:
-        return str(attributes[padded.EXTRA])
-    parts: list[str] = []
-    while (name := f"{padded.EXTRA}.{len(parts)}") in attributes:
-        parts.append(str(attributes[name]))
-    return "".join(parts) if parts else None
-
-
-def _read(found: _Trajectories, reward: Path, known: Iterable[Any]) -> Flat:
+def _read(found: _Trajectories, reward: Path, known: Iterable[object]) -> Flat:
     shape = tuple(found.numbers("_storage_shape"))
     (full,), (shift,) = found.numbers("is_full", ()), found.numbers("shift", ())
     if full not in (0, 1):
         raise DamagedError(f"{found.where}: expected is_full as 0 or 1, got {full}; the file is damaged")
     header = reading.checked(Header(bool(full), shift, shape), found.where)
-    source = Source(found.where, found.file_leaves, found.rows, found.written, found.holds)
-    return reading.read(header, source, _read_extra(found.file.attrs), reward, known)
+    attributes = found.file.attrs
+    names = [padded.EXTRA] if padded.EXTRA in attributes else _names_of_pieces()
+    texts = [str(attributes[name]) for name in itertools.takewhile(attributes.__contains__, names)]
+    return reading.read(header, found, "".join(texts) if texts else None, reward, known)
 
 
-class _Trajectories:
+class _Trajectories(Source):
     """The groups of a file, one for each trajectory.
 
     Attributes:
@@ -132,7 +125,6 @@ class _Trajectories:
         self._starts = lengths
 
     def numbers(self, name: str, shape: tuple[int, ...] | None = None) -> list[int]:
-        """Numbers that stand beside the groups: of a given shape, else at most 32."""
         value = self._get(self.file, name)
         fits = isinstance(value, self._h5py.Dataset) and value.dtype.kind in "biu"
         if not fits or (value.shape != shape if shape is not None else value.ndim > 1 or not 0 < value.size <= 32):
@@ -151,7 +143,7 @@ class _Trajectories:
         return [by_number[k] for k in sorted(by_number)]
 
     def _get(self, group: Any, name: str) -> Any:
-        """The group or dataset of a name, if that is no link and the object was not met under another name."""
+        # Links may lead anywhere, and an object under two names would be read twice.
         if not isinstance(group.get(name, getlink=True), self._h5py.HardLink):
             raise DamagedError(f"{self.where}: {group.name}/{name} is a link; the file is damaged, or not in TED")
         value = group[name]
@@ -189,7 +181,6 @@ class _Trajectories:
         return FileLeaf(rows, tuple(own.shape[1:]), dtype)
 
     def _check_layout(self, leaf: Any, path: Path) -> None:
-        """Refuse data in other files, fill values other than zero, and chunks that memory has no room for."""
         made, kinds = leaf.id.get_create_plist(), self._h5py.h5d
         layout = made.get_layout()
         here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not made.get_external_count()
@@ -201,7 +192,6 @@ class _Trajectories:
             )
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
-        """Rows of a leaf, from whichever trajectories they lie in."""
         file_leaf, starts, leaves = self.file_leaves[path], self._starts[path], self._columns[path]
         read = [np.zeros((0, *file_leaf.shape), kept_dtype(file_leaf.dtype))]
         for start, stop in spans:
@@ -226,5 +216,4 @@ class _Trajectories:
             yield int(starts[k]), int(starts[k + 1])
 
     def holds(self, claimed: int) -> bool:
-        """Whether the file may be believed to have so many bytes."""
         return files.holds(self._descriptor, self._size, claimed)

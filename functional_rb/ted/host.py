@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.steps import FLAGS, NEXT, REWARD
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite, MultiOneHot, OneHot, Sequence, Text, Varying, freeze
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import named_parts
 
@@ -32,11 +32,11 @@ def item_of(item: object) -> object:
     return item.item if isinstance(item, BufferSpec) else item
 
 
-def is_encoding(spec: object) -> bool:
+def is_encoding(spec: SpecNest) -> bool:
     return any(map(_is_encoded, (member.spec for member in _outline(spec).members)))
 
 
-def encoded(spec: object, value: object, batch: tuple[int, ...], prefix: str, who: str) -> Any:
+def encoded(spec: SpecNest, value: object, batch: tuple[int, ...], prefix: str, who: str) -> Nest:
     """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
 
     Args:
@@ -66,16 +66,16 @@ def encoded(spec: object, value: object, batch: tuple[int, ...], prefix: str, wh
 
 def encoded_observation(
     item: Composite, observation: object, key: str | None, batch: tuple[int, ...], who: str
-) -> dict[str, Any]:
+) -> dict[str, Nest]:
     """An observation by the names that an item has for it, encoded."""
     specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
-    made: dict[str, object] = encoded(Composite(specs), whole, batch, "", who)
-    return made
+    by_name: dict[str, Nest] = encoded(Composite(specs), whole, batch, "", who)
+    return by_name
 
 
 def observation_parts(
-    item: Any, observation: object, key: str | None, who: str
+    item: Mapping[str, SpecNest], observation: object, key: str | None, who: str
 ) -> tuple[dict[str, object], str | None]:
     """The specs that an item has for an observation, by name; and the name of the observation, if it is one of them."""
     following = named_parts(item[NEXT], who)
@@ -92,7 +92,7 @@ def observation_parts(
     return specs, None if by_name else name
 
 
-def cast(leaf: NumpyArray, dtype: str, name: str, who: str) -> Any:
+def cast(leaf: NumpyArray, dtype: str, name: str, who: str) -> NumpyArray:
     """An array of NumPy in another dtype: floats are rounded, integers must fit."""
     kinds = {"bool": 0, "int": 1, "float": 2, "complex": 3}
     if kinds[dtypes.kind_of(shown(leaf.dtype))] > kinds[dtypes.kind_of(dtype)]:
@@ -116,5 +116,5 @@ def _is_encoded(unit: object) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _outline(spec: BufferSpec) -> Outline:
+def _outline(spec: SpecNest) -> Outline:
     return Outline.of(spec, "ted")

@@ -19,6 +19,7 @@ import numpy as np
 from functional_rb.base import files
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Key, Path, show
+from functional_rb.base.strict_json import Json
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, as_nest, flat_to_nested, kept_dtype, nested_to_flat
@@ -60,8 +61,7 @@ def load(directory: str, reward_key: Key, known: Iterable[object]) -> Flat | Nes
             extra = _content(root / f"{padded.EXTRA}.json")
         except FileNotFoundError:
             extra = None
-        source = Source(str(root), leaves.file_leaves, leaves.rows, leaves.written, leaves.holds)
-        flat = reading.read(header, source, extra, reward, known)
+        flat = reading.read(header, leaves, extra, reward, known)
         return flat_to_nested(flat) if leaves.nested else flat
 
 
@@ -94,8 +94,8 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
 
 
 def _write_rows(file: File, file_leaf: FileLeaf) -> None:
-    """Write the rows of a leaf to a sparse file, without its zeros."""
-    row = int(np.prod(file_leaf.shape, dtype=np.int64)) * ITEMSIZE[file_leaf.dtype]
+    # The file is sparse: zeros are not written.
+    row = file_leaf.row_bytes
     if not row * file_leaf.rows:
         return  # tensordict has no file for an empty leaf
     with open(file, "wb") as stream:
@@ -105,8 +105,7 @@ def _write_rows(file: File, file_leaf: FileLeaf) -> None:
             stream.write(np.ascontiguousarray(block.rows).data)
 
 
-def _write_metas(place: File, metas: Mapping[Any, Any], lead: list[int], numbers: Mapping[str, Any]) -> None:
-    """Write the `meta.json` of a nest and of the nests in it; a part with a dtype is a leaf."""
+def _write_metas(place: File, metas: Mapping[str, Json], lead: list[int], numbers: Mapping[str, Json]) -> None:
     own = dict(numbers)
     for name, meta in metas.items():
         if isinstance(meta.get("dtype"), str):
@@ -151,7 +150,7 @@ def _json(file: File) -> dict[str, object]:
 
 
 def _value(root: File, name: str, kind: type) -> Any:
-    """A number that stands beside the leaves; for bools TorchRL has 0 and 1 too."""
+    # For bools TorchRL has 0 and 1 too.
     file = root / name / META
     data = _json(file).get("data")
     if kind is bool and type(data) is int and data in (0, 1):
@@ -170,22 +169,22 @@ def _storage_shape(root: File) -> tuple[int, ...]:
     return tuple(shape)
 
 
-class _Directory:
+class _Directory(Source):
     """The leaves of a directory.
 
     Attributes:
-        file_leaves: the leaves, by path.
         nested: whether the directory has the nested form.
     """
 
     def __init__(self, root: File) -> None:
+        self.where = str(root)
         self.file_leaves: dict[Path, FileLeaf] = {}
         self.nested = False
         self._files: dict[Path, File] = {}
         self._seen: set[tuple[int, int]] = set()
         self._look(root, ())
         for path, file_leaf in self.file_leaves.items():
-            if file_leaf.rows * _row_bytes(file_leaf):
+            if file_leaf.rows * file_leaf.row_bytes:
                 os.close(self._open(path))
 
     def _look(self, place: File, prefix: Path) -> None:
@@ -213,7 +212,7 @@ class _Directory:
     def _open(self, path: Path) -> int:
         file, file_leaf = self._files[path], self.file_leaves[path]
         descriptor, size = _opened(file)
-        expected, shape = file_leaf.rows * _row_bytes(file_leaf), (file_leaf.rows, *file_leaf.shape)
+        expected, shape = file_leaf.rows * file_leaf.row_bytes, (file_leaf.rows, *file_leaf.shape)
         if size != expected:
             os.close(descriptor)
             raise DamagedError(f"{file}: expected {expected} bytes for {file_leaf.dtype} {shape}, got {size}; damaged")
@@ -221,7 +220,7 @@ class _Directory:
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
         file_leaf = self.file_leaves[path]
-        row, count = _row_bytes(file_leaf), sum(stop - start for start, stop in spans)
+        row, count = file_leaf.row_bytes, sum(stop - start for start, stop in spans)
         found = np.empty((count, *file_leaf.shape), kept_dtype(file_leaf.dtype))
         if not found.size:
             return found
@@ -238,25 +237,19 @@ class _Directory:
         return reading.check_flags(found, path, str(self._files[path]))
 
     def written(self, path: Path) -> Iterator[Span]:
-        """The rows of a leaf that do not lie in holes of its file."""
         file_leaf = self.file_leaves[path]
-        if row := _row_bytes(file_leaf):
+        if row := file_leaf.row_bytes:
             with os.fdopen(self._open(path), "rb", buffering=0) as stream:
                 for start, stop in files.extents(stream.fileno(), file_leaf.rows * row):
                     yield start // row, -(-stop // row)
 
     def holds(self, claimed: int) -> bool:
-        """Whether all files together may be believed to have so many bytes."""
         there = 0
         for path, file_leaf in self.file_leaves.items() if claimed > files.SMALL else ():
-            if size := file_leaf.rows * _row_bytes(file_leaf):
+            if size := file_leaf.rows * file_leaf.row_bytes:
                 with os.fdopen(self._open(path), "rb", buffering=0) as stream:
                     there += files.written(stream.fileno(), size, -(-claimed // files.DENSEST) - there)
         return files.believed(claimed, there)
-
-
-def _row_bytes(file_leaf: FileLeaf) -> int:
-    return math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype]
 
 
 def _file_leaf(place: File, path: Path, meta: Mapping[str, object]) -> FileLeaf:

@@ -14,11 +14,13 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path, show
 from functional_rb.convert.json import to_json
 from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
@@ -105,6 +107,10 @@ class FileLeaf(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     blocks: tuple[Block, ...] | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
 
 
 class Piece(NamedTuple):

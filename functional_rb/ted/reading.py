@@ -6,18 +6,17 @@ written. So rows are counted before they are read, and only as many are read as 
 
 from __future__ import annotations
 
+import abc
 import contextlib
-import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from functional_rb.base import files, strict_json
 from functional_rb.base.containers import DEEPEST
-from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path, show
 from functional_rb.base.steps import FLAGS
 from functional_rb.buffer.spec import BufferSpec
@@ -42,23 +41,28 @@ class DamagedError(ValueError):
     """A file is not as it was written; the message names it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(abc.ABC):
     """The leaves in a file, or in a directory of files.
 
     Attributes:
         where: the name of the file or directory.
         file_leaves: the leaves, by path.
-        rows: reads some rows of a leaf, [n, *shape].
-        written: the rows of a leaf outside of which it is zero.
-        holds: whether the source may be believed to have so many bytes, see `files.holds`.
     """
 
     where: str
     file_leaves: Mapping[Path, FileLeaf]
-    rows: Callable[[Path, Sequence[Span]], Array]
-    written: Callable[[Path], Iterable[Span]]
-    holds: Callable[[int], bool]
+
+    @abc.abstractmethod
+    def rows(self, path: Path, spans: Sequence[Span]) -> Array:
+        """Some rows of a leaf, [n, *shape]."""
+
+    @abc.abstractmethod
+    def written(self, path: Path) -> Iterator[Span]:
+        """The rows of a leaf outside of which it is zero."""
+
+    @abc.abstractmethod
+    def holds(self, claimed: int) -> bool:
+        """Whether the source may be believed to have so many bytes, see `files.holds`."""
 
     def expect_held(self, nbytes: int, what: str) -> None:
         """Refuse a claim of more bytes than the source can hold.
@@ -87,7 +91,7 @@ def naming(where: str) -> Iterator[None]:
         raise DamagedError(f"{where}: damaged: {type(error).__name__}: {error}") from error
 
 
-def parsed(text: str | bytes, where: str) -> Any:
+def parsed(text: str | bytes, where: str) -> object:
     """The value of a JSON text, in which each name comes once."""
     try:
         return strict_json.parse(text)
@@ -106,7 +110,7 @@ def checked(header: Header, where: str) -> Header:
     return header
 
 
-def read(header: Header, source: Source, extra: str | bytes | None, reward: Path, known: Iterable[Any]) -> Flat:
+def read(header: Header, source: Source, extra: str | bytes | None, reward: Path, known: Iterable[object]) -> Flat:
     """The flat form of a file.
 
     Args:
@@ -179,21 +183,19 @@ class _Rows:
         return list(zip(first[some].tolist(), (first[some] + sizes[some]).tolist(), strict=True))
 
     def bytes_of(self, file_leaves: Mapping[Path, FileLeaf]) -> int:
-        row = sum(math.prod(file_leaf.shape) * ITEMSIZE[file_leaf.dtype] for file_leaf in file_leaves.values())
-        return row * int(self._shared_sizes.sum())
+        return sum(leaf.row_bytes for leaf in file_leaves.values()) * int(self._shared_sizes.sum())
 
 
 def _extra(
     header: Header, extra: str | bytes | None, reward: Path, where: str, known: Iterable[object]
 ) -> tuple[Lanes, Path, BufferSpec | None]:
-    """What a file says besides its leaves: lanes, the path of the reward, and the spec; see `Form`."""
     if extra is None:
         return header.lanes(), reward, None
     where = f"{where}: {EXTRA}"
-    found = parsed(extra, where)
+    content: Any = parsed(extra, where)  # of any form: what does not fit raises one of the errors below
     try:
-        version, sizes, cursors = found["format"], tuple(found["sizes"]), tuple(found["cursors"])
-        reward, spec = tuple(found["reward_key"]), found["spec"]
+        version, sizes, cursors = content["format"], tuple(content["sizes"]), tuple(content["cursors"])
+        reward, described = tuple(content["reward_key"]), content["spec"]
         fits = len(sizes) == len(cursors) == header.count and all(type(n) is int for n in (*sizes, *cursors))
         fits = fits and max(sizes) <= header.length > max(cursors) and min(sizes) >= 0 <= min(cursors)
         fits = fits and all(type(key) in (str, int) for key in reward)
@@ -203,21 +205,18 @@ def _extra(
         raise DamagedError(f"{where}: expected format {FORMAT}, got {version!r:.40}; read it with a newer version")
     if not fits:
         raise DamagedError(f"{where}: sizes and cursors do not fit {header!s:.200}; the file is damaged")
-    axis = len(header.storage_shape) > 1
-    lanes = Lanes(header.length, sizes, cursors, axis)
-    return lanes, reward, None if spec is None else _spec(spec, where, known)
-
-
-def _spec(spec: object, where: str, known: Iterable[object]) -> BufferSpec:
+    lanes = Lanes(header.length, sizes, cursors, axis=len(header.storage_shape) > 1)
+    if described is None:
+        return lanes, reward, None
     try:
-        made = from_json(json.dumps(spec), known)
+        spec = from_json(json.dumps(described), known)
     except KnownError as error:
         raise KnownError(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{where}: {error}") from None
-    if not isinstance(made, BufferSpec):
-        raise DamagedError(f"{where}: expected the spec of a buffer, got {made!r:.60}; the file is damaged")
-    return made
+    if not isinstance(spec, BufferSpec):
+        raise DamagedError(f"{where}: expected the spec of a buffer, got {spec!r:.60}; the file is damaged")
+    return lanes, reward, spec
 
 
 def check_flags(found: Array, path: Path, where: str) -> Array:

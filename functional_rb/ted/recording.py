@@ -6,17 +6,19 @@ Gymnasium itself is not imported: what `env.reset` and `env.step` return is give
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import Nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Structure
 from functional_rb.base.steps import ACTION
 from functional_rb.buffer import checks
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Composite
+from functional_rb.specs.base import SpecNest
 from functional_rb.ted.check import is_leaf, leaves_of, values_of
 from functional_rb.ted.host import cast, encoded, encoded_observation, encoding_item, is_encoding
 from functional_rb.ted.steps import Transition, as_array, assemble, check_rows, to_transitions
@@ -26,7 +28,7 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 NUMPY = (np.ndarray, np.generic)  # no union: torch.compile does not trace those of NumPy's types
 
 # What `env.step` returns: observation, reward, terminated, truncated, infos.
-GymnasiumStep = tuple[Any, Any, Any, Any, Mapping[str, Any]]
+GymnasiumStep = tuple[Nest, Nest, Nest, Nest, Mapping[str, Nest]]
 
 
 class Carry(NamedTuple):
@@ -39,11 +41,11 @@ class Carry(NamedTuple):
             length or kind; None while the observation is as it came.
     """
 
-    observation: Any
-    ended: Any
+    observation: Nest
+    ended: Nest
     item: Composite | None = None
 
-    def reset(self, observation: Any, mask: Any) -> Carry:
+    def reset(self, observation: Nest, mask: Nest) -> Carry:
         """Go on after some environments were reset by hand, with autoreset disabled.
 
         Args:
@@ -86,7 +88,7 @@ class Carry(NamedTuple):
         return self._replace(observation=nest.unflatten(structure, merged), ended=self.ended & ~mask)
 
 
-def begin(observation: Any) -> Carry:
+def begin(observation: Nest) -> Carry:
     """Begin to record, with what `env.reset` returned.
 
     Args:
@@ -111,7 +113,7 @@ def from_gymnasium(
     *,
     item: object = None,
     observation_key: str | None = None,
-) -> tuple[Carry, dict[str, Any], Any]:
+) -> tuple[Carry, dict[str, Nest], Nest]:
     """What one call of `env.step` recorded, as steps in TED.
 
     Args:
@@ -156,13 +158,13 @@ def from_gymnasium(
             f"{who}: expected autoreset_mode as one of {NEXT_STEP!r}, {SAME_STEP!r}, {DISABLED!r}, "
             f'got {autoreset_mode!r}; give the mode of the environment, and "Disabled" for a plain one'
         )
-    given: object = step  # users give anything
-    if not isinstance(given, (tuple, list)) or len(given) != 5:  # no union, as in `check.is_leaf`
+    returned: object = step  # users give anything
+    if not isinstance(returned, (tuple, list)) or len(returned) != 5:  # no union, as in `check.is_leaf`
         raise ValueError(
-            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {given!r:.80}; "
+            f"{who}: expected step as (observation, reward, terminated, truncated, infos), got {returned!r:.80}; "
             f"give env.step(action)"
         )
-    observation, reward, terminated, truncated, infos = given
+    observation, reward, terminated, truncated, infos = returned
     terminated, truncated = as_array(terminated), as_array(truncated)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not is_leaf(flag) or shown(flag.dtype) != "bool" or tuple(flag.shape) != tuple(terminated.shape):
@@ -210,7 +212,7 @@ def from_gymnasium(
     return Carry(observation, ended, spec), items, ~(never if mode == SAME_STEP else idle)
 
 
-def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[Carry, Any, GymnasiumStep]:
+def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[Carry, Nest, GymnasiumStep]:
     """The arguments from which `from_gymnasium` makes these steps: its inverse.
 
     Args:
@@ -241,8 +243,8 @@ def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[
 
 def _encoded_final(
     infos: Mapping[str, object], item: Composite, key: str | None, lead: tuple[int, ...], who: str
-) -> Mapping[str, Any]:
-    """Infos with their final observations encoded, which are an object array with some None, or a batch."""
+) -> Mapping[str, Nest]:
+    # Final observations are an object array with some None, or a batch.
     final = infos.get("final_obs")
     if final is None:
         return infos
@@ -254,8 +256,7 @@ def _encoded_final(
     return {**infos, "final_obs": made}
 
 
-def _with_final(observation: object, done: ArrayLike, infos: Mapping[str, object], who: str) -> Any:
-    """The observations after the step, with the final ones of environments that were reset within it."""
+def _with_final(observation: Nest, done: Nest, infos: Mapping[str, Nest], who: str) -> Nest:
     leaves, structure = nest.flatten(observation, is_leaf)
     final = infos.get("final_obs")
     which = values_of(done)
@@ -274,7 +275,7 @@ def _with_final(observation: object, done: ArrayLike, infos: Mapping[str, object
         ]
         return nest.unflatten(structure, merged)
     merged = [np.array(leaf) for leaf in leaves]
-    for i in np.flatnonzero(which):
+    for i in () if which is None else np.flatnonzero(which):
         if final[i] is None:
             raise ValueError(f'{who}: environment {i} is done, but infos["final_obs"][{i}] is None')
         lasts = _leaves_as(structure, final[i], f'{who}: infos["final_obs"][{i}]')
@@ -283,8 +284,7 @@ def _with_final(observation: object, done: ArrayLike, infos: Mapping[str, object
     return nest.unflatten(structure, merged)
 
 
-def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
-    """A leaf of the final observation, after a check that it fits the observation."""
+def _final_leaf(last: Nest, leaf: Nest, shape: tuple[int, ...], who: str) -> Nest:
     last = last if hasattr(last, "dtype") else np.asarray(last)
     castable = not isinstance(leaf, np.ndarray) or np.can_cast(last.dtype, leaf.dtype, "same_kind")
     if tuple(last.shape) != tuple(shape) or not castable:
@@ -295,8 +295,7 @@ def _final_leaf(last: Any, leaf: Any, shape: tuple[int, ...], who: str) -> Any:
     return last
 
 
-def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
-    """NumPy leaves in the dtypes of an item's spec."""
+def _converted(items: dict[str, Nest], item: SpecNest | BufferSpec, who: str) -> dict[str, Nest]:
     specs = leaves_of(item, who)
     leaves, structure = nest.flatten(items, is_leaf)
     made = []
@@ -311,9 +310,9 @@ def _converted(items: dict[str, Any], item: Any, who: str) -> dict[str, Any]:
     return nest.unflatten(structure, made)
 
 
-def _leaves_as(structure: Structure, given: object, what: str) -> list[Any]:
+def _leaves_as(structure: Structure, observation: Nest, what: str) -> list[Nest]:
     try:
-        leaves = nest.flatten_as(structure, given)
+        leaves = nest.flatten_as(structure, observation)
         fits = all(is_leaf(leaf) or nest.parts_of(leaf) is None for leaf in leaves)
     except ValueError:
         fits = False
@@ -325,17 +324,17 @@ def _leaves_as(structure: Structure, given: object, what: str) -> list[Any]:
     return leaves
 
 
-def _map(function: Callable[[Any], object], tree: object) -> Any:
+def _map(function: Callable[[Nest], object], tree: Nest) -> Nest:
     leaves, structure = nest.flatten(tree, is_leaf)
     return nest.unflatten(structure, [function(leaf) for leaf in leaves])
 
 
-def _own(leaf: Any) -> Any:
+def _own(leaf: Nest) -> Nest:
     return np.array(leaf) if isinstance(leaf, NUMPY) else as_array(leaf)
 
 
-def _where(mask: Any, yes: Any, no: Any) -> Any:
-    """Rows of one array or another by a mask bool [E], or a scalar mask, in the arrays' own library."""
+def _where(mask: Nest, yes: Nest, no: Nest) -> Nest:
+    # The mask is bool [E] or a scalar; the arrays' own library selects the rows.
     along = mask.reshape(tuple(mask.shape) + (1,) * (len(no.shape) - len(mask.shape)))
     if isinstance(no, NUMPY):
         return np.where(along, yes, no)  # of a NumPy before 2.0 too, whose arrays do not tell where their functions are

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, Nest
 from functional_rb.base.nest import Key, Path
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, OBSERVATION, REWARD
 from functional_rb.specs import Composite, Varying
@@ -29,15 +29,15 @@ class Transition(NamedTuple):
         truncated: bool, whether the episode was cut off after it.
     """
 
-    observation: Any
-    action: Any
-    reward: Any
-    next_observation: Any
-    terminated: Any
-    truncated: Any
+    observation: Nest
+    action: Nest
+    reward: Nest
+    next_observation: Nest
+    terminated: Nest
+    truncated: Nest
 
     @property
-    def done(self) -> Any:
+    def done(self) -> Nest:
         """Whether the episode was over after the step, for either reason."""
         return self.terminated | self.truncated
 
@@ -46,13 +46,13 @@ def from_transitions(
     observation: object,
     action: object,
     reward: object,
-    next_observation: Any,
+    next_observation: Nest,
     terminated: ArrayLike = None,
     truncated: ArrayLike = None,
     *,
     done: ArrayLike = None,
     observation_key: str | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Nest]:
     """Make steps in TED of rows; nothing is copied, and no dtype changes.
 
     Flags at the root are False: a step never begins in a state that is done.
@@ -93,7 +93,7 @@ def from_transitions(
     return steps
 
 
-def assemble(rows: Transition, done: Any, observation_key: str | None, who: str) -> dict[str, Any]:
+def assemble(rows: Transition, done: Nest, observation_key: str | None, who: str) -> dict[str, Nest]:
     """Make steps of rows without checks."""
     after = {"done": done, "terminated": rows.terminated, "truncated": rows.truncated}
     return {
@@ -152,7 +152,7 @@ def step_mdp(
     exclude_action: bool = True,
     action_key: Key = ACTION,
     reward_key: Key = REWARD,
-) -> Any:
+) -> Nest:
     """Go on to the next step: its root, which is what "next" holds, and what the root holds besides.
 
     Only names change, arrays stay what they are: this works under jit, vmap and torch.compile.
@@ -197,27 +197,27 @@ def step_mdp(
     return _like(step, merged)
 
 
-def as_array(leaf: object) -> Any:
+def as_array(leaf: Nest) -> Nest:
     """A Python number as an array; all else as it is."""
     return np.asarray(leaf) if isinstance(leaf, (bool, int, float)) else leaf  # no union, as in `check.is_leaf`
 
 
-def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[object, object, object]:
-    given = {"terminated": terminated, "truncated": truncated, "done": done}
-    given = {name: as_array(flag) for name, flag in given.items() if flag is not None}
-    if len(given) in (0, 3):
+def _flags(terminated: Nest, truncated: Nest, done: Nest, who: str) -> tuple[Nest, Nest, Nest]:
+    flags = {"terminated": terminated, "truncated": truncated, "done": done}
+    flags = {name: as_array(flag) for name, flag in flags.items() if flag is not None}
+    if len(flags) in (0, 3):
         raise ValueError(
-            f"{who}: expected terminated, truncated, done, or two of them, got {list(given) or 'none'}; "
+            f"{who}: expected terminated, truncated, done, or two of them, got {list(flags) or 'none'}; "
             f"done is terminated | truncated"
         )
-    for name, flag in given.items():
+    for name, flag in flags.items():
         if not is_leaf(flag) or str(flag.dtype).removeprefix("torch.") != "bool":
             got = getattr(flag, "dtype", type(flag).__name__)
             raise TypeError(f"{who}: {name}: expected an array of dtype bool, got {got}; convert it")
-    shapes = {tuple(flag.shape) for flag in given.values()}
+    shapes = {tuple(flag.shape) for flag in flags.values()}
     if len(shapes) > 1:
         raise ValueError(f"{who}: expected flags of one shape, got {sorted(shapes)}; reshape them")
-    terminated, truncated, done = (given.get(name) for name in ("terminated", "truncated", "done"))
+    terminated, truncated, done = (flags.get(name) for name in ("terminated", "truncated", "done"))
     if done is None:
         any_flag = terminated if truncated is None else truncated
         terminated = any_flag ^ any_flag if terminated is None else terminated
@@ -228,7 +228,7 @@ def _flags(terminated: Any, truncated: Any, done: Any, who: str) -> tuple[object
     return (done, done ^ done, done) if truncated is None else (done & ~truncated, truncated, truncated | done)
 
 
-def by_name(observation: Any, key: str | None, who: str) -> dict[str, object]:
+def by_name(observation: Nest, key: str | None, who: str) -> dict[str, Nest]:
     """The parts of an observation by the names that they get in a step."""
     whole = is_leaf(observation) or isinstance(observation, Varying)
     parts = None if whole else nest.parts_of(observation)
@@ -251,7 +251,6 @@ def _is_mapping(x: object) -> bool:
 
 
 def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, object]:
-    """The parts of a mapping, without those that lie at some paths below it."""
     made = {}
     for name, value in named_parts(part, "ted.step_mdp").items():
         at = (*path, name)
@@ -263,7 +262,6 @@ def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, objec
 
 
 def _only(parts: Mapping[str, object], path: Path) -> dict[str, object]:
-    """The part at a path, inside the mappings that the path leads through."""
     if path[0] not in parts:
         return {}
     value = parts[str(path[0])]
@@ -273,7 +271,7 @@ def _only(parts: Mapping[str, object], path: Path) -> dict[str, object]:
 
 
 def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """The parts of two mappings, merged mapping by mapping; of leaves that both have, the new one counts."""
+    # Mapping by mapping; where both have a leaf, the new one counts.
     made = dict(old)
     for name, value in new.items():
         if name in old and _is_mapping(old[name]) and _is_mapping(value):

@@ -9,7 +9,7 @@ import functools
 import importlib
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from functional_rb.ops import numpy_ops
 IN_PLACE, VALUES = "the core on NumPy, in place", "the core on NumPy, whose arrays are values"
 
 
-def mapped(function: Callable[[Any], object], nest: Nest) -> Any:
+def mapped(function: Callable[[Nest], object], nest: Nest) -> Nest:
     """A nest of tuples, lists and dicts in which each leaf is what a function makes of it."""
     if isinstance(nest, tuple | list):
         parts = [mapped(function, part) for part in nest]
@@ -43,17 +43,25 @@ def named(nest: Nest, name: str) -> dict[str, NumpyArray]:
 
 
 def _written(write: Callable[..., NumpyArray], x: NumpyArray, index: NumpyArray, values: NumpyArray) -> NumpyArray:
-    """A new array, which cannot be written."""
     made = write(x.copy(), index, values)
     made.setflags(write=False)
     return made
 
 
-def as_numpy(x: object) -> Any:
+def as_numpy(x: object) -> Nest:
     """A copy of an array of any backend; None stays None."""
     if x is None:
         return None
     return np.array(x.detach().cpu().numpy() if hasattr(x, "detach") else x)
+
+
+class Carrier(Protocol):
+    """What carries out functions of the core."""
+
+    name: str
+
+    def run(self, name: str, *arguments: object) -> Nest:
+        """What the function of that name in `functional_rb.buffer.functions` gives, in arrays of NumPy."""
 
 
 class NumpyCarrier:
@@ -67,17 +75,16 @@ class NumpyCarrier:
             self.ops.set_at = functools.partial(_written, numpy_ops.set_at)
             self.ops.set_flat = functools.partial(_written, numpy_ops.set_flat)
 
-    def given(self, x: object) -> Any:
-        """An argument."""
+    def _argument(self, x: object) -> object:
         if not isinstance(x, np.ndarray):
             return x
         copied = numpy_ops.copy(x)
         copied.setflags(write=self.name == IN_PLACE)
         return copied
 
-    def run(self, name: str, *arguments: Any) -> Any:
-        """What the function of that name in `functional_rb.buffer.functions` gives, in arrays of NumPy."""
-        result = getattr(functions, name)(self.ops, *mapped(self.given, arguments))
+    def run(self, name: str, *arguments: object) -> Nest:
+        """See `Carrier`."""
+        result = getattr(functions, name)(self.ops, *mapped(self._argument, arguments))
         return mapped(lambda x: None if x is None else np.asarray(x), result)
 
 
@@ -89,14 +96,14 @@ class TorchCarrier:
         self.torch = importlib.import_module("torch")
         self.ops = importlib.import_module("torch_backend.arrays.ops")
 
-    def run(self, name: str, *arguments: Any) -> Any:
-        """See `NumpyCarrier.run`."""
+    def run(self, name: str, *arguments: object) -> Nest:
+        """See `Carrier`."""
         torch = self.torch
 
-        def given(x: object) -> Any:
+        def tensor(x: object) -> object:
             return torch.from_numpy(x.copy()).to(torch.get_default_device()) if isinstance(x, np.ndarray) else x
 
-        result = getattr(functions, name)(self.ops, *mapped(given, arguments))
+        result = getattr(functions, name)(self.ops, *mapped(tensor, arguments))
         return mapped(lambda x: as_numpy(x) if isinstance(x, torch.Tensor) else x, result)
 
 
@@ -108,16 +115,16 @@ class JaxCarrier:
         self.jax = importlib.import_module("jax")
         self.ops = importlib.import_module("jax_backend.arrays.ops")
         importlib.import_module("jax_backend")
-        self.programs: dict[Any, Any] = {}
+        self.programs: dict[object, Callable[..., Nest]] = {}
 
-    def run(self, name: str, *arguments: Any) -> Any:
-        """See `NumpyCarrier.run`."""
+    def run(self, name: str, *arguments: object) -> Nest:
+        """See `Carrier`."""
         jax = self.jax
         leaves, outline = jax.tree.flatten(arguments)
         static = tuple(None if isinstance(x, np.ndarray) else x for x in leaves)
         if (name, outline, static) not in self.programs:
 
-            def program(arrays: Any) -> Any:
+            def program(arrays: Nest) -> Nest:
                 both = [array if known is None else known for array, known in zip(arrays, static, strict=True)]
                 return getattr(functions, name)(self.ops, *jax.tree.unflatten(outline, both))
 

@@ -21,6 +21,7 @@ from functional_rb.core.strategy import Transform
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.uniform import Uniform
 from functional_rb.specs import Binary, Unbounded
+from functional_rb.specs.base import SpecNest
 from functional_rb.testing import carriers, strategies
 from functional_rb.testing.faults import ConformanceError, expect
 from functional_rb.testing.map_rules import check_map
@@ -46,9 +47,9 @@ PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
 
 
 def check_sampler(
-    sampler: Any,
+    sampler: SamplerBase,
     *,
-    item: Any = None,
+    item: Mapping[str, SpecNest] | None = None,
     law: SamplerLaw | None = None,
     examples: int = 20,
     run_on: Sequence[str] | None = None,
@@ -87,9 +88,9 @@ def check_sampler(
 
 
 def check_writer(
-    writer: Any,
+    writer: WriterBase,
     *,
-    item: Any = None,
+    item: Mapping[str, SpecNest] | None = None,
     capacity: int = 6,
     lanes: int | None = None,
     law: WriterLaw | None = None,
@@ -125,12 +126,12 @@ def check_writer(
 
 
 def check_transform(
-    transform: Any,
+    transform: Transform,
     *,
-    item: Any = None,
+    item: Mapping[str, SpecNest] | None = None,
     capacity: int = 12,
     lanes: int | None = None,
-    sampler: Any = None,
+    sampler: SamplerBase | None = None,
     law: TransformLaw | None = None,
     examples: int = 20,
     run_on: Sequence[str] | None = None,
@@ -207,11 +208,11 @@ def _check_strategy(strategy: object, base: type, kind: str, name: str) -> str:
     return who
 
 
-def _with_id(item: object) -> dict[str, Any]:
-    item = ITEM if item is None else item
-    if not isinstance(item, Mapping):
+def _with_id(item: Mapping[str, SpecNest] | None) -> dict[str, SpecNest]:
+    parts: object = ITEM if item is None else item  # users pass anything
+    if not isinstance(parts, Mapping):
         raise TypeError(f"expected item as a dict of specs, got {item!r:.80}")
-    return {"id": Unbounded((), "int32"), **item}
+    return {"id": Unbounded((), "int32"), **parts}
 
 
 def _carriers(run_on: Sequence[str] | None) -> tuple[str, ...]:
@@ -228,7 +229,7 @@ def _carriers(run_on: Sequence[str] | None) -> tuple[str, ...]:
 
 def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
     numpys = [carriers.NumpyCarrier(carriers.IN_PLACE), carriers.NumpyCarrier(carriers.VALUES)]
-    others: list[Any] = [carriers.TorchCarrier()] if "torch-core" in names else []
+    others: list[carriers.Carrier] = [carriers.TorchCarrier()] if "torch-core" in names else []
     others += [carriers.JaxCarrier()] if "jax-core" in names else []
     _each_history(trial, examples, False, lambda: Walk(trial, numpys))
     if trial.sampler_law or not (trial.writer_law or trial.transform_law):
@@ -241,7 +242,6 @@ def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
 
 
 def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], Walk]) -> None:
-    """Carry histories out; what fails is shortened by hypothesis."""
     spec = trial.spec
     size = spec.batch_size or 6
     # Of what is compiled, few shapes.
@@ -264,8 +264,8 @@ def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], 
     on()
 
 
-def _check_distribution(trial: Trial, carrier: object) -> None:
-    """Of a full buffer, what comes first is drawn as `probabilities` says."""
+def _check_distribution(trial: Trial, carrier: carriers.Carrier) -> None:
+    # Chance is judged for a full buffer: what comes first in each of many batches.
     spec = trial.spec
     if spec.lanes is not None or not spec.writer.overwrites:
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ class ConformanceError(AssertionError):
     """A strategy breaks the contract; the message says what was expected, what came, and the remedy."""
 
 
-def expect(good: Any, who: str, what: str, expected: str, got: Any, remedy: str) -> None:
+def expect(good: object, who: str, what: str, expected: str, got: object, remedy: str) -> None:
     """Refuse what is not as it should be.
 
     Raises:
@@ -74,7 +73,7 @@ def shown(array: NumpyArray | None) -> str:
     return "nothing" if array is None else f"{kind_of(array)} {np.array2string(array, threshold=12, edgeitems=4)}"
 
 
-def shown_item(leaves: Mapping[str, Any]) -> str:
+def shown_item(leaves: Mapping[str, Nest]) -> str:
     """An item, by its number if it has one."""
     if "id" in leaves:
         return f"item {int(leaves['id'])}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -91,6 +91,16 @@ def shares(weights: Mapping[Name, float]) -> dict[Name, float]:
     return {name: weight / total for name, weight in weights.items() if weight}
 
 
+class Model(Protocol):
+    """A buffer as plain lists, as laws see it: `functional_rb.testing.ListModel`."""
+
+    def steps(self) -> list[Step]:
+        """All that is stored."""
+
+    def real(self, sample: SampleArrays) -> list[Step]:
+        """The items that a sample shows; what is masked is left out."""
+
+
 class Law:
     """What a sampler may do: here, draw any stored item with equal probability."""
 
@@ -98,11 +108,10 @@ class Law:
     epochs_done = 0
 
     def __init__(self, spec: BufferSpec) -> None:
-        """A law for a buffer from which nothing was drawn yet."""
         self.spec = spec
-        self.sampler: Any = spec.sampler
+        self.sampler = spec.sampler
 
-    def clone(self) -> Any:
+    def clone(self) -> Self:
         """The same law, with a memory of its own."""
         new = copy.copy(self)
         for name, value in vars(self).items():
@@ -113,30 +122,30 @@ class Law:
     def follow(self, before: Step | None, step: Step) -> None:
         """Take note that a step is written after another of its lane, which may be gone."""
 
-    def added(self, model: object) -> None:
+    def added(self, model: Model) -> None:
         """Take note that a batch was written."""
 
-    def drawable(self, model: Any) -> list[Any]:
+    def drawable(self, model: Model) -> Sequence[object]:
         """What may be drawn now."""
         return list(model.steps())
 
-    def refuses(self, model: object, batch: int) -> bool:
+    def refuses(self, model: Model, batch: int) -> bool:
         """Whether nothing can be drawn."""
         return not self.drawable(model)
 
-    def can(self, model: Any, n: int) -> bool:
+    def can(self, model: Model, n: int) -> bool:
         """What `rb.can_sample(state, n)` should say."""
         return len(model.steps()) >= n and not self.refuses(model, 1)
 
-    def leaves(self, model: Any) -> dict[int, float] | None:
+    def leaves(self, model: Model) -> dict[int, float] | None:
         """What the sum tree should hold by slot, zeros left out; None for samplers whose tree is their own affair."""
         return None
 
-    def probabilities(self, model: Any) -> dict[int, float]:
+    def probabilities(self, model: Model) -> dict[int, float]:
         """With which probability the next draw begins with an item, by its id, zeros left out."""
         return shares({step.id: 1.0 for step in model.steps()})
 
-    def check(self, model: Any, sample: SampleArrays, beta: float | None) -> None:
+    def check(self, model: Model, sample: SampleArrays, beta: float | None) -> None:
         """See that a sample is right, and remember what was drawn."""
         steps = self.drawable(model)
         assert sample.mask is None

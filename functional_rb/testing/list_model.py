@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, NumpyArray
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.testing.laws import (
     LARGEST,
@@ -53,7 +53,13 @@ class ListModel:
         [(1, 1, 1.0), (2, 0, 2.0)]
     """
 
-    def __init__(self, spec: BufferSpec, first: int = 0, store: Any = None, law: Any = None) -> None:
+    def __init__(
+        self,
+        spec: BufferSpec,
+        first: int = 0,
+        store: Callable[[BufferSpec, int], Any] | None = None,
+        law: Callable[[BufferSpec], Any] | None = None,
+    ) -> None:
         self.spec = spec
         self.store: Any = (store or STORES.get(type(spec.writer), Ring))(spec, first)
         self.law: Any = (law or Law)(spec)
@@ -61,7 +67,7 @@ class ListModel:
         self.peak = 0.0
         self.gone: list[int] = []
 
-    def clone(self) -> Any:
+    def clone(self) -> Self:
         """The same model, for a history that goes another way from here."""
         new = copy.copy(self)
         new.store, new.law, new.gone = self.store.clone(), self.law.clone(), list(self.gone)
@@ -88,7 +94,7 @@ class ListModel:
 
     def default_value(self) -> float:
         """What a new item counts that comes without a priority."""
-        sampler: Any = self.spec.sampler
+        sampler = self.spec.sampler
         if not sampler.has_priorities:
             return 1.0
         if getattr(sampler, "new_priority", "live") == "ever":
@@ -102,7 +108,7 @@ class ListModel:
         rows: Sequence[Leaves],
         mask: Sequence[bool] | None = None,
         priorities: Sequence[float] | None = None,
-        bits: ArrayLike = None,
+        bits: NumpyArray | None = None,
     ) -> None:
         """Write items.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, check_leaves
 from functional_rb.ops import numpy_ops
@@ -38,7 +39,7 @@ def check_map(who: str, transform: MapItems, spec: BufferSpec, names: Sequence[s
 
 
 def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: Sequence[str]) -> None:
-    """The same numbers of the same draws on every library, and as its spec says; nothing that it is given changes."""
+    # The same draws give the same numbers on every library, and no array that was passed changes.
     item = leaves_of(spec.item)
     for lead in LEADS:
         batch = leaves_of_batch(spec, math.prod(lead))
@@ -85,8 +86,7 @@ def applied(
     return {path: found[path] for path in expected}
 
 
-def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Any, size: int) -> None:
-    """Samples are as `rb.sample_spec` tells, the same for the same key; what is stored does not change by sampling."""
+def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: ModuleType, size: int) -> None:
     count = size * (spec.lanes or 1)
     batch = leaves_of_batch(spec, count)
     lead = (count,) if spec.lanes is None else (size, spec.lanes)
@@ -119,5 +119,5 @@ def leaves_of_batch(spec: BufferSpec, size: int) -> dict[nest.Path, NumpyArray]:
     return dict(zip(spec.added.structure.paths, nest.flatten_as(spec.added.structure, items), strict=True))
 
 
-def _in_numpy(items: object) -> Any:
+def _in_numpy(items: Nest) -> Nest:
     return carriers.mapped(carriers.as_numpy, items)

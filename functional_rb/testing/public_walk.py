@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import Nest
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.testing import carriers
@@ -25,15 +25,14 @@ class PublicWalk(Walk):
     """A history of the public functions of a backend; what they do to arrays is what the core does."""
 
     def __init__(self, trial: Trial, name: str) -> None:
-        """On one of `CARRIERS`."""
         super().__init__(trial, [carriers.NumpyCarrier(carriers.IN_PLACE)])
         library = name.partition("-")[0]
         self.name, self.rb = name, importlib.import_module(f"{library}_backend")
         self.jit = importlib.import_module("jax").jit if name == "jax-jit" else None
-        self.state: Any = None
-        self.older: list[tuple[Any, Any]] = []
+        self.state: Nest = None
+        self.older: list[tuple[State, Arrays]] = []
 
-    def public(self, name: str, *arguments: object, static: tuple[int, ...] = ()) -> Any:
+    def public(self, name: str, *arguments: object, static: tuple[int, ...] = ()) -> Nest:
         """What a public function gives."""
         function = getattr(self.rb, name + "_" if self.name.endswith("-inplace") else name)
         if self.jit is not None:
@@ -41,7 +40,7 @@ class PublicWalk(Walk):
         with no_error(self.who, f"`{name}` on {self.name}"):
             return function(self.state, *arguments)
 
-    def arrays_of(self, state: State) -> Any:
+    def arrays_of(self, state: State) -> Arrays:
         """The arrays of a state, of a copy, as reading a state's own would pin its memory."""
         state = copy.deepcopy(state)
         found = [getattr(state, field) for field in Arrays._fields]
@@ -63,7 +62,7 @@ class PublicWalk(Walk):
                         "write to the draft's arrays by `ops` alone",
                     )
 
-    def perform(self, name: str, *arguments: Any) -> Any:
+    def perform(self, name: str, *arguments: Nest) -> Nest:
         """The same by the public functions."""
         given = list(arguments)
         if name == "update":

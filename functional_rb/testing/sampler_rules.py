@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.core.strategy import Selection
 from functional_rb.testing.faults import differing, kind_of, no_error
 from functional_rb.testing.laws import TINY, Step, shares
 from functional_rb.testing.strategies import BITS
@@ -21,7 +21,7 @@ RARE = 1e-9
 
 def check_selection(
     tried: Tried,
-    selection: Any,
+    selection: Selection,
     leaves: Sequence[NumpyArray],
     size: int,
     some: bool,

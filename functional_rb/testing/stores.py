@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.testing.laws import Law, Leaves, Step
 from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
@@ -19,12 +19,6 @@ class Ring:
     """What `RoundRobin` writes: of each lane the newest `length` items."""
 
     def __init__(self, spec: BufferSpec, first: int = 0) -> None:
-        """An empty store.
-
-        Args:
-            spec: of the buffer.
-            first: the number of each lane's first item.
-        """
         self.capacity, count = spec.capacity, spec.lanes or 1
         self.length = self.capacity // count
         self.lanes: list[list[Step]] = [[] for _ in range(count)]
@@ -33,7 +27,7 @@ class Ring:
         # How many items were not taken.
         self.refused = 0
 
-    def clone(self) -> Ring:
+    def clone(self) -> Self:
         """The same store, with items of its own."""
         new = copy.copy(self)
         new.lanes = [[copy.copy(step) for step in lane] for lane in self.lanes]
@@ -51,7 +45,7 @@ class Ring:
         return True
 
     def put(
-        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: ArrayLike, ids: Sequence[int]
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: NumpyArray | None, ids: Sequence[int]
     ) -> dict[int, Step]:
         """Write the marked rows of a batch.
 
@@ -112,14 +106,13 @@ class Chosen:
     """What writers write that choose slots; a slot's handle grows by the capacity whenever it is written again."""
 
     def __init__(self, spec: BufferSpec, first: int = 0) -> None:
-        """A store of empty slots, in which numbers always begin at 0."""
         assert first == 0
         self.spec, self.capacity = spec, spec.capacity
         self.slots: list[Step | None] = [None] * spec.capacity
         self.handles: list[int | None] = [None] * spec.capacity
         self.refused = 0
 
-    def clone(self) -> Any:
+    def clone(self) -> Self:
         """The same store, with items of its own."""
         new = copy.copy(self)
         new.slots = [None if step is None else copy.copy(step) for step in self.slots]
@@ -158,10 +151,11 @@ class Sampled(Chosen):
     seen = 0
 
     def put(
-        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: NumpyArray | None, ids: Sequence[int]
     ) -> dict[int, Step]:
         """Write the marked rows by random bits int [B, 2], each the two halves of a 62-bit fraction; see `Ring.put`."""
         chosen: dict[int, int] = {}
+        assert bits is not None
         for row in range(len(rows)):
             if not mask[row]:
                 continue
@@ -182,7 +176,6 @@ class Best(Chosen):
     """What `MaxValue` writes: the items of the highest ranks."""
 
     def __init__(self, spec: BufferSpec, first: int = 0) -> None:
-        """A store to which nothing was added yet."""
         super().__init__(spec, first)
         self.ever: list[float] | None = []
 
@@ -202,7 +195,7 @@ class Best(Chosen):
         return float(reductions[writer.reduction](numbers))
 
     def put(
-        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: ArrayLike, ids: Sequence[int]
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: NumpyArray | None, ids: Sequence[int]
     ) -> dict[int, Step]:
         """Write the best row over the lowest item, the second best over the second lowest, and so on, as `Ring.put`."""
         ranks = {row: self.rank(leaves) for row, leaves in enumerate(rows) if mask[row]}

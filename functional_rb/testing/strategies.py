@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.specs import Binary, Bounded, Categorical, NonTensor, OneHot, Unbounded, numpy_ops, values
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 from functional_rb.writers import Immutable
 
@@ -34,7 +36,7 @@ class Add(NamedTuple):
         seed: of the random bits, for a writer that takes any.
     """
 
-    items: Any
+    items: Nest
     mask: NumpyArray | None
     priorities: NumpyArray | None
     seed: int
@@ -65,7 +67,7 @@ class Update(NamedTuple):
 
     which: NumpyArray
     priorities: NumpyArray | None
-    items: Any
+    items: Nest
 
 
 class Clear(NamedTuple):
@@ -75,7 +77,7 @@ class Clear(NamedTuple):
 Action = Add | Sample | Update | Clear
 
 
-def item_specs(depth: int = 2) -> st.SearchStrategy[Any]:
+def item_specs(depth: int = 2) -> st.SearchStrategy[SpecNest]:
     """Specs of items: leaves of several kinds, dtypes and shapes, in dicts and tuples.
 
     Example:
@@ -102,7 +104,7 @@ def item_specs(depth: int = 2) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def batches(draw: st.DrawFn, item: Any, size: int | None = None) -> Any:
+def batches(draw: st.DrawFn, item: SpecNest, size: int | None = None) -> Nest:
     """Batches of items: values in the domains of their specs, NumPy arrays [size, *shape] in the spec's containers.
 
     Args:
@@ -125,7 +127,7 @@ def batches(draw: st.DrawFn, item: Any, size: int | None = None) -> Any:
 
 
 @st.composite
-def items(draw: st.DrawFn, item: Any) -> Any:
+def items(draw: st.DrawFn, item: SpecNest) -> Nest:
     """Single items: values as in `batches`, NumPy arrays [*shape]."""
     outline = Outline.of(item, "items")
     leaves = nest.flatten_as(outline.structure, draw(batches(item, 1)))
@@ -155,13 +157,14 @@ class Decisions:
     come from a generator whose seed is drawn, as do all that the other methods of `numpy.random.Generator` give.
     """
 
-    def __init__(self, random: Any) -> None:
+    def __init__(self, random: random.Random) -> None:
         self._random = random
 
     def numbers(self) -> np.random.Generator:
         """A generator for many numbers, of which none is drawn by itself."""
         return np.random.default_rng(self._random.randrange(2**32))
 
+    # As NumPy types them: a number, or an array where a size is given.
     def integers(self, low: int, high: int | None = None, size: Any = None, **settings: Any) -> Any:
         """An integer, or an array of them, as `numpy.random.Generator.integers` gives it."""
         if size is not None:
@@ -251,7 +254,7 @@ def histories(
     return found
 
 
-def some_items(item: Any, size: int, seed: int) -> Any:
+def some_items(item: SpecNest, size: int, seed: int) -> Nest:
     """A batch of items [size, *shape], values of the specs by chance, from a seed."""
     outline = Outline.of(item, "batches")
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
@@ -262,7 +265,7 @@ def some_items(item: Any, size: int, seed: int) -> Any:
     return nest.unflatten(outline.structure, [np.asarray(drawn[k]) for k in range(len(outline.leaves))])
 
 
-def numbered(item: Any, batch: Any, first: int) -> Any:
+def numbered(item: SpecNest, batch: Nest, first: int) -> Nest:
     """A batch whose leaf "id", if the item is a dict with one, numbers the items from `first` on."""
     if not (isinstance(item, Mapping) and "id" in item):
         return batch

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Transform
+from functional_rb.testing.carriers import Carrier
 from functional_rb.testing.faults import differing, expect, no_error, shown
 from functional_rb.testing.laws import Step
 from functional_rb.testing.list_model import ListModel
@@ -16,7 +16,7 @@ from functional_rb.testing.stores import STORES
 
 SamplerLaw = Callable[[Sequence[Step]], Sequence[float]]
 WriterLaw = Callable[[Sequence[Step]], Iterable[Step]]
-TransformLaw = Callable[[Sequence[Step], int, NumpyArray], Mapping[str, Any]]
+TransformLaw = Callable[[Sequence[Step], int, NumpyArray], Mapping[str, Nest]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,24 +47,23 @@ class Tried:
         stored: the items by handle.
     """
 
-    def __init__(self, trial: Trial, carriers: Sequence[Any]) -> None:
-        """At the beginning, with what is carried out by the first carrier and must be the same on the others."""
+    def __init__(self, trial: Trial, carriers: Sequence[Carrier]) -> None:
         self.trial, self.spec, self.carriers, self.who = trial, trial.spec, carriers, trial.who
         spec = trial.spec
         known = type(spec.writer) in STORES and not any(map(changes_rows, spec.transforms))
         self.model = ListModel(spec) if known else None
         self.added: list[Step] = []
         self.gone: set[int] = set()
-        self.arrays: Any = None
+        self.arrays: Nest = None
         self.stored: dict[int, dict[str, NumpyArray]] = {}
 
-    def expect(self, good: Any, what: str, expected: str, got: Any, remedy: str) -> None:
+    def expect(self, good: object, what: str, expected: str, got: object, remedy: str) -> None:
         """Refuse what is not as it should be, see `faults.expect`."""
         expect(good, self.who, what, expected, got, remedy)
 
-    def call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: object) -> Nest:
         """What a function gives on the first carrier; on the others it gives the same."""
-        results: list[Any] = []
+        results: list[Nest] = []
         for carrier in self.carriers:
             with no_error(self.who, f"`{name}` by {carrier.name}"):
                 results.append(carrier.run(name, *arguments))

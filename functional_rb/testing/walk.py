@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.testing import carriers
@@ -48,7 +47,7 @@ class Walk(Tried):
             elif isinstance(action, Clear):
                 self.clear()
 
-    def perform(self, name: str, *arguments: object) -> Any:
+    def perform(self, name: str, *arguments: Nest) -> Nest:
         """The arrays after an update, or a clear."""
         return self.call(name, self.arrays, self.spec, *arguments)
 
@@ -68,7 +67,13 @@ class Walk(Tried):
             return
         check_added(self, before, [rows[row] for row in np.flatnonzero(mask)])
 
-    def noted(self, rows: list[dict[str, NumpyArray]], mask: NumpyArray, priorities: Any, bits: ArrayLike) -> None:
+    def noted(
+        self,
+        rows: list[dict[str, NumpyArray]],
+        mask: NumpyArray,
+        priorities: NumpyArray | None,
+        bits: NumpyArray | None,
+    ) -> None:
         """Let the lists take note of a batch."""
         if self.model is not None:
             given = None if priorities is None else priorities.tolist()
@@ -166,7 +171,7 @@ class Walk(Tried):
 
     # What must hold at any time.
 
-    def go_on(self, what: str, after: Any, drawn: bool = False) -> None:
+    def go_on(self, what: str, after: Nest, drawn: bool = False) -> None:
         """Go on from new arrays, which must be as they are declared, and hold what the lists hold."""
         spec = self.spec
         declared = dict(self.declared())

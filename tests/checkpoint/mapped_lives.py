@@ -129,7 +129,7 @@ class Life:
         if self.newest is None:
             return
         mmap = bool(self.rng.random() < 0.5)
-        state = frb.load(self.path, torch_backend, frb.checkpoint.Reading(mmap=mmap))
+        state = frb.load(self.path, torch_backend, frb.checkpoint.LoadOptions(mmap=mmap))
         assert bits(state) == self.newest
         assert all(found.problem is None for found in frb.checkpoint.checkpoints(self.path))
         self.states.append(state)

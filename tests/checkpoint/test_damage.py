@@ -51,7 +51,7 @@ def test_what_is_no_file_is_named_and_fallen_back_from(
         with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
             loading.read(place)
         assert caught.value.file == str(place / name)
-        found = loading.read(place, loading.Reading(fall_back=True))
+        found = loading.read(place, loading.LoadOptions(fall_back=True))
         steps = 3 if name.startswith("0") else 1  # the others belong to both that lie in mapped files
         assert int(found.arrays.counters[CURSOR]) == steps * STEP_ROWS
         if name != LOG:  # which is not looked at before it is taken back
@@ -107,7 +107,7 @@ def test_what_the_process_is_short_of_is_no_damage(name: str, number: int, place
         refused(place / name, number),
         pytest.raises(frb.errors.CheckpointError, match=f"{name}: cannot be opened") as caught,
     ):
-        loading.read(place, loading.Reading(fall_back=True))
+        loading.read(place, loading.LoadOptions(fall_back=True))
     assert not isinstance(caught.value, frb.errors.CorruptCheckpointError)
     assert agree(place) == 6
 

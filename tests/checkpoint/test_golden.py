@@ -24,7 +24,7 @@ def test_golden_files_load(folder: str, library: Backend, tmp_path: Path) -> Non
     shutil.copytree(FILES / folder, tmp_path / folder)  # nothing may touch them
     name = folder.partition("-")[2]
     for mmap in (False, True):
-        state = frb.load(tmp_path / folder, library.library, frb.checkpoint.Reading(mmap=mmap))
+        state = frb.load(tmp_path / folder, library.library, frb.checkpoint.LoadOptions(mmap=mmap))
         assert state.spec == write.SPECS[name]
         assert write.hashes(state, library.library) == EXPECTED[folder]
     stored = library.rb.items(state)
@@ -53,5 +53,5 @@ def test_the_older_golden_checkpoints_load_too(tmp_path: Path) -> None:
         assert [found.problem for found in frb.checkpoint.checkpoints(tmp_path / folder)] == [None, None]
         newest = max((tmp_path / folder).glob("*.json"))
         newest.write_bytes(newest.read_bytes()[:-1])
-        state = frb.load(tmp_path / folder, "torch", frb.checkpoint.Reading(fall_back=True))
+        state = frb.load(tmp_path / folder, "torch", frb.checkpoint.LoadOptions(fall_back=True))
         assert int(state.counters[1]) == EARLIER[folder.partition("-")[2]]

@@ -193,7 +193,7 @@ def test_falling_back_in_place_gives_up_the_damaged_one(tmp_path: Path) -> None:
     storage = frb.Memmap(tmp_path)
     with pytest.raises(frb.errors.CorruptCheckpointError):
         loading.read(tmp_path, storage=storage, here=True)
-    found = loading.read(tmp_path, loading.Reading(fall_back=True), storage=storage, here=True)
+    found = loading.read(tmp_path, loading.LoadOptions(fall_back=True), storage=storage, here=True)
     assert found.arrays.rows.tobytes() == written(3)[0].view(np.int32).tobytes()
     assert found.files is not None
     assert found.files.rows is found.arrays.rows
@@ -392,7 +392,7 @@ def test_a_save_writes_nothing_of_the_rows_and_a_log_only_what_is_overwritten(
     assert sum(reads) < 100 + 2 * 16 + 20
     state = torch_backend.add(state, {"x": torch.ones(50, 1024)})
     assert count["bytes"] - logged < 20_000 + 50 * (row + 100)
-    # Reading it back costs no more memory than what is there.
+    # LoadOptions it back costs no more memory than what is there.
     assert int(torch_backend.size(frb.load(tmp_path, "torch", storage=frb.Memmap()))) == 2100
     del state
 
@@ -434,7 +434,7 @@ def test_loads_into_every_storage(library: Backend, storage: str, tmp_path: Path
         "device": frb.Device("cpu"),
     }[storage]
     loaded = frb.load(
-        tmp_path / "checkpoint", library.library, frb.checkpoint.Reading(mmap=storage == "host"), storage=where
+        tmp_path / "checkpoint", library.library, frb.checkpoint.LoadOptions(mmap=storage == "host"), storage=where
     )
     assert loaded.spec.storage == where
     plain = frb.load(tmp_path / "checkpoint", library.library)

@@ -170,8 +170,10 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
             frb.load(tmp_path, rb)
         assert caught.value.file == str(file)
-        assert int(rb.size(frb.load(tmp_path, rb, frb.checkpoint.Reading(fall_back=True)))) == 32
-        state = rb.add(frb.load(tmp_path, rb, frb.checkpoint.Reading(fall_back=True)), rb.rand(ITEM, rb.key(1), (1,)))
+        assert int(rb.size(frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(fall_back=True)))) == 32
+        state = rb.add(
+            frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(fall_back=True)), rb.rand(ITEM, rb.key(1), (1,))
+        )
         shutil.copytree(tmp_path, tmp_path / "copy")
         frb.save(state, tmp_path / "copy", incremental=True)  # which is not built on it
         assert int(rb.size(frb.load(tmp_path / "copy", rb))) == 33

@@ -157,7 +157,7 @@ def test_training_goes_on_while_a_mixture_is_saved(
     found = frb.load(tmp_path, backend)
     assert {float(x) for state in found.buffers for x in backend.items(state)["x"][1:3]} <= {7, 8}
     (tmp_path / "0000000002.json").write_text("damaged")
-    older = frb.load(tmp_path, rb, frb.checkpoint.Reading(fall_back=True))
+    older = frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(fall_back=True))
     assert number_of(older) == 7
 
 
@@ -183,12 +183,12 @@ def test_falling_back_takes_the_newest_that_is_whole(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     with pytest.raises(frb.errors.CorruptCheckpointError, match=newest.name):
         frb.load(tmp_path, rb)
-    assert loaded(tmp_path, reading=frb.checkpoint.Reading(fall_back=True)) == 2
+    assert loaded(tmp_path, options=frb.checkpoint.LoadOptions(fall_back=True)) == 2
     (tmp_path / "0000000002.json").unlink()
-    assert loaded(tmp_path, reading=frb.checkpoint.Reading(fall_back=True)) == 1
+    assert loaded(tmp_path, options=frb.checkpoint.LoadOptions(fall_back=True)) == 1
     (tmp_path / "0000000001.json").write_text("damaged")
     with pytest.raises(frb.errors.CorruptCheckpointError):
-        frb.load(tmp_path, rb, frb.checkpoint.Reading(fall_back=True))
+        frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(fall_back=True))
 
 
 def test_specs_of_all_buffers_are_loaded_and_given(library: Backend, tmp_path: Path) -> None:

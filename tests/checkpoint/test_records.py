@@ -44,7 +44,7 @@ def leaves_of(run: Run) -> list[Any]:
 def test_any_nest_comes_back_on_either_backend(library: Backend, tmp_path: Path, other: str) -> None:
     given = nest_of(library.array)
     assert frb.save(given, tmp_path).items == 1
-    found = frb.load(tmp_path, other, frb.checkpoint.Reading(known=(Run, Layer)))
+    found = frb.load(tmp_path, other, frb.checkpoint.LoadOptions(known=(Run, Layer)))
     assert type(found) is Run
     assert list(found.parameters) == ["z", "a", "images"]
     assert found.parameters["a"] is None
@@ -163,13 +163,13 @@ def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:
     newest.write_bytes(content)
     with pytest.raises(frb.errors.CorruptCheckpointError):
         frb.load(tmp_path, "torch")
-    assert frb.load(tmp_path, "torch", frb.checkpoint.Reading(fall_back=True))["x"].tolist() == [1] * 1000
+    assert frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(fall_back=True))["x"].tolist() == [1] * 1000
 
 
 def test_how_a_checkpoint_is_read_is_told_by_a_record(tmp_path: Path) -> None:
     wrong: Any
-    for wrong in ({}, None, True, frb.checkpoint.Reading):
-        with pytest.raises(TypeError, match=r"load: expected reading as frb\.checkpoint\.Reading\(\.\.\.\), got"):
+    for wrong in ({}, None, True, frb.checkpoint.LoadOptions):
+        with pytest.raises(TypeError, match=r"load: expected options as frb\.checkpoint\.LoadOptions\(\.\.\.\), got"):
             frb.load(tmp_path, "torch", wrong)
 
 

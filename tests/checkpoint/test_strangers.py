@@ -94,7 +94,7 @@ def test_no_path_in_a_manifest_leads_out_of_its_directory(
     with pytest.raises(
         ValueError, match=r"not in the checkpoint's own directory.*storage=frb\.Memmap\(a path\)"
     ) as caught:
-        frb.load(stranger, rb, frb.checkpoint.Reading(fall_back=True))
+        frb.load(stranger, rb, frb.checkpoint.LoadOptions(fall_back=True))
     assert str(caught.value).startswith(f"{manifest}: ")
     assert number_of(frb.load(stranger, rb, storage=frb.Host())) == 1
     assert number_of(frb.load(stranger, rb, spec=frb.BufferSpec(ITEM, 9))) == 1

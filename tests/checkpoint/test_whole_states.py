@@ -44,7 +44,7 @@ def went_on(backend: Backend, spec: frb.BufferSpec, path: Path) -> Any:
         other, seen_there = lives.step(backend, other, given, keys, look=False)
         assert lives.bits(backend, seen) == lives.bits(backend, seen_there)
         frb.save(state, path, incremental=k % 2 == 1)
-        other = frb.load(path, backend.rb, frb.checkpoint.Reading(mmap=k % 2 == 1))
+        other = frb.load(path, backend.rb, frb.checkpoint.LoadOptions(mmap=k % 2 == 1))
         assert lives.state_bits(backend, other) == lives.state_bits(backend, state)
     return state
 
@@ -72,7 +72,7 @@ def test_donating_what_was_loaded_leaves_the_checkpoint_alone(tmp_path: Path) ->
     frb.save(state, tmp_path)
     before = stored_bits(tmp_path)
     for mmap in (False, True):
-        loaded = frb.load(tmp_path, jax_backend, frb.checkpoint.Reading(mmap=mmap))
+        loaded = frb.load(tmp_path, jax_backend, frb.checkpoint.LoadOptions(mmap=mmap))
         added = jax.jit(jax_backend.add, donate_argnums=0)(loaded, items(8, 3))
         assert np.asarray(jax_backend.items(added)["id"]).tolist() == [8, 9, 10, 3, 4, 5, 6, 7]
         assert stored_bits(tmp_path) == before
@@ -113,8 +113,8 @@ def test_specs_come_back_with_what_is_known(tmp_path: Path) -> None:
     frb.save(torch_backend.init(spec), tmp_path)
     with pytest.raises(ValueError, match="known"):
         frb.load(tmp_path, "torch")
-    assert frb.load(tmp_path, "torch", frb.checkpoint.Reading(known=[Pair])).spec == spec
-    replaced = frb.load(tmp_path, "torch", frb.checkpoint.Reading(known=[Pair]), storage=frb.Device("cpu")).spec
+    assert frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(known=[Pair])).spec == spec
+    replaced = frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(known=[Pair]), storage=frb.Device("cpu")).spec
     assert replaced.storage == frb.Device("cpu")
     assert replaced.item == spec.item
 
@@ -232,7 +232,7 @@ def test_keep_and_what_is_there(tmp_path: Path) -> None:
     assert "0000000004.json: its checksum does not fit" in problems[1]
     with pytest.raises(frb.errors.CorruptCheckpointError, match=r"0000000005\.safetensors.*fall_back=True"):
         frb.load(tmp_path, "torch")
-    assert int(torch_backend.size(frb.load(tmp_path, "torch", frb.checkpoint.Reading(fall_back=True)))) == 3
+    assert int(torch_backend.size(frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(fall_back=True)))) == 3
     info = frb.save(state, tmp_path, keep=1, incremental=True)
     assert info.full  # its base was gone
     assert [file.name for file in files(tmp_path)] == ["0000000006.json", "0000000006.safetensors", "notes.txt"]
@@ -251,13 +251,13 @@ def test_mapped_rows_are_the_file_and_writing_copies(monkeypatch: pytest.MonkeyP
     made = []
     original = np.memmap
     monkeypatch.setattr(np, "memmap", lambda *args, **options: made.append(args) or original(*args, **options))
-    loaded = frb.load(tmp_path, "torch", frb.checkpoint.Reading(mmap=True))
+    loaded = frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(mmap=True))
     assert len(made) == 1
     assert bits(loaded) == bits(state)
     loaded = torch_backend.add(loaded, {"x": torch.full((40, 6), 3.0)})
     assert torch_backend.items(loaded)["x"].unique().tolist() == [3]
     assert [file.read_bytes() for file in files(tmp_path)] == content
-    assert bits(frb.load(tmp_path, "torch", frb.checkpoint.Reading(mmap=True))) == bits(state)
+    assert bits(frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(mmap=True))) == bits(state)
 
 
 # ------------------------------------------------------------ incremental
@@ -531,14 +531,14 @@ def test_progress_is_shown_after_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert progress.DELAY == 1
     for shown in (True, None, False):
         frb.save(state, tmp_path, progress=shown)
-        frb.load(tmp_path, "torch", frb.checkpoint.Reading(progress=shown))
+        frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(progress=shown))
     assert not Bar.made, "it took less"
     monkeypatch.setattr(progress, "DELAY", 0.0)
     frb.save(state, tmp_path, progress=False)
-    frb.load(tmp_path, "torch", frb.checkpoint.Reading(progress=None))  # standard error is no terminal
+    frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(progress=None))  # standard error is no terminal
     assert not Bar.made
     frb.save(state, tmp_path, progress=True)
-    frb.load(tmp_path, "torch", frb.checkpoint.Reading(progress=True))
+    frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(progress=True))
     assert [bar.options["desc"] for bar in Bar.made] == ["save", "load"]
     for bar in Bar.made:
         assert bar.options["total"] == bar.done > 20 * 1024

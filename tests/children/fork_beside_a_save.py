@@ -14,7 +14,7 @@ from tests.children.kill_saves import check, state_at
 path, go, write = sys.argv[1], threading.Event(), saving.write
 
 
-def held(*args: Any) -> saving.Saved:
+def held(*args: Any) -> saving.Checkpoint:
     go.wait()
     return write(*args)
 

@@ -190,7 +190,7 @@ def test_what_is_registered_comes_back(backend: Backend, tmp_path: Path) -> None
     else:
         known.append(type(batch["frozen"]))
     frb.save(state, tmp_path)
-    assert_same(backend, rb.items(frb.load(tmp_path, rb, frb.checkpoint.Reading(known=known))), expected)
+    assert_same(backend, rb.items(frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(known=known))), expected)
     assert_same(backend, rb.items(rb.load_state_dict(spec, rb.state_dict(state))), expected)
     (drawn,) = frb.iterate(rb, state, rb.key(1), 2, n=1)
     assert structure_of(backend, drawn.items) == structure_of(backend, batch)
@@ -365,4 +365,6 @@ def test_any_nest_comes_back(name: str, data: Any, tmp_path_factory: pytest.Temp
         path = tmp_path_factory.mktemp("saved")
         frb.save(state, path)
         known = [Pose, grammar.Pair, collections.deque]
-        assert_same(library, library.rb.items(frb.load(path, library.rb, frb.checkpoint.Reading(known=known))), batch)
+        assert_same(
+            library, library.rb.items(frb.load(path, library.rb, frb.checkpoint.LoadOptions(known=known))), batch
+        )

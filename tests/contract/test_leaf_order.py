@@ -213,7 +213,7 @@ def test_fields_in_another_order_are_matched_by_name(library: Backend, tmp_path:
     state = rb.add(rb.init(spec), batch)
     frb.save(state, tmp_path)
     for loaded in (
-        frb.load(tmp_path, rb, frb.checkpoint.Reading(known=others)),
+        frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(known=others)),
         rb.load_state_dict(other, rb.state_dict(state)),
     ):
         items = rb.items(loaded)

@@ -630,7 +630,7 @@ def test_functions_are_told_by_name(library: Any, tmp_path: Path) -> None:
         frb.convert.from_json(text)
     state = rb.add(rb.init(spec), batch(3))
     frb.save(state, tmp_path)
-    loaded = frb.load(tmp_path, rb, frb.checkpoint.Reading(known=(stacked,)))
+    loaded = frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(known=(stacked,)))
     expected = as_lists(rb.sample(state, rb.key(0), 3)[1].items)
     assert loaded.spec == spec
     assert as_lists(rb.sample(loaded, rb.key(0), 3)[1].items) == expected

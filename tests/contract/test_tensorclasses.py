@@ -75,7 +75,7 @@ def test_fields_without_tensors(twin: None, kind: Any) -> None:
     check(sample.items, sample.indices.tolist())
     with tempfile.TemporaryDirectory() as path:
         frb.save(state, path)
-        check(rb.items(frb.load(path, rb, frb.checkpoint.Reading(known=[kind])))[:8], list(range(8)))
+        check(rb.items(frb.load(path, rb, frb.checkpoint.LoadOptions(known=[kind])))[:8], list(range(8)))
     check(rb.items(pickle.loads(pickle.dumps(state)))[:8], list(range(8)))
     state = rb.update(state, torch.tensor([2]), items=steps(kind, 9, 1, text="new"))
     assert rb.get(state, torch.tensor([2, 1])).text == ["new", "same"]
@@ -129,7 +129,7 @@ def test_names_and_device(twin: None, device: Any) -> None:
     state, sample = rb.sample(state, rb.key(0), 4)
     with tempfile.TemporaryDirectory() as path:
         frb.save(state, path)
-        loaded = frb.load(path, rb, frb.checkpoint.Reading(known=[TensorDict]))
+        loaded = frb.load(path, rb, frb.checkpoint.LoadOptions(known=[TensorDict]))
     wanted = None if device is None else torch.device(device)
     for got in (
         sample.items,

@@ -245,7 +245,7 @@ def test_an_older_checkpoint_is_shown_if_the_newest_is_damaged(torch: Backend, t
     assert [part["whole"] for part in report["generations"]] == [False, True]
     assert (report["checkpoint"], report["size"]) == (1, 15)
     assert (
-        "DAMAGED: see above; frb.load(..., frb.checkpoint.Reading(fall_back=True)) loads generation 1."
+        "DAMAGED: see above; frb.load(..., frb.checkpoint.LoadOptions(fall_back=True)) loads generation 1."
         in inspection.page(report)
     )
 

@@ -475,7 +475,7 @@ def failed_to_load(group: Any, folder: str) -> str:
     with pytest.raises(frb.errors.CheckpointError) as raised:
         frb.load(folder, rb, sharding=group)
     again = frb.load(
-        folder, rb, frb.checkpoint.Reading(fall_back=True), sharding=group
+        folder, rb, frb.checkpoint.LoadOptions(fall_back=True), sharding=group
     )  # of which the first process finds nothing wrong
     assert_same_draws(group, again, whole, 5, False)
     return str(raised.value)

@@ -134,7 +134,7 @@ def test_another_spec_and_storage(rb: Any, tmp_path: Path) -> None:
     found = frb.load(tmp_path, rb, spec=larger)
     assert found.spec == larger
     assert int(rb.size(found)) == int(rb.size(state))
-    on_host = frb.load(tmp_path, rb, frb.checkpoint.Reading(mmap=True), storage=frb.Host())
+    on_host = frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(mmap=True), storage=frb.Host())
     assert on_host.spec.storage == frb.Host()
     handles = np.asarray(rb.newest(state, 2)).reshape(-1)
     assert (
@@ -162,7 +162,7 @@ def test_only_what_has_changed_is_written_and_what_is_named_stays(rb: Any, tmp_p
     os.truncate(tmp_path / "shards" / "1" / "0000000005.safetensors", 100)
     with pytest.raises(frb.errors.CorruptCheckpointError, match=r"shards/1/0000000005\.safetensors"):
         frb.load(tmp_path, rb)
-    assert_same(rb, frb.load(tmp_path, rb, frb.checkpoint.Reading(fall_back=True)), states[2])
+    assert_same(rb, frb.load(tmp_path, rb, frb.checkpoint.LoadOptions(fall_back=True)), states[2])
     for _ in range(2):
         frb.save(dealt(rb, states[0], shards=2), tmp_path)
     assert sorted(os.listdir(tmp_path / "shards")) == ["0", "1"], "nothing names the third any more"

@@ -95,7 +95,7 @@ def test_partial_functions_are_saved_and_compare_by_what_they_call(variant: back
     with tempfile.TemporaryDirectory() as path:
         frb.save(state, path)
         for known in (scaled, reward):
-            check(frb.load(path, variant.library, frb.checkpoint.Reading(known=[known])))
+            check(frb.load(path, variant.library, frb.checkpoint.LoadOptions(known=[known])))
         with pytest.raises(ValueError, match=r"names '.*:scaled', which is not among those known"):
             frb.load(path, variant.library)
 

@@ -17,7 +17,7 @@ import functional_rb as frb
 from functional_rb.base.checksum import digest
 from functional_rb.buffer.reader import shapes_of
 from functional_rb.checkpoint import blocks, in_place
-from functional_rb.checkpoint.loading import Reading, read
+from functional_rb.checkpoint.loading import LoadOptions, read
 from functional_rb.checkpoint.manifest import content_of, decode
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.core.counters import CURSOR, SIZE, length
@@ -50,7 +50,7 @@ def quiet_reader(state: Any) -> Any:
 
 def stored_bits(path: Any, **options: Any) -> Bits:
     """Of what lies in a directory, read without any backend."""
-    found = read(path, Reading(**options))
+    found = read(path, LoadOptions(**options))
     return bits(frb.State(*found.arrays, found.spec))
 
 

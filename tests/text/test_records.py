@@ -124,7 +124,7 @@ def test_files_take_records_whole_mapped_and_by_shape_alone(library: Backend, tm
     given = Mine(texts(library.array, 300), {"images": library.array(np.zeros((2, 700), np.uint8))})
     frb.save(given, tmp_path)
     for mmap in (False, True):
-        assert same(frb.load(tmp_path, other, frb.checkpoint.Reading(mmap=mmap)), given)
+        assert same(frb.load(tmp_path, other, frb.checkpoint.LoadOptions(mmap=mmap)), given)
     spec = frb.checkpoint.load_spec(tmp_path)
     shapes = library.rb.zeros(spec) if library.library == "jax" else library.rb.zeros(spec, device="meta")
     assert type(shapes) is Mine
@@ -140,7 +140,7 @@ def test_files_take_records_whole_mapped_and_by_shape_alone(library: Backend, tm
 def test_a_mapped_record_stays_in_its_file(tmp_path: Path, dtype: torch.dtype) -> None:
     given = texts(torch.from_numpy, 5)
     frb.save(dataclasses.replace(given, input_ids=given.input_ids.to(dtype)), tmp_path)
-    one, other = (frb.load(tmp_path, "torch", frb.checkpoint.Reading(mmap=True)) for _ in range(2))
+    one, other = (frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(mmap=True)) for _ in range(2))
     (file,) = tmp_path.glob("*.safetensors")
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(file))]
     spans = [tuple(int(x, 16) for x in line.split()[0].split("-")) for line in maps]

@@ -75,7 +75,7 @@ class Shard:
         self._standing: Standing | None = None
         self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0
         # A save in the background, and how many items had been added when it began.
-        self._saving: tuple[checkpoints.Saving, int] | None = None
+        self._saving: tuple[checkpoints.SaveFuture, int] | None = None
         self._structure: nest.Structure | None = None
         # The connection whose steps came last; None if what comes next does not follow on these.
         self._line: tuple[str, int] | None = None
@@ -413,7 +413,9 @@ class Shard:
         if self._checkpoint is None or not os.path.isdir(self._checkpoint):
             return None
         try:
-            found = checkpoints.load(self._checkpoint, self._rb, checkpoints.Reading(fall_back=True, progress=False))
+            found = checkpoints.load(
+                self._checkpoint, self._rb, checkpoints.LoadOptions(fall_back=True, progress=False)
+            )
         except NoCheckpointError:
             return None
         if not isinstance(found, Mixture) or len(found) != 2:
