@@ -151,5 +151,7 @@ def _remedy(spec: object) -> str:
 
 
 def _sequence(parts: Any, function: Callable[[object, str | int], object]) -> object:
-    made = [function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)]
-    return type(parts)(*made) if hasattr(parts, "_fields") else type(parts)(made)
+    converted = [
+        function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)
+    ]
+    return type(parts)(*converted) if hasattr(parts, "_fields") else type(parts)(converted)

@@ -101,11 +101,11 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
     by_name: dict[str, list[object]] = {}
-    for given in known:
+    for thing in known:
         # A text names the function of a partial, and has its arguments.
-        thing = given.func if isinstance(given, functools.partial) else given
+        named = thing.func if isinstance(thing, functools.partial) else thing
         try:
-            by_name.setdefault(_name_of(thing, ("known",), "from_json"), []).append(thing)
+            by_name.setdefault(_name_of(named, ("known",), "from_json"), []).append(named)
         except ValueError as error:
             raise KnownError(str(error)) from None
     try:
@@ -156,8 +156,8 @@ def _encoded(value: object, path: Path) -> object:
         return _encoded_composite(value, path)
     name = type(value).__name__
     if class_named(name) is type(value):
-        given = {k: getattr(value, k) for k in arguments_of(type(value))}
-        return {"type": name, **_encoded_parts(given, path)}
+        arguments = {k: getattr(value, k) for k in arguments_of(type(value))}
+        return {"type": name, **_encoded_parts(arguments, path)}
     return _encoded_foreign(value, path)
 
 
@@ -169,7 +169,7 @@ def _encoded_parts(parts: Mapping[Any, object], path: Path) -> dict[str, object]
 
 
 def _encoded_composite(spec: Composite, path: Path) -> dict[str, object]:
-    made: dict[str, object] = {
+    encoded: dict[str, object] = {
         "type": "Composite",
         "parts": _encoded_parts(spec.parts, path),
         "batch_shape": list(spec.batch_shape),
@@ -183,14 +183,14 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, object]:
             raise type(error)(
                 f"{error}; it is a static field of {name}: make it a leaf, or of numbers and texts"
             ) from None
-        made["container"] = {"class": name, "library": kind.library, "names": list(kind.names), "static": static}
+        encoded["container"] = {"class": name, "library": kind.library, "names": list(kind.names), "static": static}
     elif kind is not None:
-        made["container"] = _name_of(kind, path, "to_json")
+        encoded["container"] = _name_of(kind, path, "to_json")
     if names:
-        made["names"] = list(names)
+        encoded["names"] = list(names)
     if device:
-        made["device"] = True
-    return made
+        encoded["device"] = True
+    return encoded
 
 
 def _encoded_static(value: object, path: Path) -> object:
@@ -212,8 +212,8 @@ def _encoded_foreign(value: object, path: Path) -> dict[str, object]:
         parts = _encoded_parts({name: getattr(value, name) for name in names}, path)
         return {"type": kind, "name": _name_of(type(value), path, "to_json"), "parts": parts}
     if isinstance(value, functools.partial):
-        made = {"function": value.func, "args": tuple(value.args), "keywords": dict(value.keywords)}
-        return {"type": "partial", **_encoded_parts(made, path)}
+        call = {"function": value.func, "args": tuple(value.args), "keywords": dict(value.keywords)}
+        return {"type": "partial", **_encoded_parts(call, path)}
     if callable(value) and not isinstance(value, type):
         return {"type": "function", "name": _name_of(value, path, "to_json")}
     raise TypeError(
@@ -277,16 +277,16 @@ class _Reader:
             read, names = self.kinds[kind]
             self._check(data, names.split(), path)
             return read(data, path)
-        made = class_named(kind)
-        if made is None:
+        ours = class_named(kind)
+        if ours is None:
             there = [*CLASSES]
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {there}")
-        self._check(data, arguments_of(made), path)
+        self._check(data, arguments_of(ours), path)
         arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
         arguments |= {name: list(arguments[name]) for name in several}
-        return _made(made, arguments, path)
+        return _made(ours, arguments, path)
 
     def _check(self, data: Json, names: Sequence[str], path: Path) -> None:
         needed = ["type", *(name for name in names if not name.startswith("?"))]
@@ -364,16 +364,16 @@ class _Reader:
         return functools.partial(function, *args, **keywords)
 
     def _known(self, name: object, path: Path) -> Any:
-        found = self._things_named(name) if isinstance(name, str) else []
-        if any(other is not found[0] for other in found[1:]):
+        things = self._things_named(name) if isinstance(name, str) else []
+        if any(other is not things[0] for other in things[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
-        if not found:
+        if not things:
             module, _, short = str(name).rpartition(":")
             raise KnownError(
                 f"from_json: {_shown(path)}: the text names {name!r}, which is not among those known, "
                 f"{list(self.known)}; write from_json(text, known=({short},)){extras.needed_first(module)}"
             )
-        return found[0]
+        return things[0]
 
     def _things_named(self, name: str) -> Sequence[object]:
         ours = container_named(name)

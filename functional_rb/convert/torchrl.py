@@ -127,10 +127,10 @@ class _FromTorchrl:
         return Categorical(spec.space.n, *_mask_shape_dtype(spec))
 
     def _multi_categorical(self, spec: TensorSpec, path: Path) -> SpecNest:
-        made = MultiCategorical(_numbers(spec.nvec), *_mask_shape_dtype(spec))
+        choices = MultiCategorical(_numbers(spec.nvec), *_mask_shape_dtype(spec))
         # What torchrl draws under a mask keeps its axis all the same.
-        removed = spec.remove_singleton and made.shape == (1,) and made.mask is None
-        return made[0] if removed else made
+        removed = spec.remove_singleton and choices.shape == (1,) and choices.mask is None
+        return choices[0] if removed else choices
 
     def _bounded(self, spec: TensorSpec, path: Path) -> SpecNest:
         low, high = (_numbers(bound) for bound in (spec.space.low, spec.space.high))

@@ -141,8 +141,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             verb.add_argument("--infos", default="", metavar="A,B", help="infos that are stored too; * for all")
             verb.add_argument("--wide", action="store_true", help="keep numbers of 64 bits")
         group = verb.add_argument_group("options of the reader")
-        own = "any option of a reader, its value in JSON or a text; may be given several times"
-        group.add_argument("--option", **SEVERAL, help=own)  # type: ignore[arg-type]  # the same
+        any_option = "any option of a reader, its value in JSON or a text; may be given several times"
+        group.add_argument("--option", **SEVERAL, help=any_option)  # type: ignore[arg-type]  # the same
         for option, (kind, shown, meaning) in OPTIONS.items() if name in READING else ():
             flag, to = f"--{option.replace('_', '-')}", f"reader_{option}"
             if kind is None:
@@ -151,62 +151,62 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
                 group.add_argument(flag, dest=to, type=kind, metavar=shown, help=meaning)
 
 
-def run(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
+def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
     """Do what the command line says; the exit code is 0 if all went well, else 1."""
     try:
-        if given.verb == "list":
-            _show(listed(given.root), given.json)
-        elif given.verb == "info":
-            _inform(given, draw)
+        if arguments.verb == "list":
+            _show(listed(arguments.root), arguments.json)
+        elif arguments.verb == "info":
+            _inform(arguments, draw)
         else:
-            _make(given)
+            _make(arguments)
     except (OSError, ValueError, ImportError) as error:
         print(f"datasets: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def run_inspect(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
+def run_inspect(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
     """What `inspect` does with a converted dataset: as `info`, and the code is 1 if a byte is not as it was written."""
-    told = told_of(given.path, None, {})
+    report = told_of(arguments.path, None, {})
     try:
-        info(given.path, verify=True)
-        told["problem"] = None
+        info(arguments.path, verify=True)
+        report["problem"] = None
     except DatasetError as error:
-        told["problem"] = str(error)
-    _show(told, given.json)
-    if given.plot:
-        draw(Stored(given.path), given.plot)
-    return int(told["problem"] is not None)
+        report["problem"] = str(error)
+    _show(report, arguments.json)
+    if arguments.plot:
+        draw(Stored(arguments.path), arguments.plot)
+    return int(report["problem"] is not None)
 
 
-def _inform(given: argparse.Namespace, draw: Callable[[Stored, str], None]) -> None:
+def _inform(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> None:
     try:
-        told = told_of(given.name, given.root, _options_of(given))
+        report = told_of(arguments.name, arguments.root, _options_of(arguments))
     except FileNotFoundError:
-        facts = facts_of(absolute(given.name))
+        facts = facts_of(absolute(arguments.name))
         if any(facts.values()):
-            _show({"name": given.name, **facts}, given.json)
+            _show({"name": arguments.name, **facts}, arguments.json)
         raise
-    _show(told, given.json)
-    if given.picture:
-        if not is_dataset(given.name):
+    _show(report, arguments.json)
+    if arguments.picture:
+        if not is_dataset(arguments.name):
             raise ValueError(
-                f"info --picture: expected the directory of a converted dataset, got {given.name!r}; convert it by: "
-                f"python -m functional_rb datasets get {given.name}"
+                f"info --picture: expected the directory of a converted dataset, got {arguments.name!r}; convert it "
+                f"by: python -m functional_rb datasets get {arguments.name}"
             )
-        draw(Stored(given.name), given.picture)
+        draw(Stored(arguments.name), arguments.picture)
 
 
-def _make(given: argparse.Namespace) -> None:
+def _make(arguments: argparse.Namespace) -> None:
     """Do what a verb says that makes something of a dataset, which is fetched and converted first if need be."""
-    infos: bool | Sequence[str] = given.infos == "*" or sorted(filter(None, given.infos.split(",")))
-    how, options = Conversion(narrow=not given.wide, infos=infos), _options_of(given)
+    infos: bool | Sequence[str] = arguments.infos == "*" or sorted(filter(None, arguments.infos.split(",")))
+    how, options = Conversion(narrow=not arguments.wide, infos=infos), _options_of(arguments)
 
     def directory(name: str) -> str:
         if is_dataset(name):
             return name
-        folder = folder_of(given.root, WHO)
+        folder = folder_of(arguments.root, WHO)
         try:
             _reader_of(name, folder, options)
         except FileNotFoundError:
@@ -214,47 +214,47 @@ def _make(given: argparse.Namespace) -> None:
             if not (row.files or row.hub or row.bucket):
                 raise
             fetch(name, folder)
-        return prepare(name, given.root, options, how)
+        return prepare(name, arguments.root, options, how)
 
-    made = [given.out] if hasattr(given, "out") else []
-    if given.verb == "get":
-        made = [directory(given.name)]
-    elif given.verb == "convert":
-        if is_dataset(given.name):
-            raise ValueError(f"convert: {given.name} is a converted dataset already, which load takes as it is")
-        reader = _reader_of(given.name, folder_of(given.root, WHO), options)
-        convert(reader, given.out, how, facts=facts_of(absolute(given.name)))
-    elif given.verb == "export":
-        facts = dict(map(_fact, given.fact))
-        print(export(directory(given.name), given.out, given.format, facts=facts))
+    outputs = [arguments.out] if hasattr(arguments, "out") else []
+    if arguments.verb == "get":
+        outputs = [directory(arguments.name)]
+    elif arguments.verb == "convert":
+        if is_dataset(arguments.name):
+            raise ValueError(f"convert: {arguments.name} is a converted dataset already, which load takes as it is")
+        reader = _reader_of(arguments.name, folder_of(arguments.root, WHO), options)
+        convert(reader, arguments.out, how, facts=facts_of(absolute(arguments.name)))
+    elif arguments.verb == "export":
+        facts = dict(map(_fact, arguments.fact))
+        print(export(directory(arguments.name), arguments.out, arguments.format, facts=facts))
         return
-    elif given.verb == "filter":
-        keep = _kept(given)  # which may refuse what is given, before anything is fetched
-        filter_episodes(directory(given.name), keep, given.out)
-    elif given.verb == "concat":
-        concat([directory(name) for name in given.name], given.out)
-    elif given.verb == "split":
+    elif arguments.verb == "filter":
+        keep = _kept(arguments)  # which may refuse what is given, before anything is fetched
+        filter_episodes(directory(arguments.name), keep, arguments.out)
+    elif arguments.verb == "concat":
+        concat([directory(name) for name in arguments.name], arguments.out)
+    elif arguments.verb == "split":
         try:
-            shares = [float(share) for share in given.shares.split(",")]
+            shares = [float(share) for share in arguments.shares.split(",")]
         except ValueError:
-            raise ValueError(f"--shares: expected numbers such as 0.9,0.1, got {given.shares!r}") from None
-        by = None if given.by is None else lambda episode: repr(episode.about.get(given.by))
-        split(directory(given.name), shares, given.out, given.seed, by)
-        made = given.out
+            raise ValueError(f"--shares: expected numbers such as 0.9,0.1, got {arguments.shares!r}") from None
+        by = None if arguments.by is None else lambda episode: repr(episode.about.get(arguments.by))
+        split(directory(arguments.name), shares, arguments.out, arguments.seed, by)
+        outputs = arguments.out
     else:
-        _show(_numbers_of(directory(given.name), given.json), given.json)
-    for path in made:
+        _show(_numbers_of(directory(arguments.name), arguments.json), arguments.json)
+    for path in outputs:
         print(os.path.abspath(path))
 
 
-def _show(told: Json, as_json: bool) -> None:
-    sys.stdout.write(json.dumps(told, indent=2) + "\n" if as_json else _page(told))
+def _show(report: Json, as_json: bool) -> None:
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if as_json else _page(report))
 
 
-def _page(told: Json, indent: str = "") -> str:
+def _page(report: Json, indent: str = "") -> str:
     """Names and values as lines, those of parts further right."""
     lines = []
-    for name, value in told.items():
+    for name, value in report.items():
         if isinstance(value, dict) and value and name != "item":
             lines.append(f"{indent}{name}\n{_page(value, indent + '  ')}")
         elif name != "item" and value not in ("", []):
@@ -288,47 +288,47 @@ def told_of(name: str, root: str | None, options: Json) -> Json:
 
 def _of_converted(described: Description) -> Json:
     nbytes = sum(entry.stat().st_size for entry in os.scandir(described.path))
-    told: Json = {"name": described.name, "path": described.path}
-    told |= {"steps": described.steps, "episodes": described.episodes}
-    told |= {"dropped": described.dropped, "bytes": nbytes, "options": described.options}
+    report: Json = {"name": described.name, "path": described.path}
+    report |= {"steps": described.steps, "episodes": described.episodes}
+    report |= {"dropped": described.dropped, "bytes": nbytes, "options": described.options}
     summaries = list(described.summaries())
     for what, numbers in (
         ("returns", [episode.total for episode in summaries]),
         ("lengths", [episode.steps for episode in summaries]),
     ):
         quantiles = np.quantile(np.asarray(numbers, np.float64), [0, 0.25, 0.5, 0.75, 1]).tolist()
-        told[what] = dict(zip(("least", "quarter", "median", "three quarters", "most"), quantiles, strict=True))
-    told["terminated"] = sum(episode.terminated for episode in summaries)
-    return {**told, "item": json.loads(to_json(described.item)), "facts": described.facts}
+        report[what] = dict(zip(("least", "quarter", "median", "three quarters", "most"), quantiles, strict=True))
+    report["terminated"] = sum(episode.terminated for episode in summaries)
+    return {**report, "item": json.loads(to_json(described.item)), "facts": described.facts}
 
 
 def _numbers_of(path: str, whole: bool) -> Json:
     """What `statistics` has of a dataset, in JSON; of large leaves bounds alone, unless all is wanted."""
-    told = statistics(path)
+    numbers_of_all = statistics(path)
     leaves = {}
-    for name, leaf in told["leaves"].items():
+    for name, leaf in numbers_of_all["leaves"].items():
         if leaf["mean"].size > MOST and not whole:
             bounds = {"mean": np.mean(leaf["mean"]), "min": np.min(leaf["min"]), "max": np.max(leaf["max"])}
             numbers = {what: float(number) for what, number in bounds.items()}
             leaves[name] = {"shape": list(leaf["mean"].shape), **numbers}
         else:
             leaves[name] = {what: x.tolist() for what, x in leaf.items()}
-    return {**told, "leaves": leaves}
+    return {**numbers_of_all, "leaves": leaves}
 
 
-def _kept(given: argparse.Namespace) -> Callable[[Summary], bool]:
-    returns, lengths = (_bounds(getattr(given, name), f"--{name}") for name in ("returns", "lengths"))
-    told = [_named(text, "--about") for text in given.about]
+def _kept(arguments: argparse.Namespace) -> Callable[[Summary], bool]:
+    returns, lengths = (_bounds(getattr(arguments, name), f"--{name}") for name in ("returns", "lengths"))
+    wanted = [_named(text, "--about") for text in arguments.about]
 
     def keep(episode: Summary) -> bool:
         ends = "terminated" if episode.terminated else "truncated"
         return (
             returns[0] <= episode.total <= returns[1]
             and lengths[0] <= episode.steps <= lengths[1]
-            and given.ends in (None, ends)
+            and arguments.ends in (None, ends)
             and all(
                 known == value or (isinstance(known, list) and value in known)
-                for known, value in ((episode.about.get(name), value) for name, value in told)
+                for known, value in ((episode.about.get(name), value) for name, value in wanted)
             )
         )
 
@@ -346,10 +346,10 @@ def _bounds(text: str | None, option: str) -> tuple[float, float]:
     raise ValueError(f"{option}: expected LOW:HIGH, of which one may be missing, as 100: or :0, got {text!r}")
 
 
-def _options_of(given: argparse.Namespace) -> Json:
-    values = {name: getattr(given, f"reader_{name}", None) for name in OPTIONS}
+def _options_of(arguments: argparse.Namespace) -> Json:
+    values = {name: getattr(arguments, f"reader_{name}", None) for name in OPTIONS}
     chosen = {name: value for name, value in values.items() if value is not None and value is not False}
-    return chosen | dict(_named(text, "--option") for text in given.option)
+    return chosen | dict(_named(text, "--option") for text in arguments.option)
 
 
 def _named(text: str, option: str) -> tuple[str, object]:

@@ -69,11 +69,11 @@ class Conversion:
         }
 
 
-def conversion_of(given: Conversion | None, who: str) -> Conversion:
+def conversion_of(conversion: Conversion | None, who: str) -> Conversion:
     """What a caller gives, the usual one if that is None."""
-    if given is not None and not isinstance(given, Conversion):
-        raise TypeError(f"{who}: expected conversion as frb.datasets.Conversion(...), got {given!r:.80}")
-    return given or Conversion()
+    if conversion is not None and not isinstance(conversion, Conversion):
+        raise TypeError(f"{who}: expected conversion as frb.datasets.Conversion(...), got {conversion!r:.80}")
+    return conversion or Conversion()
 
 
 def convert(
@@ -125,21 +125,21 @@ def convert(
             return _if_same(read_description(target), reader, options, target)
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
-        part = f"{target}.part"
-        disk.make_directory(part)
+        unfinished = f"{target}.part"
+        disk.make_directory(unfinished)
         # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
         stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
         source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]
         known = {"source": source, "facts": dict(reader.facts)}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
-        writing = _Writing(part, form, begin | {"item": json.loads(to_json(form.item))})
+        writing = _Writing(unfinished, form, begin | {"item": json.loads(to_json(form.item))})
         total = reader.counts.get("steps", 0) * form.spec.item_bytes
         with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-            made = writing.finish(reader.name, options, {**reader.facts, **(facts or {})}, target)
-        disk.rename(part, target)
+            description = writing.finish(reader.name, options, {**reader.facts, **(facts or {})}, target)
+        disk.rename(unfinished, target)
         disk.fsync_directory(os.path.dirname(target))
-        return made
+        return description
 
 
 def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:
@@ -251,18 +251,18 @@ class _Writing:
             raise DatasetError(f"{name}: there are no steps in it")
         # Each episode has one frame more than steps; of rings of frames `Compact` wants two at least.
         spare = max(at.frames - at.steps, 2) if self.form.compact else None
-        made = Description(
+        description = Description(
             name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, path
         )
-        for array, (shape, dtype) in shapes(made.spec()).items():
+        for array, (shape, dtype) in shapes(description.spec()).items():
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             self.files[file_name(array)].lengthen(nbytes)
         # The description comes last: where it is, all that it speaks of has to last.
         for file in (*self.files.values(), self.journal.file):
             file.sync()
-        made.write(self.directory)
+        description.write(self.directory)
         disk.fsync_directory(self.directory)
-        return made
+        return description
 
     def close(self) -> None:
         for file in (*self.files.values(), self.journal.file):

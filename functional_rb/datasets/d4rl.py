@@ -180,8 +180,8 @@ def _infos(file: Group, n: int, path: str) -> dict[str, Leaves]:
         return {}
     group, infos = hdf5.member(file, "infos", path), dict[str, Leaves]()
     for name in hdf5.names(group, path):
-        part = hdf5.member(group, name, path)
-        if hasattr(part, "shape") and part.ndim and can_be_stored(part.dtype) and len(part) == n:
+        member = hdf5.member(group, name, path)
+        if hasattr(member, "shape") and member.ndim and can_be_stored(member.dtype) and len(member) == n:
             dataset = hdf5.data(group, name, path)
             infos[name] = {(): kind_of_rows(dataset.shape, dataset.dtype, path)}
     return infos
@@ -203,25 +203,25 @@ def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:
     # The coordinates of an ant are the first two numbers of what it observes.
     if len(observations.shape) != 2:
         raise DatasetError(f"{path}: observations: expected coordinates in each row, got shape {observations.shape}")
-    found = np.zeros(n, bool)
+    jumps = np.zeros(n, bool)
     for first, stop in _blocks(observations):
         rows = hdf5.rows(observations, first, min(stop + 1, n), path)[:, :2]
-        found[first : first + len(rows) - 1] = np.linalg.norm(np.diff(rows, axis=0), axis=1) > most
-    return found
+        jumps[first : first + len(rows) - 1] = np.linalg.norm(np.diff(rows, axis=0), axis=1) > most
+    return jumps
 
 
 def _next_observations(file: Group, observations: Dataset, path: str) -> Dataset | None:
     """What each row has led to, if the file tells: a data set as that of the observations; else None."""
     if not hdf5.has(file, NEXT, path):
         return None
-    found = hdf5.data(file, NEXT, path)
-    _, dtype = kind_of_rows(found.shape, found.dtype, f"{path}: {NEXT}")
-    if found.shape != observations.shape or not np.can_cast(dtype, observations.dtype, "same_kind"):
+    following = hdf5.data(file, NEXT, path)
+    _, dtype = kind_of_rows(following.shape, following.dtype, f"{path}: {NEXT}")
+    if following.shape != observations.shape or not np.can_cast(dtype, observations.dtype, "same_kind"):
         raise DatasetError(
             f"{path}: {NEXT}: expected {observations.dtype} {observations.shape}, as the observations are, got "
-            f"{dtype} {found.shape}"
+            f"{dtype} {following.shape}"
         )
-    return found
+    return following
 
 
 def _breaks(observations: Dataset, following: Dataset, path: str) -> NumpyArray:
@@ -229,13 +229,13 @@ def _breaks(observations: Dataset, following: Dataset, path: str) -> NumpyArray:
 
     Numbers are compared as observations are stored; one that is NaN in both is the same.
     """
-    n, found = len(observations), np.zeros(len(observations), bool)
+    n, breaks = len(observations), np.zeros(len(observations), bool)
     for first, stop in _blocks(observations):
         begun = hdf5.rows(observations, first + 1, min(stop + 1, n), path)
         led_to = _as_stored(hdf5.rows(following, first, first + len(begun), path), begun)
         differ = (begun != led_to) & ((begun == begun) | (led_to == led_to))
-        found[first : first + len(begun)] = differ.reshape(len(begun), -1).any(1)
-    return found
+        breaks[first : first + len(begun)] = differ.reshape(len(begun), -1).any(1)
+    return breaks
 
 
 def _as_stored(following: NumpyArray, observations: NumpyArray) -> NumpyArray:

@@ -75,9 +75,9 @@ def split(
         TypeError: for shares that are no numbers, and what is no list.
         ValueError: for shares that are too large, or not as many as directories.
     """
-    for name, kind, given in (("shares", "numbers", shares), ("to", "directories", to)):
-        if isinstance(given, str | os.PathLike) or not hasattr(given, "__len__"):
-            raise TypeError(f"datasets.split: expected {name} as a list of {kind}, got {given!r:.80}")
+    for name, kind, values in (("shares", "numbers", shares), ("to", "directories", to)):
+        if isinstance(values, str | os.PathLike) or not hasattr(values, "__len__"):
+            raise TypeError(f"datasets.split: expected {name} as a list of {kind}, got {values!r:.80}")
     if not all(isinstance(share, int | float | np.number) for share in shares):
         raise TypeError(f"datasets.split: expected shares as a list of numbers, got {shares!r:.80}")
     if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
@@ -160,8 +160,8 @@ class _Chosen(Stored):
     def __init__(self, dataset: Dataset, chosen: list[int], what: str) -> None:
         super().__init__(dataset, chosen)
         # Of a million episodes the numbers would take more room than the description.
-        told = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
-        self.facts = {**self.facts, what: {"of": self.path, "episodes": told}}
+        digest = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
+        self.facts = {**self.facts, what: {"of": self.path, "episodes": digest}}
 
 
 class _Joined:
@@ -205,17 +205,17 @@ class _Mapped:
         self.facts = {**of.facts, "map": {"of": of.path, "function": name, "call": uuid.uuid4().hex}}
 
     def spec(self, narrow: bool) -> StepSpec:
-        old, made = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
+        old, mapped = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
         where = f"datasets.map: {self.of.path}, episode 0"
         with _noted(where):
-            reward = _specs(old.reward, made.rewards)
+            reward = _specs(old.reward, mapped.rewards)
             if not isinstance(reward, ArraySpec):
                 raise DatasetError(f"{where}: expected rewards as one array, got {reward!r:.80}")
             return StepSpec(
-                _specs(old.observation, made.observations),
-                _specs(old.action, made.actions),
+                _specs(old.observation, mapped.observations),
+                _specs(old.action, mapped.actions),
                 reward,
-                {name: _specs(old.infos.get(name), part) for name, part in made.infos.items()},
+                {name: _specs(old.infos.get(name), part) for name, part in mapped.infos.items()},
                 encoded=True,
             )
 
@@ -243,10 +243,10 @@ class _Mapped:
     def _apply(self, number: int, episode: Episode) -> Episode:
         where = f"datasets.map: {self.of.path}, episode {number}"
         with _noted(where):
-            made = self._function(episode)
-        if not isinstance(made, Episode):
-            raise DatasetError(f"{where}: expected an Episode from the function, got {type(made).__name__}")
-        return made
+            mapped = self._function(episode)
+        if not isinstance(mapped, Episode):
+            raise DatasetError(f"{where}: expected an Episode from the function, got {type(mapped).__name__}")
+        return mapped
 
 
 def _specs(old: SpecNest | None, values: Nest) -> SpecNest:
@@ -254,9 +254,9 @@ def _specs(old: SpecNest | None, values: Nest) -> SpecNest:
     outline = None if old is None else Outline.of(old, "datasets.map")
     known = {} if outline is None else dict(zip(outline.structure.paths, outline.leaves, strict=True))
     leaves, structure = nest.flatten(values, is_leaf)
-    made = []
+    specs = []
     for path, leaf in zip(structure.paths, map(np.asarray, leaves), strict=True):
-        spec, found = known.get(path), spec_of_values(leaf.shape[1:], leaf.dtype, narrow=False)
-        same = spec is not None and (spec.shape, spec.dtype) == (found.shape, found.dtype)
-        made.append(spec if same else found)
-    return nest.unflatten(structure, made)
+        spec, actual = known.get(path), spec_of_values(leaf.shape[1:], leaf.dtype, narrow=False)
+        same = spec is not None and (spec.shape, spec.dtype) == (actual.shape, actual.dtype)
+        specs.append(spec if same else actual)
+    return nest.unflatten(structure, specs)

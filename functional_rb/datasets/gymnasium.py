@@ -73,8 +73,8 @@ class Recording:
             max_edges: the most edges of a `Graph`.
         """
         self._env, self._policy, self._seed = env, policy, seed
-        told = getattr(env, "spec", None)
-        self.name = name or f"gymnasium:{getattr(told, 'id', type(env).__name__)}"
+        registered = getattr(env, "spec", None)
+        self.name = name or f"gymnasium:{getattr(registered, 'id', type(env).__name__)}"
         self.counts, self.facts = {"episodes": episodes}, {"seed": seed}
         self._infos, self._limits = dict(infos or {}), (max_length, max_edges)
 
@@ -109,10 +109,10 @@ class Recording:
             observation, done = _own(after), terminated or truncated
             # One is kept back, so that the last piece has two steps at least.
             if done or len(steps) > most:
-                given = steps if done else steps[:most]
-                steps = steps[len(given) :]
+                finished = steps if done else steps[:most]
+                steps = steps[len(finished) :]
                 last = observation if done else steps[0][0]
-                yield self._piece(given, last, spec, not done, {"seed": seed})
+                yield self._piece(finished, last, spec, not done, {"seed": seed})
 
     def _piece(
         self, steps: Sequence[tuple[object, ...]], last: int, spec: StepSpec, goes_on: bool, about: Json
@@ -144,10 +144,10 @@ def open_gymnasium(
     """
     gymnasium = imported("gymnasium", WHO)
     try:
-        made = gymnasium.make(rest, **dict(env or {}))
+        environment = gymnasium.make(rest, **dict(env or {}))
     except gymnasium.error.Error as error:
         raise ValueError(f"gymnasium:{rest}: {error}") from error
-    return Recording(made, None, episodes=episodes, seed=seed, name=f"gymnasium:{rest}")
+    return Recording(environment, None, episodes=episodes, seed=seed, name=f"gymnasium:{rest}")
 
 
 def _own(value: Any) -> Any:

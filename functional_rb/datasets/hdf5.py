@@ -69,10 +69,10 @@ def names(group: Group | Dataset, where: str) -> list[str]:
     if hasattr(group, "shape"):
         raise DatasetError(f"{where}: expected a group, got values in {group.name!r}")
     with damage(where, "what lies in a group"):
-        found = list(group)
-    if not all(isinstance(name, str) for name in found):
-        raise DatasetError(f"{where}: expected names in UTF-8, got {found!r:.200}; the file is damaged, fetch it again")
-    return sorted(found)
+        keys = list(group)
+    if not all(isinstance(name, str) for name in keys):
+        raise DatasetError(f"{where}: expected names in UTF-8, got {keys!r:.200}; the file is damaged, fetch it again")
+    return sorted(keys)
 
 
 def has(group: Group, name: str, where: str) -> bool:
@@ -92,16 +92,16 @@ def member(group: Group, name: str, where: str) -> Group | Dataset:
         # A link may lead to any file of the user's.
         if kind != h5py.h5l.TYPE_HARD:
             raise DatasetError(f"{where}: {name!r} is a link to somewhere else, which is not followed")
-        found = group[name]
-        if isinstance(found, h5py.Datatype):
+        value = group[name]
+        if isinstance(value, h5py.Datatype):
             raise DatasetError(f"{where}: expected values or a group in {name!r}, got a type")
-        if isinstance(found, h5py.Dataset):
+        if isinstance(value, h5py.Dataset):
             # Its values may be said to lie in other files, or to be put together of such.
-            plan = found.id.get_create_plist()
+            plan = value.id.get_create_plist()
             if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
                 raise DatasetError(f"{where}: the values of {name!r} lie in other files, which are not read")
-            found.shape, found.dtype  # noqa: B018  # which is where h5py looks at them
-    return found
+            value.shape, value.dtype  # noqa: B018  # which is where h5py looks at them
+    return value
 
 
 def data(group: Group, name: str, where: str) -> Dataset:
@@ -109,30 +109,30 @@ def data(group: Group, name: str, where: str) -> Dataset:
     *parents, last = name.split("/")
     for parent in parents:
         group = member(group, parent, where)
-    found = member(group, last, where)
-    if not hasattr(found, "shape") or found.shape is None:
+    dataset = member(group, last, where)
+    if not hasattr(dataset, "shape") or dataset.shape is None:
         raise DatasetError(f"{where}: expected values in {name!r}, got a group")
-    if found.shape == ():
+    if dataset.shape == ():
         raise DatasetError(f"{where}: expected rows in {name!r}, got a single value")
     with damage(where, repr(name)):
-        count = found.id.get_space().get_simple_extent_npoints()
-        claimed, there = count * found.id.get_type().get_size(), found.id.get_storage_size()
+        count = dataset.id.get_space().get_simple_extent_npoints()
+        claimed, there = count * dataset.id.get_type().get_size(), dataset.id.get_storage_size()
     # Of a chunk that nobody wrote HDF5 makes up any number of zeros.
     if claimed > files.SMALL and not files.believed(claimed, there):
         raise DatasetError(f"{where}: {name!r} claims {count} values, and the file does not hold them")
-    return found
+    return dataset
 
 
 def leaves(group: Group, name: str, where: str, depth: int = 0) -> dict[tuple[str, ...], Kind]:
     """The data sets in a group that hold numbers for each row, by their paths; or the one of that name, at ()."""
-    found = member(group, name, where)
-    if hasattr(found, "shape"):
-        return {(): (found.shape[1:], found.dtype)} if found.shape and can_be_stored(found.dtype) else {}
+    part = member(group, name, where)
+    if hasattr(part, "shape"):
+        return {(): (part.shape[1:], part.dtype)} if part.shape and can_be_stored(part.dtype) else {}
     if depth == DEPTH:
-        raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {found.name:.200}")
+        raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {part.name:.200}")
     inner: dict[tuple[str, ...], Kind] = {}
-    for key in names(found, where):
-        inner |= {(key, *path): kind for path, kind in leaves(found, key, where, depth + 1).items()}
+    for key in names(part, where):
+        inner |= {(key, *path): kind for path, kind in leaves(part, key, where, depth + 1).items()}
     return inner
 
 

@@ -33,7 +33,7 @@ def rows(dataset: Dataset, first: int, stop: int) -> NumpyArray | None:
     shape = (stop - first, *dataset.shape[1:])
     if THREADS == 1 or math.prod(shape) * dataset.dtype.itemsize < LEAST or not _is_deflated(dataset):
         return None
-    made, chunk = np.empty(shape, dataset.dtype), dataset.chunks
+    values, chunk = np.empty(shape, dataset.dtype), dataset.chunks
     starts = [range(first - first % chunk[0], stop, chunk[0])]
     starts += [range(0, size, step) for size, step in zip(shape[1:], chunk[1:], strict=True)]
     # HDF5 reads under a lock of its own, so that one thread reads, and the others inflate.
@@ -44,12 +44,12 @@ def rows(dataset: Dataset, first: int, stop: int) -> NumpyArray | None:
                 return None  # nobody wrote there: h5py knows what to read
             # The mask says which filters were left out of this chunk: deflating may have made it no smaller.
             left_out, content = dataset.id.read_direct_chunk(place)
-            waiting.append(pool.submit(_put, made, first, place, chunk, content, not left_out))
+            waiting.append(pool.submit(_put, values, first, place, chunk, content, not left_out))
             if len(waiting) > 4 * THREADS:  # so that few of them are in memory
                 waiting.pop(0).result()
         for each in waiting:
             each.result()
-    return made
+    return values
 
 
 def _is_deflated(dataset: Dataset) -> bool:
@@ -62,9 +62,9 @@ def _is_deflated(dataset: Dataset) -> bool:
 
 
 def _put(
-    made: NumpyArray, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
+    rows: NumpyArray, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
 ) -> None:
-    nbytes = math.prod(chunk) * made.dtype.itemsize
+    nbytes = math.prod(chunk) * rows.dtype.itemsize
     inflated = content
     if is_deflated:
         try:
@@ -73,11 +73,11 @@ def _put(
             raise OSError(str(error)) from None
     if len(inflated) != nbytes:
         raise OSError(f"a chunk was expected to have {nbytes} bytes, it has {len(inflated)}")
-    values = np.frombuffer(inflated, made.dtype).reshape(chunk)
+    values = np.frombuffer(inflated, rows.dtype).reshape(chunk)
     # The first chunk may begin before the rows, and the last one of each axis end behind them.
     begin = (place[0] - first, *place[1:])
     target = tuple(slice(max(at, 0), at + size) for at, size in zip(begin, chunk, strict=True))
-    part = made[target]
+    room = rows[target]
     skipped = max(-begin[0], 0)
-    own = (slice(skipped, skipped + part.shape[0]), *(slice(size) for size in part.shape[1:]))
-    part[...] = values[own]
+    source = (slice(skipped, skipped + room.shape[0]), *(slice(size) for size in room.shape[1:]))
+    room[...] = values[source]

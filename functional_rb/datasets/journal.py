@@ -81,9 +81,9 @@ class Appended:
     def since(self) -> list[object]:
         """First and last byte since this was last asked, and the checksum of what lies between them."""
         self.flush()
-        part = [self._counted, self.size, self._sum.digest().hex()]
+        span = [self._counted, self.size, self._sum.digest().hex()]
         self._sum, self._counted = checksum.running(), self.size
-        return part
+        return span
 
     def sync(self) -> None:
         """Wait until what was appended lasts."""
@@ -132,29 +132,29 @@ def read_lines(path: str) -> list[Line]:
     with contextlib.suppress(FileNotFoundError, files.UnusableFileError):
         for text in files.read_text(path).splitlines(keepends=True):
             try:
-                found = strict_json.parse(text) if text.endswith("\n") else None
+                line = strict_json.parse(text) if text.endswith("\n") else None
             except (ValueError, RecursionError):
-                found = None
+                line = None
             # A line that was changed may be JSON all the same.
-            if not isinstance(found, dict) or _encoded(found) != text.encode():
+            if not isinstance(line, dict) or _encoded(line) != text.encode():
                 break
-            lines.append(found)
+            lines.append(line)
     return lines
 
 
 def problem_of_line(directory: str, line: Line) -> str | None:
     """Why the files are not what a line says, naming one; None if they are."""
     for name, (first, stop, digest) in line["files"].items():
-        path, found, at = os.path.join(directory, name), checksum.running(), first
+        path, digester, at = os.path.join(directory, name), checksum.running(), first
         try:
             with open(path, "rb") as file:
                 file.seek(first)
-                while at < stop and (part := file.read(min(PIECE, stop - at))):
-                    found.update(part)
-                    at += len(part)
+                while at < stop and (content := file.read(min(PIECE, stop - at))):
+                    digester.update(content)
+                    at += len(content)
         except OSError as error:
             return f"{path}: {error.strerror}"
-        if found.digest().hex() != digest:
+        if digester.digest().hex() != digest:
             return f"{path}: bytes {first} to {stop} are not what was written"
     return None
 

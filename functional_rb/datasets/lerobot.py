@@ -38,7 +38,7 @@ class Lerobot(RowReader):
         info = json_object(os.path.join(path, INFO), "metadata of LeRobot")
         if not isinstance(info.get("features"), dict):
             raise DatasetError(f"{path}, {INFO}: expected metadata of LeRobot in JSON: there are no features")
-        features = {name: _feature(told, f"{path}, {INFO}, {name}") for name, told in info["features"].items()}
+        features = {name: _feature(feature, f"{path}, {INFO}, {name}") for name, feature in info["features"].items()}
         kinds = ("video", "image") if video else ("image",)
         self._features = {name: x for name, x in features.items() if x[1] in kinds or _is_number(x[1])}
         self._video = video
@@ -137,12 +137,12 @@ def _is_number(kind: str) -> bool:
         return False
 
 
-def _feature(told: object, where: str) -> tuple[tuple[int, ...], str]:
+def _feature(feature: object, where: str) -> tuple[tuple[int, ...], str]:
     """Shape and kind of a feature; of images with the channels last, as they are when decoded."""
-    known = told if isinstance(told, Mapping) else {}
+    known = feature if isinstance(feature, Mapping) else {}
     shape, kind, names = known.get("shape"), known.get("dtype"), known.get("names")
     if not isinstance(kind, str) or not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
-        raise DatasetError(f"{where}: expected dtype and shape of a feature, got {told!r:.200}")
+        raise DatasetError(f"{where}: expected dtype and shape of a feature, got {feature!r:.200}")
     if kind in ("image", "video") and isinstance(names, list) and str(names[:1]).startswith("['channel"):
         shape = [*shape[1:], shape[0]]
     # A single number has an axis of one element in LeRobot. Observations and actions keep it: they are vectors.

@@ -52,7 +52,7 @@ class Place:
 
 def places(folder: str, info: Json) -> list[Place]:
     version = str(info.get("codebase_version"))
-    videos = [name for name, told in info["features"].items() if told.get("dtype") == "video"]
+    videos = [name for name, feature in info["features"].items() if feature.get("dtype") == "video"]
     try:
         if version.startswith("v2."):
             return _checked(_version_2(folder, info, videos), folder)
@@ -65,17 +65,17 @@ def places(folder: str, info: Json) -> list[Place]:
 
 def _checked(places: Iterator[Place], folder: str) -> list[Place]:
     """The same places, whose numbers are some, and each of another episode."""
-    made: list[Place] = []
+    checked_places: list[Place] = []
     for place in places:
         where = f"{folder}, episode {place.number}"
         for name, number in (("episode_index", place.number), ("length", place.steps), (FROM, place.row)):
             if type(number) is not int or number < 0:
                 what = "how many rows" if name == "length" else "a number from 0 on"
                 raise DatasetError(f"{where}: {name}: expected {what}, got {number!r:.60}")
-        if made and made[-1].number == place.number:
+        if checked_places and checked_places[-1].number == place.number:
             raise DatasetError(f"{where}: the metadata have it twice, expected each episode once")
-        made.append(place)
-    return made
+        checked_places.append(place)
+    return checked_places
 
 
 def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
@@ -111,13 +111,13 @@ def _first_rows(rows: list[Json], data: list[str], folder: str) -> list[int]:
     Rows are numbered through all tables, and each table begins with an episode. Where the numbers are not told, the
     episodes of a table lie in the order of their numbers.
     """
-    made: list[int] = []
+    firsts: list[int] = []
     if any(row.get(FROM) is None or row.get(TO) is None for row in rows):
         ends: dict[str, int] = {}
         for row, file in zip(rows, data, strict=True):
-            made.append(ends.get(file, 0))
-            ends[file] = made[-1] + row["length"]
-        return made
+            firsts.append(ends.get(file, 0))
+            ends[file] = firsts[-1] + row["length"]
+        return firsts
     begins: dict[str, int] = {}
     for row, file in zip(rows, data, strict=True):
         if row[TO] - row[FROM] != row["length"]:
@@ -148,13 +148,13 @@ def tasks_of(folder: str) -> dict[int, str]:
     lines, tables = (os.path.join(folder, name) for name in (TASKS, TASK_TABLE))
     if os.path.lexists(tables):
         rows = table(tables, [TASK], ["task", UNNAMED])
-        told = [(row[TASK], row.get("task", row.get(UNNAMED))) for row in rows]
+        pairs = [(row[TASK], row.get("task", row.get(UNNAMED))) for row in rows]
     elif os.path.lexists(lines):
-        told = [(row.get(TASK), row.get("task")) for row in json_lines(lines, "each task with its number")]
+        pairs = [(row.get(TASK), row.get("task")) for row in json_lines(lines, "each task with its number")]
     else:
         return {}
     tasks: dict[int, str] = {}
-    for number, task in told:
+    for number, task in pairs:
         if type(number) is not int or not isinstance(task, str):
             where = tables if os.path.lexists(tables) else lines
             raise DatasetError(f"{where}: expected a number and a text for each task, got {number!r:.60}, {task!r:.60}")
@@ -199,12 +199,12 @@ class Labels:
         """Refuse rows of another episode, and rows beside them that are of it too."""
         stop = place.row + place.steps
         numbers = _numbers(rows, EPISODE, place, before, max(stop, min(stop + 1, rows.count)))
-        own = numbers[place.row - before :][: place.steps]
-        if np.any(others := own != place.number):
+        inside = numbers[place.row - before :][: place.steps]
+        if np.any(others := inside != place.number):
             row = int(others.argmax())
             raise DatasetError(
                 f"{place.file}, row {place.row + row}: expected {EPISODE} {place.number}, as the metadata say that "
-                f"rows {place.row} to {stop} are of it, got {own[row]}"
+                f"rows {place.row} to {stop} are of it, got {inside[row]}"
             )
         for row in (place.row - 1, stop):
             if row >= 0 and row - before < len(numbers) and numbers[row - before] == place.number:

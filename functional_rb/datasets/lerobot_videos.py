@@ -35,17 +35,19 @@ def decoding(name: str, videos: int) -> AbstractContextManager[Decode]:
     module, colon, function = name.partition(":")
     if not colon:
         raise ValueError(f"datasets: video: expected 'pyav' or 'module:function', got {name!r}")
-    found: Callable[[str, Array], Array] = getattr(importlib.import_module(module), function)
-    return contextlib.nullcontext(lambda path, times, shape: found(path, times))
+    decode: Callable[[str, Array], Array] = getattr(importlib.import_module(module), function)
+    return contextlib.nullcontext(lambda path, times, shape: decode(path, times))
 
 
 def frames(decode: Decode, video: tuple[str, float], times: Array, shape: tuple[int, ...], where: str) -> Array:
     """The frames of an episode at times that are counted from its begin."""
     path, begin = video
-    found = decode(path, begin + times.astype(np.float64), shape)
-    if found.shape != (len(times), *shape) or found.dtype != np.uint8:
-        raise DatasetError(f"{where}, {path}: expected uint8 {(len(times), *shape)}, got {found.dtype} {found.shape}")
-    return found
+    decoded = decode(path, begin + times.astype(np.float64), shape)
+    if decoded.shape != (len(times), *shape) or decoded.dtype != np.uint8:
+        raise DatasetError(
+            f"{where}, {path}: expected uint8 {(len(times), *shape)}, got {decoded.dtype} {decoded.shape}"
+        )
+    return decoded
 
 
 class Pyav:
@@ -71,7 +73,7 @@ class Pyav:
         """
         video = self._open.pop(path, None) or _Video(path)
         try:
-            found = video.frames(times, shape)
+            frames = video.frames(times, shape)
         except BaseException:
             video.close()
             raise
@@ -79,7 +81,7 @@ class Pyav:
         # As many stay open as are read by turns: each is then decoded on from where it was.
         while len(self._open) > self._most:
             self._open.pop(next(iter(self._open))).close()
-        return found
+        return frames
 
 
 class _Video:
@@ -101,7 +103,7 @@ class _Video:
         self._container.close()
 
     def frames(self, times: Array, shape: tuple[int, ...]) -> Array:
-        made = np.empty((len(times), *shape), np.uint8)
+        pictures = np.empty((len(times), *shape), np.uint8)
         with self._damage():
             stream = self._container.streams.video[0]
             half, unit = 0.5 / float(stream.average_rate), float(stream.time_base)
@@ -124,8 +126,8 @@ class _Video:
                 size = self._frame.height, self._frame.width, 3
                 if size != shape:
                     raise DatasetError(f"{self._path}, second {time}: expected a frame of shape {shape}, got {size}")
-                made[at] = self._frame.to_ndarray(format="rgb24")
-        return made
+                pictures[at] = self._frame.to_ndarray(format="rgb24")
+        return pictures
 
     def _second(self, unit: float) -> float:
         return float(self._frame.pts) * unit

@@ -72,9 +72,9 @@ def load(
     """
     backend_name(backend, WHO)
     how = conversion_of(conversion, WHO)
-    given: object = name  # users give anything
-    if not isinstance(given, str | os.PathLike):
-        split_name(given)  # which tells what a name is
+    anything: object = name  # users give anything
+    if not isinstance(anything, str | os.PathLike):
+        split_name(anything)  # which tells what a name is
     directory: str = os.fspath(name)
     if not is_dataset(directory):
         directory = prepare(directory, root, options, how)
@@ -141,9 +141,9 @@ def place(folder: str, name: str, options: Json) -> str:
     """
     prefix, rest = split_name(name)
     # By `repr`, options may be of any kind, as ranges and functions are.
-    told = json.dumps([rest, options], sort_keys=True, default=repr)
+    key = json.dumps([rest, options], sort_keys=True, default=repr)
     parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]
     if any(set(part) <= {"."} for part in parts):
         raise ValueError(f"{WHO}: expected a dataset's name, got {name!r}, which leads out of the folder of datasets")
     shown = "-".join(parts[-3:])
-    return os.path.join(folder, "converted", prefix, f"{shown}-{hashlib.sha256(told.encode()).hexdigest()[:8]}")
+    return os.path.join(folder, "converted", prefix, f"{shown}-{hashlib.sha256(key.encode()).hexdigest()[:8]}")

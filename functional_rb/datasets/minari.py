@@ -71,23 +71,23 @@ def _space_of(text: object, where: str) -> Space[Any]:
         raise DatasetError(f"{where}: expected a space in JSON, got {text:.60}: {error!r}") from None
 
 
-def _space(spaces: ModuleType, told: Json) -> Space[Any]:
-    kind = told["type"]
+def _space(spaces: ModuleType, node: Json) -> Space[Any]:
+    kind = node["type"]
     if kind == "Box":
-        low, high = (np.array(told[name], told["dtype"]) for name in ("low", "high"))
-        return spaces.Box(low, high, tuple(told["shape"]), np.dtype(told["dtype"]).type)
+        low, high = (np.array(node[name], node["dtype"]) for name in ("low", "high"))
+        return spaces.Box(low, high, tuple(node["shape"]), np.dtype(node["dtype"]).type)
     if kind == "Discrete":
-        return spaces.Discrete(told["n"], start=told["start"])
+        return spaces.Discrete(node["n"], start=node["start"])
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(told["nvec"], np.dtype(told["dtype"]).type, start=told["start"])
+        return spaces.MultiDiscrete(node["nvec"], np.dtype(node["dtype"]).type, start=node["start"])
     if kind == "MultiBinary":
-        return spaces.MultiBinary(told["n"])
+        return spaces.MultiBinary(node["n"])
     if kind == "Text":
-        return spaces.Text(told["max_length"], min_length=told["min_length"], charset=told["charset"])
+        return spaces.Text(node["max_length"], min_length=node["min_length"], charset=node["charset"])
     if kind == "Dict":
-        return spaces.Dict({name: _space(spaces, part) for name, part in told["subspaces"].items()})
+        return spaces.Dict({name: _space(spaces, part) for name, part in node["subspaces"].items()})
     if kind == "Tuple":
-        return spaces.Tuple([_space(spaces, part) for part in told["subspaces"]])
+        return spaces.Tuple([_space(spaces, part) for part in node["subspaces"]])
     raise ValueError(f"a space of type {kind!r}")
 
 

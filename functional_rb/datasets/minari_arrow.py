@@ -162,8 +162,8 @@ def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
         is_list = str(field.type).startswith("fixed_size_list")
         size = field.type.list_size if is_list else 1
         # Arrays of several axes lie flat, with their shapes beside them.
-        told = (field.metadata or {}).get(b"shape", str(size).encode() if is_list else b"")
-        shape = tuple(int(n) for n in told.split(b",") if n)
+        sizes = (field.metadata or {}).get(b"shape", str(size).encode() if is_list else b"")
+        shape = tuple(int(n) for n in sizes.split(b",") if n)
         try:
             dtype = np.dtype((field.type.value_type if is_list else field.type).to_pandas_dtype())
         except (NotImplementedError, TypeError):  # so Arrow says of times, and NumPy of types of pandas

@@ -65,15 +65,17 @@ class Rlds(RowReader):
         shards = _shards(path, split)
         super().__init__(name, [os.path.join(path, FEATURES), *shards])
         self._last, self.facts = last, {"split": split, "last": last}
-        found = features(self.files[0])
+        all_features = features(self.files[0])
         # Of an episode are told texts, and what is some numbers.
         self._metadata = {
-            leaf: told
-            for leaf, told in found.items()
+            leaf: feature
+            for leaf, feature in all_features.items()
             if leaf[:1] != ("steps",)
-            and (told.kind == "text" or (told.kind == "tensor" and math.prod(told.sizes) <= MOST))
+            and (feature.kind == "text" or (feature.kind == "tensor" and math.prod(feature.sizes) <= MOST))
         }
-        self._leaves = {leaf[1:]: _sized(told, leaf, shards) for leaf, told in found.items() if leaf[:1] == ("steps",)}
+        self._leaves = {
+            leaf[1:]: _sized(feature, leaf, shards) for leaf, feature in all_features.items() if leaf[:1] == ("steps",)
+        }
         self.observation, self.action = self._stored("observation"), self._stored("action")
         for field, leaves in (("observation", self.observation), ("action", self.action)):
             if not leaves:
@@ -174,18 +176,18 @@ def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
 
 def _shards(folder: str, split: str) -> list[str]:
     matches = [match for name in sorted(os.listdir(folder)) if (match := SHARD.fullmatch(name))]
-    own = [match for match in matches if match[2] == split]
-    names, totals = {int(match[3]): match[0] for match in own}, sorted({int(match[4]) for match in own})
+    of_split = [match for match in matches if match[2] == split]
+    names, totals = {int(match[3]): match[0] for match in of_split}, sorted({int(match[4]) for match in of_split})
     if not names:
         raise DatasetError(
             f"{folder}: expected files such as name-{split}.tfrecord-00000-of-00001, there are those of the splits "
             f"{sorted({match[2] for match in matches})}"
         )
     total = totals[-1]
-    if len(own) != len(names) or len(totals) > 1:
+    if len(of_split) != len(names) or len(totals) > 1:
         raise DatasetError(
             f"{folder}: expected files of the split {split!r} that were written together, there are those of {totals}, "
-            f"such as {own[0][0]} and {own[-1][0]}; remove those of the others"
+            f"such as {of_split[0][0]} and {of_split[-1][0]}; remove those of the others"
         )
     for wrong, what in ((set(range(total)) - set(names), "missing"), (set(names) - set(range(total)), "one too many")):
         if wrong:
@@ -249,23 +251,23 @@ def _leaf(node: Json) -> Leaf:
     if "text" in node:
         return Leaf("text")
     if "image" in node:
-        told = node["image"]
-        return Leaf("image", _shape(told), str(np.dtype(told.get("dtype", "uint8"))))
+        tensor = node["image"]
+        return Leaf("image", _shape(tensor), str(np.dtype(tensor.get("dtype", "uint8"))))
     if "classLabel" in node:
         return Leaf("tensor", (), "int64")
     if "tensor" not in node or node["tensor"].get("encoding", "none") != "none":
         return Leaf("other")
-    told = node["tensor"]
-    if told["dtype"] == "string":
-        return Leaf("text") if not _shape(told) else Leaf("other")
+    tensor = node["tensor"]
+    if tensor["dtype"] == "string":
+        return Leaf("text") if not _shape(tensor) else Leaf("other")
     # NumPy has no bfloat16, and a buffer no arrays of any length.
-    if told["dtype"] == "bfloat16" or None in _shape(told):
+    if tensor["dtype"] == "bfloat16" or None in _shape(tensor):
         return Leaf("other")
-    return Leaf("tensor", _shape(told), str(np.dtype(told["dtype"])))
+    return Leaf("tensor", _shape(tensor), str(np.dtype(tensor["dtype"])))
 
 
-def _shape(told: Json) -> tuple[int | None, ...]:
-    numbers = (int(n) for n in told.get("shape", {}).get("dimensions", ()))
+def _shape(node: Json) -> tuple[int | None, ...]:
+    numbers = (int(n) for n in node.get("shape", {}).get("dimensions", ()))
     return tuple(None if n < 0 else n for n in numbers)
 
 

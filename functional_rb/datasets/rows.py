@@ -83,32 +83,32 @@ class Part:
     def leaves(self, value: Nest, n: int, where: str) -> Leaves:
         """The leaves [n, *shape] of a value, by path, in the dtypes of the spec."""
         try:
-            given = encoded(self._spec, value, (n,), self._field, where) if self._encodes else value
-            found = nest.flatten_as(self._structure, given)
+            arrays = encoded(self._spec, value, (n,), self._field, where) if self._encodes else value
+            leaves = nest.flatten_as(self._structure, arrays)
         except (TypeError, ValueError) as error:
             text = str(error)
             raise DatasetError(text if text.startswith(where) else f"{where}, {self._field}: {text}") from None
-        made = {}
-        for (path, name, shape, dtype, dtype_name), leaf in zip(self._leaves, found, strict=True):
+        checked = {}
+        for (path, name, shape, dtype, dtype_name), leaf in zip(self._leaves, leaves, strict=True):
             array = leaf if is_leaf(leaf) else np.asarray(leaf)
             if array.shape != (n, *shape):
                 raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *shape)}, got {array.shape}")
             try:
-                made[path] = array if array.dtype == dtype else _cast(array, dtype, dtype_name, name, where)
+                checked[path] = array if array.dtype == dtype else _cast(array, dtype, dtype_name, name, where)
             except (TypeError, ValueError) as error:
                 raise DatasetError(str(error)) from None
-        return made
+        return checked
 
 
 def _cast(array: NumpyArray, dtype: np.dtype[np.generic], dtype_name: str, name: str, where: str) -> NumpyArray:
     # The usual case at once; of all else `cast` says what does not fit.
     if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
         with np.errstate(over="ignore"):
-            made: NumpyArray = array.astype(dtype)
-        if (np.isfinite(made) if dtype.kind == "f" else made == array).all():
-            return made
-    found: NumpyArray = cast(array, dtype_name, name, where)
-    return found
+            rounded: NumpyArray = array.astype(dtype)
+        if (np.isfinite(rounded) if dtype.kind == "f" else rounded == array).all():
+            return rounded
+    converted: NumpyArray = cast(array, dtype_name, name, where)
+    return converted
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

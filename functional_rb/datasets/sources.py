@@ -81,10 +81,10 @@ def source_of(name: str) -> Source:
         return Source(name)
     # Rows of whole families come first, so that what a row says of one dataset replaces it.
     rows = sorted((row for row in table() if fnmatch.fnmatchcase(name, row.names)), key=lambda row: len(row.names))
-    told: Json = {}
+    known: Json = {}
     for row in rows:
-        told |= {field.name: value for field in dataclasses.fields(row) if (value := getattr(row, field.name))}
-    return Source(**{key: _filled(value, name) for key, value in told.items()} | {"names": name})
+        known |= {field.name: value for field in dataclasses.fields(row) if (value := getattr(row, field.name))}
+    return Source(**{key: _filled(value, name) for key, value in known.items()} | {"names": name})
 
 
 def _filled(value: object, name: str) -> Any:

@@ -30,8 +30,10 @@ ROOM = 2**21
 
 def bytes_of_rows(form: Form) -> dict[str, int]:
     """How many bytes a row of each file has that steps are written to, by the name of its array."""
-    made = {name: math.prod(shape[1:]) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes(form.spec).items()}
-    return made | dict.fromkeys((STEP_IN_EPISODE, *((frame_ring.AT,) if form.compact else ())), 4)
+    sizes = {
+        name: math.prod(shape[1:]) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes(form.spec).items()
+    }
+    return sizes | dict.fromkeys((STEP_IN_EPISODE, *((frame_ring.AT,) if form.compact else ())), 4)
 
 
 class Stage:
@@ -134,12 +136,12 @@ def _is_frames(name: str) -> bool:
 
 def _columns(layout: Layout, rows: NumpyArray, wide: list[NumpyArray]) -> list[NumpyArray]:
     """The leaves [n, *shape] where they lie in rows int32 [n, row_words] and in the wide arrays."""
-    made = []
+    columns = []
     for leaf in layout.leaves:
         dtype, inner = kept_dtype(leaf.dtype), np.empty(leaf.shape, kept_dtype(leaf.dtype)).strides
         if leaf.wide is not None:
-            made.append(wide[leaf.wide].view(dtype))
+            columns.append(wide[leaf.wide].view(dtype))
         else:
             strides = (rows.strides[0], *inner)
-            made.append(np.ndarray((len(rows), *leaf.shape), dtype, rows, leaf.offset or 0, strides))
-    return made
+            columns.append(np.ndarray((len(rows), *leaf.shape), dtype, rows, leaf.offset or 0, strides))
+    return columns

@@ -124,8 +124,8 @@ class _Gathered:
 
     def take(self) -> None:
         for name, leaves in self._leaves.items():
-            own = Moments.of(np.concatenate(leaves))
-            self.moments[name] = self.moments[name].joined(own) if name in self.moments else own
+            moments = Moments.of(np.concatenate(leaves))
+            self.moments[name] = self.moments[name].joined(moments) if name in self.moments else moments
         self._leaves.clear()
         self._nbytes = 0
 

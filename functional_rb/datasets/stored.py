@@ -105,8 +105,8 @@ class Stored:
                 yield self._episode(Piece(-1, False, arrays.parts(slot, slot + 1)), {})
 
     def _episode(self, piece: Piece, about: Json) -> Episode:
-        made = {field: nest.unflatten(*part) for field, part in piece.parts.items()}
-        return Episode(**made, goes_on=piece.goes_on, about=about, file=self.path)
+        fields = {field: nest.unflatten(*part) for field, part in piece.parts.items()}
+        return Episode(**fields, goes_on=piece.goes_on, about=about, file=self.path)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -178,7 +178,7 @@ class _Arrays:
     def parts(self, first: int, stop: int) -> dict[str, tuple[nest.Structure, list[NumpyArray]]]:
         """Steps [first, stop) of one episode, which are held; see `Piece`."""
         here = slice(first - self._first, stop - self._first)
-        made = {
+        others = {
             field: (structure, [self._values(leaf, here) for leaf in leaves])
             for field, (leaves, structure) in self._fields.items()
             if field != "observations"
@@ -191,7 +191,7 @@ class _Arrays:
             else:
                 begins = self._leaves[before][here.start : here.start + 1]
                 observations.append(np.concatenate([begins, self._leaves[after][here]]))
-        return {"observations": (structure, observations), **made}
+        return {"observations": (structure, observations), **others}
 
     def _values(self, leaf: int, here: slice, more: int = 0) -> NumpyArray:
         """The values of a leaf in some steps; of a frame so many more too."""

@@ -32,8 +32,8 @@ def take_over(
         if isinstance(leaf, State):
             leaf.check_alive()
             # Of a shared buffer a copy: its memory is written by others.
-            own = leaf.detached() if isinstance(leaf, SharedState) else leaf
-            taken.append(take_state(own, take_leaf))
+            state = leaf.detached() if isinstance(leaf, SharedState) else leaf
+            taken.append(take_state(state, take_leaf))
         elif hasattr(leaf, "__dlpack__"):
             taken.append(take_leaf(name, leaf))
         else:
@@ -56,13 +56,13 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
             f"from_dlpack: leaf {state.spec.plan.names[k]!r} of the state holds Python objects, which stay in their "
             f"process's memory and backend; leave the leaf out of BufferSpec.item, or bring single leaves over"
         )
-    given = state.exported()
+    arrays = state.exported()
     return {
-        "rows": take_leaf("state.rows", given.rows),
-        "wide": tuple(take_leaf(f"state.wide[{k}]", array) for k, array in enumerate(given.wide)),
-        "tree": None if given.tree is None else take_leaf("state.tree", given.tree),
-        "counters": take_leaf("state.counters", given.counters),
-        "auxiliary": {name: take_leaf(f"state.auxiliary[{name!r}]", array) for name, array in given.auxiliary.items()},
+        "rows": take_leaf("state.rows", arrays.rows),
+        "wide": tuple(take_leaf(f"state.wide[{k}]", array) for k, array in enumerate(arrays.wide)),
+        "tree": None if arrays.tree is None else take_leaf("state.tree", arrays.tree),
+        "counters": take_leaf("state.counters", arrays.counters),
+        "auxiliary": {name: take_leaf(f"state.auxiliary[{name!r}]", array) for name, array in arrays.auxiliary.items()},
     }
 
 

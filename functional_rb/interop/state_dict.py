@@ -119,14 +119,14 @@ def _check_array(name: str, array: object, shape: tuple[int, ...], dtype: str) -
         )
 
 
-def _check_values(spec: BufferSpec, given: Mapping[str, object], look: Callable[[str, object], Values]) -> None:
+def _check_values(spec: BufferSpec, arrays: Mapping[str, object], look: Callable[[str, object], Values]) -> None:
     """Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at."""
-    vector = look("counters", given["counters"])
+    vector = look("counters", arrays["counters"])
     _expect_sound("counters", soundness.problem_of_counters(spec.plan, vector))
-    tree = None if "tree" not in given else look("tree", given["tree"])
+    tree = None if "tree" not in arrays else look("tree", arrays["tree"])
     # Frames are content, as rows are.
-    names = [name for name in spec.plan.auxiliary if auxiliary_name(name) in given and name not in filed(spec)]
-    auxiliary = {name: look(auxiliary_name(name), given[auxiliary_name(name)]) for name in names}
+    names = [name for name in spec.plan.auxiliary if auxiliary_name(name) in arrays and name not in filed(spec)]
+    auxiliary = {name: look(auxiliary_name(name), arrays[auxiliary_name(name)]) for name in names}
     _expect_sound("what is kept", soundness.problem_of_arrays(spec, vector, auxiliary, tree))
     if tree is not None:
         _expect_sound("tree", soundness.problem_of_nodes(tree, spec.capacity))
@@ -163,12 +163,12 @@ def mixture_of(
         )
     info = given[MIXTURE]
     try:
-        told = json.loads(info if isinstance(info, (str, bytes)) else np.asarray(info).tobytes())
+        kind = json.loads(info if isinstance(info, (str, bytes)) else np.asarray(info).tobytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"load_state_dict: {MIXTURE!r}: expected how buffers are mixed as JSON, got {error}") from None
     wanted = json.loads(json.dumps(dataclasses.asdict(target.spec)))
-    if told != wanted:
-        raise ValueError(f"load_state_dict: expected a mixture of the kind {wanted}, got {told}; give one of that kind")
+    if kind != wanted:
+        raise ValueError(f"load_state_dict: expected a mixture of the kind {wanted}, got {kind}; give one of that kind")
     p = None if target.p is None else take("p", given["p"])
     states = [one(state, given[str(k)]) for k, state in enumerate(target.states)]
     mixture = Mixture(tuple(states), p, spec=target.spec)

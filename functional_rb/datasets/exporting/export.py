@@ -60,19 +60,19 @@ def export(
     reader, target = Stored(dataset), os.path.abspath(as_path(to, WHO))
     above, name = os.path.split(target)
     disk.make_directory(above)
-    part = os.path.join(above, f".{name}.exporting")
+    unfinished = os.path.join(above, f".{name}.exporting")
     with disk.locked(os.path.join(above, f".{name}.lock")):
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already; give another path")
-        shutil.rmtree(part, ignore_errors=True)  # of who was killed
-        os.mkdir(part)
+        shutil.rmtree(unfinished, ignore_errors=True)  # of who was killed
+        os.mkdir(unfinished)
         # Written aside, the folder is there at one instant, with all that is in it.
         try:
-            FORMATS[format](reader, dict(facts or {}), target, part)
-            _sync(part)
-            disk.rename(part, target)
+            FORMATS[format](reader, dict(facts or {}), target, unfinished)
+            _sync(unfinished)
+            disk.rename(unfinished, target)
         except BaseException as error:
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in FULL:
                 hint = f"{error.strerror}; make room there (df; quota; ulimit -f) and call again"
                 raise StorageFullError(error.errno, hint, error.filename or target) from error

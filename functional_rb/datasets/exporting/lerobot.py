@@ -35,7 +35,7 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
     files: Files = VERSIONS[version](folder, features.all)
     for piece in reader.episodes():
         writing.write(piece, files)
-    told = {
+    info = {
         "robot_type": known.get("robot_type"),
         "fps": fps,
         "total_episodes": writing.episode,
@@ -45,7 +45,7 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
         "video_path": None,
         "features": {feature.name: feature.told() for feature in features.all},
     }
-    files.finish(told, [*writing.tasks], _stats(features, writing.all, writing.index))
+    files.finish(info, [*writing.tasks], _stats(features, writing.all, writing.index))
 
 
 def _fps(facts: Json) -> float:
@@ -91,9 +91,9 @@ class _Writing:
         self.index += n
         if not piece.goes_on:
             rows = self.index - self._begun
-            told = {"episode_index": self.episode, "tasks": tasks, "length": rows}
-            told |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
-            files.end(told, _stats(features, self._own, rows))
+            row = {"episode_index": self.episode, "tasks": tasks, "length": rows}
+            row |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
+            files.end(row, _stats(features, self._own, rows))
             for name, moments in self._own.items():
                 _join(self.all, name, moments)
             self.episode, self._begun, self._own = self.episode + 1, self.index, {}
@@ -101,16 +101,16 @@ class _Writing:
 
 def _tasks_of(piece: Episode, usual: str) -> tuple[list[str], list[tuple[int, str]]]:
     """What was to be done in an episode: all of it, and from which steps on which of it; the usual if nobody says."""
-    told = piece.about.get("tasks")
-    tasks = [str(task) for task in told] if isinstance(told, list) and told else [usual]
+    named = piece.about.get("tasks")
+    tasks = [str(task) for task in named] if isinstance(named, list) and named else [usual]
     later = piece.about.get("task_from_step") or ()
     runs = [(0, tasks[0]), *((int(step), str(task)) for step, task in later)]
     return list(dict.fromkeys([*tasks, *(task for _, task in runs)])), runs
 
 
-def _join(found: Found, name: str, moments: Moments) -> None:
-    found[name] = found[name].joined(moments) if name in found else moments
+def _join(by_name: Found, name: str, moments: Moments) -> None:
+    by_name[name] = by_name[name].joined(moments) if name in by_name else moments
 
 
-def _stats(features: Features, found: Found, rows: int) -> Json:
-    return {feature.name: feature.stats(found[feature.name], rows) for feature in features.all}
+def _stats(features: Features, by_name: Found, rows: int) -> Json:
+    return {feature.name: feature.stats(by_name[feature.name], rows) for feature in features.all}

@@ -93,18 +93,18 @@ class Feature:
         """Of values [n, *shape]; of images those of their channels, from 0 to 1."""
         if self.dtype != "image":
             return Moments.of(values)
-        made: Moments | None = None
+        joined: Moments | None = None
         for image in values:  # one at a time, as they are larger as floats
-            own = Moments.of(image.reshape(-1, self.shape[-1]) / 255)
-            made = own if made is None else made.joined(own)
-        assert made is not None  # there are some steps
-        return made
+            of_image = Moments.of(image.reshape(-1, self.shape[-1]) / 255)
+            joined = of_image if joined is None else joined.joined(of_image)
+        assert joined is not None  # there are some steps
+        return joined
 
     def stats(self, moments: Moments, rows: int) -> Json:
         """As LeRobot has them: those of the channels of images with two axes more."""
         shape = (self.shape[-1], 1, 1) if self.dtype == "image" else self.shape
-        told = {name: value.reshape(shape).tolist() for name, value in moments.told().items()}
-        return {**told, "count": [rows]}
+        numbers = {name: value.reshape(shape).tolist() for name, value in moments.told().items()}
+        return {**numbers, "count": [rows]}
 
 
 class Features:

@@ -44,20 +44,20 @@ class Version2:
     def finish(self, info: Json, tasks: Sequence[str], stats: Stats) -> None:
         for k, task in enumerate(tasks):
             self._line("tasks", {"task_index": k, "task": task})
-        own = {
+        layout = {
             "codebase_version": "v2.1",
             "chunks_size": CHUNK,
             "total_videos": 0,
             "total_chunks": -(-self._episode // CHUNK),
             "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
         }
-        _json(os.path.join(self._folder, "meta", "info.json"), {**info, **own})
+        _json(os.path.join(self._folder, "meta", "info.json"), {**info, **layout})
 
-    def _line(self, name: str, told: Json) -> None:
+    def _line(self, name: str, content: Json) -> None:
         path = os.path.join(self._folder, "meta", f"{name}.jsonl")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(told, ensure_ascii=False) + "\n")
+            file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
 class Version3:
@@ -78,7 +78,7 @@ class Version3:
         places = {"chunk_index": self._file // CHUNK, "file_index": self._file % CHUNK}
         row = {**episode, **{f"data/{name}": number for name, number in places.items()}}
         row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
-        row |= {f"stats/{name}/{what}": value for name, own in stats.items() for what, value in own.items()}
+        row |= {f"stats/{name}/{what}": value for name, numbers in stats.items() for what, value in numbers.items()}
         self._episodes.append(row)
         if len(self._episodes) == ROWS:
             self._tell()
@@ -94,19 +94,19 @@ class Version3:
         # LeRobot finds a task by the index of a table of pandas.
         columns = [{"name": "task_index", "field_name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}]
         columns += [{"name": "task", "field_name": "task", "pandas_type": "unicode", "numpy_type": "object"}]
-        told = {"index_columns": ["task"], "column_indexes": [], "columns": [{**x, "metadata": None} for x in columns]}
+        index = {"index_columns": ["task"], "column_indexes": [], "columns": [{**x, "metadata": None} for x in columns]}
         table = arrow.table({"task_index": arrow.array(range(len(tasks)), arrow.int64()), "task": list(tasks)})
-        table = table.replace_schema_metadata({"pandas": json.dumps({**told, "pandas_version": "2.0.0"})})
+        table = table.replace_schema_metadata({"pandas": json.dumps({**index, "pandas_version": "2.0.0"})})
         imported("pyarrow.parquet", WHO).write_table(table, os.path.join(self._folder, "meta", "tasks.parquet"))
         _json(os.path.join(self._folder, "meta", "stats.json"), stats)
-        own = {
+        layout = {
             "codebase_version": "v3.0",
             "chunks_size": CHUNK,
             "data_files_size_in_mb": FILE,
             "video_files_size_in_mb": 2 * FILE,
             "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         }
-        _json(os.path.join(self._folder, "meta", "info.json"), {**info, **own})
+        _json(os.path.join(self._folder, "meta", "info.json"), {**info, **layout})
 
     def _tell(self) -> None:
         if self._episodes:
@@ -129,9 +129,9 @@ class Version3:
             types[f"stats/{feature.name}/count"] = arrow.list_(whole)
         return arrow.schema(types)
 
-    def _path(self, part: str, file: int) -> str:
+    def _path(self, folder: str, file: int) -> str:
         name = os.path.join(f"chunk-{file // CHUNK:03}", f"file-{file % CHUNK:03}.parquet")
-        return os.path.join(self._folder, *part.split("/"), name)
+        return os.path.join(self._folder, *folder.split("/"), name)
 
 
 Files = Version2 | Version3
@@ -155,7 +155,7 @@ class _Table:
         self._writer = None
 
 
-def _json(path: str, told: object) -> None:
+def _json(path: str, content: object) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
-        json.dump(told, file, indent=4, ensure_ascii=False)
+        json.dump(content, file, indent=4, ensure_ascii=False)

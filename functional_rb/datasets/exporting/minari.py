@@ -60,15 +60,19 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))
     known = {name: reader.facts[name] for name in KEPT if name in reader.facts} | dict(facts)
     _check_facts(known)
-    told = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
-    told |= {name: {told[name]} if isinstance(told[name], str) else set(told[name]) for name in SETS if name in told}
+    metadata = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
+    metadata |= {
+        name: {metadata[name]} if isinstance(metadata[name], str) else set(metadata[name])
+        for name in SETS
+        if name in metadata
+    }
     storage = imported("minari.dataset.minari_storage", WHO).MinariStorage
     # JPEG would lose what the dataset has.
-    made = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
-    made.update_metadata(told)
-    made.update_episodes(_buffers(reader, fields))
+    dataset = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
+    dataset.update_metadata(metadata)
+    dataset.update_episodes(_buffers(reader, fields))
     # Of an episode in several pieces it has noted how long the last one is.
-    made.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
+    dataset.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
 
 
 def _check_facts(facts: Json) -> None:
@@ -83,17 +87,17 @@ def _check_facts(facts: Json) -> None:
 
 def _identity(facts: Json, target: str) -> str:
     """What Minari calls the dataset: what the user says, else where it lies in Minari's folder, else its folder."""
-    own = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
-    inside = os.path.relpath(target, os.path.abspath(own))
-    found = facts.get("dataset_id", os.path.basename(target) if inside.startswith(os.pardir) else inside)
+    folder = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
+    inside = os.path.relpath(target, os.path.abspath(folder))
+    identity = facts.get("dataset_id", os.path.basename(target) if inside.startswith(os.pardir) else inside)
     try:
-        imported("minari.dataset.minari_dataset", WHO).parse_dataset_id(found)
+        imported("minari.dataset.minari_dataset", WHO).parse_dataset_id(identity)
     except (ValueError, TypeError):  # TypeError: without a version
         raise ValueError(
             f"{WHO}: expected a folder whose name is an identity of Minari's, with a version, as 'doors-v0', got "
-            f"{found!r}; give another path, or facts={{'dataset_id': 'mine/doors-v0'}}"
+            f"{identity!r}; give another path, or facts={{'dataset_id': 'mine/doors-v0'}}"
         ) from None
-    return str(found)
+    return str(identity)
 
 
 def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
@@ -122,8 +126,8 @@ def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> object:
     """The values of a field from one row on, with texts as texts."""
     outline = fields.outline(field)
     rows = [leaf[first:] for leaf in fields.leaves(field, piece)]
-    given = [
+    values = [
         member.spec.to_host(leaf) if isinstance(member.spec, Text) else leaf
         for member, leaf in zip(outline.members, rows, strict=True)
     ]
-    return nest.unflatten(outline.shape_of_units, given)
+    return nest.unflatten(outline.shape_of_units, values)

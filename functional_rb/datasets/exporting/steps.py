@@ -71,12 +71,12 @@ class Fields:
         return Outline.of(self.specs[field], WHO)
 
     def units(self) -> list[Unit]:
-        made = []
+        units = []
         for field in self.specs:
             outline = self.outline(field)
             for path, member in zip(outline.shape_of_units.paths, outline.members, strict=True):
-                made.append(Unit(field, path, member.spec))
-        return made
+                units.append(Unit(field, path, member.spec))
+        return units
 
     def leaves(self, field: str, piece: Episode) -> list[NumpyArray]:
         """What a piece of an episode has of the units of a field, in the order of `units`."""

@@ -207,8 +207,8 @@ def _verify(file: RemoteFile, partial: Partial, resumed: bool) -> None:
     wrong = ""
     if file.nbytes not in (None, partial.size):
         wrong = f"expected {file.nbytes} bytes, got {partial.size}"
-    elif file.sha256 and (found := partial.sha256()) != file.sha256:
-        wrong = f"expected sha256 {file.sha256}, got {found}: another file than is known"
+    elif file.sha256 and (checksum := partial.sha256()) != file.sha256:
+        wrong = f"expected sha256 {file.sha256}, got {checksum}: another file than is known"
     if wrong:
         partial.drop()
         raise (PassingError if resumed else RefusedError)(wrong)

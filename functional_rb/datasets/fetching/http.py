@@ -65,7 +65,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     # Not that of `build_opener`, which knows file:, ftp: and data: too: a redirect could lead to these.
-    made = urllib.request.OpenerDirector()
+    opener = urllib.request.OpenerDirector()
     handlers = (
         urllib.request.ProxyHandler(),
         urllib.request.HTTPHandler(),
@@ -75,8 +75,8 @@ def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
         urllib.request.HTTPErrorProcessor(),
     )
     for handler in handlers:
-        made.add_handler(handler)
-    return made
+        opener.add_handler(handler)
+    return opener
 
 
 def ask(
@@ -123,10 +123,10 @@ def _answer(url: str, start: int, body: http.client.HTTPResponse) -> Answer:
     headers = body.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RefusedError(f"it sends the file as {headers['Content-Encoding']!r}, though asked for it as it is")
-    told = headers.get("Content-Length")
-    if told is not None and not re.fullmatch(r"\d{1,18}", told.strip(), re.ASCII):
-        raise RefusedError(f"expected a number as Content-Length, got {told!r}")
-    length = None if told is None else int(told)
+    size = headers.get("Content-Length")
+    if size is not None and not re.fullmatch(r"\d{1,18}", size.strip(), re.ASCII):
+        raise RefusedError(f"expected a number as Content-Length, got {size!r}")
+    length = None if size is None else int(size)
     begin = 0
     if body.status != 200:
         # Any other part would be appended at the wrong place.

@@ -29,7 +29,7 @@ def files_of(name: str, retry: Retry, offline: bool = False) -> list[RemoteFile]
     row = source_of(name)
     into = f"{prefix}/{row.into or rest}"
     if row.files:
-        found = [
+        files = [
             RemoteFile(f"{prefix}/{path}", (url,), sha256=row.sha256.get(path, "")) for path, url in row.files.items()
         ]
     elif not (row.hub or row.bucket):
@@ -38,14 +38,14 @@ def files_of(name: str, retry: Retry, offline: bool = False) -> list[RemoteFile]
     elif offline:
         raise FetchError(f"{WHO}: {name}: its files are listed at {', '.join(row.urls)}, not asked, since offline=True")
     elif row.hub:
-        found = of_hub(row.hub, row.folder, into, retry)
+        files = of_hub(row.hub, row.folder, into, retry)
     else:
-        found = of_bucket(row.bucket, row.folder, into, retry)
-    if not found:
+        files = of_bucket(row.bucket, row.folder, into, retry)
+    if not files:
         raise FileNotFoundError(f"{WHO}: {name}: there are no files at {', '.join(row.urls)}; is the name right?")
-    if len(found) == 1 and row.nbytes is not None:
-        return [dataclasses.replace(found[0], nbytes=row.nbytes)]
-    return found
+    if len(files) == 1 and row.nbytes is not None:
+        return [dataclasses.replace(files[0], nbytes=row.nbytes)]
+    return files
 
 
 def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
@@ -53,7 +53,7 @@ def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[Remote
 
     Those that are in the cache of Hugging Face are taken from there.
     """
-    inside, made = urllib.parse.quote(folder), []
+    inside, files = urllib.parse.quote(folder), []
     first = f"{HUB}/api/datasets/{checked(repository)}/tree/{REVISION}/{inside}?recursive=true"
     with _understood(first):
         for entry in itertools.chain.from_iterable(_pages(first, retry)):
@@ -62,20 +62,20 @@ def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[Remote
                 url = f"{HUB}/datasets/{repository}/resolve/{REVISION}/{urllib.parse.quote(path)}"
                 # Of small files the hub tells no sha256, but a checksum of Git's.
                 sha256 = (entry.get("lfs") or {}).get("oid", "")
-                made.append(_file(path, folder, into, (hub_folder(repository), url), entry["size"], sha256))
-    return made
+                files.append(_file(path, folder, into, (hub_folder(repository), url), entry["size"], sha256))
+    return files
 
 
 def of_bucket(bucket: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
     """The files in a folder of a bucket, which come to lie in the folder `into`."""
-    made: list[RemoteFile] = []
+    files: list[RemoteFile] = []
     first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
     with _understood(first):
         for entry in itertools.chain.from_iterable(page.get("items", ()) for page in _pages(first, retry)):
             if not entry["name"].endswith("/"):
                 url = f"{STORAGE}/{bucket}/{urllib.parse.quote(entry['name'])}"
-                made.append(_file(entry["name"], folder, into, (url,), int(entry["size"]), ""))
-    return made
+                files.append(_file(entry["name"], folder, into, (url,), int(entry["size"]), ""))
+    return files
 
 
 @contextlib.contextmanager

@@ -52,12 +52,12 @@ def _example() -> type[Message]:
     features.field.add(name="feature", number=1, type=message, type_name=".tf.Features.FeatureEntry", label=several)
     example = file.message_type.add(name="Example")
     example.field.add(name="features", number=1, type=message, type_name=".tf.Features", label=one)
-    own = pool.DescriptorPool()
-    own.Add(file)
-    made: type[Message] = imported("google.protobuf.message_factory", WHO).GetMessageClass(
-        own.FindMessageTypeByName("tf.Example")
+    definitions = pool.DescriptorPool()
+    definitions.Add(file)
+    example_class: type[Message] = imported("google.protobuf.message_factory", WHO).GetMessageClass(
+        definitions.FindMessageTypeByName("tf.Example")
     )
-    return made
+    return example_class
 
 
 def example(message: memoryview, where: str) -> dict[str, Feature]:

@@ -24,34 +24,38 @@ def decoded(
     contents: Sequence[bytes], shape: tuple[int, ...], dtype: DTypeLike, where: str, kinds: Sequence[str] = KINDS
 ) -> NumpyArray:
     """Images [n, *shape] of their bytes; those of another size or kind are refused, and not decoded."""
-    made = np.empty((len(contents), *shape), dtype)
+    images = np.empty((len(contents), *shape), dtype)
     for k, content in enumerate(contents):
         with _opened(content, f"{where}, image {k}", kinds) as image:
             # Pillow has read the header alone: a few bytes may claim an image of gigabytes.
             if image.size != (shape[1], shape[0]):
-                found = f"{image.size[0]} by {image.size[1]}"
-                raise DatasetError(f"{where}, image {k}: expected {shape[1]} by {shape[0]} pixels, got {found}")
+                size = f"{image.size[0]} by {image.size[1]}"
+                raise DatasetError(f"{where}, image {k}: expected {shape[1]} by {shape[0]} pixels, got {size}")
             try:
                 values = np.asarray(image)
             except (OSError, ValueError, SyntaxError) as error:
                 raise DatasetError(f"{where}, image {k}: it cannot be decoded: {error}") from None
-        if values.size != made[k].size or values.dtype.kind not in "bu" or values.dtype.itemsize > made.dtype.itemsize:
+        if (
+            values.size != images[k].size
+            or values.dtype.kind not in "bu"
+            or values.dtype.itemsize > images.dtype.itemsize
+        ):
             raise DatasetError(
-                f"{where}, image {k}: expected {made.dtype} {shape}, got {values.dtype} {values.shape}; "
+                f"{where}, image {k}: expected {images.dtype} {shape}, got {values.dtype} {values.shape}; "
                 f"its colours are of another kind"
             )
-        made[k] = values.reshape(shape)
-    return made
+        images[k] = values.reshape(shape)
+    return images
 
 
 def encoded(values: NumpyArray) -> list[bytes]:
     """Images uint8 [n, height, width, channels], of 1, 3 or 4 channels, as files of PNG, which loses nothing."""
-    image, made = _pillow(), []
+    image, contents = _pillow(), []
     for pixels in values:
         content = io.BytesIO()
         image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(content, "PNG")
-        made.append(content.getvalue())
-    return made
+        contents.append(content.getvalue())
+    return contents
 
 
 def size_of(content: bytes, where: str) -> tuple[int, int]:

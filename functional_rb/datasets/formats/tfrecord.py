@@ -23,8 +23,8 @@ def records(path: str, first: int = 0) -> Iterator[memoryview]:
             if number >= first:
                 start = at - at % mmap.ALLOCATIONGRANULARITY
                 # It is unmapped when nobody has a view of it any more.
-                part = mmap.mmap(file.fileno(), at + length + AFTER - start, access=mmap.ACCESS_READ, offset=start)
-                record = memoryview(part)[at - start :]
+                pages = mmap.mmap(file.fileno(), at + length + AFTER - start, access=mmap.ACCESS_READ, offset=start)
+                record = memoryview(pages)[at - start :]
                 _check(record[:length], record[length:], where)
                 yield record[:length]
 
@@ -64,8 +64,8 @@ def masked(content: memoryview | bytes) -> int:
 
 
 def _check(content: memoryview, checksum: memoryview, where: str) -> None:
-    found, (expected,) = masked(content), struct.unpack("<I", checksum)
-    if found != expected:
+    actual, (expected,) = masked(content), struct.unpack("<I", checksum)
+    if actual != expected:
         raise DatasetError(
-            f"{where}: expected the checksum {expected:#010x} (CRC-32C), got {found:#010x}; fetch it again"
+            f"{where}: expected the checksum {expected:#010x} (CRC-32C), got {actual:#010x}; fetch it again"
         )
